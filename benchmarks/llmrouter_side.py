@@ -2,9 +2,9 @@
 
     python benchmarks/llmrouter_side.py FOLDER... --seeds 5
 
-Each FOLDER holds `routing_train_data.jsonl` and `query_embeddings.pt`, as `hierrouter cache export
---format llmrouter` writes them, and `asked.json`, a list of {"query", "embedding_id"}. Each router
-is trained by its own trainer and asked by its own `route_single`, with the hyperparameters of
+Each FOLDER holds `routing_train_data.jsonl`, `query_embeddings.pt` (a dictionary from an
+`embedding_id` to its vector) and `asked.json`, a list of {"query", "embedding_id"}. Each router is
+trained by its own trainer and asked by its own `route_single`, with the hyperparameters of
 LLMRouter's training configurations; only the function that embeds a question is replaced by a
 look-up in the table. Writes `choices.json`: {router: [[a model for each question] for each seed]},
 one list where chance has no part.

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.collection.files import write_json_lines
+from hierrouter.collection.files import json_line
 from hierrouter.evaluation.outcome import Actions, greedy, policy_outcome
 from hierrouter.learning.selection import select_run
 from hierrouter.replay.env import walk
@@ -51,7 +51,8 @@ def main() -> None:
     setting = Setting(fold, trained.actions, logging, target, shown.alpha)
     first, found = repeated(setting, asked.episodes or len(fold), asked.repeats, asked.seed)
     if asked.keep:
-        write_json_lines(lines_of(first, fold, asked.logged_by), asked.keep)
+        kept = lines_of(first, fold, asked.logged_by)
+        asked.keep.write_bytes(b"".join(map(json_line, kept)))
     title = (
         f"{run} at alpha {shown.alpha:g}, exactly {setting.truth:.4f} on {len(fold):,} questions; "
         f"{asked.repeats:,} logs of {len(first):,} episodes by {asked.logged_by}"

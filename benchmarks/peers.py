@@ -1,13 +1,13 @@
-"""Our kNN, MLP, factorisation and SVM against LLMRouter's, on one exported table.
+"""Our kNN, MLP, factorisation and SVM against LLMRouter's, on one table.
 
     OMP_NUM_THREADS=1 python benchmarks/peers.py [--cache caches/default] [--venv DIR]
         [--alpha 0 0.005 1.8] [--seeds 5]
 
-Exports the direct calls with `hierrouter cache export --format llmrouter` and trains LLMRouter's
-routers in an environment of their own, see `llmrouter_side.py`. Both sides learn from the train
+Writes the direct calls as LLMRouter's routing rows and trains its routers in an environment of
+their own, see `llmrouter_side.py`. Both sides learn from the train
 fold and are compared on the validation fold; the test fold is not read. LLMRouter's label is the
-model with the highest "performance", so that column is R at the alpha asked; 0 is the file as
-exported. Ours have one setting each, near LLMRouter's, and nothing is tuned. Where models tie,
+model with the highest "performance", so that column is R at the alpha asked; 0 is Q as
+it is. Ours have one setting each, near LLMRouter's, and nothing is tuned. Where models tie,
 LLMRouter is asked again with its rows turned round. Without --venv the environment (2 GB) is made
 in a temporary folder and removed again.
 """
@@ -30,13 +30,12 @@ from measuring import versions
 from numpy.typing import NDArray
 
 import hierrouter
-from hierrouter.collection.peers import EMBEDDINGS, TRAIN
-from hierrouter.collection.storing import pool_names
 from hierrouter.evaluation.intervals import interval
 from hierrouter.learning.baselines.arms import Arms, Baseline, single_models
 from hierrouter.learning.baselines.classifiers import Mlp, NearestNeighbours, Svm
 from hierrouter.learning.baselines.simple import Factorisation
 from hierrouter.replay.opening import open_tree
+from hierrouter.replay.tree import Tree
 
 TORCH, LLMROUTER = "torch==2.13.0", "llmrouter-lib==0.4.0"
 SIDE = Path(__file__).with_name("llmrouter_side.py")
@@ -56,15 +55,17 @@ Choices = dict[str, NDArray[np.int64]]  # int64[seeds, queries] of each router
 
 @dataclass(frozen=True)
 class Table:
-    """The exported rows, those of the test fold left out, and what each arm gives.
+    """LLMRouter's rows, and what each arm gives.
 
     Attributes:
-        arm: place of a model among the arms, by its name in the rows.
+        rows: of every direct call.
+        vectors: float32[queries, dim], of the questions.
+        arm: place of a model among the arms, by its name.
         query_ids: of both folds.
     """
 
     rows: Sequence[dict[str, Any]]
-    embeddings: Path
+    vectors: NDArray[np.float32]
     arm: dict[str, int]
     train: Arms
     validation: Arms
@@ -79,7 +80,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
-        table = exported(asked.cache, Path(folder) / "export")
+        table = table_of(open_tree(asked.cache))
         print(f"{versions(hierrouter, sklearn, torch)}, {LLMROUTER}")
         print(f"{len(table.train)} train, {len(table.validation)} validation queries")
         places = {
@@ -97,26 +98,49 @@ def main() -> None:
             print("", *lines(table, alpha, asked.seeds, theirs), sep="\n")
 
 
-def exported(cache: Path, out: Path) -> Table:
-    """The table, through the command line as a user would get it."""
-    command = "from hierrouter_cli.app import main; main()"
-    arguments = ("cache", "export", "--format", "llmrouter", "--cache", cache, "--out", out)
-    run(sys.executable, "-c", command, *arguments)
-    tree = open_tree(cache)
+def table_of(tree: Tree) -> Table:
+    """The direct calls of a tree."""
     arms, splits = single_models(tree), np.array(tree.splits)
     fold = {name: np.flatnonzero(splits == name) for name in ("train", "validation")}
-    rows = [json.loads(line) for line in (out / TRAIN).read_text().splitlines()]
-    inside = pool_names(list(dict.fromkeys(row["model_name"] for row in rows)))
     return Table(
-        rows=[row for row in rows if inside[row["model_name"]] in arms.names],
-        embeddings=out / EMBEDDINGS,
-        arm={
-            name: arms.names.index(plain) for name, plain in inside.items() if plain in arms.names
-        },
+        rows=[row for row in routing_rows(tree) if row["model_name"] in arms.names],
+        vectors=arms.seen.question,
+        arm={name: place for place, name in enumerate(arms.names)},
         train=arms.select(fold["train"]),
         validation=arms.select(fold["validation"]),
         query_ids={name: [tree.query_ids[row] for row in found] for name, found in fold.items()},
     )
+
+
+def routing_rows(tree: Tree) -> Iterator[dict[str, Any]]:
+    """The direct calls as LLMRouter's rows, query after query, the cheapest call first.
+
+    Its trainers label a query with the first of its best rows: a tie is so the cheapest model's.
+    """
+    number = {name: place for place, name in enumerate(tree.query_ids)}
+    calls = [call for call in tree.to_arrow().to_pylist() if call["direct"]]
+    for call in sorted(calls, key=lambda call: (number[call["query"]], call["cost"])):
+        place = number[call["query"]]
+        texts = tree.texts[place]
+        yield {
+            "task_name": call["dataset"],
+            "query": texts.question,
+            "ground_truth": texts.references[0] if texts.references else "",
+            "metric": tree.scorer,
+            "choices": None,
+            "task_id": call["query"],
+            "model_name": call["model"],
+            "response": call["response"],
+            "token_num": call["tokens_in"] + call["tokens_out"],
+            "input_tokens": call["tokens_in"],
+            "output_tokens": call["tokens_out"],
+            "response_time": None,
+            "api_key_used": "",
+            "performance": call["quality"],
+            "embedding_id": place,
+            "user_id": None,
+            "fig_id": None,
+        }
 
 
 def ties(table: Table, alpha: float) -> float:
@@ -128,7 +152,8 @@ def ties(table: Table, alpha: float) -> float:
 def prepare(table: Table, alpha: float, turned: bool, folder: Path) -> None:
     """Write what `llmrouter_side.py` reads; `turned` puts the dearest model's row first."""
     folder.mkdir()
-    (folder / EMBEDDINGS).symlink_to(table.embeddings)
+    vectors = {number: torch.from_numpy(row) for number, row in enumerate(table.vectors)}
+    torch.save(vectors, folder / "query_embeddings.pt")
     reward = dict(zip(table.query_ids["train"], table.train.reward(alpha), strict=True))
     train = [
         {**row, "performance": reward[row["task_id"]][table.arm[row["model_name"]]]}
@@ -136,7 +161,7 @@ def prepare(table: Table, alpha: float, turned: bool, folder: Path) -> None:
         if row["task_id"] in reward
     ]
     lines = [json.dumps(row) + "\n" for row in (reversed(train) if turned else train)]
-    (folder / TRAIN).write_text("".join(lines))
+    (folder / "routing_train_data.jsonl").write_text("".join(lines))
     rows = {row["task_id"]: row for row in table.rows}
     asked = [
         {key: rows[name][key] for key in ("query", "embedding_id")}

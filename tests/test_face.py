@@ -277,4 +277,4 @@ def test_what_is_wrong_is_said_in_one_line(tree: hr.Tree, tmp_path: Path) -> Non
     with pytest.raises(hr.InputError, match="unknown dataset: gsm9k"):
         hr.collect("gsm9k", cache=tmp_path / "cache")
     with pytest.raises(hr.InputError, match="unknown format: csv"):
-        hr.export("caches/mine", tmp_path / "out", format="csv")
+        hr.import_(tmp_path / "in", format="csv")

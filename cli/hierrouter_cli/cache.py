@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hierrouter.collection.formats import EXPORTS, IMPORTS, LOST, NOTES, OWN
+from hierrouter.collection.formats import IMPORTS, NOTES
 from hierrouter.tables import one_line
 from hierrouter_cli import console, options
 from hierrouter_cli.help import GroupPage, add
@@ -142,44 +142,16 @@ def import_file(
 
 
 def export_file(
-    out: Annotated[Path, options.value("--out", "PATH", "File or folder to make.")],
-    format: Annotated[
-        str, options.choice("--format", EXPORTS, "Format of the file.", what="format")
-    ] = OWN,
+    out: Annotated[Path, options.value("--out", "FILE", "File to make, named .jsonl.")],
     cache: options.Cache = options.DEFAULT_CACHE,
-    models: options.Models = None,
-    scorer: options.Scorer = options.DEFAULT_SCORER,
-    encoder: options.Encoder = None,
-    allow_incomplete: options.AllowIncomplete = False,
 ) -> None:
-    """Write a cache as our JSON lines, or its direct calls in the format of a peer.
-
-    --models, --scorer, --encoder and --allow-incomplete are for the peers' formats: jsonl holds
-    everything.
-    """
+    """Write a whole cache as our JSON lines."""
     from hierrouter.collection.transfer import export
 
     with _progress() as on_progress:
-        found = export(
-            cache,
-            out,
-            format=format,
-            models=models,
-            scorer=scorer,
-            encoder=encoder,
-            allow_incomplete=allow_incomplete,
-            progress=on_progress,
-        )
-    if found.counts:
-        rows = ", ".join(f"{count:,} {kind}" for kind, count in found.counts.items())
-        console.say(f"export: {rows}")
-    else:
-        left_out = f", {found.left_out} left out" if found.left_out else ""
-        console.say(
-            f"export: direct calls of {found.queries:,} queries x {found.models} models, "
-            f"score {found.scorer}{left_out}"
-        )
-        console.say(f"export: {format} has no place for: {'; '.join(LOST[format])}")
+        counts = export(cache, out, progress=on_progress)
+    rows = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    console.say(f"export: {rows}")
     console.put(f"{out}\n")
 
 
@@ -357,7 +329,7 @@ def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
 
 add(app, "cache sql", "Answer a SELECT over nodes, queries, scores, routes.")(sql)
 add(app, "cache import", "Add the answers in a file.")(import_file)
-add(app, "cache export", "Write it as JSON lines, or in a peer's format.")(export_file)
+add(app, "cache export", "Write it as JSON lines.")(export_file)
 Mirror = Annotated[str, typer.Argument(metavar="URL", help="A folder, s3://, gs://, abfs://, ...")]
 
 

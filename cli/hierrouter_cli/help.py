@@ -51,10 +51,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "hierrouter cache import answers.csv --format table --cache caches/answers",
         "hierrouter cache import backup.jsonl",
     ),
-    "cache export": (
-        "hierrouter cache export --out backup.jsonl",
-        "hierrouter cache export --format routerbench --out bench.csv",
-    ),
+    "cache export": ("hierrouter cache export --out backup.jsonl",),
     "cache push": ("hierrouter cache push s3://bucket/cache",),
     "cache pull": ("hierrouter cache pull s3://bucket/cache --cache caches/shared",),
     "pools": ("hierrouter pools", "hierrouter pools --pool my.toml"),

@@ -1,32 +1,26 @@
 """Files that others read, whole or not at all, and a whole cache as JSON lines and back."""
 
-import errno
 import hashlib
 import json
 import os
-import secrets
-import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 
 from hierrouter.collection.plan import is_latest
 from hierrouter.collection.storing import Merge, OnProgress, ignored, merging
 from hierrouter.collection.tables import require_file
 from hierrouter.pools.files import stored_pool
 from hierrouter.questions.files import parse_object, raw_lines
-from hierrouter.tables import csv_text
-from hierrouter_cache.errors import CacheError, DamagedPart, InputError, WorldError
+from hierrouter_cache.errors import CacheError, DamagedPart, InputError
 from hierrouter_cache.keys import row_fault
 from hierrouter_cache.parts import ADDED, IDENTITY, KINDS, LAST_WINS, part_batches
 from hierrouter_cache.reader import CacheReader, StoredPlan
-from hierrouter_cache.writer import atomic_file, fsync_folder
+from hierrouter_cache.writer import atomic_file
 
 # A kind of line, and the kind of rows in a cache.
 LINES = {
@@ -58,57 +52,9 @@ def require_free(out: Path, flag: str = "--out") -> None:
         raise InputError(f"output exists: {out}; choose another {flag} or remove it")
 
 
-@contextmanager
-def whole_folder(out: Path) -> Iterator[Path]:
-    """A folder to write into; it is called `out` when the block ends well, and else is gone.
-
-    Raises WorldError: the disk is full or failed.
-    """
-    draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        draft.mkdir()
-        yield draft
-        draft.rename(out)
-        fsync_folder(out.parent)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = "make room and retry" if full else "choose another --out"
-        raise WorldError(f"cannot write: {out}: {error.strerror}; {hint}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def write_json_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """One object a line; raises WorldError: the disk is full or failed."""
-    with atomic_file(path) as file:
-        for row in rows:
-            file.write(json_line(row))
-
-
 def json_line(row: Mapping[str, Any]) -> bytes:
     """A row as one line of JSON in UTF-8."""
     return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-
-
-def write_frame(table: pa.Table, path: Path) -> None:
-    """A frame as .parquet or .csv, by the end of the name; no cell of a CSV runs as a formula.
-
-    Raises InputError: another kind of file; WorldError: the disk is full or failed.
-    """
-    if path.suffix not in (".parquet", ".csv"):
-        raise InputError(f"a frame is written as .parquet or .csv: --out {path}; name such a file")
-    with atomic_file(path) as file:
-        if path.suffix == ".parquet":
-            pq.write_table(table, file)
-        else:
-            columns = [
-                pa.array(map(csv_text, column.to_pylist()))
-                if column.type == pa.string()
-                else column
-                for column in table.columns
-            ]
-            names = [csv_text(name) for name in table.column_names]
-            pa.csv.write_csv(pa.table(columns, names=names), file)
 
 
 def _header(counts: Mapping[str, int], sha256: str) -> bytes:

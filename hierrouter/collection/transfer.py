@@ -1,22 +1,19 @@
-"""Import and export: a cache from a file of whatever format, and back."""
+"""Import and export: a cache from a file of whatever format, and to a file of ours."""
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hierrouter.collection import files, peers, storing, tables
-from hierrouter.collection.formats import EXPORTS, IMPORTS, OWN
-from hierrouter.paper import PAPER_SCORER, PAPER_SEED
+from hierrouter.collection.formats import IMPORTS, OWN
+from hierrouter.paper import PAPER_SEED
 from hierrouter.pools.files import given_prices
 from hierrouter.pools.pool import Pool, rates_of
 from hierrouter.questions.datasets import near_line, near_pairs
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import SCORERS, Asked, score_all
-from hierrouter.questions.scoring import scorer as scorer_named
-from hierrouter.replay.opening import listed
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.reader import CacheReader
@@ -26,17 +23,11 @@ COMPARED = 2_000  # answers of a dataset with verdicts; formulas take millisecon
 MOST = 20_000  # questions; so many take ten seconds, and time grows faster than they do
 # A file's answers and, where the format says what calls cost, the rate that gives that cost.
 Reader = Callable[[Path], tuple[Iterator[tables.Answer], Rate | None]]
-Writer = Callable[[peers.DirectTable, Path], None]
 
 READERS: Mapping[str, Reader] = {
     "table": lambda path: (tables.read_table(path), None),
     "llmrouter": lambda path: (peers.read_llmrouter(path), None),
     "routerbench": peers.read_routerbench,
-}
-WRITERS: Mapping[str, Writer] = {
-    "llmrouter": peers.write_llmrouter,
-    "routerbench": peers.write_routerbench,
-    "routellm": peers.write_routellm,
 }
 
 
@@ -81,22 +72,6 @@ class Received:
         return f"Received({self.line})"
 
 
-@dataclass(frozen=True)
-class Written:
-    """What an export wrote.
-
-    Attributes:
-        counts: rows of each kind, of our own format.
-        queries, models, left_out, scorer: of the direct calls, of a peer's format.
-    """
-
-    counts: Mapping[str, int]
-    queries: int = 0
-    models: int = 0
-    left_out: int = 0
-    scorer: str = ""
-
-
 def import_(
     file: str | os.PathLike[str],
     cache: str | os.PathLike[str] = CACHE,
@@ -124,7 +99,7 @@ def import_(
         WorldError: the disk is full or failed.
     """
     if format is not None:
-        _require_known(format, IMPORTS)
+        _require_known(format)
     path, root, on_progress = Path(file), Path(cache), progress or storing.ignored
     rates = rates_of(given_prices(prices))
     name = format or guess_format(path)
@@ -228,52 +203,31 @@ def leak_line(root: Path) -> str:
     return near_line(pairs) if pairs else ""
 
 
+def _require_known(name: str) -> None:
+    if name not in IMPORTS:
+        raise InputError(f"unknown format: {name}; {suggestion(name, IMPORTS)}".rstrip("; "))
+
+
 def export(
     cache: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    format: str = OWN,
-    models: str | Sequence[str] | None = None,
-    scorer: str = PAPER_SCORER,
-    encoder: str | None = None,
-    allow_incomplete: bool = False,
     progress: storing.OnProgress | None = None,
-) -> Written:
-    """Write a cache as our JSON lines, or its direct calls in the format of another tool.
+) -> Mapping[str, int]:
+    """Write a whole cache as our JSON lines; returns how many rows of each kind it has.
 
     Args:
         cache: its folder.
-        out: the file or folder to make.
-        format: "jsonl" is ours; it holds everything and takes none of the next four.
-        models: some of them, as a list or as "a,b"; None is all.
-        scorer: name of Q.
-        encoder: of the questions; None is the pool's.
-        allow_incomplete: leave out queries that lack a call.
+        out: the file to make, named .jsonl.
         progress: told ("export", done, total).
 
     Raises:
-        InputError: `out` exists, or an unknown format, or what does not fit it.
-        CacheError: nothing there, damaged, or incomplete.
+        InputError: `out` exists or has another name.
+        CacheError: nothing there, or damaged.
         WorldError: the disk is full or failed.
     """
-    _require_known(format, EXPORTS)
     path = Path(out)
     files.require_free(path)
-    if format != OWN:
-        chosen = scorer_named(scorer)
-        table = peers.direct_table(Path(cache), chosen, encoder, listed(models), allow_incomplete)
-        WRITERS[format](table, path)
-        counts: Counter[str] = Counter()
-        return Written(counts, len(table.queries), len(table.models), table.left_out, table.scorer)
-    if models or encoder or allow_incomplete:
-        raise InputError(
-            "jsonl holds a whole cache: --models, --encoder, --allow-incomplete; leave them out"
-        )
     if path.suffix != ".jsonl":
         raise InputError(f"jsonl is written as .jsonl: --out {path}; name such a file")
-    return Written(files.export_jsonl(Path(cache), path, progress or storing.ignored))
-
-
-def _require_known(name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise InputError(f"unknown format: {name}; {suggestion(name, known)}".rstrip("; "))
+    return files.export_jsonl(Path(cache), path, progress or storing.ignored)

@@ -7,6 +7,7 @@ import pytest
 from tests.cli.conftest import Place, over_all
 from tests.conftest import Run
 from tests.hierrouter.collection.examples import chains, save, single_answers
+from tests.properties.test_importers import routerbench_rows
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +50,8 @@ def test_json_lines_give_the_same_report(folder: Place) -> None:
     assert "no sha256 in the header" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["llmrouter", "routerbench", "routellm"])
-def test_an_export_says_what_cannot_travel(folder: Place, name: str) -> None:
-    export = f"cache export --format {name} --scorer given --out {name}.csv --encoder hashed-ngrams"
-    done = folder.does(export)
-    assert done.stdout == f"{name}.csv\n"
-    assert "direct calls of 40 queries x 2 models, score given" in done.stderr
-    assert f"{name} has no place for: hops after the first" in done.stderr
-    assert "output exists" in folder.refuses(export)
-
-
 def test_a_frame_without_references_says_so(folder: Place) -> None:
-    folder.does("cache export --format routerbench --scorer given --out frame.parquet")
+    save(routerbench_rows(), folder / "frame.parquet")
     done = folder.does("cache import frame.parquet --cache frame")
     assert "no reference answers in the file; use --scorer given" in done.stderr
     assert "no token counts in the file" in done.stderr

@@ -1,6 +1,5 @@
 """Files that are no table of ours are refused in one line."""
 
-import errno
 import hashlib
 import json
 import os
@@ -11,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hierrouter.collection.files import export_jsonl, import_jsonl, read_header, whole_folder
+from hierrouter.collection.files import export_jsonl, import_jsonl, read_header
 from hierrouter.collection.plan import Call, failures_table
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.collection.tables import gather, read_rows, read_table
 from hierrouter.collection.transfer import guess_format
 from hierrouter.engines.generator import Failure
 from hierrouter.replay.opening import open_tree
-from hierrouter_cache.errors import CacheLocked, InputError, WorldError
+from hierrouter_cache.errors import CacheLocked, InputError
 from hierrouter_cache.keys import next_context, plan_key
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact
@@ -167,14 +166,6 @@ def test_folds_are_cut_by_question_unless_the_table_says(tmp_path: Path) -> None
     ]
     said = answers_of(rows, tmp_path).queries
     assert [query.id for query in said if query.split == "test"] == ["q3"]
-
-
-@pytest.mark.parametrize(
-    ("number", "hint"), [(errno.EACCES, "choose another --out"), (errno.ENOSPC, "make room")]
-)
-def test_a_failed_write_is_hinted_by_its_cause(tmp_path: Path, number: int, hint: str) -> None:
-    with pytest.raises(WorldError, match=hint), whole_folder(tmp_path / "out"):
-        raise OSError(number, "failed")
 
 
 Line = dict[str, Any]
