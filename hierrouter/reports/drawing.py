@@ -31,7 +31,6 @@ _STYLE: Mapping[Any, Any] = {
     "axes.labelcolor": INK,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlecolor": INK,
     "font.family": "DejaVu Sans",  # ships with matplotlib: the layout is the same everywhere
     "hatch.linewidth": 0.6,
     "legend.frameon": False,
@@ -65,14 +64,14 @@ class Drawing:
 
 
 @contextmanager
-def settings(salt: str = "", letters: float = 10) -> Iterator[None]:
+def settings(salt: str = "") -> Iterator[None]:
     """Draw and write inside this: default settings whatever the user's matplotlibrc says.
 
-    `salt`: keeps the ids of two figures on one page apart; `letters`: their size, in points.
+    `salt`: keeps the ids of two figures on one page apart.
     """
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
-        mpl.rcParams.update({**_STYLE, "font.size": letters, "svg.hashsalt": salt})
+        mpl.rcParams.update({**_STYLE, "svg.hashsalt": salt})
         # Layout asks for glyphs that the reader's own font will supply.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
@@ -80,21 +79,14 @@ def settings(salt: str = "", letters: float = 10) -> Iterator[None]:
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     """A transparent figure of width x height inches with one pair of axes, lines behind them."""
-    figure, [axes] = panels(width, height, 1)
-    axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.8)
-    axes.set_axisbelow(True)
-    return figure, axes
-
-
-def panels(width: float, height: float, count: int) -> tuple[Figure, list[Axes]]:
-    """A transparent figure with pairs of axes side by side, which share their rows."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasSVG(figure)
     figure.patch.set_visible(False)
-    found: list[Axes] = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
-    for axes in found:
-        axes.patch.set_visible(False)
-    return figure, found
+    axes = figure.subplots()
+    axes.patch.set_visible(False)
+    axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
 
 
 def legend(figure: Figure, key: float = LEGEND_KEY_INCHES) -> None:

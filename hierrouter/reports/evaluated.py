@@ -139,9 +139,6 @@ def report_on(
         ),
         deferral=_handing_over(fold, alpha, deferral, defer.share if defer else None),
         cost_range=cost_range,
-        route_map=results.route_map(
-            fold, mine.endings, bounds.best_nodes(fold, alpha, may.ends_early), found.columns
-        ),
         learning=results.learning_curve(trained, tree, choosing_fold(tree)) if trained else None,
     )
 

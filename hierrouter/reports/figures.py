@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-from rich.cells import cell_len
 
 from hierrouter.evaluation.metrics import frontier
 from hierrouter.reports.drawing import (
@@ -23,15 +21,13 @@ from hierrouter.reports.drawing import (
     label,
     legend,
     legend_columns,
-    panels,
     settings,
 )
-from hierrouter.reports.results import HandingOver, LearningCurve, Report, RouteMap
+from hierrouter.reports.results import HandingOver, LearningCurve, Report
 from hierrouter.reports.tables import PAPER_KINDS
 from hierrouter.reports.values import ALL, Row
 from hierrouter.tables import latex_text, one_line
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import SEPARATOR
 from hierrouter_cache.writer import write_atomically
 
 # Okabe and Ito's colours, distinct for colour-blind readers, without black and yellow: both
@@ -48,10 +44,6 @@ PAPER_AXES_INCHES = 2.3  # height of a figure in a paper below its legend
 PAPER_KEY_INCHES = 0.25  # of its legend
 ENTRY_INCHES = 0.21  # height of a row of it
 FEWEST_GROUPS = 3  # room is left as if there were so many: bars stay bars
-DEEPEST = 0.35  # opacity of a cell with all queries: what is written on it stays readable
-SMALLEST = 0.005  # a smaller share is written as "<1"
-ROW_INCHES = 0.26
-WIDE_CELL_INCHES = 0.14  # of the widest letters, at 10 points
 
 FORMATS = ("svg", "pdf", "png")
 DOTS_PER_INCH = 300
@@ -66,8 +58,6 @@ def figures(report: Report) -> list[Drawing]:
     drawn = [reward_figure(report), frontier_figure(report)]
     if report.ladder:
         drawn.append(ladder_figure(report))
-    if report.route_map:
-        drawn.append(route_map_figure(report.route_map))
     if report.deferral:
         drawn.append(deferral_figure(report, report.deferral))
     if report.learning:
@@ -417,63 +407,6 @@ def learning_figure(curve: LearningCurve) -> Drawing:
         "fixed route and the oracle on the same queries. The numbers are in the JSON.",
         figure=figure,
     )
-
-
-def route_map_figure(routes: RouteMap) -> Drawing:
-    """Datasets by routes; the number in a cell is the share of the dataset's queries in percent."""
-    rows = routes.rows if len(routes.rows) > 2 else routes.rows[:1]  # one dataset has no total
-    oracle = [row.oracle for row in rows]
-    router = [row.router for row in rows if row.router is not None]
-    shown = [("hierrouter", router, ROUTER_COLOUR)] if router else []
-    names = [_in_lines(name) for name in routes.routes]
-    wide = any("\n" in name for name in names)
-    cell, width, size = (
-        (WIDE_CELL_INCHES, 1.5 * WIDTH, 10) if wide else (CHARACTER_INCHES, WIDTH, 8)
-    )
-    below = cell * max(cell_len(line) for name in names for line in name.split("\n"))
-    with settings(letters=size):
-        figure, grids = panels(width, 0.9 + below + ROW_INCHES * len(rows), len(shown) + 1)
-        for axes, panel in zip(grids, [*shown, ("oracle", oracle, INK)], strict=True):
-            _heat_map(axes, *panel)
-            axes.set_xticks(range(len(names)), names, rotation=90, linespacing=1)
-        grids[0].set_yticks(range(len(rows)), [label(row.dataset) for row in rows])
-    whose = "HierRouter and the oracle" if shown else "the oracle"
-    return Drawing(
-        name="route-map",
-        title="Routes by dataset",
-        caption=f"Routes that {whose} take: per cent of each dataset's queries",
-        description=f"Heat maps of {whose}, datasets by routes, the most frequent first; a cell "
-        "holds the expected share of the dataset's queries that take the route. The numbers are in "
-        "the JSON.",
-        figure=figure,
-    )
-
-
-def _in_lines(route: str) -> str:
-    """A route that is too long for a label: a line for each of its calls."""
-    if len(route) <= LONGEST_LABEL:
-        return label(route)
-    return f"{SEPARATOR}\n".join(label(call) for call in route.split(SEPARATOR))
-
-
-def _heat_map(axes: Axes, name: str, shares: Sequence[Sequence[float]], colour: str) -> None:
-    """One panel: a row for each dataset, a line above the last one where that is the total."""
-    for at, row in enumerate(shares):
-        for column, share in enumerate(row):
-            if share <= 0:
-                continue
-            corner = column - 0.48, at - 0.46
-            axes.add_patch(
-                Rectangle(corner, 0.96, 0.92, facecolor=colour, alpha=DEEPEST * share, linewidth=0)
-            )
-            percent = f"{share:.0%}".removesuffix("%") if share >= SMALLEST else "<1"
-            axes.text(column, at, percent, ha="center", va="center")
-    axes.set_xlim(-0.5, len(shares[0]) - 0.5)
-    axes.set_ylim(len(shares) - 0.5, -0.5)
-    if len(shares) > 1:
-        axes.axhline(len(shares) - 1.5, color=INK, linewidth=0.8)
-    axes.tick_params(length=0)
-    axes.set_title(name)
 
 
 def export_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[Path]:

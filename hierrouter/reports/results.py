@@ -7,13 +7,11 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.deferral import DeferralPoint
-from hierrouter.evaluation.outcome import ROUTER, ended_at
+from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.reports.explain import Explained
 from hierrouter.reports.values import Bootstrap, Row, pivot
 from hierrouter.tables import finite, json_text
@@ -154,82 +152,6 @@ def learning_curve(trained: TrainedRouter, tree: RouteTree, fold: str) -> Learni
     )
 
 
-MOST_ROUTES = 10  # with a column of their own; the rest shares the last one
-OTHER = "other"
-
-
-@dataclass(frozen=True)
-class RouteShares:
-    """How the queries of one dataset are spread over the routes.
-
-    Attributes:
-        dataset: a dataset's name, or "all".
-        router: expected share of its queries for each of the map's routes, 0 to 1, sum 1; None
-            without a router.
-        oracle: the same of the tree oracle.
-    """
-
-    dataset: str
-    router: tuple[float, ...] | None
-    oracle: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class RouteMap:
-    """Routes by dataset.
-
-    Attributes:
-        routes: those that router or oracle take, the most frequent ones first; "other" last, where
-            there are more than `MOST_ROUTES`.
-        rows: one for each dataset, "all" last.
-    """
-
-    routes: tuple[str, ...]
-    rows: tuple[RouteShares, ...]
-
-
-def route_map(
-    fold: RouteTree,
-    router: NDArray[np.float64] | None,
-    oracle: NDArray[np.int64],
-    columns: Mapping[str, NDArray[np.int64]],
-) -> RouteMap:
-    """The shares of each route; ties in frequency go to the lower node number.
-
-    Args:
-        fold: the queries that are shown.
-        router: float64[queries, endings], how the router ends, rows sum to 1; see
-            `TrainedRouter.endings`. A route is all calls made, whichever answer is given.
-        oracle: int64[queries], the node at which the oracle ends; see `bounds.best_nodes`.
-        columns: positions of the queries of each dataset, all of them last; see
-            `build.columns_of`.
-    """
-    router = None if router is None else ended_at(fold.routes, router)
-    known = np.zeros((len(fold), fold.routes.nodes))
-    known[np.arange(len(fold)), oracle] = 1
-    taken = known.mean(axis=0) + (router.mean(axis=0) if router is not None else 0)
-    nodes = [int(node) for node in np.argsort(-taken, kind="stable") if taken[node] > 0]
-    shown = nodes[:MOST_ROUTES]
-
-    def shares(endings: NDArray[np.float64], rows: NDArray[np.int64]) -> tuple[float, ...]:
-        mean = endings[rows].mean(axis=0)
-        rest = (float(mean[nodes[MOST_ROUTES:]].sum()),) if len(nodes) > MOST_ROUTES else ()
-        return (*mean[shown].tolist(), *rest)
-
-    names = [fold.routes.name(node, fold.models) for node in shown]
-    return RouteMap(
-        routes=(*names, *([OTHER] if len(nodes) > MOST_ROUTES else [])),
-        rows=tuple(
-            RouteShares(
-                dataset=dataset,
-                router=None if router is None else shares(router, rows),
-                oracle=shares(known, rows),
-            )
-            for dataset, rows in columns.items()
-        ),
-    )
-
-
 @dataclass(frozen=True)
 class Saving:
     """What the router saves against a single model, over all queries.
@@ -280,7 +202,6 @@ class Report:
         deferral: the router with a stronger model behind it, where one was named.
         worst: queries on which the router loses most, the largest regret first; for the page.
         cost_range: of the frontiers; None without a train fold.
-        route_map: which routes router and oracle take; None where only outcomes are known.
         learning: how the router learned; None without one, and for one read off a sweep.
     """
 
@@ -302,7 +223,6 @@ class Report:
     deferral: HandingOver | None = None
     worst: tuple[Explained, ...] = ()
     cost_range: CostRange | None = None
-    route_map: RouteMap | None = None
     learning: LearningCurve | None = None
 
     @cached_property
@@ -475,7 +395,7 @@ def _ends(row: Row) -> Row:
     return Row(**{name: (row.estimate(name).low, row.estimate(name).high) for name in figures})
 
 
-FORMAT = 1  # of the object; goes up where a key leaves or changes its meaning
+FORMAT = 2  # of the object; goes up where a key leaves or changes its meaning
 
 
 def as_json(report: Report) -> str:
@@ -517,7 +437,6 @@ def as_object(report: Report) -> dict[str, Any]:
         "depths": [{"calls": row.hop, **_but(row, "hop")} for row in report.depths],
         "deferral": _deferral(report.deferral) if report.deferral else None,
         "analysis": _analysis(report) if report.ladder else None,
-        "route_map": asdict(report.route_map) if report.route_map else None,
         "learning": asdict(report.learning) if report.learning else None,
         "notes": list(report.notes),
         "provenance": dict(report.provenance),
