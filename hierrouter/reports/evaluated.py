@@ -25,7 +25,6 @@ from hierrouter.evaluation.outcome import (
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
 from hierrouter.learning.config import Objective
 from hierrouter.learning.deferral import Deferral, calibrated, direct_call
-from hierrouter.learning.loop import choosing_fold
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import Origin, TrainedRouter, under_limit
 from hierrouter.replay.inspection import cost_notes, data_notes
@@ -139,7 +138,6 @@ def report_on(
         ),
         deferral=_handing_over(fold, alpha, deferral, defer.share if defer else None),
         cost_range=cost_range,
-        learning=results.learning_curve(trained, tree, choosing_fold(tree)) if trained else None,
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from hierrouter.evaluation.metrics import frontier
 from hierrouter.reports.drawing import (
@@ -23,7 +23,7 @@ from hierrouter.reports.drawing import (
     legend_columns,
     settings,
 )
-from hierrouter.reports.results import HandingOver, LearningCurve, Report
+from hierrouter.reports.results import HandingOver, Report
 from hierrouter.reports.tables import PAPER_KINDS
 from hierrouter.reports.values import ALL, Row
 from hierrouter.tables import latex_text, one_line
@@ -60,8 +60,6 @@ def figures(report: Report) -> list[Drawing]:
         drawn.append(ladder_figure(report))
     if report.deferral:
         drawn.append(deferral_figure(report, report.deferral))
-    if report.learning:
-        drawn.append(learning_figure(report.learning))
     return drawn
 
 
@@ -352,7 +350,15 @@ def deferral_figure(report: Report, handing: HandingOver) -> Drawing:
         figure, axes = canvas(WIDTH, 4.0)
         for name, reward, colour, style in lines:
             axes.plot(share, reward, color=colour, linewidth=1.4, linestyle=style, label=name)
-        _star(axes, handing.chosen.share, handing.chosen.reward, f"chosen by {handing.chosen_on}")
+        axes.scatter(
+            handing.chosen.share,
+            handing.chosen.reward,
+            170,
+            color=ROUTER_COLOUR,
+            marker="*",
+            label=label(f"chosen by {handing.chosen_on}"),
+            zorder=4,
+        )
         axes.set_xlim(-0.03, 1.03)
         stronger = one_line(handing.stronger, LONGEST_LABEL)
         axes.set_xlabel(f"share of queries handed over to {stronger}")
@@ -364,47 +370,6 @@ def deferral_figure(report: Report, handing: HandingOver) -> Drawing:
         caption="Deferral: what handing more queries over to a stronger model brings",
         description="Mean net reward over the share of queries handed over, with chance and the "
         "oracle at the same share. The numbers are in the table of deferral.",
-        figure=figure,
-    )
-
-
-def _star(axes: Axes, x: float, y: float, name: str) -> None:
-    """The point of a curve that was chosen."""
-    axes.scatter(x, y, 170, color=ROUTER_COLOUR, marker="*", label=label(name), zorder=4)
-
-
-def learning_figure(curve: LearningCurve) -> Drawing:
-    """Mean R over the epochs, with the epoch that was kept, between two bounds."""
-    bounds = (("oracle", curve.oracle, INK, "--"), ("best fixed route", curve.fixed, GREYS[0], ":"))
-    with settings():
-        figure, axes = canvas(WIDTH, 3.6)
-        for name, reward, colour, style in bounds:
-            if reward is not None:
-                axes.axhline(reward, color=colour, linestyle=style, linewidth=1.2, label=name)
-        axes.plot(
-            curve.epochs,
-            curve.reward,
-            color=ROUTER_COLOUR,
-            linewidth=1.6,
-            marker="o",
-            markersize=3,
-            label="hierrouter",
-        )
-        if curve.chosen is not None:
-            kept = curve.reward[curve.epochs.index(curve.chosen)]
-            _star(axes, curve.chosen, kept, "kept")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("epochs")
-        axes.set_ylabel(f"R = Q − {curve.alpha:g} C")
-        legend(figure)
-    which = "" if curve.chosen is None else f" ({curve.chosen})"
-    return Drawing(
-        name="learning-curve",
-        title="Learning curve",
-        caption=f"Learning curve: R of the greedy router on the {curve.fold} fold, which chose the "
-        f"epoch that was kept{which}",
-        description="A line of mean net reward over the epochs of the training, between the best "
-        "fixed route and the oracle on the same queries. The numbers are in the JSON.",
         figure=figure,
     )
 

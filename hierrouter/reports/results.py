@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.reports.explain import Explained
 from hierrouter.reports.values import Bootstrap, Row, pivot
 from hierrouter.tables import finite, json_text
-from hierrouter_cache.tree import RouteTree
-
-if TYPE_CHECKING:
-    from hierrouter.learning.training import TrainedRouter
 
 
 @dataclass(frozen=True)
@@ -100,59 +95,6 @@ class CostRange:
 
 
 @dataclass(frozen=True)
-class LearningCurve:
-    """Net reward of the greedy router on the fold that chose its weights, while it learned.
-
-    Attributes:
-        alpha: cost penalty it was trained for; R is at this one.
-        fold: "validation", or "train" where there was no validation fold.
-        epochs: done at each evaluation.
-        reward: mean R at each evaluation.
-        chosen: the epoch whose weights were kept, that of the highest R, on a tie of the highest
-            on train; None where the checkpoint does not tell.
-        fixed: R of the best fixed route on these very queries.
-        oracle: R of the tree oracle on them.
-    """
-
-    alpha: float
-    fold: str
-    epochs: tuple[int, ...]
-    reward: tuple[float, ...]
-    chosen: int | None
-    fixed: float | None
-    oracle: float | None
-
-
-def learning_curve(trained: TrainedRouter, tree: RouteTree, fold: str) -> LearningCurve | None:
-    """The curve of a training; None where it has no history.
-
-    The bounds are left out where `tree` is not the one that the router learned on: under other
-    prices or on other data R would be another.
-
-    `tree`: all folds; `fold`: name of the one that chose the weights.
-    """
-    if not trained.history:
-        return None
-    config, alpha = trained.origin.config, trained.alpha
-    every = (config.evaluate_every * (at + 1) for at in range(len(trained.history)))
-    epochs = tuple(min(epoch, config.epochs) for epoch in every)
-    fixed, known = None, None
-    if tree.fingerprint == trained.origin.fingerprint:
-        stop, queries = trained.objective.ends_early, tree.split(fold)
-        bounds = best_fixed_route(queries, alpha, queries, stop), oracle(queries, alpha, stop)
-        fixed, known = (float(bound.reward(alpha).mean()) for bound in bounds)
-    return LearningCurve(
-        alpha=alpha,
-        fold=fold,
-        epochs=epochs,
-        reward=trained.history,
-        chosen=None if trained.kept is None else epochs[trained.kept],
-        fixed=fixed,
-        oracle=known,
-    )
-
-
-@dataclass(frozen=True)
 class Saving:
     """What the router saves against a single model, over all queries.
 
@@ -202,7 +144,6 @@ class Report:
         deferral: the router with a stronger model behind it, where one was named.
         worst: queries on which the router loses most, the largest regret first; for the page.
         cost_range: of the frontiers; None without a train fold.
-        learning: how the router learned; None without one, and for one read off a sweep.
     """
 
     alpha: float
@@ -223,7 +164,6 @@ class Report:
     deferral: HandingOver | None = None
     worst: tuple[Explained, ...] = ()
     cost_range: CostRange | None = None
-    learning: LearningCurve | None = None
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -437,7 +377,6 @@ def as_object(report: Report) -> dict[str, Any]:
         "depths": [{"calls": row.hop, **_but(row, "hop")} for row in report.depths],
         "deferral": _deferral(report.deferral) if report.deferral else None,
         "analysis": _analysis(report) if report.ladder else None,
-        "learning": asdict(report.learning) if report.learning else None,
         "notes": list(report.notes),
         "provenance": dict(report.provenance),
         **({"policy_regret": own} if own else {}),

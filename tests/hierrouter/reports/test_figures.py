@@ -3,27 +3,19 @@
 import re
 import warnings
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
 from matplotlib.image import imread
 
-from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.outcome import Outcome
-from hierrouter.learning.config import Objective
-from hierrouter.learning.loop import Watch
-from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.reports import figures, results
 from hierrouter.reports.drawing import INK, Drawing, as_svg
 from hierrouter.reports.page import as_html
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Row
-from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.learning.runs import EXACT_GLIMPSE
 from tests.hierrouter.reports.examples import (
-    ALPHA,
     DATASETS,
     deferring,
     example,
@@ -32,7 +24,6 @@ from tests.hierrouter.reports.examples import (
     policies,
     stopping,
 )
-from tests.hierrouter.trees import random_tree
 
 Draw = Callable[[results.Report], str]
 
@@ -228,62 +219,6 @@ def test_rungs_rise_from_chance_and_the_router_stands_above_all_it_beats() -> No
 def test_hostile_names_of_who_takes_over_are_text() -> None:
     page = as_html(deferring("<script><img src=x>\x1b"))
     assert "<script" not in page and "<img" not in page and "\x1b" not in page
-
-
-# --- how a router learned
-
-CURVE = results.LearningCurve(0.1, "validation", (2, 4, 5), (0.2, 0.6, 0.5), 4, 0.3, 0.9)
-
-
-def trained_on(
-    splits: Sequence[str], seed: int, epochs: int, every: int, watch: Watch | None = None
-) -> tuple[TrainedRouter, RouteTree]:
-    tree = replace(random_tree(Routes(2, 2), len(splits), seed), splits=tuple(splits))
-    config = replace(EXACT_GLIMPSE, epochs=epochs, evaluate_every=every)
-    return train(tree, Objective(ALPHA), config, 0, watch), tree
-
-
-def test_the_curve_is_the_history_of_the_training() -> None:
-    splits = ["train"] * 6 + ["validation"] * 3 + ["test"] * 3
-    trained, tree = trained_on(splits, seed=0, epochs=5, every=2)
-    curve = results.learning_curve(trained, tree, "validation")
-    assert curve is not None and curve.chosen is not None
-    assert (curve.epochs, curve.reward) == ((2, 4, 5), trained.history)
-    kept = curve.reward[curve.epochs.index(curve.chosen)]
-    fold = tree.split("validation")
-    assert kept == max(curve.reward)
-    assert kept == pytest.approx(trained.outcome(fold).reward(ALPHA).mean())
-    assert curve.oracle == pytest.approx(oracle(fold, ALPHA).reward(ALPHA).mean())
-    assert curve.fixed is not None and curve.fixed <= curve.oracle
-    # Bounds of another tree are left out; a router without history has no curve.
-    other = results.learning_curve(trained, replace(tree, content="1" * 32), "validation")
-    assert other is not None and other.fixed is other.oracle is None
-    assert results.learning_curve(replace(trained, history=()), tree, "validation") is None
-    # An old checkpoint does not tell which epoch was kept.
-    old = results.learning_curve(replace(trained, kept=None), tree, "validation")
-    assert old is not None and old.chosen is None
-    drawn = figures.learning_figure(old)
-    assert "kept" not in texts(as_svg(drawn)) and drawn.caption.endswith("kept")
-
-
-def test_of_tied_epochs_the_one_that_was_kept_is_named() -> None:
-    """With one query on validation most epochs tie there; train decides between them."""
-    found: list[tuple[float, float]] = []
-    watch = Watch(on_epoch=lambda done, total, train, validation: found.append((validation, train)))
-    trained, tree = trained_on(["train"] * 12 + ["validation"], 6, epochs=6, every=1, watch=watch)
-    curve = results.learning_curve(trained, tree, "validation")
-    best = max(found)
-    assert best[0] in [validation for validation, _ in found[: found.index(best)]], "no tie"
-    assert curve is not None and curve.chosen == found.index(best) + 1
-
-
-def test_the_learning_curve_has_its_bounds_and_names_the_epoch_that_was_kept() -> None:
-    drawing = figures.learning_figure(CURVE)
-    assert drawing.caption.endswith("(4)")
-    bounds = {"oracle", "best fixed route"}
-    assert {*bounds, "hierrouter", "kept", "epochs"} <= set(texts(as_svg(drawing)))
-    without = replace(CURVE, fixed=None, oracle=None)
-    assert not bounds & set(texts(as_svg(figures.learning_figure(without))))
 
 
 # --- files
