@@ -187,24 +187,6 @@ def overlooked_run(tree: RouteTree, command: str, alpha: float | None = None) ->
     return candidates[0] if candidates and not candidates[0].sees(tree) else None
 
 
-def run_by_enumeration(tree: RouteTree, trained: TrainedRouter) -> Path | None:
-    """The newest finished run of `train --algo exact` that is otherwise as `trained` is.
-
-    `tree`: its view and encoder are those wanted.
-    """
-    wanted = {
-        "algo": "exact",
-        "fingerprint": trained.origin.fingerprint,
-        "objective": trained.objective.as_object(),
-        "view": tree.view,
-        "encoder": tree.encoder,
-    }
-    for run in run_folders.finished_runs("train"):
-        if all(run.result.get(name) == value for name, value in wanted.items()):
-            return run.folder
-    return None
-
-
 def _runs(tree: RouteTree, command: str, alpha: float | None) -> list[LearnedRun]:
     """All finished ones; same prices first, then the same alpha, then the newest."""
     found: list[tuple[bool, bool, LearnedRun]] = []

@@ -14,14 +14,7 @@ from hierrouter.evaluation import bounds
 from hierrouter.evaluation.budget import optimum_at_mean_cost, oracle_break_points
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.metrics import apgr, call_performance_threshold
-from hierrouter.evaluation.outcome import (
-    ROUTER,
-    Outcome,
-    fixed_routes,
-    from_endings,
-    mean_outcome,
-    single_calls,
-)
+from hierrouter.evaluation.outcome import ROUTER, Outcome, fixed_routes, from_endings, single_calls
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
 from hierrouter.learning.config import Objective
 from hierrouter.learning.deferral import Deferral, calibrated, direct_call
@@ -31,7 +24,7 @@ from hierrouter.replay.inspection import cost_notes, data_notes
 from hierrouter.reports import results
 from hierrouter.reports.analysis import add_analysis, add_regret
 from hierrouter.reports.build import FrontierPoint, add_depths, build_report, check_settings
-from hierrouter.reports.values import Bootstrap, Estimates, estimates
+from hierrouter.reports.values import Bootstrap, Estimates
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import ALL_FOLDS, RouteTree
@@ -61,7 +54,6 @@ def report_on(
     split: str = "test",
     bootstrap: Bootstrap | None = None,
     price_lists: Mapping[str, RouteTree] | None = None,
-    exact: TrainedRouter | None = None,
     defer: DeferTo | None = None,
     policies: Sequence[OwnPolicy] = (),
     valued: Mapping[str, Valued] | None = None,
@@ -83,8 +75,6 @@ def report_on(
         price_lists: the same tree under several price lists, by the list's name, `tree` among
             them; one list needs no table of its own. What is chosen under prices is chosen under
             each on its own; the router is the same one and sees the costs of each.
-        exact: a router for the same objective that was learned by enumeration, to say what sampling
-            cost; without it the sweep's network is taken.
         defer: where to hand over what `trained` doubts, one more baseline; see
             `require_deferrable`. The threshold is chosen on the validation fold, on "train" where
             there is none.
@@ -134,7 +124,6 @@ def report_on(
             *_stop_notes(trained, sweep),
             *_budget_notes(fold, trained, mine.router),
             *_limit_notes(fold, trained),
-            *_sampling_notes(fold, alpha, trained, mine.router, sweep, exact, found.bootstrap),
         ),
         deferral=_handing_over(fold, alpha, deferral, defer.share if defer else None),
         cost_range=cost_range,
@@ -369,36 +358,4 @@ def _limit_notes(fold: RouteTree, trained: TrainedRouter | None) -> list[str]:
         f"the queries cost more, {found.impossible:.1%} have no route within it. With hindsight R "
         f"is at most {found.bound:.4f} at alpha {trained.alpha:g}; with the calls that are open to "
         f"it, {found.masked:.4f}."
-    ]
-
-
-def _sampling_notes(
-    fold: RouteTree,
-    alpha: float,
-    trained: TrainedRouter | None,
-    router: Outcome | None,
-    sweep: Sweep | None,
-    exact: TrainedRouter | None,
-    bootstrap: Bootstrap,
-) -> list[str]:
-    """What sampling cost: a router learned from episodes beside one learned by enumeration."""
-    if trained is None or router is None or trained.origin.config.algo == "exact":
-        return []
-    what, others = "the same router", [exact] if exact else []
-    if not others and sweep:
-        what = "the sweep's network for every alpha"
-        others = [
-            one
-            for one in sweep.at(alpha)
-            if one.origin.config.algo == "exact" and one.objective == trained.objective
-        ]
-    if not others:
-        return []
-    without = mean_outcome([one.outcome(fold) for one in others]).reward(alpha)
-    everything = Estimates(fold.datasets, bootstrap).every
-    [found] = estimates((without - router.reward(alpha))[None], bootstrap, everything)
-    return [
-        f"HierRouter was learned from sampled episodes; learned by enumeration ({what}) R would be "
-        f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}] from this, "
-        f"{bootstrap.level:.0%} interval, paired by query."
     ]

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
-from hierrouter.learning.checkpoint import is_sweep, router_at
-from hierrouter.learning.selection import SelectedRun, provenance, run_by_enumeration, select_run
+from hierrouter.learning.checkpoint import is_sweep
+from hierrouter.learning.selection import SelectedRun, provenance, select_run
 from hierrouter.pools.pool import POOL
 from hierrouter.replay.tree import Tree
 from hierrouter.reports import evaluated
@@ -59,18 +59,10 @@ class ReportRequest:
         """The tree under the first price list."""
         return next(iter(self.lists.values()))
 
-    @cached_property
-    def exact_run(self) -> Path | None:
-        """Of one that learned by enumeration what the router shown learned from episodes."""
-        trained = self.shown.trained
-        if trained is None or trained.origin.config.algo == "exact":
-            return None
-        return run_by_enumeration(self.tree, trained)
-
     @property
     def runs(self) -> Sequence[Path | None]:
         """Every run whose routers are evaluated, that of the router shown first."""
-        return self.shown.run, self.shown.sweep_run, self.exact_run
+        return self.shown.run, self.shown.sweep_run
 
     @cached_property
     def valued(self) -> Mapping[str, evaluated.Valued]:
@@ -100,7 +92,6 @@ class ReportRequest:
             source,
             self.split,
             price_lists=self.lists,
-            exact=router_at(self.exact_run, None) if self.exact_run else None,
             defer=self.defer,
             valued=self.valued,
         )
