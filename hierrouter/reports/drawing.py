@@ -112,14 +112,13 @@ def label(name: str) -> str:
     return f" {short}" if short.startswith("_") else short
 
 
-def as_svg(drawing: Drawing, ink: str = "currentColor", salt: str = "") -> str:
+def as_svg(drawing: Drawing, ink: str = "currentColor") -> str:
     """The drawing as one `<svg>` element; title and description are read out to the blind.
 
-    `ink`: colour of text and axes; `salt`: keeps its ids apart from those of the same drawing
-    elsewhere on the page.
+    `ink`: colour of text and axes.
     """
     figure, sink = drawing.figure, io.StringIO()
-    with settings(salt + drawing.name):
+    with settings(drawing.name):
         figure.savefig(sink, format="svg")
     width, height = (figure.get_size_inches() * 72).round(1).tolist()
     return (

@@ -56,7 +56,6 @@ def report_on(
     price_lists: Mapping[str, RouteTree] | None = None,
     defer: DeferTo | None = None,
     policies: Sequence[OwnPolicy] = (),
-    valued: Mapping[str, Valued] | None = None,
 ) -> results.Report:
     """Evaluate every policy on one fold at one alpha.
 
@@ -79,14 +78,13 @@ def report_on(
             `require_deferrable`. The threshold is chosen on the validation fold, on "train" where
             there is none.
         policies: the user's own; what the router may do, they may, too.
-        valued: what `value_policies` has found under each of `price_lists`, where it was asked.
     """
     lists = dict(price_lists or {"": tree})
     several = lists if len(lists) > 1 else {}
     fold = _fold(tree, split)
     found = Estimates(fold.datasets, bootstrap)
     check_settings(alpha, found.bootstrap)
-    every = valued or {
+    every = {
         name: value_policies(priced, alpha, trained, split, policies)
         for name, priced in lists.items()
     }

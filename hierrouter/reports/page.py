@@ -21,57 +21,22 @@ LONGEST_ANSWER = 600  # characters; 10 cases of long answers shall not fill the 
 WHOLE_TREE = 60  # calls; of larger trees only those beside a route are shown
 
 
-def as_html(report: Report, others: Mapping[str, Report] | None = None) -> str:
-    """The page, the same bytes for the same reports.
-
-    Args:
-        others: the same report under further price lists, by their names. A switch at the top
-            chooses the list; print shows all of them.
-    """
-    lists = {"": report}
-    if others:
-        first = report.price_lists[0].name if report.price_lists else "prices of this report"
-        lists = {first: report, **others}
+def as_html(report: Report) -> str:
+    """The page, the same bytes for the same report."""
+    every = report_tables(report, analysis=True)
+    own = len(report_tables(report))  # those of the analysis come after these
     return render(
         "report.html.j2",
-        template_texts(*BASE_STYLES, "prices.css", "worst.css") + _switching(len(lists)),
+        template_texts(*BASE_STYLES, "worst.css"),
         report=report,
-        lists=[
-            _under(number, name, one) for number, (name, one) in enumerate(lists.items(), start=1)
-        ],
+        headlines=headlines(report),
+        figures=[(drawing, Markup(as_svg(drawing))) for drawing in figures(report)],  # noqa: S704 - drawn by us
+        tables=every[:own],
+        analysis=every[own:],
         long=LONG,
         worst=cases(report.worst),
         provenance=source_lines(report.provenance),
     )
-
-
-def _under(number: int, name: str, report: Report) -> dict[str, Any]:
-    """All that depends on prices, under one price list.
-
-    `number`: from 1, for the switch and for ids; `name`: of the price list; empty where there is
-    but one.
-    """
-    every = report_tables(report, analysis=True)
-    own = len(report_tables(report))  # those of the analysis come after these
-    drawn = [(drawing, as_svg(drawing, salt=f"prices-{number}-")) for drawing in figures(report)]
-    return {
-        "number": number,
-        "name": name,
-        "notes": report.notes,
-        "headlines": headlines(report),
-        "figures": [(drawing, Markup(svg)) for drawing, svg in drawn],  # noqa: S704 - drawn by us
-        "tables": every[:own],
-        "analysis": every[own:],
-    }
-
-
-def _switching(count: int) -> str:
-    """Rules by which a page shows one price list; where a browser lacks :has, it shows all."""
-    rules = (
-        f"body:has(#prices-{number}:not(:checked)) .prices-{number} {{ display: none; }}\n"
-        for number in range(1, count + 1)
-    )
-    return f"@media screen {{\n{''.join(rules)}}}\n" if count > 1 else ""
 
 
 def headlines(report: Report) -> list[tuple[str, str, str]]:

@@ -64,24 +64,12 @@ class ReportRequest:
         """Every run whose routers are evaluated, that of the router shown first."""
         return self.shown.run, self.shown.sweep_run
 
-    @cached_property
-    def valued(self) -> Mapping[str, evaluated.Valued]:
-        """Every policy under each price list; whoever is asked is asked once under each.
+    def evaluate(self) -> Report:
+        """Everything under the first price list, without the largest regrets.
 
         Raises InputError: something does not fit together, or there is nothing to report on.
         """
-        trained, alpha = self.shown.trained, self.shown.alpha
-        return {
-            name: evaluated.value_policies(tree, alpha, trained, self.split, self.policies)
-            for name, tree in self.lists.items()
-        }
-
-    def under(self, tree: Tree) -> Report:
-        """The report under the prices of one of the trees, without the largest regrets.
-
-        Raises InputError: something does not fit together, or there is nothing to report on.
-        """
-        shown = self.shown
+        tree, shown = self.tree, self.shown
         several = self.lists if len(self.lists) > 1 else {}
         source = provenance(tree, tree.root, shown.run, shown.trained, shown.sweep_run, several)
         return evaluated.report_on(
@@ -93,7 +81,7 @@ class ReportRequest:
             self.split,
             price_lists=self.lists,
             defer=self.defer,
-            valued=self.valued,
+            policies=self.policies,
         )
 
 
@@ -119,7 +107,7 @@ class FinishedReport:
 
         Raises InputError: something does not fit together, or there is nothing to report on.
         """
-        tree, shown, result = request.tree, request.shown, request.under(request.tree)
+        tree, shown, result = request.tree, request.shown, request.evaluate()
         if shown.trained is not None and request.with_worst:
             rows = worst_queries(tree, request.split, shown.alpha, shown.trained, CASES)
             worst = explain(tree.root, tree, rows, shown.alpha, shown.trained, tree.pool)
@@ -156,9 +144,8 @@ class FinishedReport:
         # Figures need matplotlib, which tables do not.
         from hierrouter.reports.page import as_html
 
-        page, others = Path(path), list(self.request.lists.items())[1:]
-        under = {name: self.request.under(tree) for name, tree in others}
-        write_atomically(page, as_html(self.result, others=under).encode())
+        page = Path(path)
+        write_atomically(page, as_html(self.result).encode())
         return page
 
     def write(self, folder: Path) -> Path:

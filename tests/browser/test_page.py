@@ -15,7 +15,6 @@ from hierrouter.reports.explain import explain, worst_queries
 from hierrouter.reports.page import as_html
 from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import one_line
-from hierrouter_cache.tree import Rate, repriced
 from tests.browser.conftest import SIZES, faint, opened
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID
 from tests.hierrouter.reports.examples import hostile
@@ -24,10 +23,7 @@ from tests.hostile import HARM, collect_hostile
 MOST_BYTES = 3_000_000
 QUICK = Bootstrap(n=100)
 SMALLEST_LABEL = 7  # pixels, the height of the font
-FIGURES = 6  # net reward, frontier, ladder, routes, deferral, learning
-LISTS = ("as collected", "'\"><script>harm</script>", "dear")
-
-SECTIONS = ("headlines", "figures", "tables", "analysis")
+FIGURES = 4  # net reward, frontier, ladder, deferral
 # Of each drawing in sight its place on the page, and how much of it lies outside of its own frame.
 DRAWINGS = """[...document.querySelectorAll('svg')].filter(
   svg => svg.checkVisibility()).map(svg => {
@@ -48,13 +44,12 @@ DRAWINGS = """[...document.querySelectorAll('svg')].filter(
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> dict[str, Path]:
-    """A page with every kind of figure, one of harmful texts, one of several price lists."""
+    """A page with every kind of figure, and one of harmful texts."""
     folder = tmp_path_factory.mktemp("pages")
     collect_hostile(folder / "cache")
     texts = {
         "testbed": page_of_testbed(testbed_cache),
         "hostile": page_of_hostile(folder / "cache"),
-        "prices": page_of_prices(testbed_cache),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, "utf-8")
@@ -78,21 +73,7 @@ def page_of_hostile(cache: Path) -> str:
     return as_html(replace(hostile(), worst=tuple(worst)))
 
 
-def page_of_prices(cache: Path) -> str:
-    tree = open_tree(cache)
-    trained = train(tree, Objective(ALPHA), EXACT_GLIMPSE, 0)
-    lists = {
-        name: repriced(tree, dict.fromkeys(tree.direct.models, Rate(price, price)))
-        for name, price in zip(LISTS, (0.001, 0.01, 0.1), strict=True)
-    }
-    own, *others = (
-        report_on(priced, ALPHA, trained, None, {}, "test", QUICK, price_lists=lists)
-        for priced in lists.values()
-    )
-    return as_html(own, others=dict(zip(LISTS[1:], others, strict=True)))
-
-
-@pytest.mark.parametrize("name", ["testbed", "hostile", "prices"])
+@pytest.mark.parametrize("name", ["testbed", "hostile"])
 def test_a_page_asks_for_nothing_and_says_nothing(
     name: str, browser: Any, pages: dict[str, Path]
 ) -> None:
@@ -129,7 +110,7 @@ def test_hostile_text_is_read_and_does_nothing(browser: Any, pages: dict[str, Pa
         assert page.locator("#worst details").count() == len(HARM)
 
 
-@pytest.mark.parametrize("name", ["testbed", "hostile", "prices"])
+@pytest.mark.parametrize("name", ["testbed", "hostile"])
 def test_a_phone_scrolls_down_only(name: str, browser: Any, pages: dict[str, Path]) -> None:
     with opened(browser, pages[name], "phone") as (page, _):
         width = page.evaluate("document.documentElement.scrollWidth")
@@ -163,43 +144,6 @@ def test_a_case_is_unfolded_by_keyboard(browser: Any, pages: dict[str, Path]) ->
         page.locator("#worst summary").first.focus()
         page.keyboard.press("Enter")
         assert answer.is_visible()
-
-
-def shown_lists(page: Any) -> list[str]:
-    """The price lists whose headlines, figures and tables are in sight, each once."""
-    names = page.locator(".price-list:visible").all_inner_texts()
-    assert len(names) == len(SECTIONS) * len(set(names))
-    return list(dict.fromkeys(name.removeprefix("Prices: ") for name in names))
-
-
-def test_a_click_changes_the_prices(browser: Any, pages: dict[str, Path]) -> None:
-    with opened(browser, pages["prices"]) as (page, log):
-        headlines = set()
-        for name in (LISTS[0], LISTS[2], LISTS[1]):
-            page.get_by_role("radio", name=name, exact=True).click()
-            assert shown_lists(page) == [name]
-            headlines.add(page.locator(".cards:visible strong").first.inner_text())
-            drawings = page.evaluate(DRAWINGS)
-            assert len(drawings) * len(LISTS) == page.locator("svg").count()
-            assert all(drawing["marks"] > 10 and drawing["height"] > 200 for drawing in drawings)
-        assert len(headlines) == len(LISTS)
-        assert log == [f"request: {pages['prices'].as_uri()}"]
-
-
-def test_the_keyboard_changes_the_prices_and_print_shows_all(
-    browser: Any, pages: dict[str, Path]
-) -> None:
-    with opened(browser, pages["prices"]) as (page, _):
-        page.get_by_role("radio", name=LISTS[0]).focus()
-        assert shown_lists(page) == [LISTS[0]]
-        for name in (*LISTS[1:], LISTS[0]):
-            page.keyboard.press("ArrowRight")
-            assert shown_lists(page) == [name]
-        page.locator("#provenance").scroll_into_view_if_needed()
-        assert page.locator(".switch").bounding_box()["y"] == 0  # stays in sight
-        page.emulate_media(media="print")
-        assert shown_lists(page) == list(LISTS)
-        assert not page.locator(".switch").is_visible()
 
 
 def test_totals_stay_in_sight(browser: Any, pages: dict[str, Path]) -> None:

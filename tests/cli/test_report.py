@@ -107,7 +107,7 @@ def test_two_price_lists_stand_side_by_side(routed: Place) -> None:
     assert "C, cheap" in done.stdout and "R, dear" in done.stdout
     assert "the router was trained under other prices than shown here" in done.stderr
     page = (routed / "several/report.html").read_text("utf-8")
-    assert page.count("Net reward R of HierRouter") == 2 and "Table 6." in page
+    assert page.count("Net reward R of HierRouter") == 1 and "Table 6." in page
     both = json.loads((routed / "several/report.json").read_text())
     assert both["cost_unit"] == "money per question"
     assert both["notes"] == ["HierRouter was trained under other prices than cheap, dear."]
@@ -121,7 +121,6 @@ def test_two_price_lists_stand_side_by_side(routed: Place) -> None:
         assert figures(over_all(prices["rows"])) == figures(over_all(alone["rows"]))
         assert prices["gap_closed"] == alone["gap_closed"]
         assert alone["price_lists"] == []
-        assert f"<strong>{over_all(alone['rows'])['hierrouter']['reward']:.3f}</strong>" in page
     done = routed.does(f"report --format csv {flags}")
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert {row["prices"] for row in rows} == {*PRICES}

@@ -3,24 +3,19 @@
 import re
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import hierrouter as hr
 from hierrouter.evaluation.budget import optimum_at_mean_cost, optimum_under_budget
-from hierrouter.evaluation.policies import own_policies
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.deferral import calibrated
-from hierrouter.learning.selection import SelectedRun
 from hierrouter.learning.sweep import Sweep, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import cost_notes
 from hierrouter.reports.evaluated import DeferTo, report_on
-from hierrouter.reports.report import ReportRequest
 from hierrouter.reports.results import Report
 from hierrouter.reports.values import Bootstrap
 from hierrouter_cache.tree import Rate, RouteTree, repriced
@@ -202,17 +197,3 @@ def test_an_alpha_too_small_for_the_prices_is_said() -> None:
     assert moves == pytest.approx(0.1, rel=0.4)  # alpha has one digit
     assert cost_notes(dollars, counts) == cost_notes(dollars, 0.0) == []
     assert cost_notes(half_easy(), ALPHA) == []
-
-
-def test_under_several_price_lists_a_policy_is_asked_once_under_each(
-    testbed_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    own = own_policies([lambda seen: len(asked.append(0) or "")])
-    lists = {"own": hr.open(testbed_cache), "dear": hr.open(testbed_cache, prices={"calc": 9.0})}
-    monkeypatch.setattr("hierrouter.reports.evaluated.report_on", lambda *_, valued, **__: valued)
-    request = ReportRequest(lists, SelectedRun(None, None, ALPHA, None, None), policies=own)
-    first = request.under(lists["own"])
-    before = len(asked)
-    assert request.under(lists["dear"]) is first and list(first) == ["own", "dear"]
-    assert len(asked) == before > 0

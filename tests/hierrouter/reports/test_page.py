@@ -1,4 +1,4 @@
-"""The page: whole, inert, the same each time, under one price list or several."""
+"""The page: whole, inert, the same each time."""
 
 import base64
 import hashlib
@@ -12,15 +12,7 @@ import pytest
 
 from hierrouter.reports.page import as_html, headlines
 from hierrouter.reports.results import Report
-from tests.hierrouter.reports.examples import (
-    HOSTILE,
-    deferring,
-    example,
-    hostile,
-    stopping,
-    two_prices,
-    untrained,
-)
+from tests.hierrouter.reports.examples import deferring, example, hostile, stopping, untrained
 
 FETCHING = {"src", "srcset", "href", "action", "data", "poster", "background", "formaction"}
 
@@ -160,45 +152,3 @@ def test_provenance_is_flat_sorted_and_says_how_the_router_was_trained() -> None
     for text in ("test_looks.this_router", "test_looks.all_routers", "looks at the test fold"):
         assert text in words
     assert "looks at the test fold" not in html_of(example)
-
-
-def dear() -> Report:
-    """Another report, so that it can be told from the first."""
-    return replace(example(), alpha=0.25, notes=("Dear.",))
-
-
-@pytest.fixture(scope="module")
-def several() -> Page:
-    return Page(as_html(two_prices(), others={HOSTILE[0]: dear(), "third": example()}))
-
-
-def test_one_list_needs_no_switch_and_only_a_screen_hides_one_of_several(several: Page) -> None:
-    html = html_of(example)
-    assert "<input" not in html and ":has(#prices" not in html
-    assert "Prices:" not in html
-    print_too, _, screen = several.style.partition("@media screen")
-    assert "body:has(#prices-1" in screen and "body:has" not in print_too
-    assert screen.count("display: none") == 3
-
-
-def test_each_list_has_a_button_its_figures_tables_and_notes_and_the_first_is_chosen(
-    several: Page,
-) -> None:
-    assert several.values("id", "input") == ["prices-1", "prices-2", "prices-3"]
-    assert set(several.values("name", "input")) == {"prices"}
-    assert several.values("checked") == [""]
-    checked = several.attributes.index(("input", "checked", ""))
-    assert checked < several.attributes.index(("input", "id", "prices-2"))
-    assert "Prices: cheap" in several.words and f"Prices: {HOSTILE[0]}" in several.words
-    assert "script" not in several.tags
-    assert several.tags.count("svg") == 3 * 2
-    assert several.tags.count("table") == 6 + 5 + 5
-    ids = several.values("id")
-    assert len(ids) == len(set(ids))
-    for number in (1, 2, 3):
-        assert several.values("class", "div").count(f"prices-{number}") == 3
-        assert f"body:has(#prices-{number}:not(:checked)) .prices-{number} " in several.style
-    html = as_html(example(), others={"dear": dear()})
-    second = html.index('<div class="prices-2">')
-    assert html.index("Dear.") > second
-    assert html.count("R = Q − 0.25 C") == html[second:].count("R = Q − 0.25 C") > 0
