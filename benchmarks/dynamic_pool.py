@@ -16,10 +16,10 @@ from pathlib import Path
 
 import measuring  # noqa: F401  makes `tests` importable
 import numpy as np
+from featured import train_featured
 
 from hierrouter.evaluation.bounds import best_route_per_dataset, oracle
 from hierrouter.learning.config import Objective, preset
-from hierrouter.learning.featured import train_featured
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
 from hierrouter_cache.tree import RouteTree, sub_pool

@@ -387,35 +387,32 @@ def in_chunks(
     return torch.cat([network(table.rows(part)) for part in parts])
 
 
-# From a level and Q of its states, [queries, states of the level, A, ...], to the states' values.
-StateValue = Callable[[int, Tensor], Tensor]
-
-
 def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
     """Q(s, a) of every action at every state: the expected reward after it, exactly.
 
-    Returns float32[queries, S, A].
+    What is not legal is worth what it counts as, see `Actions.after`. Returns
+    float32[queries, S, A].
 
     `actions`: what may be done; `probabilities`: float32[queries, S, A], the policy that is
     followed afterwards; `reward`: float32[queries, endings], paid where an episode ends.
     """
-    level = actions.routes.level
-    return _backed_up(
-        actions, reward, lambda depth, values: (probabilities[:, level(depth)] * values).sum(dim=2)
-    )
-
-
-def best_and_random_values(actions: Actions, reward: Tensor) -> Tensor:
-    """Q(s, a) where the best action is always taken afterwards, and where random ones are.
-
-    `actions`: what may be done; `reward`: float32[queries, nodes], paid where an episode ends.
-    Returns float32[queries, states, A, 2]; before the last call the two are the same.
-    """
-
-    def state_value(_: int, values: Tensor) -> Tensor:
-        return torch.stack([values[..., 0].amax(dim=2), values[..., 1].mean(dim=2)], dim=2)
-
-    return _backed_up(actions, reward[:, :, None].expand(-1, -1, 2), state_value)
+    routes, queries = actions.routes, len(reward)
+    levels: list[Tensor] = []
+    value = reward[:, routes.leaves]
+    for level in reversed(range(actions.steps)):
+        if level == routes.hops:
+            values = value[:, :, None].repeat_interleave(actions.calls, dim=2)
+        else:
+            values = value.reshape(queries, -1, routes.models)
+            if actions.allow_stop:
+                stopping = reward[:, routes.level(level + 1)].reshape(values.shape)
+                values = torch.cat([values, stopping], dim=2)
+        if actions.allow_return:
+            given = reward[:, pairs(routes).number[routes.level(level)]]
+            values = torch.cat([values, given], dim=2)
+        levels.append(values)
+        value = (probabilities[:, routes.level(level)] * values).sum(dim=2)
+    return torch.cat(levels[::-1], dim=1)
 
 
 def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
@@ -438,29 +435,3 @@ def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> 
             stopped = decided[:, :, routes.models : actions.calls].reshape(queries, -1)
             total = total + (stopped * reward[:, routes.level(level + 1)]).sum(dim=1)
     return total + (reached * reward[:, routes.leaves]).sum(dim=1)
-
-
-def _backed_up(actions: Actions, reward: Tensor, state_value: StateValue) -> Tensor:
-    """Backward induction: Q of every action, where a state is worth what `state_value` says.
-
-    What is not legal is worth what it counts as, see `Actions.after`.
-
-    `reward`: float32[queries, endings, ...], several kinds of reward side by side or one.
-    """
-    routes, queries = actions.routes, len(reward)
-    levels: list[Tensor] = []
-    value = reward[:, routes.leaves]
-    for level in reversed(range(actions.steps)):
-        if level == routes.hops:
-            values = value[:, :, None].repeat_interleave(actions.calls, dim=2)
-        else:
-            values = value.reshape(queries, -1, routes.models, *value.shape[2:])
-            if actions.allow_stop:
-                stopping = reward[:, routes.level(level + 1)].reshape(values.shape)
-                values = torch.cat([values, stopping], dim=2)
-        if actions.allow_return:
-            given = reward[:, pairs(routes).number[routes.level(level)]]
-            values = torch.cat([values, given], dim=2)
-        levels.append(values)
-        value = state_value(level, values)
-    return torch.cat(levels[::-1], dim=1)

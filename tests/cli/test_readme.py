@@ -56,10 +56,10 @@ def test_how_much_of_the_pages_runs() -> None:
     """A page that is no longer found, or a block that is no longer read, would pass in silence."""
     shown = [page for page in pages.PAGES if pages.commands(page)]
     assert len(shown) == 15
-    assert sum(len(pages.blocks("bash", page)) for page in shown) == 42
-    assert sum(len(pages.commands(page)) for page in shown) == 80
+    assert sum(len(pages.blocks("bash", page)) for page in shown) == 43
+    assert sum(len(pages.commands(page)) for page in shown) == 83
     assert sum(len(pages.files(page)) for page in shown) == 10
-    assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 25
+    assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 24
 
 
 def test_commands_that_are_only_shown_can_be_typed() -> None:
@@ -95,11 +95,8 @@ def test_the_examples_of_the_environment_run_from_top_to_bottom(own: Place, pyth
 def test_the_examples_beyond_the_pool_run_from_top_to_bottom(own: Place, python: Python) -> None:
     told = python("".join(pages.blocks("python", pages.DOCS / "beyond.md")), own)
     helped = re.search(r"test: alone (\S+), helped (\S+)", told)
-    joined = re.search(r"without facts (\S+), with (\S+)", told)
     assert helped
-    assert joined
     assert float(helped[2]) > float(helped[1]) + 0.03
-    assert float(joined[2]) > float(joined[1]) + 0.3
     valued = re.findall(r"<(\S+) on \d+ test queries at alpha 0.005: R (\S+),", told)
     assert [name for name, _ in valued] == ["rule", "text>calc", "oracle"]
     assert 0 < float(valued[0][1]) < float(valued[2][1])

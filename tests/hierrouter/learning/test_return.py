@@ -12,7 +12,6 @@ from hierrouter.learning import checkpoint
 from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.deferral import calibrated
-from hierrouter.learning.featured import train_featured
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.reports.evaluated import report_on
@@ -122,8 +121,6 @@ def test_a_report_counts_calls_and_answers_apart(
 def test_what_it_does_not_go_with(spoiling: RouteTree, trained: TrainedRouter) -> None:
     with pytest.raises(InputError, match="max_cost cannot be kept with allow_return"):
         Objective(ALPHA, max_cost=1.0, allow_return=True)
-    with pytest.raises(InputError, match="not for pools that change"):
-        train_featured(spoiling, MAY)
     with pytest.raises(InputError, match="cannot hand over"):
         calibrated(trained, spoiling, "model-0")
     with pytest.raises(InputError, match="open the cache with allow_return"):

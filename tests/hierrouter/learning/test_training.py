@@ -15,7 +15,6 @@ from hierrouter.learning import config as presets
 from hierrouter.learning import loop
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.exact import ExactLearner, improvement_loss
-from hierrouter.learning.featured import train_featured
 from hierrouter.learning.loop import Watch
 from hierrouter.learning.network import NEVER, Router, shape_for
 from hierrouter.learning.sweep import TrainedSweep
@@ -154,7 +153,6 @@ DIVERGING: dict[str, Callable[[Watch], object]] = {
     "ppo between two rollouts": lambda watch: train(small_tree(), OBJECTIVE, TWICE, 0, watch),
     "exact": lambda watch: train(small_tree(), OBJECTIVE, FAR_EXACT, 0, watch),
     "every alpha": lambda watch: runs.sweep_glimpse(small_tree(), 0, FAR_EXACT, watch),
-    "features": lambda watch: train_featured(small_tree(), OBJECTIVE, FAR_EXACT, 0, watch),
 }
 
 

@@ -1,4 +1,8 @@
-"""A policy over features of models, for pools that change."""
+"""A policy over features of models, for pools that change: `dynamic_pool.py` tries it.
+
+A model that joins later is routed to without training: what is read of it are its answers to the
+train questions. docs/beyond.md says how, and what it gives.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ from torch import Tensor, nn
 from hierrouter.evaluation.outcome import ROUTER, Actions, Outcome, greedy, policy_outcome
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.exact import Enumeration
-from hierrouter.learning.loop import Snapshot, TrainingFold, Watch, best_iterate, training_folds
-from hierrouter.learning.network import NEVER, States, best_and_random_values, state_table
+from hierrouter.learning.loop import TrainingFold, best_iterate, training_folds
+from hierrouter.learning.network import NEVER, States, action_values, state_table
 from hierrouter.learning.training import Origin
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, sub_pool
@@ -55,6 +59,21 @@ class Examples:
         """float32[states, queries, A, 2]: see `best_and_random_values`."""
         values = best_and_random_values(self.fold.actions, self.reward)
         return values.transpose(0, 1).contiguous()
+
+
+def best_and_random_values(actions: Actions, reward: Tensor) -> Tensor:
+    """Q(s, a) where the best action is always taken afterwards, and where random ones are.
+
+    `actions`: what may be done; `reward`: float32[queries, nodes], paid where an episode ends.
+    Returns float32[queries, states, A, 2]; before the last call the two are the same.
+    """
+    routes, count = actions.routes, actions.count
+    evenly = torch.full((len(reward), routes.states, count), 1 / count, dtype=reward.dtype)
+    best = random = action_values(actions, evenly, reward)
+    for _ in range(routes.hops - 1):  # policy improvement: a level is right after each
+        choice = nn.functional.one_hot(best.argmax(dim=2), count).to(reward)
+        best = action_values(actions, choice, reward)
+    return torch.stack([best, random], dim=3)
 
 
 SHARPNESS = 10.0  # at the start: how much more the most similar questions count
@@ -139,13 +158,11 @@ class TrainedFeatured:
         network: the network, frozen.
         objective: what it was trained for.
         origin: where it comes from; its models are those of the training.
-        history: exact greedy R on the validation fold at each evaluation.
     """
 
     network: FeaturedRouter
     objective: Objective
     origin: Origin
-    history: tuple[float, ...]
 
     def probabilities(self, tree: RouteTree, examples: RouteTree) -> NDArray[np.float64]:
         """float64[queries, states, A]: the stochastic policy at every state.
@@ -172,32 +189,9 @@ class TrainedFeatured:
         actions = Actions(tree.routes, self.objective.allow_stop)
         return policy_outcome(tree, actions, table, ROUTER, "router")
 
-    @torch.no_grad()
-    def decide(
-        self, embedding: NDArray[np.float32], path: tuple[int, ...], examples: Examples
-    ) -> NDArray[np.float64]:
-        """float64[A]: the stochastic policy at one live state.
-
-        Args:
-            embedding: float32[dim], the encoder's vectors of the view.
-            path: the models called so far, by number in the pool of `examples`; fewer than L.
-            examples: what the train fold tells of the models.
-        """
-        state = examples.fold.tree.routes.node(path)
-        seen = torch.from_numpy(np.asarray(embedding, dtype=np.float32))[None]
-        logits = self.network.at_state(seen, state, len(path), examples)[0].double()
-        legal = torch.from_numpy(examples.fold.actions.legal()[state])
-        chances: NDArray[np.float64] = torch.softmax(logits.masked_fill(~legal, -np.inf), 0).numpy()
-        return chances
-
 
 def train_featured(
-    tree: RouteTree,
-    objective: Objective,
-    config: ExactConfig = FEATURED,
-    seed: int = 0,
-    watch: Watch | None = None,
-    resumed: Snapshot | None = None,
+    tree: RouteTree, objective: Objective, config: ExactConfig = FEATURED, seed: int = 0
 ) -> TrainedFeatured:
     """Train on the fold "train", keep the iterate that is best on the fold "validation".
 
@@ -209,8 +203,6 @@ def train_featured(
         objective: what to train for; without `max_cost` and `allow_return`.
         config: settings of the training; the width of its router is not looked at.
         seed: of everything random.
-        watch: who is told.
-        resumed: where to go on; everything else must be as it was.
     """
     if objective.max_cost is not None:
         raise InputError("max_cost cannot be kept in pools that change; train for one pool")
@@ -229,12 +221,9 @@ def train_featured(
         network = FeaturedRouter(tree.hops, tree.dim)
         return FeaturedLearner(network, pools, config, np.random.default_rng(seed))
 
-    network, best = best_iterate(start, value, folds, config, seed, watch, resumed)
+    network, _ = best_iterate(start, value, folds, config, seed)
     return TrainedFeatured(
-        network=network,
-        objective=objective,
-        origin=Origin.of(tree, config, seed),
-        history=tuple(best.history),
+        network=network, objective=objective, origin=Origin.of(tree, config, seed)
     )
 
 
