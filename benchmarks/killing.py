@@ -134,7 +134,7 @@ class Harness:
         self,
         moments: random.Random,
         strike: Callable[[], None] = lambda: None,
-        milestones: int = 120,
+        milestones: int = 240,
     ) -> None:
         """Go on behind what was acknowledged, and kill the worker at a random moment.
 

@@ -81,29 +81,28 @@ def compact(
         chain = sound_chain(root)
         before = chain.sound(*KINDS)
         bytes_before = _size(before)
-        by_kind = [[part for part in before if part.kind == kind] for kind in KINDS]
-        winners = [winners_of(root, parts) for parts in by_kind]
+        # First what a compaction that was killed has merged already: else it would be merged again.
+        winners = [winners_of(root, [part for part in before if part.kind == k]) for k in KINDS]
+        merged = [part for won in winners for part in won if len(won[part]) == 0]
+        if merged:
+            _retire(root, chain, merged, on_step)
+            chain = sound_chain(root)
         plans = [_groups(won, target_rows) for won in winners]
         total = sum(len(group) for groups in plans for group in groups)
-        done, gone = 0, dict[Part, str]()
+        done, gone = 0, list[Part]()
         for won, groups in zip(winners, plans, strict=True):
-            gone |= {part: MERGED for part in won if len(won[part]) == 0}
             for group in groups:
                 _merge(root, group, won, on_step)
-                gone |= dict.fromkeys(group, MERGED)
+                gone += group
                 done += len(group)
                 on_part(done, total)
-        told = {part.path.name for part in gone if chain.fates.get(part.path.name) == MERGED}
-        if len(told) < len(gone) or not told.issuperset([*chain.loose, *chain.unsealed]):
-            gone |= dict.fromkeys(chain.sound("seals"), MERGED)
-            _seal_all(root, chain, gone, on_step)
-        _unlink(gone, on_step)
+        _retire(root, chain, gone, on_step)
         after = list_parts(root)
     return Compaction(len(before), len(after), bytes_before, _size(after))
 
 
 def _groups(winners: Winners, target_rows: int) -> list[list[Part]]:
-    """The parts of one kind that become one part each; those without winners just go.
+    """The parts of one kind that become one part each; those without winners are in none.
 
     Neighbours whose winners fit into one merged part go together, and all plans. A part that would
     fill half of one by itself, by its rows or its bytes, and keeps them all, is left alone.
@@ -133,6 +132,19 @@ def _merge(root: Path, group: Sequence[Part], winners: Winners, on_step: writer.
     seq = max(seqs) + 1 if kind in LAST_WINS else min(seqs)
     writer.append_part(root, kind, table, FIRST, on_step, seq, level=9, page_bytes=8 << 20)
     on_step("compact: written")
+
+
+def _retire(root: Path, chain: Chain, merged: Sequence[Part], on_step: writer.Steps) -> None:
+    """Remove parts whose rows others have, once a seal says so; raises as `_seal_all`, `_unlink`.
+
+    `chain`: what was there before they were merged.
+    """
+    told = {part.path.name for part in merged if chain.fates.get(part.path.name) == MERGED}
+    gone = dict.fromkeys(merged, MERGED)
+    if len(told) < len(gone) or not told.issuperset([*chain.loose, *chain.unsealed]):
+        gone |= dict.fromkeys(chain.sound("seals"), MERGED)
+        _seal_all(root, chain, gone, on_step)
+    _unlink(gone, on_step)
 
 
 def _seal_all(
