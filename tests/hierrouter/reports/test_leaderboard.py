@@ -1,0 +1,103 @@
+"""Everybody at several alphas: what is trained, chosen and shown."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.policies import own_policies
+from hierrouter.learning.baselines.registry import baselines
+from hierrouter.learning.config import Objective, training_config
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import Selection, open_tree, training_tree
+from hierrouter.replay.tree import Tree
+from hierrouter.reports.leaderboard import (
+    Leaderboard,
+    Learner,
+    as_json,
+    leaderboard,
+    leaderboard_tables,
+    middle_alpha,
+)
+from hierrouter_cache.errors import InputError
+
+SEEING = Learner("exact", "query+signals", allow_return=True)
+TRIED = (Learner("exact", "query", allow_return=False), SEEING)
+ALPHAS = (0.2, 0.05)
+
+
+@pytest.fixture(scope="module")
+def found(testbed_cache: Path) -> Leaderboard:
+    def opens(view: str, allow_return: bool) -> Tree:
+        return open_tree(testbed_cache, Selection(view=view, allow_return=allow_return))
+
+    return leaderboard(
+        opens,
+        baselines(["best-static", "cascade"]),
+        ("A",),
+        own_policies([lambda seen: 0]),
+        alphas=ALPHAS,
+        seeds=1,
+        learners=TRIED,
+    )
+
+
+def test_everybody_is_there_and_worth_what_it_is_worth_alone(
+    found: Leaderboard, testbed_cache: Path
+) -> None:
+    names = [place.name for place in found.places]
+    assert names[:4] == [*(one.name for one in TRIED), "best static on A", "cascade on A"]
+    assert [place.is_blind for place in found.places[:4]] == [True, False, True, False]
+    assert (found.alphas, found.reward.shape[:2]) == ((0.05, 0.2), (2, len(names)))
+    tree = open_tree(testbed_cache, Selection(view=SEEING.view, allow_return=True))
+    fold = tree.split("test")
+    config = training_config("default", "exact")
+    router = train(training_tree(tree), Objective(0.2, True, None, True), config, 42)
+    assert np.array_equal(found.reward[1, 1], router.outcome(fold).reward(0.2))
+    for at, alpha in enumerate(found.alphas):
+        best = found.reward[at, found.find("anytime oracle")]
+        assert np.array_equal(best, oracle(fold, alpha, True).reward(alpha))
+        assert (found.reward[at] <= best + 1e-9)[[0, 1, 4]].all()  # direct calls are no routes
+        fixed = best_fixed_route(tree.split("train"), alpha, fold, True)
+        assert np.array_equal(found.reward[at, found.find("best fixed route")], fixed.reward(alpha))
+
+
+def test_who_is_compared_was_chosen_on_validation(found: Leaderboard) -> None:
+    for at in range(2):
+        for is_blind, members in ((True, (0, 2)), (False, (1, 3, 4))):
+            tried = {place: found.places[place].validation[at] for place in members}
+            assert found.chosen(at, is_blind) == max(tried, key=tried.__getitem__)
+    same = found.difference(0, 1, 1)
+    assert (same.value, same.low, same.high) == (0, 0, 0)
+    nobody = Leaderboard(ALPHAS, (), found.reward, found.bootstrap, "test", 1, "")
+    with pytest.raises(InputError, match="nobody to compare"):
+        nobody.chosen(0, True)
+
+
+def test_tables_and_json_hold_the_same(found: Leaderboard) -> None:
+    ranks, looks = leaderboard_tables(found)
+    means = found.reward.mean(axis=(0, 2))
+    assert [line.cells[0] for line in ranks.rows] == [
+        found.places[place].name for place in np.argsort(-means, kind="stable")
+    ]
+    assert [line.cells[0] for line in looks.rows] == [0.05, 0.2]
+    told = json.loads(as_json(found))
+    assert len(told["rows"]) == 2 * len(found.places)
+    [row] = [r for r in told["rows"] if r["policy"] == SEEING.name and r["alpha"] == 0.2]
+    assert row["reward"] == pytest.approx(found.reward[1, 1].mean())
+    assert row["reward"] == pytest.approx(row["quality"] - 0.2 * row["cost"])
+
+
+def test_the_middle_alpha_is_where_routing_matters_most(testbed_cache: Path) -> None:
+    tree = open_tree(testbed_cache)
+    train_fold, middle = tree.split("train"), middle_alpha(tree)
+
+    def gap(alpha: float) -> float:
+        best = oracle(train_fold, alpha, True).reward(alpha)
+        return float(
+            np.mean(best - best_fixed_route(train_fold, alpha, train_fold, True).reward(alpha))
+        )
+
+    assert gap(middle) > max(gap(middle / 10), gap(middle * 10))
