@@ -25,11 +25,12 @@ import numpy as np
 import torch
 from measuring import timed, versions
 from numpy.typing import NDArray
+from scipy.integrate import trapezoid
 
 import hierrouter
 from hierrouter.evaluation.bounds import oracle
-from hierrouter.evaluation.metrics import area_under, frontier
-from hierrouter.evaluation.outcome import Outcome, fixed_routes, mean_points
+from hierrouter.evaluation.metrics import frontier
+from hierrouter.evaluation.outcome import Outcome, fixed_routes
 from hierrouter.learning.checkpoint import load_checkpoint, member_folder, save_checkpoint
 from hierrouter.learning.config import SWEEP, Objective, TrainConfig, training_config
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
@@ -182,6 +183,25 @@ def _summary(closed: NDArray[np.float64]) -> str:
     return f"mean of all {closed.mean():.3f}, {lowest}, {reached}"
 
 
+def area_under(
+    cost: NDArray[np.float64], quality: NDArray[np.float64], low: float, high: float
+) -> float:
+    """The area under the hull of some points, above quality 0, between two costs.
+
+    Below the cheapest point quality is 0. Over another range it is another area: compare over the
+    same one only.
+
+    `cost`: float64[points]; `quality`: float64[points]; `low` is below `high`.
+    """
+    hull = frontier(cost, quality)
+    begin = max(low, float(cost[hull[0]]))
+    if begin >= high:
+        return 0.0
+    inside = cost[hull][(cost[hull] > begin) & (cost[hull] < high)]
+    at = np.concatenate([[begin], inside, [high]])
+    return float(trapezoid(np.interp(at, cost[hull], quality[hull]), at))
+
+
 def show_areas(fold: RouteTree, alphas: Sequence[float], found: dict[str, Found]) -> None:
     """Area under each frontier, beside those of the fixed routes and the oracle."""
     routes, bounds = fixed_routes(fold), [oracle(fold, alpha) for alpha in alphas]
@@ -189,9 +209,9 @@ def show_areas(fold: RouteTree, alphas: Sequence[float], found: dict[str, Found]
     low, high = cheapest.cost.mean(), bounds[0].cost.mean()
 
     def area(policies: Sequence[Outcome]) -> float:
-        cost, quality = mean_points(policies)
-        hull = frontier(cost, quality)
-        return area_under(cost[hull], quality[hull], low, high)
+        cost = np.array([policy.cost.mean() for policy in policies])
+        quality = np.array([policy.quality.mean() for policy in policies])
+        return area_under(cost, quality, low, high)
 
     under = {
         algo: np.array([area([*points, cheapest]) for points in result.outcomes])

@@ -62,24 +62,6 @@ class Hulls:
         return cls(start, query, before, after, more_cost[order], better[order])
 
 
-def exact_frontier(tree: RouteTree, allow_stop: bool = False) -> tuple[Floats, Floats]:
-    """Where the tree oracle goes over all alphas: the best mean Q at every mean cost.
-
-    Between two of these points lie mixtures, which `budget.optimum_at_mean_cost` describes. Returns
-    mean cost and mean quality, float64[points] each, from the cheapest to the best; slopes fall, up
-    to equal ones.
-    """
-    endings = Actions(tree.routes, allow_stop).endings
-    cost, quality = tree.cost[:, endings], tree.score[:, endings]
-    hulls, rows = Hulls.of(cost, quality), np.arange(len(tree))
-
-    def along(values: Floats, steps: Floats) -> Floats:
-        first = values[rows, hulls.start].sum()
-        return np.concatenate([[first], first + np.cumsum(steps)]) / len(tree)
-
-    return along(cost, hulls.cost), along(quality, hulls.quality)
-
-
 def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
     """The alphas at which the tree oracle takes another route on some query, ascending.
 

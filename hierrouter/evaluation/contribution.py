@@ -9,29 +9,27 @@ from functools import lru_cache
 import numpy as np
 
 from hierrouter.evaluation.bounds import oracle
-from hierrouter.evaluation.budget import exact_frontier
-from hierrouter.evaluation.metrics import area_under
 from hierrouter.evaluation.outcome import Floats
 from hierrouter_cache.tree import RouteTree, sub_pool
 
 EXACT = 10  # models; 1,023 sub-pools
 PERMUTATIONS = 200
 
-# float64[...]: what the pool of a tree is worth, one number or one a query.
+# float64[queries]: what the pool of a tree is worth.
 Value = Callable[[RouteTree], Floats]
 Worth = Callable[[frozenset[int]], Floats]
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What each model adds to the worth of its pool; the last axes are those of the `Value`.
+    """What each model adds to the worth of its pool.
 
     Attributes:
         models: M names.
-        leave_one_out: float64[M, ...], worth of the pool less its worth without the model. For
+        leave_one_out: float64[M, queries], worth of the pool less its worth without the model. For
             the only model of a pool, the worth of the pool.
-        shapley: float64[M, ...]; their sum is the worth of the pool.
-        error: float64[M], standard error of the mean of `shapley` over the last axes, from the
+        shapley: float64[M, queries]; their sum is the worth of the pool.
+        error: float64[M], standard error of the mean of `shapley` over the queries, from the
             draw of orders; 0 where all sub-pools were valued. It says nothing about new queries.
     """
 
@@ -44,15 +42,6 @@ class Contribution:
 def oracle_reward(alpha: float, allow_stop: bool = False) -> Value:
     """A pool is worth the R of its tree oracle, float64[queries]."""
     return lambda tree: oracle(tree, alpha, allow_stop).reward(alpha)
-
-
-def frontier_area(low: float, high: float, allow_stop: bool = False) -> Value:
-    """A pool is worth the area under its oracle's frontier over all alphas, between two costs.
-
-    The area is that of `metrics.area_under`. One number, because budgets bind the mean over
-    queries: for an interval, resample the queries and start again.
-    """
-    return lambda tree: np.array(area_under(*exact_frontier(tree, allow_stop), low, high))
 
 
 def contributions(
@@ -87,7 +76,7 @@ def _worth(tree: RouteTree, value: Value) -> Worth:
 
 
 def _enumerated(worth: Worth, everyone: frozenset[int]) -> Floats:
-    """float64[M, ...]: the mean over all orders, from all sub-pools (Shapley 1953)."""
+    """float64[M, queries]: the mean over all orders, from all sub-pools (Shapley 1953)."""
     total = np.zeros((len(everyone), *worth(everyone).shape))
     for model, size in itertools.product(sorted(everyone), range(len(everyone))):
         # The share of the orders in which just these models, `size` of them, came before.
@@ -101,7 +90,7 @@ def _enumerated(worth: Worth, everyone: frozenset[int]) -> Floats:
 def _sampled(
     worth: Worth, everyone: frozenset[int], rng: np.random.Generator, permutations: int
 ) -> tuple[Floats, Floats]:
-    """float64[M, ...] the mean over drawn orders, and float64[M] its standard error."""
+    """float64[M, queries] the mean over drawn orders, and float64[M] its standard error."""
     total = np.zeros((len(everyone), *worth(everyone).shape))
     gained = np.empty((permutations, len(everyone)))
     for number in range(permutations):

@@ -265,13 +265,6 @@ def fixed_route(tree: RouteTree, node: int) -> Outcome:
     return at_nodes(tree, nodes, tree.routes.name(node, tree.models), "route")
 
 
-def mean_points(outcomes: Sequence[Outcome]) -> tuple[Floats, Floats]:
-    """Mean cost and mean quality of each outcome: float64[outcomes] twice, see `frontier`."""
-    cost = np.array([outcome.cost.mean() for outcome in outcomes])
-    quality = np.array([outcome.quality.mean() for outcome in outcomes])
-    return cost, quality
-
-
 def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
     """One policy drawn anew for each query, as with several seeds: means within each query."""
     measured = [(outcome.quality, outcome.accuracy, outcome.cost) for outcome in outcomes]

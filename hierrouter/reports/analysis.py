@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -10,13 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation import bounds, contribution, metrics, outcome
-from hierrouter.evaluation.budget import exact_frontier, price_mix
+from hierrouter.evaluation.budget import price_mix
 from hierrouter.evaluation.calls import repair_matrices
-from hierrouter.evaluation.intervals import expanded_tail, percentile_interval, resampled_means
+from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.reports.build import FrontierPoint
-from hierrouter.reports.results import CostRange
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, columns_of, each
 from hierrouter.tables import finite
 from hierrouter_cache.tree import Routes, RouteTree
@@ -29,13 +26,10 @@ def add_analysis(
     alpha: float,
     trained: TrainedRouter | None,
     endings: NDArray[np.float64] | None,
-    swept: Sequence[FrontierPoint] = (),
-    swept_stop: bool = False,
-) -> CostRange | None:
+) -> None:
     """The ladder, the router's regret and calls, repairs, and what each model is worth.
 
-    Raises InputError: a router made for another tree. Returns the costs between which frontiers are
-    compared; None without a train fold.
+    Raises InputError: a router made for another tree.
 
     Args:
         found: the table, of the queries of the fold.
@@ -45,8 +39,6 @@ def add_analysis(
         trained: the router; where it may stop early, chance, fixed routes and bounds may, too.
         endings: float64[queries, endings], how that router's episodes end on the fold; None
             without one.
-        swept: the routers of a sweep on this fold, where there is one.
-        swept_stop: whether these may stop early.
     """
     fold, train = tree.split(split), tree.split("train")
     may = trained.objective if trained else Objective(alpha)
@@ -60,14 +52,8 @@ def add_analysis(
         regret = bounds.split_regret(fold, alpha, endings, stop, returns)
         add_regret(found, outcome.ROUTER, regret, lost)
     _add_calls(found, fold, alpha, endings, stop)
-    routers = [outcome.mean_outcome(point.by_seed) for point in swept]
-    if not routers and endings is not None:
-        routers = [outcome.from_endings(fold, endings, outcome.ROUTER, "router")]
-    arms = static_arms(train, fold, swept_stop if swept else stop)
-    costs = add_hulls(found, fold, arms, routers) if arms else None
     _add_repair(found, fold)
-    _add_models(found, fold, alpha, stop, arms)
-    return costs
+    _add_models(found, fold, alpha, stop)
 
 
 def _add_ladder(
@@ -165,155 +151,15 @@ def _add_repair(found: Estimates, fold: RouteTree) -> None:
             found.state("repair", known, hop=at.hop, **of)
 
 
-@dataclass(frozen=True)
-class StaticArms:
-    """The static arms of a fold.
-
-    Attributes:
-        arms: each on every query.
-        best: the one with the highest mean Q on the train fold; ties go to the cheaper one.
-        allow_stop: whether routes of fewer than L calls are among them.
-        low, high: mean cost of the cheapest arm and of `best`. These are the budgets that one
-            could have spent without a router; equal where the best arm is the cheapest.
-    """
-
-    arms: tuple[outcome.Outcome, ...]
-    best: outcome.Outcome
-    allow_stop: bool
-    low: float
-    high: float
-
-    @property
-    def width(self) -> float:
-        """high - low, in money; 0 where there is no range."""
-        return self.high - self.low
-
-
-def static_arms(train: RouteTree, fold: RouteTree, allow_stop: bool) -> StaticArms | None:
-    """The arms of a fold; None where there is no train fold to choose on."""
-    if not len(train):
-        return None
-    cost, quality = outcome.mean_points(_arms(train, allow_stop))
-    arms = _arms(fold, allow_stop)
-    best = arms[int(bounds.cheapest_best(quality[None], cost[None])[0])]
-    low = float(np.min(outcome.mean_points(arms)[0]))
-    return StaticArms(tuple(arms), best, allow_stop, low, float(best.cost.mean()))
-
-
-def _arms(tree: RouteTree, allow_stop: bool) -> list[outcome.Outcome]:
-    direct = [call for call in outcome.single_calls(tree) if call.kind == "single"]
-    return [*direct, *outcome.fixed_routes(tree, allow_stop)]
-
-
-RESAMPLES = 1_000  # at most: every one has hulls of its own
-HULL = ("mean_quality", "cost_save", "perf_gain")
-Points = tuple[NDArray[np.float64], NDArray[np.float64]]  # mean cost and mean quality
-
-
-def add_hulls(
-    found: Estimates, fold: RouteTree, arms: StaticArms, routers: Sequence[outcome.Outcome]
-) -> CostRange:
-    """What the hull of routers reaches, and of what they are held against.
-
-    `found`: the table; `fold`: that is shown; `arms`: its static arms; `routers`: a sweep's, one
-    for each alpha, or the only one; may be empty.
-    """
-    exact = exact_frontier(fold, arms.allow_stop)
-    drawn = replace(found.bootstrap, n=min(found.bootstrap.n, RESAMPLES))
-    sets: dict[tuple[str, str], Sequence[outcome.Outcome]] = {
-        (outcome.ROUTER, "router"): routers,
-        ("static arms", "route"): arms.arms,
-        ("random", "baseline"): [bounds.random_policy(fold, arms.allow_stop)],
-    }
-    for (policy, kind), policies in sets.items():
-        if not policies:
-            continue
-        figures = _bounded(policies, arms, drawn, found.every)
-        reached: dict[str, Estimate | float | None] = dict(zip(HULL, figures, strict=True))
-        if len(policies) < 2:
-            reached["mean_quality"] = None
-        distance = _distance(policies, exact, arms) if kind == "router" else None
-        reached["pareto_distance"] = distance
-        found.state("hulls", reached, policy=policy, kind=kind, n=len(policies))
-    # The exact frontier's points are choices of each query: it is not resampled.
-    known = map(finite, _hull_figures(exact, arms, outcome.mean_points([arms.best])))
-    hindsight = {**dict(zip(HULL, known, strict=True)), "pareto_distance": None}
-    found.state("hulls", hindsight, policy="oracle", kind="oracle")
-    best = outcome.mean_points([arms.best])
-    return CostRange(
-        low=arms.low,
-        high=arms.high,
-        static=arms.best.name,
-        static_quality=float(best[1][0]),
-        static_cost=float(best[0][0]),
-        resamples=drawn.n,
-    )
-
-
-def _bounded(
-    policies: Sequence[outcome.Outcome], arms: StaticArms, bootstrap: Bootstrap, stream: int
-) -> list[Estimate | None]:
-    """The three figures of some policies, each with its interval; None where there is none."""
-    shown = _hull_figures(outcome.mean_points(policies), arms, outcome.mean_points([arms.best]))
-    several = [*policies, arms.best]
-    values = np.array([*(one.cost for one in several), *(one.quality for one in several)])
-    means = resampled_means(values, bootstrap.n, bootstrap.draws(stream))
-    cost, quality = np.split(means.T, 2, axis=1)
-    resampled = np.array(
-        [
-            _hull_figures((c[:-1], q[:-1]), arms, (c[-1:], q[-1:]))
-            for c, q in zip(cost, quality, strict=True)
-        ]
-    )
-    tail = expanded_tail(values.shape[1], bootstrap.level)
-    # What a resample does not reach is below all that others do.
-    reached = np.where(np.isnan(resampled), -np.inf, resampled)
-    low = np.quantile(reached, tail, axis=0, method="lower").tolist()
-    high = np.quantile(reached, 1 - tail, axis=0, method="higher").tolist()
-    return [
-        None if math.isnan(value) else Estimate(value, *map(finite, ends))
-        for value, *ends in zip(shown, low, high, strict=True)
-    ]
-
-
-def _hull_figures(points: Points, arms: StaticArms, static: Points) -> tuple[float, float, float]:
-    """Mean quality over the range, CostSave, PerfGain; nan where there is none."""
-    cost, quality = points
-    hull = metrics.frontier(cost, quality)
-    corners = cost[hull], quality[hull]
-    held_against = float(static[0][0]), float(static[1][0])
-    mean, save = math.nan, metrics.cost_save(*corners, *held_against)
-    gain = metrics.perf_gain(*corners, *held_against)
-    if arms.width > 0:
-        mean = metrics.area_under(*corners, arms.low, arms.high) / arms.width
-    return mean, math.nan if save is None else save, math.nan if gain is None else gain
-
-
-def _distance(policies: Sequence[outcome.Outcome], exact: Points, arms: StaticArms) -> float | None:
-    """Mean ParetoDist of the policies from the oracle's frontier; None without a range."""
-    if arms.width <= 0:
-        return None
-    points = zip(*(figure.tolist() for figure in outcome.mean_points(policies)), strict=True)
-    return float(np.mean([metrics.pareto_distance(c, q, *exact, arms.width) for c, q in points]))
-
-
 ORDERS = 50  # of joining, drawn where there are more than `EXACT` models
 SEED = 0  # of that draw
 LARGEST = 30_000_000  # nodes of all sub-pools times queries: about three seconds
 FEW = 0.05  # of the oracle's calls
 
 
-def _add_models(
-    found: Estimates, fold: RouteTree, alpha: float, stop: bool, arms: StaticArms | None
-) -> None:
-    """What each model adds to the oracle's R and frontier, and the prices that it bears.
-
-    `arms`: give the range of costs of the frontier's area; None leaves it out.
-    """
-    reward, area = _contributions(fold, contribution.oracle_reward(alpha, stop)), None
-    if arms and arms.width > 0:
-        value, width = contribution.frontier_area(arms.low, arms.high, arms.allow_stop), arms.width
-        area = _contributions(fold, lambda tree: value(tree) / width)
+def _add_models(found: Estimates, fold: RouteTree, alpha: float, stop: bool) -> None:
+    """What each model adds to the oracle's R, and the prices that it bears."""
+    reward = _contributions(fold, contribution.oracle_reward(alpha, stop))
     calls = metrics.call_mix(fold.routes, _oracle_endings(fold, alpha, stop)).sum(axis=(0, 1))
     shares = calls / calls.sum()
     for at, model in enumerate(fold.models):
@@ -325,9 +171,6 @@ def _add_models(
         found.add("models", worths, model=model)
         known = {
             "reward_error": reward.error[at] if reward else None,
-            "area_lost": area.leave_one_out[at] if area else None,
-            "area_shapley": area.shapley[at] if area else None,
-            "area_error": area.error[at] if area else None,
             "share": shares[at],
             "below_5_percent": finite(mix.last_at(FEW)),
             "leaves": finite(mix.leaves),

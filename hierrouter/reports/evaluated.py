@@ -95,7 +95,7 @@ def report_on(
     if may.ends_early and mine.endings is not None:
         add_depths(found, fold, mine.endings, alpha)
     swept_stop = sweep is not None and sweep.objective.ends_early
-    cost_range = add_analysis(found, tree, split, alpha, trained, mine.endings, learned, swept_stop)
+    add_analysis(found, tree, split, alpha, trained, mine.endings)
     for name, ends in mine.own.items():
         lost = bounds.split_regret(fold, alpha, ends, may.ends_early, may.allow_return)
         add_regret(found, name, lost)
@@ -124,7 +124,6 @@ def report_on(
             *_limit_notes(fold, trained),
         ),
         deferral=_handing_over(fold, alpha, deferral, defer.share if defer else None),
-        cost_range=cost_range,
     )
 
 

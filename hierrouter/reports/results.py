@@ -74,27 +74,6 @@ class HandingOver:
 
 
 @dataclass(frozen=True)
-class CostRange:
-    """Mean costs between which frontiers are compared, with the static arm they are held against.
-
-    Attributes:
-        low, high: the range, from the cheapest static arm to the best one; equal where these are
-            one.
-        static: the best static arm: the direct call or fixed route with the highest mean Q on the
-            train fold.
-        static_quality, static_cost: its means on the fold that is shown.
-        resamples: how many intervals are made of; arm and range are the same in each.
-    """
-
-    low: float
-    high: float
-    static: str
-    static_quality: float
-    static_cost: float
-    resamples: int
-
-
-@dataclass(frozen=True)
 class Saving:
     """What the router saves against a single model, over all queries.
 
@@ -143,7 +122,6 @@ class Report:
         notes: sentences that a reader must not miss.
         deferral: the router with a stronger model behind it, where one was named.
         worst: queries on which the router loses most, the largest regret first; for the page.
-        cost_range: of the frontiers; None without a train fold.
     """
 
     alpha: float
@@ -163,7 +141,6 @@ class Report:
     notes: tuple[str, ...] = ()
     deferral: HandingOver | None = None
     worst: tuple[Explained, ...] = ()
-    cost_range: CostRange | None = None
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -259,18 +236,6 @@ class Report:
         return pivot(self.estimates, "calls", "policy", "kind", "hop", "model")
 
     @cached_property
-    def hulls(self) -> tuple[Row, ...]:
-        """What sets of policies reach over `cost_range`; `n` policies, None for the exact frontier.
-
-        mean_quality is hull area by the width of the range; None where that is empty, or where
-        there is one point. cost_save is the share of the best static arm's cost saved at its
-        quality, None where no mixture is as good; perf_gain the Q gained at its cost, None where
-        all points are dearer. pareto_distance is the mean distance of the router's points from the
-        oracle's frontier, where the width of the range is one unit of cost.
-        """
-        return pivot(self.estimates, "hulls", "policy", "kind", "n")
-
-    @cached_property
     def repair(self) -> tuple[Row, ...]:
         """What calling `model` at `hop` does to the answer of `before`, for every pair of models.
 
@@ -283,11 +248,11 @@ class Report:
     def models(self) -> tuple[Row, ...]:
         """What each model is worth to the tree oracle, and at which price.
 
-        lost, shapley and error, with "reward_" of the oracle's R, with "area_" of the mean quality
-        under its frontier: what is lost without the model, what it adds on average over all orders
-        of joining, and the standard error of that from orders drawn at random. All are None where
-        the pool is too large. share is that of the oracle's calls; below_5_percent and leaves are
-        factors of the model's price beyond which that share is below 5 %, and nil; None for never.
+        reward_lost, reward_shapley and reward_error: of the oracle's R, what is lost without the
+        model, what it adds on average over all orders of joining, and the standard error of that
+        from orders drawn at random. All are None where the pool is too large. share is that of the
+        oracle's calls; below_5_percent and leaves are factors of the model's price beyond which
+        that share is below 5 %, and nil; None for never.
         """
         return pivot(self.estimates, "models", "model")
 
@@ -388,7 +353,6 @@ def _but(row: Row, name: str) -> dict[str, Any]:
 
 
 def _analysis(report: Report) -> dict[str, Any]:
-    spent = report.cost_range
     nested = {
         "ladder": ("rung policy dataset n", "quality cost reward"),
         "calls": ("policy kind hop model", "calls"),
@@ -400,7 +364,6 @@ def _analysis(report: Report) -> dict[str, Any]:
             for section, fields in nested.items()
         },
         "regret": [_regret(row) for row in report.regret if row.policy == ROUTER],
-        "frontier": spent and {**asdict(spent), "hulls": [_hull(row) for row in report.hulls]},
         "models": [_model(row) for row in report.models],
     }
 
@@ -423,25 +386,12 @@ def _regret(row: Row) -> dict[str, Any]:
     }
 
 
-def _hull(row: Row) -> dict[str, Any]:
-    figures = {name: row.estimate(name) for name in ("mean_quality", "cost_save", "perf_gain")}
-    return {
-        **_nested(row, "policy kind pareto_distance", ""),
-        "points": row.n,
-        **{name: asdict(one) if one.value is not None else None for name, one in figures.items()},
-    }
-
-
 def _model(row: Row) -> dict[str, Any]:
-    reward, area = None, None
+    reward = None
     if row.reward_lost is not None:
         found = _nested(row, "", "lost shapley", "reward_")
         reward = {"leave_one_out": found.pop("lost"), **found, "error": row.reward_error}
-    if row.area_lost is not None:
-        area = {"leave_one_out": row.area_lost, "shapley": row.area_shapley}
-        area["error"] = row.area_error
-    plain = _nested(row, "model share below_5_percent leaves", "")
-    return {**plain, "reward": reward, "area": area}
+    return {**_nested(row, "model share below_5_percent leaves", ""), "reward": reward}
 
 
 def _deferral(handing: HandingOver) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from hierrouter.engines.encoders import not_the_papers
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
-from hierrouter.reports.results import CostRange, HandingOver, PairFigures, Report, Saving
+from hierrouter.reports.results import HandingOver, PairFigures, Report, Saving
 from hierrouter.reports.values import ALL, GROUPS, Row
-from hierrouter.tables import Cell, Column, Line, Table, money, numbered
+from hierrouter.tables import Cell, Column, Line, Table, numbered
 
 GAP = "Gap"
 SHARE_NOTE = f"The share is left out where the gap is below {SMALLEST_GAP:g}."
@@ -454,7 +454,7 @@ def depth_table(report: Report) -> Table:
     )
 
 
-# The analysis: bounds, regret, calls, frontiers, repair, and what models are worth.
+# The analysis: bounds, regret, calls, repair, and what models are worth.
 
 RUNGS, LEARNED = "Bounds", "HierRouter"
 NOT_A_STAIR = (
@@ -528,8 +528,6 @@ def analysis_tables(report: Report) -> dict[str, Table]:
     if report.regret:
         tables["regret"] = regret_table(report)
     tables["calls"] = calls_table(report)
-    if report.cost_range:
-        tables["frontier"] = frontier_table(report, report.cost_range)
     if report.repair:
         tables["repair"] = repair_table(report)
     tables["models"] = models_table(report)
@@ -586,41 +584,6 @@ def calls_table(report: Report) -> Table:
     )
 
 
-def frontier_table(report: Report, found: CostRange) -> Table:
-    """Mean quality over the budgets, CostSave, PerfGain and ParetoDist of each hull."""
-    level = report.bootstrap.interval_title
-    columns = (
-        Column("Policies"),
-        Column("Points"),
-        Column("Mean Q of the hull"),
-        Column(level),
-        Column("CostSave", signed=True),
-        Column(level, signed=True),
-        Column("PerfGain", signed=True),
-        Column(level, signed=True),
-        Column("ParetoDist"),
-    )
-    return Table(
-        title=f"Frontiers between C {money(found.low)} and {money(found.high)}, beside the best "
-        f"static arm {found.static}",
-        columns=columns,
-        rows=tuple(_hull_line(row) for row in report.hulls),
-        note="The range reaches from the cheapest static arm to the one with the highest Q on the "
-        f"train fold, which here has Q {found.static_quality:.3f} at C {money(found.static_cost)}; "
-        "below its cheapest point a hull counts as 0, and one point is no hull. Direct calls are "
-        "static arms, but no routes of the tree: the oracle's hull may begin later than theirs. "
-        "Hulls are of this very fold: the best of many points looks better than it is. Intervals "
-        f"are of {found.resamples:,} resamples with "
-        "this arm and range.",
-    )
-
-
-def _hull_line(row: Row) -> Line:
-    figures = "mean_quality [mean_quality] cost_save [cost_save] perf_gain [perf_gain]"
-    group = "Knowing all answers" if row.kind == "oracle" else "Policies"
-    return Line(group, row.cells(f"policy n {figures} pareto_distance"))
-
-
 def repair_table(report: Report) -> Table:
     """What each later call does to the answer before it; of many pairs those that change most."""
     rows, level = report.repair, report.bootstrap.interval_title
@@ -651,7 +614,7 @@ def repair_table(report: Report) -> Table:
 
 
 def models_table(report: Report) -> Table:
-    """What each model adds to the oracle's R and frontier, and the prices that it bears."""
+    """What each model adds to the oracle's R, and the prices that it bears."""
     level = report.bootstrap.interval_title
     columns = (
         Column("Model"),
@@ -659,8 +622,6 @@ def models_table(report: Report) -> Table:
         Column(level, 4),
         Column("Shapley, R", 4),
         Column(level, 4),
-        Column("Hull lost without it", 4),
-        Column("Shapley, hull", 4),
         Column("Share of calls"),
         Column("Below 5 % at price"),
         Column("Leaves at price"),
@@ -677,7 +638,7 @@ def models_table(report: Report) -> Table:
 
 def _model_line(row: Row) -> Line:
     reward = "reward_lost [reward_lost] reward_shapley [reward_shapley]"
-    worth = row.cells(f"model {reward} area_lost area_shapley share")
+    worth = row.cells(f"model {reward} share")
     return Line("Pool", (*worth, _factor(row.below_5_percent), _factor(row.leaves)))
 
 
@@ -690,9 +651,8 @@ def _worth_sentence(rows: Sequence[Row]) -> str:
     if error is None:
         return LEFT_OUT
     said = (
-        "Lost without it: of the oracle's R, and of the mean Q of its hull, see the frontiers; of "
-        "two models that are alike neither is missed. Shapley values share what models bring, and "
-        "sum to the worth of the pool."
+        "Lost without it: of the oracle's R; of two models that are alike neither is missed. "
+        "Shapley values share what models bring, and sum to the worth of the pool."
     )
     if not error:
         return said

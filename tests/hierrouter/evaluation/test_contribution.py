@@ -9,17 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hierrouter.evaluation import contribution
-from hierrouter.evaluation.contribution import contributions, frontier_area, oracle_reward
+from hierrouter.evaluation.contribution import contributions, oracle_reward
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation import enumeration as by_hand
 from tests.hierrouter.evaluation.enumeration import alphas, paths, small_trees, unhurried
-from tests.hierrouter.evaluation.test_metrics import best_at_most
 from tests.hierrouter.trees import random_tree
 
 Worth = Callable[[Sequence[int]], float]
-one_query = st.builds(
-    random_tree, st.builds(Routes, st.integers(1, 3), st.just(2)), st.just(1), by_hand.seeds
-)
 
 
 def rng() -> np.random.Generator:
@@ -65,21 +61,9 @@ def test_oracle_reward_is_shared_over_all_orders(tree: RouteTree, alpha: float, 
 @unhurried
 @given(small_trees, alphas)
 def test_the_shares_add_up_to_the_worth_of_the_pool(tree: RouteTree, alpha: float) -> None:
-    for value in (oracle_reward(alpha), frontier_area(0.5, 8.0)):
-        found = contributions(tree, value, rng=rng())
-        np.testing.assert_allclose(found.shapley.sum(axis=0), value(tree), atol=1e-12)
-
-
-@unhurried
-@given(one_query, st.booleans())
-def test_the_area_is_that_of_the_best_at_each_budget(tree: RouteTree, stop: bool) -> None:
-    """Costs are multiples of 1/4, corners too: midpoints of steps of 1/8 integrate exactly."""
-    found = [
-        (by_hand.cost(tree, 0, path), by_hand.quality(tree, 0, path)) for path in paths(tree, stop)
-    ]
-    budgets = np.arange(1.0, 6.0, 0.125) + 0.0625
-    bought = [best_at_most(found, budget) or 0.0 for budget in budgets]
-    assert frontier_area(1.0, 6.0, stop)(tree) == pytest.approx(np.mean(bought) * 5)
+    value = oracle_reward(alpha)
+    found = contributions(tree, value, rng=rng())
+    np.testing.assert_allclose(found.shapley.sum(axis=0), value(tree), atol=1e-12)
 
 
 def test_drawn_orders_come_near_all_orders(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from hierrouter.evaluation.bounds import split_regret
-from hierrouter.evaluation.outcome import Outcome, at_nodes
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.reports import analysis
-from hierrouter.reports.analysis import add_hulls, add_regret, static_arms
+from hierrouter.reports.analysis import add_regret
 from hierrouter.reports.build import add_depths
 from hierrouter.reports.evaluated import report_on
 from hierrouter.reports.results import Report, as_json
@@ -103,9 +102,8 @@ def test_every_shape_has_tables_and_intervals_around_their_means(name: str) -> N
 
 def test_what_a_tree_lacks_the_analysis_lacks_and_of_many_models_it_has_an_error() -> None:
     alone = shaped("no train fold")
-    assert alone.cost_range is None and alone.hulls == ()
     assert not {row.rung for row in alone.ladder} & {"best fixed route", "best single call"}
-    assert all(row.area_lost is None and row.reward_lost is not None for row in alone.models)
+    assert all(row.reward_lost is not None for row in alone.models)
     rungs = {row.rung for row in shaped("no direct calls").ladder}
     assert not rungs & {"best single call", "one-hop oracle"} and "best fixed route" in rungs
     report = shaped("11 models")
@@ -116,7 +114,7 @@ def test_what_a_tree_lacks_the_analysis_lacks_and_of_many_models_it_has_an_error
 def test_a_pool_that_is_too_large_has_prices_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analysis, "LARGEST", 10)
     report = reported(SHAPES["three hops"], SOME)
-    assert all(row.reward_lost is None and row.area_lost is None for row in report.models)
+    assert all(row.reward_lost is None for row in report.models)
     assert sum(row.share for row in report.models) == pytest.approx(1)
     assert "is left out" in report_tables(report, analysis=True)[-1].note
 
@@ -172,7 +170,7 @@ def test_the_tables_show_what_the_values_say() -> None:
     regret = next(table for title, table in tables.items() if title.startswith("Regret"))
     assert regret.shown()[-1][1] == f"{report.regret[-1].whole:.4f}"
     few = report_tables(report)
-    assert few[-1].heading.startswith("Table 6. Bound ladder") and len(tables) == len(few) + 6
+    assert few[-1].heading.startswith("Table 6. Bound ladder") and len(tables) == len(few) + 5
 
 
 # --- a tree for paper: in the test fold a>b alone is right for the first query, b>a for the second
@@ -263,10 +261,7 @@ def test_calls_repair_and_damage() -> None:
 
 
 def test_what_the_models_are_worth() -> None:
-    """The oracle alone with a has -.2, with b -.4, with both .7.
-
-    With both, Q rises from 0 at a cost of 2 to 1 at 3: .5 on average; one alone has no frontier.
-    """
+    """The oracle alone with a has -.2, with b -.4, with both .7."""
     a, b = found().models
     assert (a.reward_lost, a.reward_shapley) == pytest.approx((1.1, 0.45))
     assert (b.reward_lost, b.reward_shapley) == pytest.approx((0.9, 0.25))
@@ -274,63 +269,8 @@ def test_what_the_models_are_worth() -> None:
     # 1 - .1 (x + 2) falls to the -.4 of b>b, 1 - .1 (1 + 2 x) to the -.2 of a>a.
     assert (a.leaves, b.leaves) == pytest.approx((12, 5.5))
     assert (a.below_5_percent, b.below_5_percent) == pytest.approx((12, 5.5))
-    for model in (a, b):
-        assert (model.area_lost, model.area_shapley) == pytest.approx((0.5, 0.25))
     (only,) = reported(sub_pool(tiny(), ["a"]), ALPHA).models
     assert (only.share, only.leaves, only.below_5_percent) == (1, None, None)
-
-
-def hull(*routers: Outcome) -> Row:
-    fold = tiny().split("test")
-    arms = static_arms(tiny().split("train"), fold, False)
-    assert arms is not None
-    table = Estimates(fold.datasets, QUICK)
-    add_hulls(table, fold, arms, routers)
-    rows = pivot(table.table(), "hulls", "policy", "kind", "n")
-    return next(row for row in rows if row.policy == "hierrouter")
-
-
-def values(row: Row) -> list[float | None]:
-    return [row.mean_quality, row.cost_save, row.perf_gain]
-
-
-def test_frontier_figures() -> None:
-    """Budgets from 2, a>a, to 3, a>b, which is best on train and has Q .5 here."""
-    costs = found().cost_range
-    assert costs is not None
-    assert (costs.low, costs.high, costs.static) == (2, 3, "a>b")
-    assert (costs.static_quality, costs.static_cost) == (0.5, 3)
-    rows = {row.policy: row for row in found().hulls}
-    assert values(rows["static arms"]) == pytest.approx([0.25, 0, 0])
-    assert values(rows["oracle"]) == pytest.approx([0.5, 1 / 6, 0.5])
-    assert values(rows["random"]) == [None, None, pytest.approx(-0.25)]
-    assert "hierrouter" not in rows
-
-
-def test_hulls_of_routers() -> None:
-    fold = tiny().split("test")
-    right, cheap, wrong = (
-        at_nodes(fold, np.array(nodes), "hierrouter", "router")
-        for nodes in ([AB, BA], [3, 3], [BA, AB])
-    )
-    one = hull(right)
-    assert values(one) == [None, pytest.approx(0), pytest.approx(0.5)]
-    assert (one.n, one.pareto_distance) == (1, 0)
-    assert values(hull(right, cheap)) == pytest.approx([0.5, 1 / 6, 0.5])
-    # From (3, 0), costs in widths of the range of 1, to the line from (2, 0) to (3, 1).
-    assert hull(wrong).pareto_distance == pytest.approx(0.5**0.5)
-    assert hull(wrong).cost_save is None  # as good at no cost
-
-
-def test_without_a_range_there_is_no_area() -> None:
-    tree = tiny()
-    score = np.zeros_like(tree.score)
-    score[:, 3] = 1  # the cheapest route is the best one
-    report = reported(replace(tree, score=score), ALPHA)
-    assert report.cost_range is not None
-    assert report.cost_range.low == report.cost_range.high == 2
-    assert {row.mean_quality for row in report.hulls} == {None}
-    assert all(row.area_lost is None for row in report.models)
 
 
 def depths(*nodes: int) -> tuple[Row, ...]:
