@@ -120,7 +120,6 @@ def describe(policy: Policy) -> dict[str, Any]:
         "algo": origin.config.algo,
         "objective": policy.objective.as_object(),
         "history": list(policy.history),
-        **({} if policy.kept is None else {"kept": policy.kept}),
     }
     if isinstance(policy, TrainedSweep):
         shape = policy.network.base.shape
@@ -183,20 +182,17 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tens
     )
     shape, history = RouterShape(**found["shape"]), tuple(map(float, found["history"]))
     _check_fit(origin, objective, shape, ceilings)
-    kept = found.get("kept")  # None in files of before
-    if kept is not None and not (isinstance(kept, int) and 0 <= kept < len(history)):
-        raise ValueError(f"kept {kept}")
     if "alphas" in found:
         scales = tensors["scales"]
         if scales.shape != (SCALES,):
             raise ValueError(f"scales {tuple(scales.shape)}")
         network = _filled(lambda: AlphaRouter(shape, scales), shape, tensors)
-        return TrainedSweep(network, _grid_of(found), objective, origin, history, kept)
+        return TrainedSweep(network, _grid_of(found), objective, origin, history)
     budget = found.get("budget")  # None where alpha was given, and in files of before
     if budget is not None and not 0 < budget < np.inf:
         raise ValueError(f"budget {budget}")
     router = _filled(lambda: Router(shape), shape, tensors)
-    return TrainedRouter(router, objective, origin, history, ceilings, budget, kept)
+    return TrainedRouter(router, objective, origin, history, ceilings, budget)
 
 
 def _filled(make: Callable[[], Network], shape: RouterShape, weights: dict[str, Tensor]) -> Network:

@@ -144,7 +144,7 @@ def _snapshot(learner: Learner[nn.Module], best: Best, epoch: int) -> Snapshot:
     tensors |= {f"best.{name}": value for name, value in best.weights.items()}
     kept = {}
     if best.history:
-        kept = {name: getattr(best, name) for name in ("train", "validation", "risen", "kept")}
+        kept = {name: getattr(best, name) for name in ("train", "validation", "risen")}
     counters = {
         "learner": learner.counters(),
         "best": {**kept, "history": list(best.history), "since": best.since},
@@ -180,8 +180,6 @@ class Best:
         history: value on validation at each evaluation.
         since: evaluations since the value on validation last rose by the least gain that counts.
         risen: that value.
-        kept: index in `history` of its own; None before the first, and where a training went on
-            from a snapshot that does not tell.
     """
 
     weights: dict[str, Tensor]
@@ -190,7 +188,6 @@ class Best:
     history: list[float] = field(default_factory=list)
     since: int = 0
     risen: float = -math.inf
-    kept: int | None = None
 
     def offer(
         self, module: nn.Module, train: float, validation: float, min_gain: float = 0.0
@@ -202,7 +199,6 @@ class Best:
             self.risen, self.since = validation, 0
         if (validation, train) > (self.validation, self.train):
             self.train, self.validation = train, validation
-            self.kept = len(self.history) - 1
             self.weights = _weights_of(module)
 
 

@@ -103,7 +103,6 @@ class TrainedSweep:
         objective: what it was trained for, whatever its alpha.
         origin: where it comes from.
         history: mean over the grid of exact standardised R on validation, at each evaluation.
-        kept: index in `history` of the iterate that was kept; None where it is not known.
     """
 
     network: AlphaRouter
@@ -111,7 +110,6 @@ class TrainedSweep:
     objective: Objective
     origin: Origin
     history: tuple[float, ...]
-    kept: int | None = None
 
     def at(self, alpha: float) -> TrainedRouter:
         """The router for one alpha >= 0; no training.
@@ -265,7 +263,6 @@ def train_sweep(
         objective=objective,
         origin=Origin.of(tree, config, seed),
         history=tuple(best.history),
-        kept=best.kept,
     )
 
 

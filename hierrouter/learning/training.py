@@ -72,7 +72,6 @@ def train(
         origin=Origin.of(tree, config, seed),
         history=tuple(best.history),
         ceilings=ceilings,
-        kept=best.kept,
     )
 
 
@@ -176,7 +175,6 @@ class TrainedRouter:
         ceilings: what calls may cost at most, where the objective limits the cost of a query.
         budget: mean cost of a query, in money, that alpha was chosen to keep within; None
             where alpha was given.
-        kept: index in `history` of the iterate that was kept; None where it is not known.
     """
 
     router: Router
@@ -185,7 +183,6 @@ class TrainedRouter:
     history: tuple[float, ...]
     ceilings: Ceilings | None = None
     budget: float | None = None
-    kept: int | None = None
 
     @property
     def alpha(self) -> float:

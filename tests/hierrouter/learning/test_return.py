@@ -63,9 +63,7 @@ def test_what_a_second_call_spoils_is_given_all_the_same(
     ends = found.endings(fold).argmax(axis=1)
     assert (at[ends] >= fold.routes.states).all()  # a first answer does not say whether it is right
     assert (gives[ends] != at[ends]).any()
-    assert found.history[found.kept or 0] == pytest.approx(
-        reward(found, spoiling.split("validation"))
-    )
+    assert max(found.history) == pytest.approx(reward(found, spoiling.split("validation")))
 
 
 def test_a_seed_is_a_router(spoiling: RouteTree, trained: TrainedRouter, tmp_path: Path) -> None:
