@@ -81,11 +81,10 @@ def auc(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
 def gap(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
     train, test = tree.split("train"), tree.split("test")
     for alpha in alphas:
+        fixed = best_fixed_route(train, alpha, test, True)
         direct = best_direct_call(train, alpha, test)
-        fixed = max(
-            (best_fixed_route(train, alpha, test, True), direct),
-            key=lambda one: one.reward(alpha).mean() if one else -np.inf,
-        )
+        if direct and direct.reward(alpha).mean() > fixed.reward(alpha).mean():
+            fixed = direct
         best = oracle(test, alpha, True).reward(alpha)
         open_ = best - fixed.reward(alpha)
         [found] = estimates(open_[None], Bootstrap(), 0)
