@@ -419,10 +419,16 @@ def repriced(tree: AnyTree, prices: Mapping[str, Rate]) -> AnyTree:
     return replace(tree, rate=rate_table(tree.models, prices), direct=direct)
 
 
+OTHER_NUMBERS = (
+    "the states of a sub-pool show other numbers; open the cache with these models (--models)"
+)
+
+
 def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
     """The tree of some of the models, in the order given; but for `content`, as if opened so.
 
-    Direct calls of models that are left out go too, those of reference models stay. Raises
+    Direct calls of models that are left out go too, those of reference models stay. A tree whose
+    states show numbers shows nothing then: these are of the models it was opened with. Raises
     InputError: no name, one twice, or one that the tree does not have.
 
     `models`: distinct names among `tree.models`, at least one.
@@ -443,9 +449,12 @@ def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
         models=tuple(models),
         **_measured(tree, (slice(None), kept)),
         rate=tree.rate[chosen],
-        parts=tuple(
+        parts=()
+        if tree.numbers
+        else tuple(
             replace(part, row=part.row[:, kept[kept < part.row.shape[1]]]) for part in tree.parts
         ),
+        unembedded=OTHER_NUMBERS if tree.numbers else tree.unembedded,
         direct=DirectCalls(
             tuple(alone), **_measured(direct, (slice(None), column)), rate=direct.rate[column]
         ),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
 from hierrouter_cli.report import TEST, log_looks, say_if_few, say_shown
 from hierrouter_cli.selecting import Selected, as_trained, make_importable, own_policies, selecting
@@ -72,6 +73,19 @@ def compare(
     policies = own_policies(policy)
     wanted = require_sets(options.split_names(sets) or [])
     if all_alphas:
+        given = {
+            "--alpha": alpha,
+            "--checkpoint": checkpoint,
+            "--sweep": sweep,
+            "--state": selected.state,
+            "--allow-return": selected.allow_return or None,
+        }
+        for flag, value in given.items():
+            if value is not None:
+                raise InputError(
+                    f"--all-alphas trains everybody anew, at alphas and views of its own: {flag}; "
+                    "leave it out"
+                )
         _leaderboard(selected, chosen, wanted, policies, (seed, seeds), split, format, out)
         return
     tree = as_trained(selected, checkpoint).open()

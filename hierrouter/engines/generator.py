@@ -49,7 +49,8 @@ class Confidence:
             return None
         if not all(isinstance(one, int | float) and UNLIKELY < one < 1e-3 for one in logprobs):
             return None
-        return cls(math.fsum(logprobs), float(min(logprobs)), len(logprobs))
+        total, lowest = math.fsum(logprobs), float(min(logprobs))
+        return cls(min(total, 0.0), min(lowest, 0.0), len(logprobs))  # rounding may leave more
 
 
 UNLIKELY = -1000.0  # no token is chosen whose log-probability is below

@@ -310,7 +310,7 @@ def greedy(probabilities: Floats, base_rate: Floats, returns: int = 0) -> Floats
     count = probabilities.shape[-1]
     stopping_first = np.roll(np.arange(count), -len(base_rate))
     best = probabilities.max(axis=-1, keepdims=True)
-    prices = np.append(np.resize(base_rate, count - returns), np.zeros(returns))
+    prices = np.append(np.resize(base_rate, count - returns), np.full(returns, -1.0))
     price = np.where(probabilities == best, prices, np.inf)
     choice = stopping_first[price[..., stopping_first].argmin(axis=-1)]
     one_hot: Floats = np.eye(count)[choice]

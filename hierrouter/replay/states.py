@@ -142,21 +142,24 @@ def state_numbers(kind: str, models: int, looks: Looks) -> NDArray[np.float32]:
 
     `kind`: `SIGNALS` or `AGREEMENT`; `models`: M; `looks`: of the states.
     """
+    signals, (rows, calls) = looks.signals, looks.model.shape
     called = looks.model[:, :, None] == np.arange(models)
     was_made = looks.model >= 0
-    shown = [
-        called,
-        np.stack([np.log1p(looks.length), looks.signals.cut, looks.same], axis=2)
-        * was_made[:, :, None],
-    ]
+    width = models + 3 + (4 * models if kind == SIGNALS else 0)
+    found = np.zeros((rows, calls, width), dtype=np.float32)
+    found[:, :, :models] = called
+    for at, values in enumerate((np.log1p(looks.length), signals.cut, looks.same), models):
+        found[:, :, at] = values * was_made
     if kind == SIGNALS:
-        total, lowest = (np.round(one, 3) for one in (looks.signals.total, looks.signals.lowest))
-        known = called & ~np.isnan(total)[:, :, None]
-        for logprob in (total, total / looks.signals.tokens, lowest):
-            chance = np.maximum(np.exp(logprob), LEAST_CHANCE)
-            shown.append(np.where(known, chance[:, :, None], 0.0))
-        shown.insert(2, known)
-    return np.concatenate(shown, axis=2).reshape(len(called), -1).astype(np.float32)
+        total, lowest = np.round(signals.total, 3), np.round(signals.lowest, 3)
+        tokens = np.where(signals.tokens >= 1, signals.tokens, np.nan)
+        told = np.isfinite(total) & np.isfinite(lowest) & np.isfinite(tokens)
+        known = called & told[:, :, None]
+        found[:, :, models + 3 : 2 * models + 3] = known
+        for at, logprob in enumerate((total, total / tokens, lowest), 2):
+            chance = np.exp(np.where(told, np.minimum(logprob, 0), 0)).clip(LEAST_CHANCE)
+            found[:, :, at * models + 3 : (at + 1) * models + 3] = chance[:, :, None] * known
+    return found.reshape(rows, calls * width)
 
 
 def knows(models: int, model: int) -> int:
@@ -172,8 +175,10 @@ LEAST_CHANCE = 1e-6  # a probability that is known is never 0
 
 def read_numbers(
     reader: CacheReader, spec: TreeSpec, forest: Forest, kind: str, leaves: bool = False
-) -> tuple[StatePart, float]:
-    """The numbers of every state, and of which share of its answers it is known how sure they were.
+) -> tuple[StatePart, float | None]:
+    """The numbers of every state, and the share of answers of which it is known how sure they were.
+
+    None where no answer is seen.
 
     Raises InputError: `SIGNALS` are wanted, and nothing is known of any answer.
 
@@ -190,8 +195,8 @@ def read_numbers(
     made = np.arange(1, states)
     key = forest.tree.key[:, made]
     each = reader.signals(key)
-    share = float(np.mean(~np.isnan(each.total))) if each.total.size else 0.0
-    if kind == SIGNALS and calls and not share:
+    share = float(np.mean(~np.isnan(each.total))) if calls and each.total.size else None
+    if kind == SIGNALS and share == 0:
         raise InputError(
             "no answer in this cache says how sure its model was; `hierrouter collect --signals` "
             f"asks models on this machine again, or leave it out: --state query+answer+{AGREEMENT}"
@@ -203,7 +208,7 @@ def read_numbers(
     def along(values: NDArray[Any], blank: Any) -> NDArray[Any]:
         """[queries * states, calls]: of each call on the way, from values of all but the root."""
         whole = np.concatenate([np.full((queries, 1), blank), values], axis=1)
-        return whole[:, nodes].reshape(-1, calls)
+        return whole[:, nodes].reshape(queries * states, calls)
 
     actions = np.array([-1, *(routes.action(node) for node in made.tolist())])
     total, lowest, tokens = (along(one, np.nan) for one in (each.total, each.lowest, each.tokens))
@@ -211,7 +216,7 @@ def read_numbers(
     looks = Looks(
         np.tile(actions[nodes], (queries, 1)),
         along(forest.tree.tokens_out[:, made], 0),
-        same[:, nodes].reshape(-1, calls),
+        same[:, nodes].reshape(queries * states, calls),
         signals,
     )
     numbers = state_numbers(kind, routes.models, looks)

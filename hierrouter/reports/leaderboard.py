@@ -11,14 +11,16 @@ import numpy as np
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import oracle_break_points
 from hierrouter.evaluation.outcome import Outcome, from_endings, mean_outcome
-from hierrouter.evaluation.policies import OwnPolicy, policy_endings
+from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
 from hierrouter.learning.baselines.answers import answers_for
 from hierrouter.learning.baselines.arms import Baseline, usable_sets
 from hierrouter.learning.baselines.contest import ANYTIME, contest
 from hierrouter.learning.config import SWEEP, ExactConfig, Objective, training_config
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.opening import training_tree
+from hierrouter.replay.states import AGREEMENT, SIGNALS
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.values import Bootstrap, Estimate, Values, estimates
 from hierrouter.tables import Cell, Column, Line, Table, interval, json_text
@@ -101,6 +103,7 @@ class Leaderboard:
         split: the fold shown.
         seeds: how many of each.
         tree: its fingerprint.
+        notes: sentences that a reader must not miss.
     """
 
     alphas: tuple[float, ...]
@@ -110,6 +113,7 @@ class Leaderboard:
     split: str
     seeds: int
     tree: str
+    notes: tuple[str, ...] = ()
 
     def chosen(self, at: int, is_blind: bool, group: str | None = None) -> int:
         """The policy that is best on validation at an alpha, by its number.
@@ -181,7 +185,14 @@ def leaderboard(
         split: the fold that is shown.
         on_placed: told (done, total, name).
     """
-    tree = opens("query", False)
+    taken = [*(one.name for one in learners), *(one.name for one in baselines)]
+    require_other_names(policies, [*taken, BEST_FIXED, ANYTIME])
+    tree, notes = opens("query", False), []
+    if opens(f"query+{AGREEMENT}", True).sure == 0:
+        learners = [one for one in learners if not one.view.endswith(SIGNALS)]
+        notes.append("Learners that see how sure models were are left out: nobody told.")
+    for learner in learners:  # what cannot be opened is said before anything is trained
+        opens(learner.view, learner.allow_return)
     alphas = tuple(sorted(alphas or [middle_alpha(tree) * part for part in AROUND]))
     each = range(seed, seed + seeds)
     total = len(learners) + len(alphas) * seeds
@@ -203,7 +214,16 @@ def leaderboard(
     reward = np.array(
         [[one.outcomes[at].reward(alpha) for one in places] for at, alpha in enumerate(alphas)]
     )
-    return Leaderboard(alphas, tuple(places), reward, Bootstrap(), split, seeds, tree.fingerprint)
+    return Leaderboard(
+        alphas,
+        tuple(places),
+        reward,
+        Bootstrap(),
+        split,
+        seeds,
+        tree.fingerprint,
+        (*data_notes(tree), *notes),
+    )
 
 
 def _learned(
@@ -313,12 +333,14 @@ def ranks_table(found: Leaderboard) -> Table:
         f"Leaderboard, R = Q - alpha C on {found.reward.shape[2]} queries ({found.split} fold), "
         f"{found.seeds} seeds"
     )
-    return Table(title, tuple(columns), tuple(lines))
+    return Table(title, tuple(columns), tuple(lines), " ".join(found.notes))
 
 
 WORTH = (
     "Those compared were chosen on the validation fold. What a look costs is alpha times the cost "
-    "of the better answers; where the difference in R is not above 0, a look does not pay."
+    "of the better answers; where the difference in R is not above 0, a look does not pay. "
+    "Learners that see the question alone still see what their first call has cost, as the paper's "
+    "state does, and so the length of its answer."
 )
 
 
@@ -385,6 +407,7 @@ def as_json(found: Leaderboard) -> str:
         "alphas": found.alphas,
         "bootstrap": {**asdict(found.bootstrap), "cluster": "query"},
         "rows": [dict(zip(names, row.cells, strict=True)) for row in table.rows],
+        "notes": found.notes,
         "seeds": found.seeds,
         "split": found.split,
         "tree": found.tree,

@@ -182,7 +182,8 @@ def _returned(given: Any, where: str, calls: int) -> tuple[int, float] | None:
         return None
     if not isinstance(given, dict):
         raise InputError(f"it is no object: {where}; give answer and propensity")
-    if given.get("answer") not in range(1, calls + 1):
+    answer = given.get("answer")
+    if isinstance(answer, bool) or answer not in range(1, calls + 1):
         raise _unfit(given, "answer", where, f"a whole number from 1 to {calls}")
     return int(given["answer"]), _number(given, "propensity", where, SMALLEST_PROPENSITY, 1.0)
 
@@ -215,7 +216,8 @@ def _confidence(step: Mapping[str, Any], where: str) -> Confidence | None:
     if not tokens:
         return None
     total, lowest = (
-        _number(step, name, where, -math.inf, 0.0) for name in ("logprob_sum", "logprob_min")
+        min(_number(step, name, where, -1e9, 1e-3 * tokens), 0.0)
+        for name in ("logprob_sum", "logprob_min")
     )
     return Confidence(total, lowest, tokens)
 
@@ -348,7 +350,8 @@ def _embedded(
         responses = [step.response or "" for step in episode.steps]
         if length > len(responses) and episode.steps[-1].response is None:
             raise InputError(f"a response is missing: {episode.where}; this router reads the last")
-        answers = [_answer(step, episode.where) for step in episode.steps] if numbers else []
+        read = episode.steps[: length - 1] if numbers else ()
+        answers = [_answer(step, f"{episode.where} step {at}") for at, step in enumerate(read, 1)]
         for made in range(length):
             states.append(state_texts(view, episode.question, responses[:made]))
             seen.append(answers[:made])
@@ -363,8 +366,8 @@ def _answer(step: Step, where: str) -> LiveAnswer:
     """What a router that reads numbers sees of a step; raises InputError: the log lacks it."""
     if step.tokens_out is None:
         raise InputError(
-            f"tokens_out is missing: {where}; this router reads how long answers are and how sure "
-            "their models were, give tokens_out, finish_reason and logprob_sum, _min and _tokens"
+            f"tokens_out is missing: {where}; this router reads how long answers are, give it and "
+            "finish_reason, and logprob_sum, _min and _tokens where it reads these"
         )
     cut = step.finish_reason == "length"
     return LiveAnswer(step.model, step.response or "", step.tokens_out, cut, step.confidence)

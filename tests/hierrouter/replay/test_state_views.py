@@ -19,8 +19,8 @@ from hierrouter.replay.inspection import ask_cache, data_notes
 from hierrouter.replay.states import DEFAULT_VIEW, VIEWS, LiveAnswer, state_texts
 from hierrouter.serving.decisions import live_numbers
 from hierrouter_cache.embeddings import embedding_files
-from hierrouter_cache.errors import DamagedPart, InputError
-from hierrouter_cache.tree import RouteTree, route_name
+from hierrouter_cache.errors import DamagedPart, InputError, WorldError
+from hierrouter_cache.tree import RouteTree, route_name, sub_pool
 from tests.engines import Scripted, told
 from tests.models import save_random_encoder
 
@@ -232,7 +232,25 @@ def test_what_is_not_known_is_marked(three_hops: Path) -> None:
     assert not unknown[models + 3 :].any()
     assert np.array_equal(known[: models + 3], unknown[: models + 3])
     unsure = replace(state[0], confidence=Confidence(-1e5, -1e5, 1))
+    odd = [Confidence(*sums) for sums in ((-1.0, -1.0, 0), (800.0, -1.0, 2), (np.nan, -1.0, 2))]
+    for wrong in (replace(state[0], confidence=one) for one in odd):
+        [numbers] = live_numbers("stage+signals", Actions(tree.routes), [[wrong]])
+        assert (numbers[models + 3 :] <= 1).all()
     assert live_numbers("stage+signals", Actions(tree.routes), [[unsure]])[0, -models:].max() > 0
+
+
+@pytest.mark.parametrize("view", ["query+signals", "stage+agreement"])
+def test_one_hop_has_no_numbers_but_after_it(three_hops: Path, view: str) -> None:
+    tree = hr.open(three_hops, state=view, hops=1)
+    assert (tree.numbers, tree.sure) == (0, None)
+    assert not any("How sure" in note for note in data_notes(tree))
+    after = hr.open(three_hops, state=view, hops=1, allow_return=True)
+    assert (
+        after.numbers == live_numbers(view, Actions(after.routes, False, True), [[]]).shape[1] > 0
+    )
+    part = sub_pool(after, after.models[:2])
+    with pytest.raises(WorldError, match="open the cache with these models"):
+        part.require_embedded()
 
 
 def test_answers_that_tell_nothing_of_how_sure_models_were(tmp_path: Path) -> None:
