@@ -149,6 +149,7 @@ def test_a_pool_names_its_encoder_and_the_built_in_one_is_for_the_testbed_alone(
     pools = {name: load_pool(name) for name in pool_names()}
     assert {name: encoders.default_encoder(pool) for name, pool in pools.items()} == {
         "cpu": encoders.PAPER_ENCODER,
+        "graded": "hashed-ngrams",
         "paper": "paper",
         "testbed": "hashed-ngrams",
     }

@@ -69,7 +69,7 @@ def test_what_changes_an_answer_changes_the_key() -> None:
 @pytest.mark.parametrize("name", pool_names())
 def test_shipped_pools_are_sound(name: str) -> None:
     pool = load_pool(name)
-    assert (len(pool.models), pool.hops) == (3, 2)
+    assert (len(pool.models), pool.hops) == (5 if name == "graded" else 3, 2)
 
 
 RATE, LIMIT, PROMPTS = "base_rate = 0.002", "max_new_tokens = 64", '["plan", "solve"]'
