@@ -159,6 +159,8 @@ class StoredCall:
 
 
 LOGPROBS = ("logprob_sum", "logprob_min", "logprob_tokens")
+# As the call `c` has them, else as its model said when it read its answer again, `s`.
+TOLD = ", ".join(f"coalesce(c.{name}, s.{name}) AS {name}" for name in LOGPROBS)
 
 
 @dataclass(frozen=True)
@@ -362,10 +364,9 @@ class CacheReader:
         """
         rows = self.columns(
             "SELECT hash(c.key) AS call, c.finish_reason = 'length' AS cut, "  # noqa: S608 - our own names
-            f"{', '.join(f'coalesce(c.{name}, s.{name}) AS {name}' for name in LOGPROBS)} "
-            "FROM calls_rows c LEFT JOIN signals s ON s.call = c.key AND s.outcome = c.outcome "
-            "WHERE hash(c.key) IN (SELECT h FROM wanted_calls) "
-            "ORDER BY c.filename, c.file_row_number",
+            f"{TOLD} FROM calls_rows c "
+            "LEFT JOIN signals s ON s.call = c.key AND s.outcome = c.outcome "
+            f"WHERE hash(c.key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}",
             wanted_calls=pa.table({"h": np.unique(calls)}),
         )
         at = first_match(calls, rows["call"])

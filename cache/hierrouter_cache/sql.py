@@ -8,19 +8,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, InputError, WorldError, reason_of
-from hierrouter_cache.reader import CacheReader, create_views, interruptible
+from hierrouter_cache.reader import TOLD, CacheReader, create_views, interruptible
 from hierrouter_cache.tree import Rate, cost_of, rate_table, total_cost
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
-VIEWS = """
+VIEWS = f"""
 CREATE VIEW queries AS
     SELECT query, id, dataset, split, question, answers FROM asked JOIN cache.queries USING (query);
 CREATE VIEW nodes AS
     SELECT q.query, q.id, q.dataset, q.split, n.route, n.hop, c.model, c.prompt, c.response,
         c.tokens_in, c.tokens_out, c.finish_reason, n.cost, n.total_cost, c.key AS call,
-        coalesce(c.logprob_sum, s.logprob_sum) AS logprob_sum,
-        coalesce(c.logprob_min, s.logprob_min) AS logprob_min,
-        coalesce(c.logprob_tokens, s.logprob_tokens) AS logprob_tokens
+        {TOLD}
     FROM found n JOIN asked USING (position) JOIN cache.queries q USING (query)
     JOIN cache.calls c ON hash(c.key) = n.call_hash
     LEFT JOIN cache.signals s ON s.call = c.key AND s.outcome = c.outcome;
@@ -34,7 +32,7 @@ CREATE VIEW routes AS
     SELECT route, hop, scorer, version, count(*) AS queries, avg(value) AS value,
         avg(total_cost) AS total_cost
     FROM scores JOIN nodes USING (query, route, hop) GROUP BY route, hop, scorer, version;
-"""
+"""  # noqa: S608 - our own names
 
 
 def ask(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -120,13 +121,9 @@ def _leaderboard(
     from hierrouter.reports.leaderboard import as_json, leaderboard, leaderboard_tables, long_table
     from hierrouter_cache.writer import write_atomically
 
-    trees: dict[tuple[str, bool], Tree] = {}
-
+    @functools.cache
     def opened(view: str, allow_return: bool) -> Tree:
-        if (view, allow_return) not in trees:
-            seen = replace(selected, state=view, allow_return=allow_return)
-            trees[view, allow_return] = seen.open()
-        return trees[view, allow_return]
+        return replace(selected, state=view, allow_return=allow_return).open()
 
     seed, seeds = draws
     with console.bar("place") as on_placed, contextlib.redirect_stdout(sys.stderr):

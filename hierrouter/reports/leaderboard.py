@@ -115,16 +115,16 @@ class Leaderboard:
     tree: str
     notes: tuple[str, ...] = ()
 
-    def chosen(self, at: int, is_blind: bool, group: str | None = None) -> int:
-        """The policy that is best on validation at an alpha, by its number.
+    def chosen(self, at: int, is_blind: bool) -> int:
+        """The policy that is best on validation at an alpha, by its number; bounds are none.
 
         `at`: number of the alpha; `is_blind`: of those that see the question alone, or of those
-        that see answers; `group`: of this one only.
+        that see answers. Raises InputError: there is none.
         """
         known = [
             place
             for place, one in enumerate(self.places)
-            if one.is_blind == is_blind and group in (None, one.group) and one.group != BOUNDS
+            if one.is_blind == is_blind and one.group != BOUNDS
         ]
         if not known:
             raise InputError("nobody to compare: give --baselines")
@@ -191,16 +191,16 @@ def leaderboard(
     if opens(f"query+{AGREEMENT}", True).sure == 0:
         learners = [one for one in learners if not one.view.endswith(SIGNALS)]
         notes.append("Learners that see how sure models were are left out: nobody told.")
-    for learner in learners:  # what cannot be opened is said before anything is trained
-        opens(learner.view, learner.allow_return)
+    # What cannot be opened is said before anything is trained.
+    seen = {(one.view, one.allow_return) for one in learners}
+    trees = {one: opens(*one) for one in sorted(seen)}
     alphas = tuple(sorted(alphas or [middle_alpha(tree) * part for part in AROUND]))
     each = range(seed, seed + seeds)
     total = len(learners) + len(alphas) * seeds
     places = []
     for done, learner in enumerate(learners, 1):
-        places.append(
-            _learned(learner, opens(learner.view, learner.allow_return), alphas, each, split)
-        )
+        seeing = trees[learner.view, learner.allow_return]
+        places.append(_learned(learner, seeing, alphas, each, split))
         on_placed(done, total, learner.name)
     rivals = _rivals(tree, baselines, sets, alphas, each, split, len(learners), total, on_placed)
     fold = tree.split(split)

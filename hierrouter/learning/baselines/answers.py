@@ -191,8 +191,7 @@ class Judge:
     ) -> NDArray[np.float64]:
         """float64[n, features], see `score`."""
         seen, answers, prior = self.seen, read_answers(self.seen), self.prior[query]
-        others = read & (np.arange(seen.arms) != arm[:, None])
-        same = answers.group[query] == answers.group[query, arm][:, None]
+        others, agreeing = _others(answers, query, arm, read)
         columns = [
             self.prior[query, arm],
             prior.mean(axis=1),
@@ -201,7 +200,7 @@ class Judge:
             np.log1p(answers.tokens[query, arm]),
             np.nan_to_num(answers.sure[query, arm], nan=-1.0),
             others.sum(axis=1),
-            (others & same).sum(axis=1),
+            agreeing.sum(axis=1),
         ]
         asked = seen.question[query] @ self.scorer.question
         said = answers.vectors[answers.row[query, arm]] @ self.scorer.answer
@@ -259,10 +258,8 @@ class ByAgreement:
         self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
         """float64[n], in [0, 1]; 0 where no other answer was read; see `Judge.score`."""
-        group = read_answers(self.seen).group
-        others = read & (np.arange(self.seen.arms) != arm[:, None])
-        same = others & (group[query] == group[query, arm][:, None])
-        share: NDArray[np.float64] = same.sum(axis=1) / np.maximum(others.sum(axis=1), 1)
+        others, agreeing = _others(read_answers(self.seen), query, arm, read)
+        share: NDArray[np.float64] = agreeing.sum(axis=1) / np.maximum(others.sum(axis=1), 1)
         return share
 
 
@@ -298,6 +295,14 @@ def fit_scorer(train: Arms, rng: np.random.Generator) -> AnswerScorer:
     features = Judge(scorer, seen, prior.held_out).features(query, arm, read)
     scorer.model.fit(features, train.quality[query, arm])
     return scorer
+
+
+def _others(
+    answers: Answers, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """bool[n, arms] twice: the other answers that were read, and those that say the same."""
+    others = read & (np.arange(read.shape[1]) != arm[:, None])
+    return others, others & (answers.group[query] == answers.group[query, arm][:, None])
 
 
 def read_answers(seen: Seen) -> Answers:
