@@ -3,11 +3,11 @@
     OMP_NUM_THREADS=1 python benchmarks/rollouts.py
 
 With a router of the paper's size: Tianshou's `Collector` on one `ReplayEnv`, on 128, and on our
-vectorised environment; Stable-Baselines3's rollouts on 128 and on that environment; PufferLib's
-serial vectorisation of 128, where its sources are on the path; a plain loop over our environment,
-the batched walk, `TreeCollector`, and the bare forward passes that any way has to make. Without a
-policy: the vectorised environment, and the look-ups that any way has to make. One process, one
-thread, CPU seconds, interleaved rounds, medians.
+vectorised environment; Stable-Baselines3's rollouts on 128; PufferLib's serial vectorisation of
+128, where its sources are on the path; a plain loop over our environment, the batched walk,
+`TreeCollector`, and the bare forward passes that any way has to make. Without a policy: the
+vectorised environment, and the look-ups that any way has to make. One process, one thread, CPU
+seconds, interleaved rounds, medians.
 """
 
 import importlib.util
@@ -34,7 +34,6 @@ from torch import nn
 from hierrouter.learning.collector import TianshouEnv, TreeCollector, to_buffer
 from hierrouter.learning.network import Router, States
 from hierrouter.replay.env import QueryStream, ReplayEnv, ReplayVectorEnv, Rollouts, walk
-from hierrouter.replay.stable_baselines import StableBaselinesEnv
 from hierrouter_cache.tree import RouteTree
 
 BATCHES = (128, 1024)
@@ -232,16 +231,12 @@ def with_policy(size: PaperSize) -> None:
     tree, hidden, router = size.tree, size.config.hidden, size.router()
     alone, _ = stock(tree, router, 1, 32)
     dummy, buffer = stock(tree, router, ENVS, ENVS)
-    features = ReplayVectorEnv(tree, ALPHA, ENVS, observation="features")
     ways = {
         "Collector, 1 env": alone,
         f"Collector, DummyVectorEnv({ENVS})": dummy,
         f"Collector, our environment ({ENVS})": numbered(size, router, ENVS, True),
         f"Stable-Baselines3, DummyVecEnv({ENVS})": stable(
             tree, hidden, DummyVecEnv([lambda: ReplayEnv(tree, ALPHA)] * ENVS)
-        ),
-        f"Stable-Baselines3, our environment ({ENVS})": stable(
-            tree, hidden, StableBaselinesEnv(features)
         ),
     }
     if importlib.util.find_spec("pufferlib"):

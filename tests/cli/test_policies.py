@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from stable_baselines3 import PPO
 
-from hierrouter.replay.env import ReplayEnv, ReplayVectorEnv
+from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.opening import open_tree
-from hierrouter.replay.stable_baselines import StableBaselinesEnv
 from hierrouter.replay.tree import load_texts
 from hierrouter_cache.tree import RouteTree
 from tests.cli.conftest import Place, over_all
@@ -46,8 +45,8 @@ def ruled(work: Place) -> Place:
     """A copy of what a quickstart left, with policies."""
     (work / "rules.py").write_text(RULES)
     train = open_tree(work / "caches/default").split("train")
-    env = StableBaselinesEnv(ReplayVectorEnv(train, ALPHA, 8, observation="features"))
-    model = PPO("MultiInputPolicy", env, n_steps=16, batch_size=32, seed=0, device="cpu")
+    env = ReplayEnv(train, ALPHA)
+    model = PPO("MultiInputPolicy", env, n_steps=128, batch_size=32, seed=0, device="cpu")
     model.learn(128)
     model.save(work / "ppo.zip")
     return work

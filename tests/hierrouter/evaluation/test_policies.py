@@ -16,8 +16,7 @@ from hierrouter.evaluation.policies import own_policies, own_policy, policy_tabl
 from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import train
-from hierrouter.replay.env import ReplayEnv, ReplayVectorEnv
-from hierrouter.replay.stable_baselines import StableBaselinesEnv
+from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.tree import Texts
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
@@ -92,8 +91,8 @@ def test_a_rule_that_reads_answers_is_valued_as_by_hand(stop: bool, hops: int) -
 def test_a_model_of_stable_baselines_is_valued_as_its_episodes_are_played(stop: bool) -> None:
     tree = two_step_tree()
     train, fold = tree.split("train"), tree.split("validation")
-    env = StableBaselinesEnv(ReplayVectorEnv(train, ALPHA, 8, stop, observation="features"))
-    model = PPO("MultiInputPolicy", env, n_steps=16, batch_size=32, seed=0, device="cpu")
+    env = ReplayEnv(train, ALPHA, stop)
+    model = PPO("MultiInputPolicy", env, n_steps=128, batch_size=32, seed=0, device="cpu")
     model.learn(256)
     played = ReplayEnv(fold, ALPHA, stop)
     rewards = []
