@@ -1,9 +1,7 @@
-"""Metrics of frontiers and of model pairs, each with its definition."""
+"""The hull of a frontier, and who is called how often."""
 
 import numpy as np
-from scipy.integrate import trapezoid
 
-from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.outcome import Floats, Integers, called
 from hierrouter_cache.tree import Routes
 
@@ -50,46 +48,3 @@ def call_mix(routes: Routes, endings: Floats) -> Floats:
         for hop in range(1, routes.hops + 1)
     ]
     return np.stack(levels, axis=1)
-
-
-def gap_recovered(quality: Floats) -> Floats | None:
-    """Performance gap recovered, PGR: (Q - Q(weak)) / (Q(strong) - Q(weak)).
-
-    `quality`: float64[points], mean Q of a router at every threshold, by rising share of queries
-    that the strong model answers; the first is the weak model's, the last the strong one's. Returns
-    float64[points], 0 first and 1 last, above 1 where a mixture beats the strong model; None where
-    the gap is below `SMALLEST_GAP` or the weak model is the better one.
-    """
-    gap = quality[-1] - quality[0]
-    return (quality - quality[0]) / gap if gap >= SMALLEST_GAP else None
-
-
-def apgr(share: Floats, quality: Floats) -> float | None:
-    """Average performance gap recovered: the integral of PGR over the share of strong calls.
-
-    RouteLLM takes the mean of ten thresholds, this is the limit of many: straight between points.
-    Chance has 0.5. None where PGR is.
-
-    `share`: float64[points], of the queries that the strong model answers, rising from 0 to 1;
-    `quality`: float64[points], as of `gap_recovered`.
-    """
-    recovered = gap_recovered(quality)
-    return None if recovered is None else float(trapezoid(recovered, share))
-
-
-def call_performance_threshold(share: Floats, quality: Floats, recovered: float) -> float | None:
-    """CPT(x): the least share of strong calls that recovers a share x of the gap.
-
-    Straight between points. Chance has x. None where PGR is.
-
-    `share`: float64[points], as of `apgr`; `quality`: float64[points], as of `gap_recovered`;
-    `recovered`: x, in [0, 1].
-    """
-    reached = gap_recovered(quality)
-    if reached is None:
-        return None
-    first = int(np.argmax(reached >= recovered))
-    if first == 0:
-        return 0.0
-    around = slice(first - 1, first + 1)
-    return float(np.interp(recovered, reached[around], share[around]))

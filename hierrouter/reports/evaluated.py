@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.budget import optimum_at_mean_cost, oracle_break_points
-from hierrouter.evaluation.deferral import DeferralPoint
-from hierrouter.evaluation.metrics import apgr, call_performance_threshold
 from hierrouter.evaluation.outcome import ROUTER, Outcome, fixed_routes, from_endings, single_calls
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
 from hierrouter.learning.config import Objective
@@ -239,28 +237,12 @@ def _handing_over(
     if deferral is None:
         return None
     on_fold = deferral.on(fold)
-    curve = tuple(on_fold.curve(alpha, DEFERRAL_POINTS))
     return results.HandingOver(
         stronger=deferral.stronger,
         chosen_on=deferral.chosen_on,
         share_allowed=share_allowed,
         chosen=on_fold.point(deferral.threshold, alpha),
-        curve=curve,
-        pair=pair_figures(curve),
-    )
-
-
-def pair_figures(curve: Sequence[DeferralPoint]) -> results.PairFigures:
-    """APGR and CPT of a router and the stronger model behind it (Ong et al. 2024).
-
-    `curve`: by rising share, from handing over nothing to handing over all.
-    """
-    share = np.array([point.share for point in curve])
-    quality = np.array([point.quality for point in curve])
-    return results.PairFigures(
-        apgr=apgr(share, quality),
-        cpt_50=call_performance_threshold(share, quality, 0.5),
-        cpt_80=call_performance_threshold(share, quality, 0.8),
+        curve=tuple(on_fold.curve(alpha, DEFERRAL_POINTS)),
     )
 
 

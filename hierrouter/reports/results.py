@@ -39,20 +39,6 @@ class Power:
 
 
 @dataclass(frozen=True)
-class PairFigures:
-    """The router as the weak model of a pair, see `metrics.apgr`; None where Q hardly differs.
-
-    Attributes:
-        apgr: average share of the gap in Q that is recovered; chance has 0.5.
-        cpt_50, cpt_80: least share handed over that recovers 50 % and 80 % of it.
-    """
-
-    apgr: float | None
-    cpt_50: float | None
-    cpt_80: float | None
-
-
-@dataclass(frozen=True)
 class HandingOver:
     """The router of a report, with a stronger model for what it doubts.
 
@@ -62,7 +48,6 @@ class HandingOver:
         share_allowed: share that was to be kept to there; None where the highest R was wanted.
         chosen: what this threshold gives on the fold that is shown.
         curve: the same of other thresholds, by rising share.
-        pair: figures of that curve.
     """
 
     stronger: str
@@ -70,7 +55,6 @@ class HandingOver:
     share_allowed: float | None
     chosen: DeferralPoint
     curve: tuple[DeferralPoint, ...]
-    pair: PairFigures
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from hierrouter.engines.encoders import not_the_papers
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
-from hierrouter.reports.results import HandingOver, PairFigures, Report, Saving
+from hierrouter.reports.results import HandingOver, Report, Saving
 from hierrouter.reports.values import ALL, GROUPS, Row
 from hierrouter.tables import Cell, Column, Line, Table, numbered
 
@@ -396,18 +396,7 @@ def deferral_table(report: Report, handing: HandingOver) -> Table:
         f"C in {report.cost_unit}",
         columns=columns,
         rows=(*curve, chosen),
-        note=f"The threshold is the one with {_aim(handing)} on the {handing.chosen_on} fold. "
-        f"{_pair_sentence(handing.pair)}",
-    )
-
-
-def _pair_sentence(pair: PairFigures) -> str:
-    if pair.apgr is None or pair.cpt_50 is None or pair.cpt_80 is None:
-        return "APGR and CPT are left out: the stronger model is hardly better in Q, or not at all."
-    return (
-        f"Of the gap in Q to the stronger model APGR is {pair.apgr:.3f} (chance 0.5); half of it "
-        f"is recovered by handing over {pair.cpt_50:.1%} of the queries, 80 % of it by "
-        f"{pair.cpt_80:.1%}. All thresholds of this fold are tried, and calls counted, not cost."
+        note=f"The threshold is the one with {_aim(handing)} on the {handing.chosen_on} fold.",
     )
 
 

@@ -1,9 +1,8 @@
-"""Frontiers, their figures, and the figures of a pair."""
+"""Frontiers and call mixes."""
 
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -60,42 +59,3 @@ def test_a_call_mix_is_what_counting_routes_gives(tree: RouteTree, seed: int, st
     mix = metrics.call_mix(tree.routes, endings)
     np.testing.assert_allclose(mix, expected)
     np.testing.assert_allclose(mix[:, 0].sum(axis=1), 1)
-
-
-STEP = np.array([0, 0.5, 1]), np.array([0.2, 0.6, 0.6])
-
-
-@pytest.mark.parametrize("share", [0, 0.3, 1])
-def test_a_router_without_an_opinion_is_chance(share: float) -> None:
-    chance = np.array([0.0, 1]), np.array([0.2, 0.9])
-    assert metrics.apgr(*chance) == pytest.approx(0.5)
-    assert metrics.call_performance_threshold(*chance, share) == pytest.approx(share)
-
-
-def test_a_step_by_hand() -> None:
-    """All of the gap with half of the calls: the triangle and the square."""
-    assert metrics.apgr(*STEP) == pytest.approx(0.25 + 0.5)
-    assert metrics.call_performance_threshold(*STEP, 0.5) == pytest.approx(0.25)
-    assert metrics.call_performance_threshold(*STEP, 0.8) == pytest.approx(0.4)
-    assert metrics.call_performance_threshold(*STEP, 1.0) == pytest.approx(0.5)
-
-
-def test_the_least_share_counts_where_more_calls_do_harm() -> None:
-    share, quality = np.array([0, 0.25, 0.5, 1]), np.array([0.2, 0.7, 0.4, 0.6])
-    assert metrics.call_performance_threshold(share, quality, 1.0) == pytest.approx(0.2)
-    late = np.array([0.2, 0.1, 0.3, 0.15, 0.6])
-    found = metrics.call_performance_threshold(np.linspace(0, 1, 5), late, 0.5)
-    assert found == pytest.approx(0.75 + 0.25 * 0.25 / 0.45)
-    assert metrics.apgr(np.array([0.0, 1]), np.array([0, 0.005])) == pytest.approx(
-        0.5
-    )  # just a gap
-    recovered = metrics.gap_recovered(quality)
-    assert recovered is not None
-    assert recovered.tolist() == pytest.approx([0, 1.25, 0.5, 1])
-
-
-@pytest.mark.parametrize("strong", [0.2, 0.1, 0.204], ids=["equal", "worse", "hardly better"])
-def test_without_a_gap_nothing_is_defined(strong: float) -> None:
-    curve = np.array([0.0, 1]), np.array([0.2, strong])
-    assert metrics.apgr(*curve) is None
-    assert metrics.call_performance_threshold(*curve, 0.5) is None

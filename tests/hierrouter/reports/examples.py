@@ -13,7 +13,7 @@ import numpy as np
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import Kind, Outcome
 from hierrouter.reports.build import FrontierPoint, build_report
-from hierrouter.reports.results import HandingOver, PairFigures, Report
+from hierrouter.reports.results import HandingOver, Report
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates
 
 DATASETS = ("gsm8k", "gsm8k", "mbpp", "mbpp")
@@ -144,8 +144,7 @@ def deferring(stronger: str = "big", **changes: Any) -> Report:
         DeferralPoint(np.inf, 1.0, 0.4, 4.0, 0.2, 0.2, 0.2),
     )
     chosen = DeferralPoint(-0.2, 0.3, 0.77, 1.7, 0.6, 0.48, 0.67)
-    none = PairFigures(None, None, None)
-    handing = HandingOver(stronger, "validation", None, chosen, curve, none)
+    handing = HandingOver(stronger, "validation", None, chosen, curve)
     return replace(example([*policies(), both]), deferral=replace(handing, **changes))
 
 

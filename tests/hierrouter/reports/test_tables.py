@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from hierrouter.collection.estimate import Amount, Estimate, StageEstimate, exactly
-from hierrouter.evaluation.deferral import DeferralPoint
-from hierrouter.reports.evaluated import pair_figures
 from hierrouter.reports.plans import duration, estimate_object, estimate_table, short, size
 from hierrouter.reports.tables import (
     cost_table,
@@ -190,21 +188,6 @@ def test_deferral_has_each_nearest_share_once_then_the_one_chosen() -> None:
     assert "highest R at the router's alpha on the validation" in table.note
     kept = report_tables(deferring(share_allowed=0.1, chosen_on="train"))[-1]
     assert "greatest share up to 10.0% on the train fold" in kept.note
-
-
-def test_apgr_and_cpt_by_hand() -> None:
-    """PGR is 0, 0.5, 1 at shares of 0, 0.2, 1: the area is 0.05 + 0.6; 0.8 lies at 0.2 + 0.48."""
-
-    def of(*points: tuple[float, float]) -> list[DeferralPoint]:
-        return [DeferralPoint(share, share, q, 1.0, 0.0, 0.0, 0.0) for share, q in points]
-
-    found = pair_figures(of((0.0, 0.4), (0.2, 0.5), (1.0, 0.6)))
-    assert (found.apgr, found.cpt_50, found.cpt_80) == pytest.approx((0.65, 0.2, 0.68))
-    note = report_tables(deferring(pair=found))[-1].note
-    assert "APGR is 0.650 (chance 0.5)" in note and "20.0%" in note and "68.0%" in note
-    worse = pair_figures(of((0.0, 0.6), (1.0, 0.4)))
-    assert (worse.apgr, worse.cpt_50, worse.cpt_80) == (None, None, None)
-    assert "APGR and CPT are left out" in report_tables(deferring())[-1].note
 
 
 # --- what a collection will take
