@@ -1,4 +1,4 @@
-"""The best that can be done within a budget, and at which price a model is worth calling."""
+"""The best that can be done within a budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hierrouter.evaluation.outcome import (
     from_endings,
 )
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import RouteTree, cost_of, total_cost
+from hierrouter_cache.tree import RouteTree, cost_of
 
 
 @dataclass(frozen=True)
@@ -295,92 +295,3 @@ def _fitting(total: Floats, legal: Booleans, budget: float) -> Booleans:
     fits = within(total, budget) & legal
     lowest = np.arange(total.shape[-1]) == total.argmin(axis=-1)[..., None]
     return np.where(fits.any(axis=-1, keepdims=True), fits, lowest)
-
-
-@dataclass(frozen=True)
-class PriceMix:
-    """A model's share of the tree oracle's calls, constant between price factors.
-
-    Attributes:
-        model: whose rates are multiplied.
-        factor: float64[pieces], ascending from 0; piece k reaches from factor[k] to factor[k + 1],
-            the last one to infinity. At the factors themselves routes tie.
-        share: float64[pieces], in [0, 1].
-    """
-
-    model: str
-    factor: Floats
-    share: Floats
-
-    def at(self, factor: Floats) -> Floats:
-        """float64[...]: the share at some factors, at least 0; where routes tie, just above."""
-        return self.share[np.searchsorted(self.factor, factor, side="right") - 1]
-
-    def last_at(self, share: float) -> float:
-        """The price factor beyond which the model has less than this share of the calls.
-
-        Returns 0 where it has less even if it is nearly free, inf where it never has less.
-        """
-        return self._end_of(self.share >= share)
-
-    @property
-    def leaves(self) -> float:
-        """The price factor beyond which the model is not called at all.
-
-        Above 1 it is in the mix at its present price. Below 1 it is not, and would enter below
-        this factor; at 0 no price would let it in. inf: it is called at any price.
-        """
-        return self._end_of(self.share > 0)
-
-    def _end_of(self, held: Booleans) -> float:
-        """Where the last of some pieces ends."""
-        if not held.any():
-            return 0.0
-        return float(np.append(self.factor, np.inf)[np.flatnonzero(held)[-1] + 1])
-
-
-def price_mix(tree: RouteTree, model: str, alpha: float, allow_stop: bool = False) -> PriceMix:
-    """The share of a model's calls in the tree oracle's mix, at every price of the model.
-
-    The share is that of calls, over all queries. Ties in reward are broken by cost, as by
-    `bounds.oracle`; so at alpha 0, too, prices matter: among equally good routes. Raises
-    InputError: no such model.
-
-    `model`: a name of the pool; `alpha`: reward lost per unit of cost; `allow_stop`: whether the
-    oracle may end before L calls.
-    """
-    if model not in tree.models:
-        raise InputError(f"no such model in the pool: {model}; known: {', '.join(tree.models)}")
-    number, endings = tree.models.index(model), Actions(tree.routes, allow_stop).endings
-    mine = (np.arange(len(tree.models)) == number)[:, None]
-    own, rest = (
-        total_cost(tree.routes, tree.tokens_in, tree.tokens_out, np.where(kept, tree.rate, 0.0))
-        for kept in (mine, ~mine)
-    )
-    # Of routes that are worth the same at any price the cheapest comes first.
-    order = endings.start + np.argsort(rest[:, endings], axis=1, kind="stable")
-    own, rest, score = (np.take_along_axis(part, order, axis=1) for part in (own, rest, tree.score))
-    hulls = Hulls.of(*_lines(own, rest, score, alpha))
-    paths = [tree.routes.path(node) for node in range(tree.routes.nodes)]
-    # int64[queries, points, 2]: the model's calls and all calls of each route.
-    calls = np.array([(path.count(number), len(path)) for path in paths])[order]
-    # Add up the changes from an infinite price down to 0.
-    dearest = calls[np.arange(len(calls)), hulls.start].sum(axis=0)
-    changes = calls[hulls.query, hulls.after] - calls[hulls.query, hulls.before]
-    counts = dearest + np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(changes, axis=0)])
-    factor = np.append(hulls.slope, 0.0)[::-1]
-    share = (counts[:, 0] / counts[:, 1])[::-1]
-    # Of changes at the same factor only the sum is seen.
-    last = np.append(np.diff(factor) > 0, True)
-    return PriceMix(model, factor[last], share[last])
-
-
-def _lines(own: Floats, rest: Floats, score: Floats, alpha: float) -> tuple[Floats, Floats]:
-    """How each route's reward falls with the model's price factor, and from which reward.
-
-    At alpha 0 the best routes are told apart by cost alone; all others are left out.
-    """
-    if alpha > 0:
-        return alpha * own, score - alpha * rest
-    best = score == score.max(axis=1, keepdims=True)
-    return np.where(best, own, np.inf), np.where(best, -rest, -np.inf)

@@ -1,6 +1,5 @@
-"""What a report says beside its policies: bounds, regret, calls, and what each model is worth."""
+"""What a report says beside its policies: bounds, regret, calls, and repairs."""
 
-import math
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -8,15 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation import bounds, contribution, metrics, outcome
-from hierrouter.evaluation.budget import price_mix
+from hierrouter.evaluation import bounds, metrics, outcome
 from hierrouter.evaluation.calls import repair_matrices
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, columns_of, each
-from hierrouter.tables import finite
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.tree import RouteTree
 
 
 def add_analysis(
@@ -27,7 +24,7 @@ def add_analysis(
     trained: TrainedRouter | None,
     endings: NDArray[np.float64] | None,
 ) -> None:
-    """The ladder, the router's regret and calls, repairs, and what each model is worth.
+    """The ladder, the router's regret and calls, and repairs.
 
     Raises InputError: a router made for another tree.
 
@@ -53,7 +50,6 @@ def add_analysis(
         add_regret(found, outcome.ROUTER, regret, lost)
     _add_calls(found, fold, alpha, endings, stop)
     _add_repair(found, fold)
-    _add_models(found, fold, alpha, stop)
 
 
 def _add_ladder(
@@ -149,47 +145,3 @@ def _add_repair(found: Estimates, fold: RouteTree) -> None:
             found.add("repair", means, hop=at.hop, **of)
             known = {"right": right[one], "cost": cost[one, other]}
             found.state("repair", known, hop=at.hop, **of)
-
-
-ORDERS = 50  # of joining, drawn where there are more than `EXACT` models
-SEED = 0  # of that draw
-LARGEST = 30_000_000  # nodes of all sub-pools times queries: about three seconds
-FEW = 0.05  # of the oracle's calls
-
-
-def _add_models(found: Estimates, fold: RouteTree, alpha: float, stop: bool) -> None:
-    """What each model adds to the oracle's R, and the prices that it bears."""
-    reward = _contributions(fold, contribution.oracle_reward(alpha, stop))
-    calls = metrics.call_mix(fold.routes, _oracle_endings(fold, alpha, stop)).sum(axis=(0, 1))
-    shares = calls / calls.sum()
-    for at, model in enumerate(fold.models):
-        mix = price_mix(fold, model, alpha, stop)
-        worths = {
-            "reward_lost": reward.leave_one_out[at] if reward else None,
-            "reward_shapley": reward.shapley[at] if reward else None,
-        }
-        found.add("models", worths, model=model)
-        known = {
-            "reward_error": reward.error[at] if reward else None,
-            "share": shares[at],
-            "below_5_percent": finite(mix.last_at(FEW)),
-            "leaves": finite(mix.leaves),
-        }
-        found.state("models", known, model=model)
-
-
-def _contributions(fold: RouteTree, value: contribution.Value) -> contribution.Contribution | None:
-    """Of each model to a value; None where the pool is too large."""
-    if _nodes_valued(fold.routes) * len(fold) > LARGEST:
-        return None
-    rng = np.random.default_rng(SEED)
-    return contribution.contributions(fold, value, rng=rng, permutations=ORDERS)
-
-
-def _nodes_valued(routes: Routes) -> int:
-    """Nodes of all the sub-pools that are valued, about."""
-    sizes = range(1, routes.models + 1)
-    nodes = [Routes(size, routes.hops).nodes for size in sizes]
-    if routes.models > contribution.EXACT:
-        return ORDERS * sum(nodes)
-    return sum(math.comb(routes.models, size) * n for size, n in zip(sizes, nodes, strict=True))

@@ -228,18 +228,6 @@ class Report:
         """
         return pivot(self.estimates, "repair", "hop", "before", "model")
 
-    @cached_property
-    def models(self) -> tuple[Row, ...]:
-        """What each model is worth to the tree oracle, and at which price.
-
-        reward_lost, reward_shapley and reward_error: of the oracle's R, what is lost without the
-        model, what it adds on average over all orders of joining, and the standard error of that
-        from orders drawn at random. All are None where the pool is too large. share is that of the
-        oracle's calls; below_5_percent and leaves are factors of the model's price beyond which
-        that share is below 5 %, and nil; None for never.
-        """
-        return pivot(self.estimates, "models", "model")
-
     @property
     def shown_datasets(self) -> tuple[str, ...]:
         """The columns of a table: a single dataset needs no total beside it."""
@@ -348,7 +336,6 @@ def _analysis(report: Report) -> dict[str, Any]:
             for section, fields in nested.items()
         },
         "regret": [_regret(row) for row in report.regret if row.policy == ROUTER],
-        "models": [_model(row) for row in report.models],
     }
 
 
@@ -368,14 +355,6 @@ def _regret(row: Row) -> dict[str, Any]:
         "shown": _nested(row, "", parts),
         "generalisation": None if row.more_whole is None else _nested(row, "", parts, "more_"),
     }
-
-
-def _model(row: Row) -> dict[str, Any]:
-    reward = None
-    if row.reward_lost is not None:
-        found = _nested(row, "", "lost shapley", "reward_")
-        reward = {"leave_one_out": found.pop("lost"), **found, "error": row.reward_error}
-    return {**_nested(row, "model share below_5_percent leaves", ""), "reward": reward}
 
 
 def _deferral(handing: HandingOver) -> dict[str, Any]:

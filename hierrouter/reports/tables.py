@@ -443,7 +443,7 @@ def depth_table(report: Report) -> Table:
     )
 
 
-# The analysis: bounds, regret, calls, repair, and what models are worth.
+# The analysis: bounds, regret, calls and repair.
 
 RUNGS, LEARNED = "Bounds", "HierRouter"
 NOT_A_STAIR = (
@@ -500,11 +500,6 @@ def _by_rung(report: Report) -> list[Sequence[Row]]:
 
 
 PAIRS_SHOWN = 12
-NEVER = "never"
-LEFT_OUT = (
-    "What each model adds is left out: the sub-pools of this pool hold too many routes. Open fewer "
-    "models or hops."
-)
 
 
 def analysis_tables(report: Report) -> dict[str, Table]:
@@ -519,7 +514,6 @@ def analysis_tables(report: Report) -> dict[str, Table]:
     tables["calls"] = calls_table(report)
     if report.repair:
         tables["repair"] = repair_table(report)
-    tables["models"] = models_table(report)
     return tables
 
 
@@ -600,49 +594,3 @@ def repair_table(report: Report) -> Table:
         "right ones that became wrong. Every route counts alike, so this describes the models, "
         f"not a router.{cut}",
     )
-
-
-def models_table(report: Report) -> Table:
-    """What each model adds to the oracle's R, and the prices that it bears."""
-    level = report.bootstrap.interval_title
-    columns = (
-        Column("Model"),
-        Column("R lost without it", 4),
-        Column(level, 4),
-        Column("Shapley, R", 4),
-        Column(level, 4),
-        Column("Share of calls"),
-        Column("Below 5 % at price"),
-        Column("Leaves at price"),
-    )
-    return Table(
-        title=f"What each model is worth to the oracle at alpha {report.alpha:g}",
-        columns=columns,
-        rows=tuple(_model_line(row) for row in report.models),
-        note=f"{_worth_sentence(report.models)} Prices are factors of the present one, above 1 of "
-        "a model in the mix; the last one hangs on a single query. All is of an oracle that knows "
-        "when to call a model.",
-    )
-
-
-def _model_line(row: Row) -> Line:
-    reward = "reward_lost [reward_lost] reward_shapley [reward_shapley]"
-    worth = row.cells(f"model {reward} share")
-    return Line("Pool", (*worth, _factor(row.below_5_percent), _factor(row.leaves)))
-
-
-def _factor(factor: float | None) -> str:
-    return NEVER if factor is None else f"x{factor:.3g}"
-
-
-def _worth_sentence(rows: Sequence[Row]) -> str:
-    error = max((row.reward_error for row in rows if row.reward_error is not None), default=None)
-    if error is None:
-        return LEFT_OUT
-    said = (
-        "Lost without it: of the oracle's R; of two models that are alike neither is missed. "
-        "Shapley values share what models bring, and sum to the worth of the pool."
-    )
-    if not error:
-        return said
-    return f"{said} They are of orders drawn at random, standard error up to {error:.2g} in R."

@@ -1,8 +1,6 @@
-"""Hulls, optima within budgets, ceilings and price mixes."""
+"""Hulls, optima within budgets, and ceilings."""
 
-import itertools
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,20 +11,12 @@ from scipy.optimize import linprog
 from scipy.sparse import identity, kron
 
 from hierrouter.evaluation import budget as budgets
-from hierrouter.evaluation.budget import Ceilings, Hulls, affordable, price_mix
+from hierrouter.evaluation.budget import Ceilings, Hulls, affordable
 from hierrouter.evaluation.metrics import frontier
 from hierrouter.evaluation.outcome import Actions, ending
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.evaluation.enumeration import (
-    Path,
-    alphas,
-    cost,
-    paths,
-    reward,
-    seeds,
-    unhurried,
-)
+from tests.hierrouter.evaluation.enumeration import seeds, unhurried
 from tests.hierrouter.evaluation.test_outcome import every_episode, random_table, shapes, trees
 from tests.hierrouter.trees import random_tree
 
@@ -254,115 +244,3 @@ def test_a_live_state_needs_the_prompt_of_every_model() -> None:
     ceilings, actions = Ceilings.of(tree), Actions(tree.routes)
     with pytest.raises(ValueError, match="3 models need as many prompts"):
         budgets.affordable_at(ceilings, actions, tree.rate, 1.0, (), np.array([5]), 0.0)
-
-
-MODEL = 0
-rivals = st.builds(Routes, st.integers(2, 3), st.integers(1, 2))
-rival_trees = st.builds(random_tree, rivals, st.integers(1, 3), seeds)
-
-
-def dearer(tree: RouteTree, factor: float) -> RouteTree:
-    """The tree with the first model's rates multiplied."""
-    rate = tree.rate.copy()
-    rate[MODEL] *= factor
-    return replace(tree, rate=rate)
-
-
-def exact_best(tree: RouteTree, factor: Fraction, alpha: float, stop: bool) -> list[Path]:
-    """The oracle's routes, in fractions, so that ties are ties at any price factor."""
-    free = dearer(tree, 0.0)
-
-    def rank(query: int, path: Path) -> tuple[Fraction, Fraction]:
-        rest = Fraction(cost(free, query, path))
-        spent = rest + factor * (Fraction(cost(tree, query, path)) - rest)
-        return Fraction(alpha) * spent - Fraction(reward(tree, query, path, 0.0)), spent
-
-    queries = range(len(tree))
-    return [min(paths(tree, stop), key=lambda path: rank(query, path)) for query in queries]
-
-
-def corners(tree: RouteTree, alpha: float, stop: bool) -> list[Fraction]:
-    """Every price factor above 0 at which two routes of a query tie."""
-    free, found = dearer(tree, 0.0), set()
-    for query in range(len(tree)):
-        lines = set()
-        for path in paths(tree, stop):
-            rest = Fraction(cost(free, query, path))
-            worth = Fraction(reward(tree, query, path, 0.0))
-            level = rest - worth / Fraction(alpha) if alpha else rest
-            lines.add((Fraction(cost(tree, query, path)) - rest, level))
-        for (own, low), (steeper, high) in itertools.permutations(lines, 2):
-            if own != steeper:
-                found.add((high - low) / (own - steeper))
-    return sorted(factor for factor in found if factor > 0)
-
-
-@unhurried
-@given(rival_trees, alphas, st.booleans())
-def test_between_any_two_ties_the_mix_is_that_of_an_enumeration(
-    tree: RouteTree, alpha: float, stop: bool
-) -> None:
-    mix = price_mix(tree, tree.models[MODEL], alpha, stop)
-    edges = [Fraction(0), *corners(tree, alpha, stop)]
-    edges.append(edges[-1] + 1)
-    last, lowest = Fraction(0), Fraction(0)
-    for low, high in itertools.pairwise(edges):
-        middle = (low + high) / 2
-        made = [model for path in exact_best(tree, middle, alpha, stop) for model in path]
-        share = made.count(MODEL) / len(made)
-        assert mix.at(np.array(float(middle))) == pytest.approx(share, abs=1e-12)
-        last, lowest = (high if share > 0 else last), (high if share >= 0.5 else lowest)
-    for found, expected in ((mix.leaves, last), (mix.last_at(0.5), lowest)):
-        if expected == edges[-1]:
-            assert found == np.inf
-        else:
-            assert found == pytest.approx(float(expected))
-
-
-def two_models() -> RouteTree:
-    """Model 0 is right where model 1 is half right; costs 1 and 1, alpha 1/4 makes it worth 3."""
-    return replace(
-        random_tree(Routes(2, 1), 2, 0),
-        score=np.array([[0, 1.0, 0.5], [0, 0.75, 0.5]]),
-        tokens_in=np.ones((2, 3), dtype=np.int64),
-        tokens_out=np.zeros((2, 3), dtype=np.int64),
-        rate=np.ones((2, 2)),
-    )
-
-
-def test_a_hand_made_price() -> None:
-    mix = price_mix(two_models(), "model-0", 0.25)
-    assert mix.factor.tolist() == [0, 2, 3]
-    assert mix.share.tolist() == [1, 0.5, 0]
-    assert (mix.leaves, mix.last_at(0.5), mix.last_at(0.9), mix.last_at(0)) == (3, 3, 2, np.inf)
-    assert mix.at(np.array([0, 1, 2.5, 3, 9])).tolist() == [1, 1, 0.5, 0, 0]
-    twins = replace(two_models(), score=np.array([[0, 1.0, 0.5]] * 2))
-    assert price_mix(twins, "model-0", 0.25).factor.tolist() == [0, 3]
-
-
-def test_the_only_model_never_leaves() -> None:
-    assert price_mix(random_tree(Routes(1, 2), 3, 0), "model-0", 1.0).leaves == np.inf
-
-
-def test_an_unknown_model_is_refused() -> None:
-    with pytest.raises(InputError, match="no such model in the pool: calc; known: model-0"):
-        price_mix(two_models(), "calc", 0.1)
-
-
-def test_of_routes_worth_the_same_at_any_price_the_cheapest_counts() -> None:
-    """0>0 costs 2 and is right, 0>1 costs 1 and is wrong: the same R, and model 1 is free there."""
-    tree = random_tree(Routes(2, 2), 1, 0)
-    tokens = np.array([[0, 1, 9, 1, 0, 9, 9]])
-    tree = replace(
-        tree,
-        score=np.array([[0, 0, 0, 1.0, 0.0, 0.0, 0.0]]),
-        tokens_in=tokens,
-        tokens_out=np.zeros_like(tokens),
-        rate=np.ones((2, 2)),
-    )
-    assert price_mix(tree, "model-1", 1.0).at(np.array(1.0)) == 0.5
-
-
-def test_the_last_piece_that_holds_counts_even_if_shares_rise_and_are_small() -> None:
-    mix = budgets.PriceMix("x", np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.5, 0.01, 0.0]))
-    assert (mix.leaves, mix.last_at(0.05), mix.last_at(0.6)) == (3, 2, 0)

@@ -10,14 +10,13 @@ import pytest
 from hierrouter.evaluation.bounds import split_regret
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.training import TrainedRouter, train
-from hierrouter.reports import analysis
 from hierrouter.reports.analysis import add_regret
 from hierrouter.reports.build import add_depths
 from hierrouter.reports.evaluated import report_on
 from hierrouter.reports.results import Report, as_json
 from hierrouter.reports.tables import report_tables
 from hierrouter.reports.values import Bootstrap, Estimates, Row, pivot
-from hierrouter_cache.tree import DirectCalls, Routes, RouteTree, sub_pool
+from hierrouter_cache.tree import DirectCalls, Routes, RouteTree
 from tests.hierrouter.trees import planted_tree, random_tree
 
 QUICK = Bootstrap(n=50)
@@ -95,28 +94,15 @@ def test_every_shape_has_tables_and_intervals_around_their_means(name: str) -> N
     assert [title.split(".")[0] for title in titles] == [
         f"Table {number}" for number in range(1, len(titles) + 1)
     ]
-    assert any("worth to the oracle" in title for title in titles)
     assert ("repair" in " ".join(titles)) == bool(report.repair) == (SHAPES[name].hops > 1)
     assert as_json(report)
 
 
-def test_what_a_tree_lacks_the_analysis_lacks_and_of_many_models_it_has_an_error() -> None:
+def test_what_a_tree_lacks_the_analysis_lacks() -> None:
     alone = shaped("no train fold")
     assert not {row.rung for row in alone.ladder} & {"best fixed route", "best single call"}
-    assert all(row.reward_lost is not None for row in alone.models)
     rungs = {row.rung for row in shaped("no direct calls").ladder}
     assert not rungs & {"best single call", "one-hop oracle"} and "best fixed route" in rungs
-    report = shaped("11 models")
-    assert all(row.reward_error > 0 for row in report.models)
-    assert "orders drawn at random" in report_tables(report, analysis=True)[-1].note
-
-
-def test_a_pool_that_is_too_large_has_prices_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "LARGEST", 10)
-    report = reported(SHAPES["three hops"], SOME)
-    assert all(row.reward_lost is None for row in report.models)
-    assert sum(row.share for row in report.models) == pytest.approx(1)
-    assert "is left out" in report_tables(report, analysis=True)[-1].note
 
 
 @pytest.mark.parametrize("allow_stop", [False, True])
@@ -170,7 +156,7 @@ def test_the_tables_show_what_the_values_say() -> None:
     regret = next(table for title, table in tables.items() if title.startswith("Regret"))
     assert regret.shown()[-1][1] == f"{report.regret[-1].whole:.4f}"
     few = report_tables(report)
-    assert few[-1].heading.startswith("Table 6. Bound ladder") and len(tables) == len(few) + 5
+    assert few[-1].heading.startswith("Table 6. Bound ladder") and len(tables) == len(few) + 4
 
 
 # --- a tree for paper: in the test fold a>b alone is right for the first query, b>a for the second
@@ -258,19 +244,6 @@ def test_calls_repair_and_damage() -> None:
     assert repair == {("a", "a"): 0, ("a", "b"): 0.5, ("b", "a"): 0.5, ("b", "b"): 0}
     assert {row.damage for row in rows.values()} == {0}
     assert (rows["a", "b"].right, rows["a", "b"].cost) == (0, 2)
-
-
-def test_what_the_models_are_worth() -> None:
-    """The oracle alone with a has -.2, with b -.4, with both .7."""
-    a, b = found().models
-    assert (a.reward_lost, a.reward_shapley) == pytest.approx((1.1, 0.45))
-    assert (b.reward_lost, b.reward_shapley) == pytest.approx((0.9, 0.25))
-    assert (a.reward_error, a.share, b.share) == (0, 0.5, 0.5)
-    # 1 - .1 (x + 2) falls to the -.4 of b>b, 1 - .1 (1 + 2 x) to the -.2 of a>a.
-    assert (a.leaves, b.leaves) == pytest.approx((12, 5.5))
-    assert (a.below_5_percent, b.below_5_percent) == pytest.approx((12, 5.5))
-    (only,) = reported(sub_pool(tiny(), ["a"]), ALPHA).models
-    assert (only.share, only.leaves, only.below_5_percent) == (1, None, None)
 
 
 def depths(*nodes: int) -> tuple[Row, ...]:
