@@ -35,7 +35,7 @@ SCORERS = ("token_f1", "exact_match", "numeric", "boxed", "choice", "accuracy", 
 BASELINES = (
     *("random", "cheapest", "largest", "best-static", "dataset-oracle", "knn"),
     *("ridge", "logistic", "mlp", "svm", "matrix-factorisation", "elo"),
-    *("quality-gap", "linucb", "cascade", "confidence-cascade", "agreement-cascade"),
+    *("quality-gap", "cascade", "confidence-cascade", "agreement-cascade"),
     *("cascade-routing", "majority-vote", "best-of-ensemble"),
 )
 BACKENDS = ("transformers", "openai", "vllm")

@@ -33,7 +33,6 @@ BUILT_IN: tuple[Baseline, ...] = (  # pyright: ignore  class variables do for pr
     simple.Factorisation(),
     simple.Elo(),
     classifiers.QualityGap(),
-    simple.LinUCB(),
     *cascades.CASCADES,
     cascades.CascadeRouting(),
     cascades.MajorityVote(),

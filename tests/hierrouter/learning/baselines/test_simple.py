@@ -1,4 +1,4 @@
-"""Routers that do not read the question, Elo, LinUCB, matrix factorisation."""
+"""Routers that do not read the question, Elo, matrix factorisation."""
 
 from dataclasses import replace
 from itertools import product
@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import softplus
 
 from hierrouter.learning.baselines import simple
-from hierrouter.learning.baselines.simple import Elo, LinUCB, explore, wins
+from hierrouter.learning.baselines.simple import Elo, wins
 from tests.hierrouter.learning.baselines import known
 from tests.hierrouter.learning.baselines.known import arms_with, choices, fitted, planted_arms
 
@@ -72,36 +72,6 @@ def test_a_draw_is_half_a_win_and_wins_are_ordered_as_bradley_terry_strengths():
         won = (reward[:, first] > reward[:, second]).ravel()
         strengths = LogisticRegression(C=1e6, fit_intercept=False).fit(battles, won).coef_[0]
         assert (np.diff(wins(reward, 0.0).sum(axis=0)[strengths.argsort()]) >= 0).all()
-
-
-def test_linucb_finds_the_right_arm_of_each_group():
-    tuned = fitted(LinUCB(), planted_arms(300), planted_arms(60, seed=1))
-    assert (choices(planted_arms(60), tuned.play) == known.group_of(60, 3)).all()
-
-
-def test_it_explores_and_learns_by_ridge_regression_what_was_tried():
-    reward = np.tile([0.5, np.nan, np.nan], (20, 1))  # reading another one would spread
-    weights = explore(np.ones((20, 1)), reward, np.arange(3.0), width=0.0)
-    assert weights[:, 0].round(3).tolist() == [0.476, 0.0, 0.0]  # 20 * 0.5 / (20 + 1)
-    # It explores what promises nothing yet.
-    reward = np.tile([0.5, 1.0], (20, 1))
-    features = np.ones((20, 1))
-    timid, bold = (explore(features, reward, np.arange(2.0), width) for width in (0.0, 1.0))
-    assert timid[1, 0] == 0
-    assert bold[1, 0] > bold[0, 0]
-    # Weights are those of a ridge regression on what was tried.
-    rng = np.random.default_rng(0)
-    features, reward = rng.normal(0, 1, (30, 4)), rng.normal(0, 1, (30, 1))
-    expected = np.linalg.solve(features.T @ features + np.eye(4), features.T @ reward[:, 0])
-    assert np.allclose(explore(features, reward, np.ones(1), 0.5)[0], expected)
-
-
-def test_axes_have_unit_variance_and_none_is_without():
-    rng = np.random.default_rng(0)
-    vectors = rng.normal(0, 1, (50, 3)).astype(np.float32) @ rng.normal(0, 1, (3, 6))
-    mean, axes = simple.principal_axes(vectors.astype(np.float32), 10)
-    assert axes.shape == (6, 3)
-    assert np.allclose(np.cov(((vectors - mean) @ axes).T, ddof=0), np.eye(3), atol=1e-3)
 
 
 def test_it_finds_the_right_arm_of_each_group():
