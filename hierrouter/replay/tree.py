@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +21,6 @@ from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
 if TYPE_CHECKING:
     import pandas
-
-NAMED = 8  # datasets in a notebook; the others are counted
 
 
 @dataclass(frozen=True)
@@ -185,35 +181,6 @@ class Tree(RouteTree):
         found = reader.texts(distinct)
         answers = pa.array([found[call].response for call in distinct.tolist()], pa.string())
         return answers.take(pa.array(place))
-
-    def _repr_html_(self) -> str:
-        """A table for notebooks."""
-        found = Counter(self.datasets)
-        named = [f"{name} {count:,}" for name, count in list(found.items())[:NAMED]]
-        more = [f"{len(found) - NAMED} more"] if len(found) > NAMED else []
-        rates = zip(self.models, self.rate.tolist(), strict=True)
-        priced = [
-            f"{name} {rate[0]:g}"
-            if rate[0] == rate[1]
-            else f"{name} {rate[0]:g} in, {rate[1]:g} out"
-            for name, rate in rates
-        ]
-        lines = {
-            "cache": str(self.root),
-            "queries": ", ".join(f"{count:,} {fold}" for fold, count in self.folds.items()),
-            "datasets": ", ".join([*named, *more]),
-            "models, cost per token": ", ".join(priced),
-            "hops": f"{self.hops}, {self.routes.calls} calls a query",
-            "Q": self.scorer,
-            "seen of a state": f"{self.view}, by {self.encoder}",
-        }
-        if self.left_out:
-            lines["left out"] = f"{self.left_out:,} queries whose trees have holes"
-        rows = "".join(
-            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
-            for name, text in lines.items()
-        )
-        return f"<table><caption>{len(self):,} queries</caption>{rows}</table>"
 
 
 def _beside(nodes: NDArray[np.generic], direct: NDArray[np.generic]) -> NDArray[np.generic]:
