@@ -1,12 +1,11 @@
-"""Handing over to a stronger model when in doubt: by what, and what it is worth.
+"""Handing over to a stronger model when in doubt, and what it is worth.
 
     python benchmarks/deferral.py [--cache caches/default] [--alpha 0.005] [--seeds 3]
 
 Each model in turn is taken out of the pool and becomes the one that queries are handed to, by a
-direct call. A router is trained on the others; doubt is told by the probability of its likeliest
-action or by a linear head on its features. All values are exact means of R on the validation fold,
-which also chose the threshold; the test fold is not looked at. Without --cache: a planted tree and
-a model outside the pool that answers four questions in five.
+direct call. A router is trained on the others. All values are exact means of R on the validation
+fold, which also chose the threshold; the test fold is not looked at. Without --cache: a planted
+tree and a model outside the pool that answers four questions in five.
 """
 
 import argparse
@@ -51,19 +50,18 @@ def cases(cache: Path | None) -> Iterator[tuple[str, RouteTree]]:
 
 
 def row(tree: RouteTree, name: str, alpha: float, algo: str, seed: int) -> None:
-    """Print what each kind of doubt gives, and at some shares R, chance and oracle."""
+    """Print what handing over gives, and at some shares R, chance and oracle."""
     router = train(tree, Objective(alpha), preset("default", algo), seed)
-    for by in ("probability", "head"):
-        deferral = calibrated(router, tree, name, head=by == "head")
-        curve = deferral.on(tree.split("validation")).curve(alpha)
-        best = deferral.point or curve[0]
-        bound = max(point.oracle for point in curve)
-        shares = "  ".join(f"{share:.0%} {told(point_within(curve, share))}" for share in SHARES)
-        print(
-            f"to {name}, {algo}, seed {seed}, by {by:<11} R alone {curve[0].reward:.4f}, "
-            f"stronger {curve[-1].reward:.4f}, best {told(best)} at {best.share:.1%}, "
-            f"oracle {bound:.4f} | {shares}"
-        )
+    deferral = calibrated(router, tree, name)
+    curve = deferral.on(tree.split("validation")).curve(alpha)
+    best = deferral.point or curve[0]
+    bound = max(point.oracle for point in curve)
+    shares = "  ".join(f"{share:.0%} {told(point_within(curve, share))}" for share in SHARES)
+    print(
+        f"to {name}, {algo}, seed {seed}: R alone {curve[0].reward:.4f}, "
+        f"stronger {curve[-1].reward:.4f}, best {told(best)} at {best.share:.1%}, "
+        f"oracle {bound:.4f} | {shares}"
+    )
 
 
 def told(point: DeferralPoint) -> str:

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hierrouter.evaluation.outcome import ROUTER, Booleans, Floats, Outcome, going_on
+from hierrouter.evaluation.outcome import ROUTER, Floats, Outcome, going_on
 from hierrouter_cache.tree import RouteTree
 
 POINTS = 512  # of a curve at most
@@ -130,15 +130,6 @@ class Deferrable:
             here = np.minimum(lowest[-1], self.confidence[:, routes.level(level)])
             lowest.append(np.repeat(here, routes.models, axis=1))
         return np.concatenate(lowest, axis=1)
-
-
-def in_doubt(probabilities: Floats, threshold: float) -> Booleans:
-    """bool[...]: whether a query is handed over where a policy has these probabilities.
-
-    `probabilities`: float64[..., A]; `threshold`: for the largest of them, in [0, 1].
-    """
-    doubtful: Booleans = probabilities.max(axis=-1) < threshold
-    return doubtful
 
 
 def best_point(curve: Sequence[DeferralPoint]) -> DeferralPoint:

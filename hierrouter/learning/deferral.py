@@ -9,16 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.deferral import (
-    Deferrable,
-    DeferralPoint,
-    best_point,
-    in_doubt,
-    point_within,
-)
-from hierrouter.evaluation.outcome import Outcome, ending, greedy, single_calls
+from hierrouter.evaluation.deferral import Deferrable, DeferralPoint, best_point, point_within
+from hierrouter.evaluation.outcome import Outcome, going_on, greedy, single_calls
 from hierrouter.learning.loop import choosing_fold, training_folds
-from hierrouter.learning.network import action_values, in_chunks, live_states, state_table
+from hierrouter.learning.network import action_values, in_chunks, state_table
 from hierrouter.learning.training import TrainedRouter
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import RouteTree
@@ -58,7 +52,7 @@ class Deferral:
     Attributes:
         trained: the router; it takes its most probable action, or hands over.
         stronger: name of the model that is called directly.
-        head: how sure the router is; None is the probability of its likeliest action.
+        head: how sure the router is.
         threshold: a query is handed over where confidence is below it.
         point: what that gives on the fold that chose the threshold.
         chosen_on: name of that fold; empty where the threshold was given.
@@ -66,7 +60,7 @@ class Deferral:
 
     trained: TrainedRouter
     stronger: str
-    head: GainHead | None
+    head: GainHead
     threshold: float
     point: DeferralPoint | None = None
     chosen_on: str = ""
@@ -74,17 +68,13 @@ class Deferral:
     def on(self, fold: RouteTree) -> Deferrable:
         """The router on a fold, for any threshold.
 
-        Raises InputError: the tree is not one this router can read, or has no such direct call, or
-        the router may give earlier answers.
+        Raises InputError: the tree is not one this router can read, or has no such direct call.
         """
-        if self.trained.objective.allow_return:
-            raise InputError("a router with --allow-return cannot hand over; leave --defer-to out")
-        probabilities = self.trained.probabilities(fold)
-        table = greedy(probabilities, fold.base_rate)
+        stage = fold.routes.depth()[: fold.routes.states]
         return Deferrable(
             tree=fold,
-            endings=ending(self.trained.actions, table),
-            confidence=self._confidence(fold, probabilities),
+            endings=self.trained.endings(fold),
+            confidence=self.head(features(self.trained, fold), stage),
             stronger=direct_call(fold, self.stronger),
         )
 
@@ -92,59 +82,27 @@ class Deferral:
         """The exact outcome on a fold at the threshold; raises InputError: as `on`."""
         return self.on(fold).outcome(self.threshold)
 
-    @torch.no_grad()
-    def hands_over(
-        self,
-        embedding: NDArray[np.float32],
-        path: tuple[int, ...],
-        cost: float,
-        prompts: NDArray[np.int64] | None = None,
-    ) -> bool:
-        """Whether the query is handed over at one live state; see `TrainedRouter.decide`.
-
-        A head does not look at `prompts`: what the router expects to gain is read off its features.
-        """
-        if self.head is None:
-            chances = self.trained.decide(embedding, path, cost, prompts)
-            return bool(in_doubt(chances, self.threshold))
-        unmasked = np.ones((1, self.trained.actions.count), dtype=np.bool_)  # none is read
-        here = live_states(embedding[None], [len(path)], [cost], unmasked)
-        seen = self.trained.router.features(here)
-        gain = self.head(seen.double().numpy(), np.array([len(path)]))
-        return bool(gain[0] < self.threshold)
-
-    def _confidence(
-        self, fold: RouteTree, probabilities: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        if self.head is None:
-            largest: NDArray[np.float64] = probabilities.max(axis=2)
-            return largest
-        return self.head(features(self.trained, fold), fold.routes.depth()[: fold.routes.states])
-
 
 def calibrated(
-    trained: TrainedRouter,
-    tree: RouteTree,
-    stronger: str,
-    share: float | None = None,
-    head: bool = True,
+    trained: TrainedRouter, tree: RouteTree, stronger: str, share: float | None = None
 ) -> Deferral:
     """The deferral whose threshold is best on the validation fold.
 
-    Raises InputError: no such direct call, a share outside [0, 1], or nothing to fit on.
+    Raises InputError: no such direct call, a share outside [0, 1], nothing to fit on, or the router
+    may give earlier answers.
 
     Args:
         tree: all folds; without a validation fold the train fold chooses.
         stronger: one of `tree.direct.models`.
         share: hand over as many as possible up to this share; None is what gives the highest R at
             the router's alpha.
-        head: fit a head; otherwise the probability of the likeliest action tells confidence.
     """
     if share is not None and not 0 <= share <= 1:
         raise InputError(f"a share of the queries is a number from 0 to 1, got {share}")
+    if trained.objective.allow_return:
+        raise InputError("a router with --allow-return cannot hand over; leave --defer-to out")
     learn_from, choose_on = training_folds(tree)
-    fitted = fit_head(trained, learn_from, stronger) if head else None
-    deferral = Deferral(trained, stronger, fitted, -np.inf)
+    deferral = Deferral(trained, stronger, fit_head(trained, learn_from, stronger), -np.inf)
     curve = deferral.on(choose_on).curve(trained.alpha)
     point = best_point(curve) if share is None else point_within(curve, share)
     return replace(deferral, threshold=point.threshold, point=point, chosen_on=choosing_fold(tree))
@@ -152,7 +110,7 @@ def calibrated(
 
 def fit_head(trained: TrainedRouter, fold: RouteTree, stronger: str) -> GainHead:
     """Ridge regression of what going on gains, over the states that the router visits."""
-    visited = Deferral(trained, stronger, None, -np.inf).on(fold).deciding > 0
+    visited = going_on(fold.routes, trained.endings(fold)) > 0
     seen, gain = features(trained, fold), gain_of_going_on(trained, fold, stronger)
     heads = []
     for stage in range(fold.hops):

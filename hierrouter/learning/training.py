@@ -235,8 +235,13 @@ class TrainedRouter:
         Raises ValueError: prompts are needed, and are not given or not M; or ceilings are, and
         there are none.
 
-        `embedding`: float32[n, dim], the encoder's vectors of the view; `paths`: of each state, as
-        `decide` has it; `costs`: of each state; `prompts`: of each state.
+        Args:
+            embedding: float32[n, dim], the encoder's vectors of the view.
+            paths: the models called so far, by number; fewer than L, but with `allow_return`.
+            costs: C so far, in money.
+            prompts: int64[M], tokens of the prompt that each model would be asked with next, as it
+                counts them; needed, and read, only where the objective limits the cost of a query.
+                Calls are priced as at the time of training.
         """
         known = zip(paths, costs, prompts, strict=True)
         legal = np.stack([self._legal(*one) for one in known])
@@ -244,40 +249,6 @@ class TrainedRouter:
         logits, _ = self.router(states)
         chances: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()
         return chances
-
-    def decide(
-        self,
-        embedding: NDArray[np.float32],
-        path: tuple[int, ...],
-        cost: float,
-        prompts: NDArray[np.int64] | None = None,
-    ) -> NDArray[np.float64]:
-        """float64[A]: the stochastic policy at one live state.
-
-        Raises ValueError: prompts are needed, and are not given or not M; or ceilings are, and
-        there are none.
-
-        Args:
-            embedding: float32[dim], the encoder's vectors of the view.
-            path: the models called so far, by number; fewer than L, but with `allow_return`.
-            cost: C so far, in money.
-            prompts: int64[M], tokens of the prompt that each model would be asked with next, as it
-                counts them; needed, and read, only where the objective limits the cost of a query.
-                Calls are priced as at the time of training.
-        """
-        found: NDArray[np.float64] = self.decide_each(embedding[None], [path], [cost], [prompts])[0]
-        return found
-
-    def choose(
-        self,
-        embedding: NDArray[np.float32],
-        path: tuple[int, ...],
-        cost: float,
-        prompts: NDArray[np.int64] | None = None,
-    ) -> int:
-        """The action to take next: the greedy policy at one live state; see `decide`."""
-        probabilities = self.decide(embedding, path, cost, prompts)
-        return int(greedy(probabilities, self.origin.base_rate, self.actions.returns).argmax())
 
     def _legal(
         self, path: tuple[int, ...], cost: float, prompts: NDArray[np.int64] | None

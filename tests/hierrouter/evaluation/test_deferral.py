@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.deferral import Deferrable, best_point, in_doubt, point_within
+from hierrouter.evaluation.deferral import Deferrable, best_point, point_within
 from hierrouter.evaluation.outcome import Actions, Outcome, ending, policy_outcome, single_calls
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation.test_outcome import random_table, trees
@@ -105,9 +105,3 @@ def test_a_point_is_chosen_by_share_or_by_reward(tree: RouteTree, seed: int, sha
     best = best_point(curve)
     assert best.reward == max(other.reward for other in curve)
     assert all(other.share >= best.share for other in curve if other.reward == best.reward)
-
-
-def test_a_live_decision_looks_at_the_largest_probability() -> None:
-    probabilities = np.array([[0.5, 0.3, 0.2], [0.1, 0.9, 0.0]])
-    assert in_doubt(probabilities, 0.6).tolist() == [True, False]
-    assert not in_doubt(probabilities[0], 0.5)

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hierrouter.learning.checkpoint import finish_sweep, learned, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.loop import Snapshot, Watch
@@ -42,6 +45,17 @@ def sweep_glimpse(
 ) -> TrainedSweep:
     """The same for one network at every alpha."""
     return train_sweep(tree, GRID, OBJECTIVE, config, seed, watch, resumed)
+
+
+def decided(
+    trained: TrainedRouter,
+    embedding: NDArray[np.float32],
+    path: tuple[int, ...],
+    cost: float,
+    prompts: NDArray[np.int64] | None = None,
+) -> NDArray[np.float64]:
+    """float64[A]: the stochastic policy at one live state; see `TrainedRouter.decide_each`."""
+    return trained.decide_each(embedding[None], [path], [cost], [prompts])[0]
 
 
 def finished(trained: TrainedRouter, folder: Path) -> Record:

@@ -1,20 +1,16 @@
 """A router that knows when to hand over."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from hierrouter.evaluation.outcome import single_calls
+from hierrouter.evaluation.outcome import going_on, single_calls
 from hierrouter.learning.config import ExactConfig, Objective
-from hierrouter.learning.deferral import Deferral, calibrated, fit_head, gain_of_going_on
+from hierrouter.learning.deferral import calibrated, fit_head, gain_of_going_on
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.runs import ALPHA, glimpse, small_tree
 from tests.hierrouter.trees import LARGE, doubtful_tree
-
-BOTH = pytest.mark.parametrize("head", [True, False], ids=["head", "probability"])
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +23,10 @@ def router(tree: RouteTree) -> TrainedRouter:
     return train(tree, Objective(ALPHA), ExactConfig(epochs=6), 0)
 
 
-@BOTH
 def test_handing_over_in_doubt_beats_both_models_and_chance(
-    tree: RouteTree, router: TrainedRouter, head: bool
+    tree: RouteTree, router: TrainedRouter
 ) -> None:
-    deferral = calibrated(router, tree, LARGE, head=head)
+    deferral = calibrated(router, tree, LARGE)
     test = tree.split("test")
     alone = router.outcome(test).reward(ALPHA).mean()
     large = single_calls(test)[-1].reward(ALPHA).mean()
@@ -39,32 +34,7 @@ def test_handing_over_in_doubt_beats_both_models_and_chance(
     assert deferral.point is not None
     assert deferral.point.reward > deferral.point.chance + 0.05
     shown = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
-    assert calibrated(router, shown, LARGE, head=head).point == deferral.point
-
-
-def test_equal_routes_are_doubtful_to_the_probability_and_not_to_the_head(tree: RouteTree) -> None:
-    easy = np.isin(tree.datasets, [f"family-{number}" for number in range(4)])
-    score = tree.score.copy()
-    score[easy, tree.routes.states :] = 0.95
-    tree = replace(tree, score=score, rate=np.full_like(tree.rate, 0.002))
-    router = train(tree, Objective(ALPHA), ExactConfig(epochs=6), 0)
-    by_head, by_probability = (
-        calibrated(router, tree, LARGE, head=head).outcome(tree.split("test")).reward(ALPHA)
-        for head in (True, False)
-    )
-    assert by_head.mean() > by_probability.mean() + 0.02
-
-
-@BOTH
-def test_a_live_decision_is_the_folds(tree: RouteTree, router: TrainedRouter, head: bool) -> None:
-    deferral = calibrated(router, tree, LARGE, head=head)
-    fold = tree.split("validation").select(np.arange(0, 160, 8))
-    expected = deferral.on(fold).confidence < deferral.threshold
-    embedding = fold.embedding
-    for query, state in np.ndindex(len(fold), fold.routes.states):
-        path, cost = fold.routes.path(state), float(fold.cost[query, state])
-        assert deferral.hands_over(embedding[query, state], path, cost) == expected[query, state]
-    assert 0 < expected.mean() < 1
+    assert calibrated(router, shown, LARGE).point == deferral.point
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
@@ -94,7 +64,7 @@ def test_a_head_with_nothing_to_read_tells_the_mean_gain_of_the_states_visited()
     for parameter in trained.router.second.parameters():
         parameter.zero_()
     gain = gain_of_going_on(trained, tree, LARGE)
-    visited = Deferral(trained, LARGE, None, -np.inf).on(tree).deciding[:, 1:] > 0
+    visited = going_on(tree.routes, trained.endings(tree))[:, 1:] > 0
     assert visited.sum() == len(tree)
     expected = [gain[:, 0].mean(), gain[:, 1:][visited].mean()]
     assert fit_head(trained, tree, LARGE).bias == pytest.approx(expected)

@@ -10,11 +10,11 @@ import pytest
 from hierrouter.evaluation.budget import Ceilings, optimum_at_mean_cost
 from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective
-from hierrouter.learning.deferral import Deferral
 from hierrouter.learning.sweep import TrainedSweep, meet_budget
 from hierrouter.learning.training import TrainedRouter, train, under_limit
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.learning.runs import decided
 
 
 def cost_of(trained: TrainedRouter, fold: RouteTree) -> float:
@@ -108,9 +108,10 @@ def test_live_choices_are_those_of_the_fold(planted: RouteTree, limited: Trained
             path, cost = routes.path(node), float(fold.cost[query, node])
             prompts = fold.tokens_in[query, routes.child(node, np.arange(routes.models))]
             live = fold.embedding_at(np.array([query]), np.array([node]))[0], path, cost, prompts
-            np.testing.assert_allclose(limited.decide(*live), chances[query, node], atol=1e-5)
+            found = decided(limited, *live)
+            np.testing.assert_allclose(found, chances[query, node], atol=1e-5)
             masked += int((chances[query, node] == 0).sum())
-            node = int(routes.child(node, limited.choose(*live)))
+            node = int(routes.child(node, found.argmax()))
         assert ends[query, node] == 1
     assert masked
 
@@ -118,21 +119,9 @@ def test_live_choices_are_those_of_the_fold(planted: RouteTree, limited: Trained
 def test_a_limit_needs_prompts_and_ceilings(planted: RouteTree, limited: TrainedRouter) -> None:
     embedding = planted.embedding_at(np.array([0]), np.array([0]))[0]
     with pytest.raises(ValueError, match="needs `prompts`"):
-        limited.choose(embedding, (), 0.0)
+        decided(limited, embedding, (), 0.0)
     lost = replace(limited, ceilings=None)
     with pytest.raises(ValueError, match="needs `ceilings`"):
         lost.probabilities(planted)
     with pytest.raises(ValueError, match="needs `ceilings`"):
-        lost.choose(embedding, (), 0.0)
-
-
-def test_doubt_within_a_limit_is_the_folds(planted: RouteTree, limited: TrainedRouter) -> None:
-    fold = planted.split("validation").select(np.arange(20))
-    deferral = Deferral(limited, fold.direct.models[0], None, threshold=0.9)
-    expected = limited.probabilities(fold)[:, 0].max(axis=1) < 0.9
-    first = fold.routes.child(0, np.arange(fold.routes.models))
-    for query, embedding in enumerate(fold.embedding_at(np.arange(20), np.zeros(20, int))):
-        prompts = fold.tokens_in[query, first]
-        assert deferral.hands_over(embedding, (), 0.0, prompts) == expected[query]
-    with pytest.raises(ValueError, match="needs `prompts`"):
-        deferral.hands_over(embedding, (), 0.0)
+        decided(lost, embedding, (), 0.0)

@@ -21,7 +21,7 @@ from hierrouter.serving.off_policy import as_json, long_table, result_tables, va
 from hierrouter.tables import as_csv, as_latex, as_markdown
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, small_tree
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, decided, small_tree
 
 SOURCE: Mapping[str, object] = {"cache": "here"}
 
@@ -113,7 +113,7 @@ def test_texts_are_seen_as_a_live_router_sees_them(router: TrainedRouter) -> Non
         states.row[log.alive], encoder.encode(contexts), paths, spent, strict=True
     ):
         np.testing.assert_array_equal(states.features[row, :8], vector)
-        chances = router.decide(vector, path, cost)
+        chances = decided(router, vector, path, cost)
         np.testing.assert_array_equal(states.target[row], greedy(chances, router.origin.base_rate))
     assert states.features[1, 8:].tolist() == [0, 1, 0, 1]  # model 1 was called, and C is the most
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hierrouter.engines.generator import Answer, Failure
-from hierrouter.evaluation.outcome import pairs
+from hierrouter.evaluation.outcome import greedy, pairs
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import router_at, save_checkpoint
 from hierrouter.learning.config import Objective, training_config
@@ -22,6 +22,7 @@ from hierrouter.serving.off_policy import value_from_log
 from hierrouter.serving.router import RouteOptions, Router, RouteResult
 from hierrouter_cache.errors import InputError
 from tests.engines import Scripted, told
+from tests.hierrouter.learning.runs import decided
 from tests.hierrouter.serving.serving import ask, served
 
 ALPHA = 0.02
@@ -52,7 +53,8 @@ def step_by_step(env: ReplayEnv, trained: TrainedRouter, query: int) -> tuple[in
     ended, reward = False, 0.0
     while not ended:
         path = env.tree.routes.path(told["node"])
-        action = trained.choose(seen["embedding"], path, float(seen["cost"][0]))
+        chances = decided(trained, seen["embedding"], path, float(seen["cost"][0]))
+        action = greedy(chances, trained.origin.base_rate, trained.actions.returns).argmax()
         seen, reward, ended, _, told = env.step(np.int64(action))
     return told["node"], reward
 
