@@ -1,6 +1,5 @@
 """From outcomes to a report: means, intervals, claims."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +22,8 @@ from hierrouter.evaluation.intervals import (
 )
 from hierrouter.evaluation.outcome import Outcome, ended_at, mean_outcome, worth
 from hierrouter.reports.results import Power, Report, Saving
-from hierrouter.reports.values import ALL, Bootstrap, Estimate, Estimates, Values, each
+from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, each
 from hierrouter.tables import finite
-from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, net_reward
 
 
@@ -56,9 +54,6 @@ def build_report(
 ) -> Report:
     """Means, intervals and paired differences of every policy on every dataset.
 
-    Raises InputError: no query, no policy, two routers, outcomes that are not one finite number a
-    query, a dataset called "all", or settings out of range.
-
     Args:
         found: the long table, with what it has already.
         outcomes: policies over the same queries, at most one of kind "router". Without one the
@@ -71,8 +66,6 @@ def build_report(
         price_lists: the same policies at costs under each of several price lists.
         more: further fields of `Report`.
     """
-    check_settings(alpha, found.bootstrap)
-    _check(found.datasets, outcomes, [one for point in frontier for one in point.by_seed])
     lists = price_lists or {}
     gaps = _gaps_closed(found.columns, outcomes, alpha)
     _add_policies(found, outcomes, alpha)
@@ -100,39 +93,6 @@ def build_report(
         provenance=provenance,
         **more,
     )
-
-
-def check_settings(alpha: float, bootstrap: Bootstrap) -> None:
-    """Refuse what no report can be made with.
-
-    Raises InputError: alpha is not finite, or the bootstrap is out of range.
-    """
-    if not math.isfinite(alpha):
-        raise InputError(f"alpha is not finite: {alpha}: report; give a number such as 0.005")
-    if bootstrap.n < 1 or not 0 < bootstrap.level < 1 or bootstrap.seed < 0:
-        raise InputError(
-            f"impossible bootstrap: {bootstrap}; take n of at least 1, a level between 0 and 1, "
-            "a seed of at least 0"
-        )
-
-
-def _check(datasets: Sequence[str], outcomes: Sequence[Outcome], swept: Sequence[Outcome]) -> None:
-    if not datasets:
-        raise InputError("no query to report on: report; choose other datasets or another split")
-    if ALL in datasets:
-        raise InputError(f"a dataset is called {ALL!r}: report; rename it, {ALL!r} is the total")
-    if not outcomes:
-        raise InputError("no policy to report on: report; give at least one outcome")
-    routers = [outcome.name for outcome in outcomes if outcome.kind == "router"]
-    if len(routers) > 1:
-        raise InputError(f"{len(routers)} routers: report; compare one at a time")
-    for outcome in (*outcomes, *swept):
-        for values in (outcome.quality, outcome.accuracy, outcome.cost):
-            if values.shape != (len(datasets),) or not np.isfinite(values).all():
-                raise InputError(
-                    f"not one finite number for each of {len(datasets)} queries: policy "
-                    f"{outcome.name!r}; evaluate it again on the same queries"
-                )
 
 
 def _add_policies(found: Estimates, outcomes: Sequence[Outcome], alpha: float) -> None:

@@ -21,8 +21,8 @@ from hierrouter.learning.training import Origin, TrainedRouter, under_limit
 from hierrouter.replay.inspection import cost_notes, data_notes
 from hierrouter.reports import results
 from hierrouter.reports.analysis import add_analysis, add_regret
-from hierrouter.reports.build import FrontierPoint, add_depths, build_report, check_settings
-from hierrouter.reports.values import Bootstrap, Estimates
+from hierrouter.reports.build import FrontierPoint, add_depths, build_report
+from hierrouter.reports.values import ALL, Bootstrap, Estimates
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import ALL_FOLDS, RouteTree
@@ -57,8 +57,9 @@ def report_on(
 ) -> results.Report:
     """Evaluate every policy on one fold at one alpha.
 
-    Raises InputError: an unknown or empty fold, a router made for another tree, an unknown model to
-    hand over to, settings out of range, or a policy of the user's own that fails.
+    Raises InputError: an unknown or empty fold, a dataset called "all", a router made for another
+    tree, an unknown model to hand over to, an alpha that is none, or a policy of the user's own
+    that fails.
 
     Args:
         tree: all folds; what is chosen from data is chosen on "train", but for the best fixed
@@ -77,17 +78,17 @@ def report_on(
             there is none.
         policies: the user's own; what the router may do, they may, too.
     """
+    untrained = Objective(alpha)  # refuses what is no alpha
     lists = dict(price_lists or {"": tree})
     several = lists if len(lists) > 1 else {}
     fold = _fold(tree, split)
     found = Estimates(fold.datasets, bootstrap)
-    check_settings(alpha, found.bootstrap)
     every = {
         name: value_policies(priced, alpha, trained, split, policies)
         for name, priced in lists.items()
     }
     mine = next(every[name] for name, priced in lists.items() if priced is tree)
-    may = trained.objective if trained else Objective(alpha)
+    may = trained.objective if trained else untrained
     learned = _swept(fold, sweep)
     deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
     if may.ends_early and mine.endings is not None:
@@ -135,6 +136,8 @@ def _fold(tree: RouteTree, split: str) -> RouteTree:
     fold = tree.split(split)
     if not len(fold):
         raise InputError(f"the {split} fold is empty: nothing to report on; add queries")
+    if ALL in fold.datasets:
+        raise InputError(f"a dataset is called {ALL!r}: report; rename it, {ALL!r} is the total")
     return fold
 
 

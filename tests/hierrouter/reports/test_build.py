@@ -8,12 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hierrouter.evaluation.intervals import crossed_interval
-from hierrouter.evaluation.outcome import Outcome
 from hierrouter.reports.build import FrontierPoint
 from hierrouter.reports.results import Report
 from hierrouter.reports.tables import claims_sentence, summary_table
 from hierrouter.reports.values import Bootstrap, Estimates, Row
-from hierrouter_cache.errors import InputError
 from tests.hierrouter.reports import examples
 
 
@@ -99,41 +97,6 @@ def test_ties_are_broken_by_cost() -> None:
     router = examples.outcome("hierrouter", "router", [0.9, 0.5, 0.2, 1.0] * 3)
     found = examples.example([router, dear, cheap], ["one"] * 12).power
     assert found is not None and found.policy == "cheap"
-
-
-NAN = Outcome("a", "single", np.array([np.nan] * 4), np.zeros(4), np.zeros(4))
-
-
-@pytest.mark.parametrize(
-    ("datasets", "outcomes", "message"),
-    [
-        ((), [], "no query"),
-        (examples.DATASETS, [], "no policy"),
-        (("all",) * 4, examples.policies(), "called 'all'"),
-        (examples.DATASETS, examples.policies() * 2, "2 routers"),
-        (examples.DATASETS, [NAN], "not one finite number"),
-        (examples.DATASETS[:3], examples.policies(), "not one finite number for each of 3 queries"),
-    ],
-)
-def test_wrong_input_is_named(
-    datasets: tuple[str, ...], outcomes: list[Outcome], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        examples.example(outcomes, datasets)
-
-
-@pytest.mark.parametrize(
-    ("alpha", "bootstrap"),
-    [
-        (float("nan"), Bootstrap()),
-        (0.1, Bootstrap(n=0)),
-        (0.1, Bootstrap(level=1.0)),
-        (0.1, Bootstrap(seed=-1)),
-    ],
-)
-def test_impossible_settings_are_refused(alpha: float, bootstrap: Bootstrap) -> None:
-    with pytest.raises(InputError, match=r"alpha|bootstrap"):
-        examples.example(found=Estimates(examples.DATASETS, bootstrap), alpha=alpha)
 
 
 # --- sweeps: the mean of several seeds, how far they lie apart, and how sure it is

@@ -18,6 +18,7 @@ from hierrouter.replay.inspection import cost_notes
 from hierrouter.reports.evaluated import DeferTo, report_on
 from hierrouter.reports.results import Report
 from hierrouter.reports.values import Bootstrap
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.hierrouter.trees import planted_tree
 
@@ -197,3 +198,11 @@ def test_an_alpha_too_small_for_the_prices_is_said() -> None:
     assert moves == pytest.approx(0.1, rel=0.4)  # alpha has one digit
     assert cost_notes(dollars, counts) == cost_notes(dollars, 0.0) == []
     assert cost_notes(half_easy(), ALPHA) == []
+
+
+def test_a_dataset_called_as_the_total_and_an_alpha_that_is_none_are_refused() -> None:
+    tree = half_easy()
+    with pytest.raises(InputError, match="a dataset is called 'all'"):
+        shown(None, tree=replace(tree, datasets=("all",) * len(tree)))
+    with pytest.raises(InputError, match="alpha must be a finite number"):
+        shown(None, alpha=float("nan"))
