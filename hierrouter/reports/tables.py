@@ -454,7 +454,7 @@ NOT_A_STAIR = (
 
 def ladder_table(report: Report) -> Table:
     """Q, C and R of each rung over all queries, and of the router."""
-    rungs, router = [rows[-1] for rows in _by_rung(report)], report.router
+    rungs, router = [row for row in report.ladder if row.dataset == ALL], report.router
     columns = (
         Column("Bound"),
         Column("Chosen on train"),
@@ -478,27 +478,6 @@ def ladder_table(report: Report) -> Table:
     )
 
 
-def ladder_by_dataset_table(report: Report) -> Table:
-    """Mean R of each rung by dataset."""
-    shown = report.shown_datasets
-    named = [(RUNGS, rows[0].rung, rows) for rows in _by_rung(report)]
-    learned = [rows for rows in report.by_policy if rows[0].kind == "router"]
-    named += [(LEARNED, rows[0].policy, rows) for rows in learned]
-    lines = tuple(
-        Line(group, (name, *(row.reward for row in rows[: len(shown)])))
-        for group, name, rows in named
-    )
-    columns = (Column("Bound"), *(Column(dataset, 4) for dataset in shown))
-    note = "The best single call and the best fixed route are the same ones for every dataset."
-    return Table("Bound ladder by dataset, R", columns, lines, note)
-
-
-def _by_rung(report: Report) -> list[Sequence[Row]]:
-    """The rows of each rung, one for each dataset of the report."""
-    width = len(report.datasets)
-    return [report.ladder[at : at + width] for at in range(0, len(report.ladder), width)]
-
-
 PAIRS_SHOWN = 12
 
 
@@ -507,8 +486,6 @@ def analysis_tables(report: Report) -> dict[str, Table]:
     if not report.ladder:
         return {}
     tables = {}
-    if len(report.shown_datasets) > 1:
-        tables["ladder by dataset"] = ladder_by_dataset_table(report)
     if report.regret:
         tables["regret"] = regret_table(report)
     tables["calls"] = calls_table(report)

@@ -156,7 +156,7 @@ def test_the_tables_show_what_the_values_say() -> None:
     regret = next(table for title, table in tables.items() if title.startswith("Regret"))
     assert regret.shown()[-1][1] == f"{report.regret[-1].whole:.4f}"
     few = report_tables(report)
-    assert few[-1].heading.startswith("Table 6. Bound ladder") and len(tables) == len(few) + 4
+    assert few[-1].heading.startswith("Table 6. Bound ladder") and len(tables) == len(few) + 3
 
 
 # --- a tree for paper: in the test fold a>b alone is right for the first query, b>a for the second
