@@ -37,7 +37,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "serve": (
         "hierrouter serve --port 8100 --log requests.jsonl",
-        "hierrouter serve --host 0.0.0.0 --api-key-env SERVE_KEY --name cheap=0.5",
+        "hierrouter serve --host 0.0.0.0 --api-key-env SERVE_KEY",
     ),
     "cache info": ("hierrouter cache info", "hierrouter cache info --incomplete --format json"),
     "cache verify": ("hierrouter cache verify --rescore",),

@@ -237,12 +237,6 @@ def serve(
     pool: options.AnyPool = None,
     allow_endpoint: options.AllowEndpoint = None,
     alpha: options.ShownAlpha = None,
-    name: Annotated[
-        list[str] | None,
-        options.value(
-            "--name", "NAME=ALPHA", "Also answer as hierrouter:NAME, at this alpha; repeatable."
-        ),
-    ] = None,
     host: Annotated[str, options.value("--host", "ADDRESS", "Where to listen.")] = HOST,
     port: Annotated[
         int, options.value("--port", "N", "0 takes a free one.", min=0, max=65_535)
@@ -269,7 +263,6 @@ def serve(
     alpha, as the model `hierrouter@0.02`. What is missing is an error at the start.
     """
     key = _key(api_key_env, host)
-    named = _named(name or [])
     _require_extra()
     with _bound(host, port) as listener:
         from hierrouter.pools.files import load_pool
@@ -281,7 +274,7 @@ def serve(
         run = checkpoint or live_run(alpha)
         given = load_pool(pool) if pool else None
         router = Router(run, given, load=False, allow_endpoints=allow_endpoint or ())
-        names = ModelNames.of(router.policy, alpha, named)  # refused before the models are loaded
+        names = ModelNames.of(router.policy, alpha)  # refused before the models are loaded
         router.load_models()
         rng_seed = seed if sample else None
         settings = Settings(names, str(run), key, rng_seed, reroute, max_requests)
@@ -299,19 +292,6 @@ def _key(variable: str | None, host: str) -> str | None:
     if not is_loopback(host):
         raise InputError(f"everybody could connect: --host {host}; give --api-key-env as well")
     return None
-
-
-def _named(given: Sequence[str]) -> dict[str, float]:
-    """Alphas by name."""
-    named = {}
-    for item in given:
-        name, equals, alpha = item.partition("=")
-        if not equals or not name.isidentifier():
-            raise InputError(f"not NAME=ALPHA: --name {item:.60}; e.g. --name cheap=0.5")
-        if name in named:
-            raise InputError(f"name given twice: --name {item:.60}; names must differ")
-        named[name] = options.parse_alpha(alpha, f"--name {name}")
-    return named
 
 
 def _require_extra() -> None:

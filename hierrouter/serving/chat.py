@@ -42,26 +42,20 @@ class ModelNames:
     any_alpha: bool
 
     @classmethod
-    def of(
-        cls,
-        policy: LivePolicy,
-        alpha: float | None = None,
-        named: Mapping[str, float] | None = None,
-    ) -> ModelNames:
+    def of(cls, policy: LivePolicy, alpha: float | None = None) -> ModelNames:
         """The names of a policy; one for every alpha has `cheap`, `balanced` and `best`, too.
 
         Raises InputError: an alpha that the policy does not answer.
 
-        `alpha`: of the plain name; None is the policy's own; `named`: alphas by name, without what
-        stands before the colon.
+        `alpha`: of the plain name; None is the policy's own.
         """
+        policy.at(alpha, None)
+        if not policy.any_alpha:
+            return cls({BASE: alpha}, any_alpha=False)
         grid = policy.alphas
-        own = {"best": grid[0], "balanced": grid[len(grid) // 2], "cheap": grid[-1]}
-        short = (own if policy.any_alpha else {}) | dict(named or {})
-        for value in (alpha, *short.values()):
-            policy.at(value, None)
+        short = {"best": grid[0], "balanced": grid[len(grid) // 2], "cheap": grid[-1]}
         alphas = {f"{BASE}:{name}": value for name, value in short.items()}
-        return cls({BASE: alpha, **alphas}, policy.any_alpha)
+        return cls({BASE: alpha, **alphas}, any_alpha=True)
 
     def alpha(self, name: str) -> float | None:
         """The alpha that a name asks for; None is the policy's own.

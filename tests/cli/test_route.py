@@ -120,9 +120,6 @@ def test_a_limit_on_cost(home: Place) -> None:
         (f"{ASK} --checkpoint {TRAIN} --alpha 0.7", "alpha 0.005 alone"),
         ("serve --host 0.0.0.0", "everybody could connect: --host 0.0.0.0; give --api-key-env"),
         ("serve --api-key-env HR_NO_SUCH", "HR_NO_SUCH is not set"),
-        ("serve --name fast", "not NAME=ALPHA: --name fast"),
-        ("serve --name fast=1 --name fast=2", "name given twice: --name fast=2"),
-        ("serve --name fast=-1", "not negative: --name fast -1"),
         (f"serve --port 0 --alpha 0.7 --checkpoint {TRAIN}", "alpha 0.005 alone"),
         ("serve --port 0 --checkpoint nowhere", "nowhere"),
     ],
@@ -151,11 +148,11 @@ def serving(place: Place, start: Start, *flags: str) -> Iterator[str]:
 
 
 def test_the_server_answers_as_route_does(home: Place, start: Start) -> None:
-    with serving(home, start, "--checkpoint", SWEEP, "--name", "fast=0.5") as url:
+    with serving(home, start, "--checkpoint", SWEEP) as url:
         names = [model["id"] for model in httpx2.get(f"{url}/v1/models").json()["data"]]
-        named = ("best", "balanced", "cheap", "fast")
+        named = ("best", "balanced", "cheap")
         assert names == ["hierrouter", *(f"hierrouter:{name}" for name in named)]
-        for name, alpha in (("hierrouter:fast", 0.5), ("hierrouter@0.07", 0.07)):
+        for name, alpha in (("hierrouter@0.5", 0.5), ("hierrouter@0.07", 0.07)):
             body = {"model": name, "messages": [{"role": "user", "content": QUESTION}]}
             found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
             assert found["model"] == name
