@@ -128,27 +128,10 @@ def _pool_columns(tree: RouteTree) -> outcome.Integers:
     return np.array(called, dtype=np.int64)
 
 
-MEANINGS = {
-    "random": "every route with the same probability",
-    "best single call": "one model of the pool asked directly, the same for every query; "
-    "the best one on the train fold",
-    "best fixed route": "the same models in the same order for every query; "
-    "the best ones on the train fold",
-    "best route per dataset": "the best fixed route of each dataset on the train fold: "
-    "a router that tells the datasets apart without an error, and no more",
-    "one-hop oracle": "the best direct call of each query among the pool's, knowing all answers: "
-    "no router that makes one direct call does better",
-    "tree oracle": "the best route of exactly L calls of each query, knowing all answers: "
-    "no router of L calls does better",
-    "anytime oracle": "the best route of up to L calls of each query, knowing all answers: "
-    "no router that may stop does better",
-}
-
-
 def ladder(
     chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
 ) -> dict[str, outcome.Outcome]:
-    """The bounds by their names in `MEANINGS`, in its order, from chance to the anytime oracle.
+    """The bounds by name, from chance to the anytime oracle; docs/metrics.md says what each is.
 
     An outcome's own name says which model or route was chosen.
 

@@ -199,7 +199,7 @@ class Report:
     def ladder(self) -> tuple[Row, ...]:
         """quality, cost, reward of rung after rung, each over `datasets`.
 
-        `rung` is a key of `bounds.MEANINGS`, `policy` the model or route that was chosen, where one
+        `rung` is a name of `bounds.ladder`, `policy` the model or route that was chosen, where one
         was; else the rung again. Empty where only outcomes are known, as are all rows below.
         """
         return pivot(self.estimates, "ladder", "rung", "policy", "dataset", "n")
