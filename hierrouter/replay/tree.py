@@ -84,6 +84,18 @@ def calls_of(
     return reader, spec, walk(reader, spec, [keys[name] for name in wanted])
 
 
+def first_sureness(tree: Tree) -> NDArray[np.float64]:
+    """float64[queries, M]: how sure each model was of its answer when it was called first.
+
+    The probability of the whole answer, NaN where it is not known; where that is so of all answers,
+    minus their length in tokens. Raises CacheError: as `load_texts`.
+    """
+    reader, _, forest = calls_of(tree.root, tree, tree.pool)
+    first = tree.routes.level(1)
+    sure: NDArray[np.float64] = np.exp(reader.signals(forest.tree.key[:, first]).total)
+    return -tree.tokens_out[:, first].astype(np.float64) if np.isnan(sure).all() else sure
+
+
 def _require_whole(found: Nodes | Forest, root: Path) -> None:
     if not found.complete.all():
         raise IncompleteTree(f"answers of the tree are not in the cache: {root}; open it again")

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from hierrouter.evaluation import bounds, metrics, outcome
 from hierrouter.evaluation.calls import repair_matrices
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
+from hierrouter.evaluation.looks import looks_per_dataset
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter
+from hierrouter.replay.tree import Tree, first_sureness
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, columns_of, each
 from hierrouter_cache.tree import RouteTree
 
@@ -24,7 +26,7 @@ def add_analysis(
     trained: TrainedRouter | None,
     endings: NDArray[np.float64] | None,
 ) -> None:
-    """The ladder, the router's regret and calls, and repairs.
+    """The ladder, what a look is worth, the router's regret and calls, and repairs.
 
     Raises InputError: a router made for another tree.
 
@@ -41,6 +43,8 @@ def add_analysis(
     may = trained.objective if trained else Objective(alpha)
     stop, returns = may.ends_early, may.allow_return
     _add_ladder(found, train, fold, alpha, stop)
+    if isinstance(tree, Tree) and len(train) and tree.hops > 1:
+        _add_looks(found, tree, split, alpha, stop)
     if endings is not None:
         lost = None
         if trained is not None and split != "train" and len(train):
@@ -61,6 +65,23 @@ def _add_ladder(
         chosen = one.name if one.kind in ("single", "route") else rung
         worth = {"quality": one.quality, "cost": one.cost, "reward": one.reward(alpha)}
         found.add("ladder", worth, found.columns, rung=rung, policy=chosen)
+
+
+def _add_looks(found: Estimates, tree: Tree, split: str, alpha: float, stop: bool) -> None:
+    """What a look at the first answer adds to the best route of each dataset, by dataset."""
+    sure = first_sureness(tree)
+    train, fold = ((tree.split(name), sure[tree.rows(name)]) for name in ("train", split))
+    looks = looks_per_dataset(train, fold, alpha, stop)
+    one, other = looks.looked, looks.blind
+    more = {
+        "quality": one.quality - other.quality,
+        "cost": alpha * (one.cost - other.cost),
+        "reward": one.reward(alpha) - other.reward(alpha),
+    }
+    for dataset in found.columns:
+        rule = looks.rules.get(dataset)
+        said = rule.name(tree.models, tree.routes) if rule else None
+        found.add("looks", more, [dataset], policy=said)
 
 
 PARTS = ("whole", "plan", "adaptivity")  # of a regret

@@ -205,6 +205,15 @@ class Report:
         return pivot(self.estimates, "ladder", "rung", "policy", "dataset", "n")
 
     @cached_property
+    def looks(self) -> tuple[Row, ...]:
+        """What the rule named by `policy` gets beyond the best route of each dataset.
+
+        quality, cost (times alpha) and reward, each over a dataset, at last over all; empty where
+        there is nothing to look at.
+        """
+        return pivot(self.estimates, "looks", "policy", "dataset", "n")
+
+    @cached_property
     def regret(self) -> tuple[Row, ...]:
         """The regret of the router, then of policies of the user's own, by dataset.
 
@@ -327,6 +336,7 @@ def _but(row: Row, name: str) -> dict[str, Any]:
 def _analysis(report: Report) -> dict[str, Any]:
     nested = {
         "ladder": ("rung policy dataset n", "quality cost reward"),
+        "looks": ("policy dataset n", "quality cost reward"),
         "calls": ("policy kind hop model", "calls"),
         "repair": ("hop before model right cost", "repair damage quality"),
     }

@@ -44,6 +44,8 @@ def named_tables(
     }
     if report.ladder:
         tables["ladder"] = ladder_table(report)
+    if report.looks:
+        tables["looks"] = looks_table(report)
     if report.price_lists:
         tables["prices"] = price_table(report, routes)
     if report.depths:
@@ -475,6 +477,33 @@ def ladder_table(report: Report) -> Table:
         columns=columns,
         rows=tuple(lines),
         note=NOT_A_STAIR,
+    )
+
+
+def looks_table(report: Report) -> Table:
+    """What a look at the first answer is worth and costs, by dataset."""
+    wanted = report.shown_datasets
+    columns = (
+        Column("Dataset"),
+        Column("Rule, from the train fold"),
+        Column("Q more", 4, signed=True),
+        Column("alpha C more", 4, signed=True),
+        Column("R more", 4, signed=True),
+        Column(report.bootstrap.interval_title, 4, signed=True),
+    )
+    rows = [row for row in report.looks if row.dataset in wanted]
+    lines = tuple(
+        Line("", (row.dataset, row.policy, *row.cells("quality cost reward [reward]")))
+        for row in rows
+    )
+    pays = [row.dataset for row in rows if row.dataset != ALL and (row.reward_low or 0) > 0]
+    found = f"It pays in {', '.join(pays)}" if pays else "It pays nowhere here"
+    return Table(
+        title="What a look at the first answer adds to the best route of each dataset",
+        columns=columns,
+        rows=lines,
+        note=f"{found}, with an interval above 0. A rule calls one model, and how sure that is of "
+        "its answer, or how long the answer is where no engine told, decides how to go on.",
     )
 
 
