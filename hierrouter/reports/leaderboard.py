@@ -25,6 +25,7 @@ from hierrouter.replay.tree import Tree
 from hierrouter.reports.values import Bootstrap, Estimate, Values, estimates
 from hierrouter.tables import Cell, Column, Line, Table, interval, json_text
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import RouteTree
 
 Opens = Callable[[str, bool], Tree]  # by view, and whether earlier answers may be given
 OnPlaced = Callable[[int, int, str], None]
@@ -140,11 +141,12 @@ class Leaderboard:
         return [place.name for place in self.places].index(name)
 
 
-def middle_alpha(tree: Tree) -> float:
+def middle_alpha(tree: RouteTree) -> float:
     """Where routing matters most: 1, 2 or 5 times a power of ten.
 
-    There the anytime oracle is furthest above the best fixed route on the train fold. Raises
-    InputError: cost never decides anything.
+    There the anytime oracle is furthest above the best fixed route on the train fold, among the
+    alphas at which that route still earns something: beyond, only cost is left and the distance
+    grows without end. Raises InputError: cost never decides anything.
     """
     train = tree.split("train")
     break_points = oracle_break_points(train, allow_stop=True)
@@ -152,10 +154,10 @@ def middle_alpha(tree: Tree) -> float:
         raise InputError("cost decides nothing in this tree: all alphas are the same; use compare")
     low, high = (int(np.floor(np.log10(one))) for one in (break_points[0], break_points[-1]))
     found = [first * 10.0**power for power in range(low, high + 1) for first in (1, 2, 5)]
+    fixed = [best_fixed_route(train, alpha, train, True).reward(alpha).mean() for alpha in found]
     gaps = [
-        oracle(train, alpha, True).reward(alpha).mean()
-        - best_fixed_route(train, alpha, train, True).reward(alpha).mean()
-        for alpha in found
+        oracle(train, alpha, True).reward(alpha).mean() - earned if earned > 0 else -np.inf
+        for alpha, earned in zip(found, fixed, strict=True)
     ]
     return float(f"{found[int(np.argmax(gaps))]:.1e}")
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.budget import oracle_break_points
 from hierrouter.evaluation.policies import own_policies
 from hierrouter.learning.baselines.registry import baselines
 from hierrouter.learning.config import Objective, training_config
@@ -22,6 +23,8 @@ from hierrouter.reports.leaderboard import (
     middle_alpha,
 )
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import Routes
+from tests.hierrouter.trees import random_tree
 
 SEEING = Learner("exact", "query+signals", allow_return=True)
 TRIED = (Learner("exact", "query", allow_return=False), SEEING)
@@ -101,3 +104,16 @@ def test_the_middle_alpha_is_where_routing_matters_most(testbed_cache: Path) -> 
         )
 
     assert gap(middle) > max(gap(middle / 10), gap(middle * 10))
+
+
+def test_an_alpha_at_which_nothing_is_earned_is_no_middle_one() -> None:
+    tree = random_tree(Routes(2, 2), 30, 1)
+    train_fold, middle = tree.split("train"), middle_alpha(tree)
+    highest = oracle_break_points(train_fold, allow_stop=True)[-1]
+
+    def worth(alpha: float) -> tuple[float, float]:
+        fixed = best_fixed_route(train_fold, alpha, train_fold, True).reward(alpha).mean()
+        return float(fixed), float(oracle(train_fold, alpha, True).reward(alpha).mean() - fixed)
+
+    assert worth(highest)[0] < 0 < worth(middle)[0]
+    assert worth(highest)[1] > worth(middle)[1]
