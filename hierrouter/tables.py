@@ -329,7 +329,7 @@ def as_rich(table: Table, width: int = 80) -> Group:
 
 
 def as_markdown(table: Table) -> str:
-    """A heading and a pipe table; a group's name is in italics on a line of its own."""
+    """A heading and a pipe table; a group's name, if any, is in italics on a line of its own."""
     shown, best, names = table.shown(), table.best(), [column.title for column in table.columns]
     lines = [
         f"### {markdown_text(table.heading)}",
@@ -338,7 +338,8 @@ def as_markdown(table: Table) -> str:
     ]
     lines.append(_pipes([":--", *("--:" for _ in names[1:])]))
     for group, members in table.groups():
-        lines.append(_pipes([f"*{markdown_text(group)}*", *("" for _ in names[1:])]))
+        if group:
+            lines.append(_pipes([f"*{markdown_text(group)}*", *("" for _ in names[1:])]))
         for at in members:
             cells = [markdown_text(cell) for cell in shown[at]]
             lines.append(
@@ -366,7 +367,8 @@ def as_latex(table: Table) -> str:
     lines.append(_ampersands([latex_text(column.title) for column in table.columns]))
     for group, members in table.groups():
         lines.append(r"\midrule")
-        lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{latex_text(group)}}}}} \\")
+        if group:
+            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{latex_text(group)}}}}} \\")
         for at in members:
             cells = [latex_text(cell) for cell in shown[at]]
             bold = [_bold(c, (at, n) in best, r"\textbf{", "}") for n, c in enumerate(cells)]
@@ -416,8 +418,9 @@ def _rich_block(table: Table) -> RichTable:
         block.add_column(Text(one_line(column.title)), justify="right", no_wrap=True)
     width = len(table.columns)
     for group, members in table.groups():
-        heading = Text(one_line(group), style="italic")
-        block.add_row(heading, *(Text() for _ in range(width - 1)))
+        if group:
+            heading = Text(one_line(group), style="italic")
+            block.add_row(heading, *(Text() for _ in range(width - 1)))
         for at in members:
             cells = [one_line(cell) for cell in shown[at]]
             styles = ["bold" if (at, number) in best else "" for number in range(width)]

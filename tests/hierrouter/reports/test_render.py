@@ -137,6 +137,15 @@ def printed(table: Table, width: int = 80, encoding: str = "utf-8") -> str:
     return sink.buffer.getvalue().decode(encoding)
 
 
+def test_a_group_without_a_name_has_no_heading() -> None:
+    table = Table("T", (Column("A"), Column("B")), (Line("", ("a", 1.0)), Line("", ("b", 2.0))))
+    assert len(as_markdown(table).strip().splitlines()) == 6  # title, blank, titles, rule, rows
+    assert r"\multicolumn" not in as_latex(table)
+    rule, *rows = printed(table).strip().splitlines()[-3:]
+    assert set(rule) == {"─"}
+    assert [row.split() for row in rows] == [["a", "1.000"], ["b", "2.000"]]
+
+
 def test_terminal_shows_groups_values_and_note() -> None:
     text = printed(quality_table(example(), routes=1))
     parts = ("Quality Q (token_f1)", "Reference models", "hierrouter", "0.700", "The best 1 of 2")
