@@ -9,9 +9,12 @@ from hierrouter_cli.report import say_what
 from hierrouter_cli.selecting import Selected
 from hierrouter_cli.train import watch
 
+# One call of the testbed costs about .6, so a second one must be worth a quarter of Q.
+ALPHA = 0.4
+
 
 def quickstart(
-    alpha: options.Alpha = options.DEFAULT_ALPHA,
+    alpha: options.Alpha = ALPHA,
     limit: options.LimitOfDraw = None,
     seed: options.Seed = options.DEFAULT_SEED,
     out: Annotated[
@@ -41,16 +44,13 @@ def quickstart(
     queries = noted_queries(["testbed"], limit, seed, DATA, console.say)
     make_calls(Planned(load_pool("testbed"), queries, folders.cache))
     tree = Selected(folders.cache).open()
-    learned_from = training_tree(tree)
+    learned_from, may = training_tree(tree), Objective(alpha, allow_stop=True)
     console.say("2/4 train: PPO on the replayed tree, no model is called any more")
     config = preset("default")
-    trained = train_run(
-        learned_from, Objective(alpha), config, seed, None, folders.train, watching, over=True
-    )
+    trained = train_run(learned_from, may, config, seed, None, folders.train, watching, over=True)
     console.say(f"trained: {trained.reached}")
     console.say("3/4 sweep-alpha: one network for every price of cost, by enumeration")
     grid = alpha_grid(learned_from, allow_stop=True)
-    may = Objective(alpha, allow_stop=True)
     swept = sweep_run(learned_from, grid, SWEEP, [seed], may, folders.sweep, watching, over=True)
     console.put(f"{swept.table}\n")
     console.say("4/4 report: exact values on the test fold, intervals by bootstrap over queries")
@@ -60,7 +60,7 @@ def quickstart(
     finished = FinishedReport.of(request)
     with drafted(folders.report) as draft:
         page = folders.report / finished.write(draft).name
-    console.put_tables([finished.table("quality"), finished.table("summary")])
+    console.put_tables([finished.table(name) for name in ("quality", "summary", "depths", "looks")])
     console.put(f"page: {page}\n")
     if out:
         where = f"--cache {folders.cache} --checkpoint {folders.train}"

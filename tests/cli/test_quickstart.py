@@ -21,7 +21,7 @@ def report(home: Place) -> dict[str, Any]:
 
 
 def test_the_report_keeps_its_contract(report: dict[str, Any]) -> None:
-    assert report["alpha"] == 0.005
+    assert report["alpha"] == 0.4
     assert report["cost_unit"] == "money per question"
     assert (report["scorer"], report["split"]) == ("token_f1", "test")
     shown = {"n": 10000, "level": 0.95, "cluster": "query", "seed": 0}
@@ -30,12 +30,24 @@ def test_the_report_keeps_its_contract(report: dict[str, Any]) -> None:
         assert row.keys() >= ROW
         assert row["kind"] in KINDS
         assert 0 <= row["quality"] <= 1
-        assert row["reward"] == pytest.approx(row["quality"] - 0.005 * row["cost"])
+        assert row["reward"] == pytest.approx(row["quality"] - 0.4 * row["cost"])
         assert row["reward_low"] <= row["reward"] <= row["reward_high"]
     names = {row["policy"] for row in report["rows"]}
     assert names >= {"calc", "text", "facts", "text>calc", "hierrouter", "oracle"}
     assert len({row["dataset"] for row in report["rows"]}) == 11
     assert {"cache", "checkpoint", "seed", "version"} <= report["provenance"].keys()
+
+
+def test_some_questions_end_after_the_first_answer_and_a_look_is_valued(
+    report: dict[str, Any],
+) -> None:
+    shares = {row["calls"]: row["share"] for row in report["depths"]}
+    assert 0.1 < shares[1] < 0.9
+    assert sum(shares.values()) == pytest.approx(1)
+    looked = {row["dataset"] for row in report["analysis"]["looks"]}
+    assert looked == {row["dataset"] for row in report["rows"]}
+    costs = {row["alpha"]: row["cost"] for row in report["frontier"] if row["kind"] == "router"}
+    assert costs[min(costs)] > 1.5 * costs[max(costs)]  # there is something to trade
 
 
 def test_gap_closed_is_what_the_contract_says_and_bounds_hold(report: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ MANY = 300
 def test_an_answer_and_its_way(home: Place) -> None:
     done = home.does(ASK)
     assert done.stdout == "19\n"
-    assert re.search(r"route: \w+>\w+ at alpha 0.005, \d+ \+ \d+ tokens, C ", done.stderr)
+    assert re.search(r"route: \w*>\w+ at alpha 0.4, \d+ \+ \d+ tokens, C ", done.stderr)
     found = home.tells(ASK)
     assert found["answer"] == "19"
     assert found["route"] in done.stderr
@@ -48,7 +48,10 @@ def test_an_answer_and_its_way(home: Place) -> None:
 
 def test_what_it_would_do_first(home: Place) -> None:
     chances = [line.split() for line in home.does(f"{ASK} --dry-run").stdout.splitlines()]
-    assert sorted(name for _, name in chances) == ["calc", "facts", "text"]
+    models = ("calc", "facts", "text")
+    assert sorted(name for _, name in chances) == sorted(
+        [*models, *(f"{name}>stop" for name in models)]
+    )
     assert sum(float(chance) for chance, _ in chances) == pytest.approx(1, abs=1e-3)
     assert home.tells(f"{ASK} --dry-run")["first"] == chances[0][1]
 
@@ -117,10 +120,10 @@ def test_a_limit_on_cost(home: Place) -> None:
         ("route --file x.jsonl --dry-run", "--dry-run is for one question"),
         ("route ''", "empty question"),
         (f"{ASK} --checkpoint nowhere", "nowhere"),
-        (f"{ASK} --checkpoint {TRAIN} --alpha 0.7", "alpha 0.005 alone"),
+        (f"{ASK} --checkpoint {TRAIN} --alpha 0.7", "alpha 0.4 alone"),
         ("serve --host 0.0.0.0", "everybody could connect: --host 0.0.0.0; give --api-key-env"),
         ("serve --api-key-env HR_NO_SUCH", "HR_NO_SUCH is not set"),
-        (f"serve --port 0 --alpha 0.7 --checkpoint {TRAIN}", "alpha 0.005 alone"),
+        (f"serve --port 0 --alpha 0.7 --checkpoint {TRAIN}", "alpha 0.4 alone"),
         ("serve --port 0 --checkpoint nowhere", "nowhere"),
     ],
 )
