@@ -1,15 +1,18 @@
 """What the graded pool is good for: what signals tell, what is open, what is closed.
 
-    python benchmarks/graded.py --cache caches/graded [--part auc,gap,few,return,views] [--seeds 5]
+    python benchmarks/graded.py --cache caches/graded [--parts auc,gap] [--seeds 5]
 
 `auc`: of `nano`'s first answers, family by family, how well their log-probability tells right from
 wrong on the test fold, and how well n-grams of the question do, learned on the train fold. `gap`:
-best fixed choice and oracle at a quarter of the middle alpha, there, and at four times it. `few`:
-routers from 150 train questions, `--seeds` draws of them. `return`: what giving an earlier answer
-adds. `views`: validation R of each view, for the choice of a default.
+best fixed choice and oracle at a quarter of the middle alpha, there, and at four times it. `board`:
+the leaderboard of `compare --all-alphas`, and which baselines are above the best learner there.
+`few`: everybody from 150 train questions, `--seeds` draws of them. `return`: what giving an earlier
+answer adds. `views`: validation R of each view, for the choice of a default.
 """
 
 import argparse
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +21,24 @@ from sklearn.metrics import roc_auc_score
 
 import hierrouter as hr
 from hierrouter.evaluation.bounds import best_direct_call, best_fixed_route, oracle
+from hierrouter.learning.baselines.contest import ANYTIME
+from hierrouter.learning.baselines.registry import baselines
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import train
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import training_tree
 from hierrouter.replay.states import VIEWS
-from hierrouter.reports.leaderboard import AROUND, middle_alpha
+from hierrouter.replay.tree import Tree
+from hierrouter.reports.leaderboard import (
+    AROUND,
+    BASELINES,
+    LEARNED,
+    leaderboard,
+    leaderboard_tables,
+    middle_alpha,
+)
 from hierrouter.reports.values import Bootstrap, estimates
+from hierrouter.tables import as_markdown
 from hierrouter_cache.tree import RouteTree
 
 FEW = 150
@@ -35,7 +49,7 @@ BETWEEN = (0.2, 0.95)  # shares right of the families that are looked at
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, default=Path("caches/graded"))
-    parser.add_argument("--parts", default="auc,gap,few,return,views")
+    parser.add_argument("--parts", default="auc,gap,board,few,return,views")
     parser.add_argument("--seeds", type=int, default=5)
     asked = parser.parse_args()
     tree = hr.open(asked.cache, state="query")
@@ -43,9 +57,8 @@ def main() -> None:
     alphas = [middle * part for part in AROUND]
     print(f"{tree!r}, middle alpha {middle:g}")
     for part in asked.parts.split(","):
-        {"auc": auc, "gap": gap, "few": few, "return": returns, "views": views}[part](
-            asked.cache, tree, alphas, asked.seeds
-        )
+        parts = {"auc": auc, "gap": gap, "board": board, "few": few, "return": returns}
+        {**parts, "views": views}[part](asked.cache, tree, alphas, asked.seeds)
 
 
 def auc(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
@@ -94,35 +107,70 @@ def gap(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
         )
 
 
+def board(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
+    """The leaderboard, and which baselines are above the best learner that sees answers."""
+
+    def opens(view: str, may: bool) -> Tree:
+        return hr.open(cache, state=view, allow_return=may)
+
+    def on_placed(done: int, total: int, name: str) -> None:
+        print(f"{done} of {total}: {name}", file=sys.stderr, flush=True)
+
+    found = leaderboard(opens, baselines(), ("A", "B"), seeds=seeds, on_placed=on_placed)
+    for table in leaderboard_tables(found):
+        print(as_markdown(table))
+    for at, alpha in enumerate(found.alphas):
+        learned = [n for n, one in enumerate(found.places) if one.group == LEARNED]
+        seeing = [n for n in learned if not found.places[n].is_blind]
+        best = max(seeing, key=lambda n: found.places[n].validation[at])
+        rivals = [n for n, one in enumerate(found.places) if one.group == BASELINES]
+        against = {found.places[n].name: found.difference(at, n, best) for n in rivals}
+        above = [name for name, one in against.items() if one.low is not None and one.low > 0]
+        nearest = max(against, key=lambda name: against[name].value or -np.inf)
+        close = against[nearest]
+        print(
+            f"alpha {alpha:g}: {found.places[best].name}; significantly above it: "
+            f"{', '.join(above) or 'no baseline'}; the nearest, {nearest}: "
+            f"{close.value:+.4f} [{close.low:+.4f}, {close.high:+.4f}]"
+        )
+
+
 def few(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
-    """The best question-only router against one that sees signals, from few questions."""
-    middle = alphas[1]
-    kinds = {
-        "question": (hr.open(cache, state="query"), False),
-        "signals": (hr.open(cache, state="query+signals", allow_return=True), True),
-    }
-    reward: dict[str, list[np.ndarray]] = {name: [] for name in kinds}
+    """The best that sees the question alone against the best that sees answers, from few."""
+    middle, whole = alphas[1], {}
+    found = []
     for seed in range(seeds):
-        for name, (whole, may) in kinds.items():
-            rng = np.random.default_rng(seed)
-            rows = [
-                rng.permutation(whole.rows(fold))[:count]
-                for fold, count in (("train", FEW), ("validation", FEW // 4))
-            ]
-            chosen = whole.select(np.sort(np.concatenate(rows)))
-            objective = Objective(middle, allow_stop=True, allow_return=may)
-            router = train(
-                training_tree(chosen), objective, training_config("default", "exact"), seed
-            )
-            reward[name].append(router.outcome(whole.split("test")).reward(middle))
-    mean = {name: np.mean(found, axis=0) for name, found in reward.items()}
-    left = oracle(tree.split("test"), middle, True).reward(middle) - mean["question"]
-    [more] = estimates((mean["signals"] - mean["question"])[None], Bootstrap(), 0)
-    print(
-        f"{FEW} train questions, alpha {middle:g}: question {mean['question'].mean():.4f}, signals "
-        f"{mean['signals'].mean():.4f}, more {more.value:.4f} [{more.low:.4f}, {more.high:.4f}], "
-        f"{more.value / left.mean():.3f} of what was open"
+
+        def opens(view: str, may: bool, seed: int = seed) -> Tree:
+            if (view, may) not in whole:
+                whole[view, may] = hr.open(cache, state=view, allow_return=may)
+            rows, rng = [whole[view, may].rows("test")], np.random.default_rng(seed)
+            for fold, count in (("train", FEW), ("validation", FEW // 4)):
+                rows.append(rng.permutation(whole[view, may].rows(fold))[:count])
+            return whole[view, may].select(np.sort(np.concatenate(rows)))
+
+        everybody = leaderboard(opens, baselines(), ("A", "B"), alphas=[middle], seeds=1)
+        found.append(everybody)
+    first = found[0]
+    reward = np.mean([one.reward for one in found], axis=0)
+    places = tuple(
+        replace(place, validation=(float(np.mean([one.places[at].validation for one in found])),))
+        for at, place in enumerate(first.places)
     )
+    mean = replace(first, reward=reward, places=places)
+    seeing, blind = mean.chosen(0, False), mean.chosen(0, True)
+    more = mean.difference(0, seeing, blind)
+    left = float(np.mean(reward[0, mean.find(ANYTIME)] - reward[0, blind]))
+    assert more.value is not None
+    print(f"{FEW} train questions, {seeds} draws of them, alpha {middle:g}:")
+    print(f"  sees the question: {places[blind].name} {reward[0, blind].mean():.4f}")
+    print(f"  sees answers: {places[seeing].name} {reward[0, seeing].mean():.4f}")
+    print(
+        f"  more: {more.value:.4f} [{more.low:.4f}, {more.high:.4f}], "
+        f"{more.value / left:.3f} of the {left:.4f} that was open"
+    )
+    for at in np.argsort(-reward[0].mean(axis=1)):
+        print(f"  {reward[0, at].mean():.4f} {places[at].name}")
 
 
 def returns(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
