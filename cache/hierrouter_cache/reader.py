@@ -180,6 +180,15 @@ class Signals:
     tokens: NDArray[np.float64]
     cut: NDArray[np.bool_]
 
+    @property
+    def chance(self) -> NDArray[np.float64]:
+        """float64: the probability of each whole answer, NaN where the engine told nothing.
+
+        Its logarithm is rounded to 0.001 before: an engine's last bits depend on the batch.
+        """
+        found: NDArray[np.float64] = np.exp(np.round(self.total, 3))
+        return found
+
 
 class CacheReader:
     """A DuckDB catalog in memory with two views a kind: `calls_rows` and so on hold every row

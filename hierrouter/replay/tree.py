@@ -91,8 +91,9 @@ def first_sureness(tree: Tree) -> NDArray[np.float64]:
     minus their length in tokens. Raises CacheError: as `load_texts`.
     """
     reader, _, forest = calls_of(tree.root, tree, tree.pool)
+    _require_whole(forest.tree, tree.root)
     first = tree.routes.level(1)
-    sure: NDArray[np.float64] = np.exp(reader.signals(forest.tree.key[:, first]).total)
+    sure = reader.signals(forest.tree.key[:, first]).chance
     return -tree.tokens_out[:, first].astype(np.float64) if np.isnan(sure).all() else sure
 
 

@@ -54,8 +54,7 @@ def load_answers(
     found = {}
     for name, (keys, tokens) in last.items():
         row, rows = np.split(rows, [keys.shape[1]], axis=1)
-        sure = np.exp(np.round(reader.signals(keys).total, 3))
-        found[name] = Answers(vectors, row, group[row], tokens, sure)
+        found[name] = Answers(vectors, row, group[row], tokens, reader.signals(keys).chance)
     return found
 
 
