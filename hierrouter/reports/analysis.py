@@ -1,6 +1,6 @@
 """What a report says beside its policies: bounds, regret, calls, and repairs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -42,9 +42,10 @@ def add_analysis(
     fold, train = tree.split(split), tree.split("train")
     may = trained.objective if trained else Objective(alpha)
     stop, returns = may.ends_early, may.allow_return
-    _add_ladder(found, train, fold, alpha, stop)
+    ladder = bounds.ladder(train, alpha, fold, stop)
+    _add_ladder(found, ladder, alpha)
     if isinstance(tree, Tree) and len(train) and tree.hops > 1:
-        _add_looks(found, tree, split, alpha, stop)
+        _add_looks(found, tree, split, alpha, stop, ladder["best route per dataset"])
     if endings is not None:
         lost = None
         if trained is not None and split != "train" and len(train):
@@ -56,30 +57,29 @@ def add_analysis(
     _add_repair(found, fold)
 
 
-def _add_ladder(
-    found: Estimates, train: RouteTree, fold: RouteTree, alpha: float, stop: bool
-) -> None:
+def _add_ladder(found: Estimates, ladder: Mapping[str, outcome.Outcome], alpha: float) -> None:
     """Q, C and R of rung after rung, each by dataset."""
-    for rung, one in bounds.ladder(train, alpha, fold, stop).items():
+    for rung, one in ladder.items():
         # Oracles, chance and classifiers choose none.
         chosen = one.name if one.kind in ("single", "route") else rung
         worth = {"quality": one.quality, "cost": one.cost, "reward": one.reward(alpha)}
         found.add("ladder", worth, found.columns, rung=rung, policy=chosen)
 
 
-def _add_looks(found: Estimates, tree: Tree, split: str, alpha: float, stop: bool) -> None:
-    """What a look at the first answer adds to the best route of each dataset, by dataset."""
+def _add_looks(
+    found: Estimates, tree: Tree, split: str, alpha: float, stop: bool, blind: outcome.Outcome
+) -> None:
+    """What a look at the first answer adds to `blind`, the best route of each dataset."""
     sure = first_sureness(tree)
     train, fold = ((tree.split(name), sure[tree.rows(name)]) for name in ("train", split))
-    looks = looks_per_dataset(train, fold, alpha, stop)
-    one, other = looks.looked, looks.blind
+    rules, looked = looks_per_dataset(train, fold, alpha, stop)
     more = {
-        "quality": one.quality - other.quality,
-        "cost": alpha * (one.cost - other.cost),
-        "reward": one.reward(alpha) - other.reward(alpha),
+        "quality": looked.quality - blind.quality,
+        "cost": alpha * (looked.cost - blind.cost),
+        "reward": looked.reward(alpha) - blind.reward(alpha),
     }
     for dataset in found.columns:
-        rule = looks.rules.get(dataset)
+        rule = rules.get(dataset)
         said = rule.name(tree.models, tree.routes) if rule else None
         found.add("looks", more, [dataset], policy=said)
 

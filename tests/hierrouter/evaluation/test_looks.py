@@ -52,11 +52,11 @@ def test_a_dataset_without_train_questions_follows_the_rule_of_all() -> None:
     tree = replace(random_tree(Routes(2, 2), 40, 1), datasets=("a",) * 20 + ("b",) * 20)
     sure = np.random.default_rng(0).random((40, 2))
     train, shown = ((tree.select(at), sure[at]) for at in (np.arange(20), np.arange(20, 40)))
-    found = looks.looks_per_dataset(train, shown, 0.1)
-    assert list(found.rules) == ["b"]
-    assert found.rules["b"] == looks.fit(*train, 0.1)
-    expected = tree.score[np.arange(20, 40), found.rules["b"].nodes(shown[1])]
-    assert np.array_equal(found.looked.quality, expected)
+    rules, looked = looks.looks_per_dataset(train, shown, 0.1)
+    assert list(rules) == ["b"]
+    assert rules["b"] == looks.fit(*train, 0.1)
+    expected = tree.score[np.arange(20, 40), rules["b"].nodes(shown[1])]
+    assert np.array_equal(looked.quality, expected)
 
 
 def test_a_report_says_what_a_look_is_worth_and_costs(testbed_cache: Path) -> None:
@@ -65,20 +65,20 @@ def test_a_report_says_what_a_look_is_worth_and_costs(testbed_cache: Path) -> No
     sure, fold = first_sureness(tree), tree.split("test")
     assert ((sure > 0) & (sure <= 1)).all()
     train = tree.split("train"), sure[tree.rows("train")]
-    found = looks.looks_per_dataset(train, (fold, sure[tree.rows("test")]), 1.0)
-    more = found.looked.reward(1.0) - found.blind.reward(1.0)
+    rules, looked = looks.looks_per_dataset(train, (fold, sure[tree.rows("test")]), 1.0)
+    more = looked.reward(1.0) - bounds.best_route_per_dataset(train[0], 1.0, fold).reward(1.0)
     [whole] = [row for row in report.looks if row.dataset == "all"]
     assert whole.reward == pytest.approx(more.mean())
     assert whole.reward == pytest.approx(whole.quality - whole.cost)
     assert [row.policy for row in report.looks][:-1] == [
-        rule.name(tree.models, tree.routes) for rule in found.rules.values()
+        rule.name(tree.models, tree.routes) for rule in rules.values()
     ]
     table = looks_table(report)
     assert table.note.startswith("It pays ")
     pays = table.note.partition(", with an interval")[0].removeprefix("It pays in ").split(", ")
     above = [row.dataset for row in report.looks[:-1] if row.reward_low > 0]
     assert pays == (above or ["It pays nowhere here"])
-    assert len(as_object(report)["analysis"]["looks"]) == len(found.rules) + 1
+    assert len(as_object(report)["analysis"]["looks"]) == len(rules) + 1
 
 
 def test_where_no_engine_told_the_length_of_an_answer_stands_for_it() -> None:
