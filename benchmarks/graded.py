@@ -11,6 +11,7 @@ answer adds. `views`: validation R of each view, for the choice of a default.
 """
 
 import argparse
+import functools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -56,9 +57,9 @@ def main() -> None:
     middle = middle_alpha(tree)
     alphas = [middle * part for part in AROUND]
     print(f"{tree!r}, middle alpha {middle:g}")
+    parts = {"auc": auc, "gap": gap, "board": board, "few": few, "return": returns, "views": views}
     for part in asked.parts.split(","):
-        parts = {"auc": auc, "gap": gap, "board": board, "few": few, "return": returns}
-        {**parts, "views": views}[part](asked.cache, tree, alphas, asked.seeds)
+        parts[part](asked.cache, tree, alphas, asked.seeds)
 
 
 def auc(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
@@ -110,6 +111,7 @@ def gap(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
 def board(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
     """The leaderboard, and which baselines are above the best learner that sees answers."""
 
+    @functools.cache
     def opens(view: str, may: bool) -> Tree:
         return hr.open(cache, state=view, allow_return=may)
 
@@ -137,20 +139,25 @@ def board(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None
 
 def few(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
     """The best that sees the question alone against the best that sees answers, from few."""
-    middle, whole = alphas[1], {}
-    found = []
-    for seed in range(seeds):
+    middle = alphas[1]
 
-        def opens(view: str, may: bool, seed: int = seed) -> Tree:
-            if (view, may) not in whole:
-                whole[view, may] = hr.open(cache, state=view, allow_return=may)
-            rows, rng = [whole[view, may].rows("test")], np.random.default_rng(seed)
-            for fold, count in (("train", FEW), ("validation", FEW // 4)):
-                rows.append(rng.permutation(whole[view, may].rows(fold))[:count])
-            return whole[view, may].select(np.sort(np.concatenate(rows)))
+    @functools.cache
+    def whole(view: str, may: bool) -> Tree:
+        return hr.open(cache, state=view, allow_return=may)
 
-        everybody = leaderboard(opens, baselines(), ("A", "B"), alphas=[middle], seeds=1)
-        found.append(everybody)
+    def drawn(seed: int, view: str, may: bool) -> Tree:
+        opened, rng = whole(view, may), np.random.default_rng(seed)
+        rows = [opened.rows("test")]
+        for fold, count in (("train", FEW), ("validation", FEW // 4)):
+            rows.append(rng.permutation(opened.rows(fold))[:count])
+        return opened.select(np.sort(np.concatenate(rows)))
+
+    found = [
+        leaderboard(
+            functools.partial(drawn, seed), baselines(), ("A", "B"), alphas=[middle], seeds=1
+        )
+        for seed in range(seeds)
+    ]
     first = found[0]
     reward = np.mean([one.reward for one in found], axis=0)
     places = tuple(
