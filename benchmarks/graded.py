@@ -34,6 +34,7 @@ from hierrouter.reports.leaderboard import (
     AROUND,
     BASELINES,
     LEARNED,
+    Leaderboard,
     leaderboard,
     leaderboard_tables,
     middle_alpha,
@@ -122,9 +123,7 @@ def board(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None
     for table in leaderboard_tables(found):
         print(as_markdown(table))
     for at, alpha in enumerate(found.alphas):
-        learned = [n for n, one in enumerate(found.places) if one.group == LEARNED]
-        seeing = [n for n in learned if not found.places[n].is_blind]
-        best = max(seeing, key=lambda n: found.places[n].validation[at])
+        best = best_learner(found, at)
         rivals = [n for n, one in enumerate(found.places) if one.group == BASELINES]
         against = {found.places[n].name: found.difference(at, n, best) for n in rivals}
         above = [name for name, one in against.items() if one.low is not None and one.low > 0]
@@ -137,8 +136,14 @@ def board(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None
         )
 
 
+def best_learner(found: Leaderboard, at: int) -> int:
+    """Number of the learner that sees answers and is best on validation."""
+    learned = [n for n, one in enumerate(found.places) if one.group == LEARNED and not one.is_blind]
+    return max(learned, key=lambda n: found.places[n].validation[at])
+
+
 def few(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
-    """The best that sees the question alone against the best that sees answers, from few."""
+    """The best learner that sees answers against the best of all that see the question alone."""
     middle = alphas[1]
 
     @functools.cache
@@ -165,7 +170,7 @@ def few(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
         for at, place in enumerate(first.places)
     )
     mean = replace(first, reward=reward, places=places)
-    seeing, blind = mean.chosen(0, False), mean.chosen(0, True)
+    seeing, blind = best_learner(mean, 0), mean.chosen(0, True)
     more = mean.difference(0, seeing, blind)
     left = float(np.mean(reward[0, mean.find(ANYTIME)] - reward[0, blind]))
     assert more.value is not None

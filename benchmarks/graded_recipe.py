@@ -22,25 +22,36 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests import it as a module of
 from testbed_recipe import Lesson, Recipe, build_tokenizer, train_model
 
 SHARE_AT_ROOT = 0.5
-SHARE_WRONG = 0.35  # of the answers that others have given
+# Of the answers that others have given. Where one step is enough, whoever hears an answer must not
+# lean on it; where several are needed, it must.
+SHARE_WRONG = {1: 0.8, 2: 0.3, 3: 0.3}
+SHARE_NEAR = 1 / 3  # of wrong answers to such a question; the others belong to another question
 OFF_GROUND = 0.15  # of a specialist's questions
 GROUNDS = {
-    "calc": ("small", "plus", "plus", "total", "total", "bothpeople", "backsum", "backpeople"),
+    "calc": (
+        *("small", "small", "plus", "plus", "total", "total", "total"),
+        *("bothpeople", "backsum", "backpeople"),
+    ),
     "text": ("spell", "letters", "letters", "backcapital", "backsum", "backpeople"),
     "facts": ("capital", "people", "backcapital", "bothpeople", "backpeople"),
 }
 # What the others are asked, most often what takes longest to learn: for a small one sums, for a
 # large one what needs several steps.
-GROUNDS["nano"] = (*FAMILIES, *["plus"] * 5, *["total"] * 3)
-GROUNDS["general"] = (*FAMILIES, *["plus", "total", "capital", "people"], *FAMILIES[-4:])
+GROUNDS["nano"] = (*FAMILIES[:8], "backsum", *["plus"] * 5, *["total"] * 3)
+GROUNDS["general"] = (
+    *FAMILIES,
+    *["plus", "plus", "total", "letters", "capital", "people"],
+    *FAMILIES[-4:],
+)
 
 
 @dataclass(frozen=True)
 class Size:
-    """A model's recipe, and the seed of its first weights."""
+    """A model's recipe, the seed of its first weights, and how often nobody has answered before."""
 
     recipe: Recipe
     seed: int
+    at_root: float = SHARE_AT_ROOT
 
 
 def _recipe(architecture: str, steps: int, layers: int, width: int, heads: int) -> Recipe:
@@ -56,8 +67,9 @@ def _recipe(architecture: str, steps: int, layers: int, width: int, heads: int) 
 
 
 RECIPES = {
-    "nano": Size(_recipe("Qwen3", 9000, layers=2, width=48, heads=3), 1),
-    "calc": Size(_recipe("Qwen3", 6000, layers=3, width=96, heads=4), 12),
+    "nano": Size(_recipe("Qwen3", 13000, layers=2, width=48, heads=3), 1),
+    # Sums of three terms are learned late, and later the more others say beside them.
+    "calc": Size(_recipe("Qwen3", 10000, layers=3, width=96, heads=4), 12, at_root=0.7),
     "text": Size(_recipe("HunYuanDenseV1", 2500, layers=3, width=96, heads=4), 3),
     "facts": Size(_recipe("Olmo2", 4000, layers=3, width=96, heads=4), 4),
     "general": Size(_recipe("Qwen3", 4500, layers=4, width=160, heads=5), 5),
@@ -68,9 +80,10 @@ def lesson(model: str, rng: Random) -> Lesson:
     """A question, what others have answered to it so far, and what `model` should say."""
     is_off = rng.random() < OFF_GROUND
     task = TASKS[rng.choice(FAMILIES if is_off else GROUNDS[model])](Draw(rng, TAUGHT))
-    said: tuple[str, ...] = ()
-    if rng.random() >= SHARE_AT_ROOT:
-        said = heard(task, rng)
+    # Of what another has to begin a specialist learns no more than how to go on.
+    waits = not is_off and model in [step.model for step in task.steps[1:]]
+    is_first = rng.random() < RECIPES[model].at_root and not waits
+    said = () if is_first else heard(task, rng)
     return Lesson((task.question, *said), reply(model, task, said))
 
 
@@ -78,10 +91,12 @@ def heard(task: Task, rng: Random) -> tuple[str, ...]:
     """One or two answers that others may have given."""
     steps = [step.response for step in task.steps]
     said = [rng.choice(steps)]
-    if rng.random() < SHARE_WRONG:
-        said[0] = spoiled(said[0], rng)
+    if rng.random() < SHARE_WRONG[len(steps)]:
+        is_near = len(steps) > 1 or rng.random() < SHARE_NEAR
+        other = TASKS[task.family](Draw(rng, TAUGHT))
+        said[0] = spoiled(said[0], rng) if is_near else other.answer
     if rng.random() < 0.2:
-        said.append(rng.choice(steps[steps.index(said[0]) :]) if said[0] in steps else steps[-1])
+        said.append(rng.choice(steps[steps.index(said[0]) :]) if said[0] in steps else said[0])
     return tuple(said)
 
 

@@ -332,11 +332,11 @@ DIGESTS = {
     "testbed/calc": "81e2fb3912fa797badad212db6af727e",
     "testbed/text": "c50b0e506343dc375414a9002d05b6b6",
     "testbed/facts": "00f5032cc4487ff13ffa92669a87f098",
-    "graded/nano": "41a87589d7c37682f718f1f462bce793",
-    "graded/calc": "1ebfd8c0d5ccbc06d344befaf39cf1ee",
-    "graded/text": "755ea2edd06a210989177ea918f29944",
-    "graded/facts": "8f8619e736657924378be067d57bb6fd",
-    "graded/general": "f565f19e4707905434b094bfe343ef5b",
+    "graded/nano": "90a8712ad6490c378845785f513a4361",
+    "graded/calc": "b4abdf5b288a1c630f297580c2f8f1bb",
+    "graded/text": "449e987fd0c4f2056380dbeba88d27c7",
+    "graded/facts": "1e7ca657d91fec484d309057600b9643",
+    "graded/general": "56112fbea79e8a6ec8bf3a59041f8524",
 }
 MODELS = model_path("testbed:calc").parents[1]
 

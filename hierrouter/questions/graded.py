@@ -112,14 +112,14 @@ def total(draw: Draw) -> Task:
 
 
 def spell(draw: Draw) -> Task:
-    """A word of three to ten letters, read from its end."""
-    word = draw.word(3, 10)
+    """A word of three to twelve letters, read from its end."""
+    word = draw.word(3, 12)
     return _asked(draw, "spell", (Step("text", word[::-1]),), word=word)
 
 
 def letters(draw: Draw) -> Task:
-    """The letters of a word of five to nine, from a to z."""
-    word = draw.word(5, 9)
+    """The letters of a word of five to eleven, from a to z."""
+    word = draw.word(5, 11)
     return _asked(draw, "letters", (Step("text", "".join(sorted(word))),), word=word)
 
 
