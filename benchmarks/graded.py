@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
@@ -34,7 +35,6 @@ from hierrouter.reports.leaderboard import (
     AROUND,
     BASELINES,
     LEARNED,
-    Leaderboard,
     leaderboard,
     leaderboard_tables,
     middle_alpha,
@@ -112,18 +112,15 @@ def gap(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
 def board(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
     """The leaderboard, and which baselines are above the best learner that sees answers."""
 
-    @functools.cache
-    def opens(view: str, may: bool) -> Tree:
-        return hr.open(cache, state=view, allow_return=may)
-
     def on_placed(done: int, total: int, name: str) -> None:
         print(f"{done} of {total}: {name}", file=sys.stderr, flush=True)
 
+    opens = functools.partial(opened, cache)
     found = leaderboard(opens, baselines(), ("A", "B"), seeds=seeds, on_placed=on_placed)
     for table in leaderboard_tables(found):
         print(as_markdown(table))
     for at, alpha in enumerate(found.alphas):
-        best = best_learner(found, at)
+        best = found.chosen(at, False, [LEARNED])
         rivals = [n for n, one in enumerate(found.places) if one.group == BASELINES]
         against = {found.places[n].name: found.difference(at, n, best) for n in rivals}
         above = [name for name, one in against.items() if one.low is not None and one.low > 0]
@@ -136,26 +133,16 @@ def board(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None
         )
 
 
-def best_learner(found: Leaderboard, at: int) -> int:
-    """Number of the learner that sees answers and is best on validation."""
-    learned = [n for n, one in enumerate(found.places) if one.group == LEARNED and not one.is_blind]
-    return max(learned, key=lambda n: found.places[n].validation[at])
-
-
 def few(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
     """The best learner that sees answers against the best of all that see the question alone."""
     middle = alphas[1]
 
-    @functools.cache
-    def whole(view: str, may: bool) -> Tree:
-        return hr.open(cache, state=view, allow_return=may)
-
     def drawn(seed: int, view: str, may: bool) -> Tree:
-        opened, rng = whole(view, may), np.random.default_rng(seed)
-        rows = [opened.rows("test")]
+        whole, rng = opened(cache, view, may), np.random.default_rng(seed)
+        rows = [whole.rows("test")]
         for fold, count in (("train", FEW), ("validation", FEW // 4)):
-            rows.append(rng.permutation(opened.rows(fold))[:count])
-        return opened.select(np.sort(np.concatenate(rows)))
+            rows.append(rng.permutation(whole.rows(fold))[:count])
+        return whole.select(np.sort(np.concatenate(rows)))
 
     found = [
         leaderboard(
@@ -170,7 +157,7 @@ def few(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
         for at, place in enumerate(first.places)
     )
     mean = replace(first, reward=reward, places=places)
-    seeing, blind = best_learner(mean, 0), mean.chosen(0, True)
+    seeing, blind = mean.chosen(0, False, [LEARNED]), mean.chosen(0, True)
     more = mean.difference(0, seeing, blind)
     left = float(np.mean(reward[0, mean.find(ANYTIME)] - reward[0, blind]))
     assert more.value is not None
@@ -188,34 +175,38 @@ def few(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
 def returns(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
     """What an earlier answer adds to a router that stops anyway."""
     for alpha in alphas:
-        mean = {}
-        for may in (False, True):
-            whole = hr.open(cache, state="query+signals", allow_return=may)
-            objective = Objective(alpha, allow_stop=True, allow_return=may)
-            config = training_config("default", "exact")
-            routers = [
-                train(training_tree(whole), objective, config, seed) for seed in range(seeds)
-            ]
-            test = whole.split("test")
-            mean[may] = np.mean([one.outcome(test).reward(alpha) for one in routers], axis=0)
-        [more] = estimates((mean[True] - mean[False])[None], Bootstrap(), 0)
+        without, with_it = (
+            learned_reward(opened(cache, "query+signals", may), alpha, may, seeds, "test")
+            for may in (False, True)
+        )
+        [more] = estimates((with_it - without)[None], Bootstrap(), 0)
         print(f"alpha {alpha:g}: return adds {more.value:.4f} [{more.low:.4f}, {more.high:.4f}]")
 
 
 def views(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
     for view in VIEWS:
         may = view.endswith(("signals", "agreement"))
-        whole = hr.open(cache, state=view, allow_return=may)
-        found = []
-        for alpha in alphas:
-            objective = Objective(alpha, allow_stop=True, allow_return=may)
-            config = training_config("default", "exact")
-            routers = [
-                train(training_tree(whole), objective, config, seed) for seed in range(seeds)
-            ]
-            tried = whole.split("validation")
-            found.append(np.mean([one.outcome(tried).reward(alpha).mean() for one in routers]))
+        whole = opened(cache, view, may)
+        found = (learned_reward(whole, alpha, may, seeds, "validation").mean() for alpha in alphas)
         print(f"validation R of {view:24}", *(f"{value:.4f}" for value in found))
+
+
+@functools.cache
+def opened(cache: Path, view: str, may: bool) -> Tree:
+    return hr.open(cache, state=view, allow_return=may)
+
+
+def learned_reward(
+    whole: Tree, alpha: float, may: bool, seeds: int, fold: str
+) -> NDArray[np.float64]:
+    """float64[queries]: R of `exact` on a fold, the mean over its seeds."""
+    objective = Objective(alpha, allow_stop=True, allow_return=may)
+    config, shown = training_config("default", "exact"), whole.split(fold)
+    learned = (train(training_tree(whole), objective, config, seed) for seed in range(seeds))
+    reward: NDArray[np.float64] = np.mean(
+        [one.outcome(shown).reward(alpha) for one in learned], axis=0
+    )
+    return reward
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -160,6 +160,7 @@ class StoredCall:
 
 LOGPROBS = ("logprob_sum", "logprob_min", "logprob_tokens")
 # As the call `c` has them, else as its model said when it read its answer again, `s`.
+DIGITS = 3  # of a log-probability, wherever a decision rests on it
 TOLD = ", ".join(f"coalesce(c.{name}, s.{name}) AS {name}" for name in LOGPROBS)
 
 
@@ -181,12 +182,15 @@ class Signals:
     cut: NDArray[np.bool_]
 
     @property
-    def chance(self) -> NDArray[np.float64]:
-        """float64: the probability of each whole answer, NaN where the engine told nothing.
+    def rounded(self) -> "Signals":
+        """With log-probabilities to 0.001: an engine's last bits depend on the batch."""
+        total, lowest = np.round(self.total, DIGITS), np.round(self.lowest, DIGITS)
+        return replace(self, total=total, lowest=lowest)
 
-        Its logarithm is rounded to 0.001 before: an engine's last bits depend on the batch.
-        """
-        found: NDArray[np.float64] = np.exp(np.round(self.total, 3))
+    @property
+    def chance(self) -> NDArray[np.float64]:
+        """float64: the probability of each whole answer, rounded; NaN where nothing was told."""
+        found: NDArray[np.float64] = np.exp(self.rounded.total)
         return found
 
 

@@ -10,6 +10,7 @@ from hierrouter_cache.tree import RouteTree, net_reward
 # The share of a smaller gap is the quotient of two noises.
 SMALLEST_GAP = 0.005
 ONE_HOP = "one-hop oracle"
+PER_DATASET = "best route per dataset"
 
 
 def cheapest_best(reward: outcome.Floats, cost: outcome.Floats) -> outcome.Integers:
@@ -62,7 +63,7 @@ def best_route_per_dataset(
         for name in set(chosen_on.datasets)
     }
     node = np.array([choice.get(name, overall) for name in tree.datasets], dtype=np.int64)
-    return outcome.at_nodes(tree, node, "best route per dataset", "baseline")
+    return outcome.at_nodes(tree, node, PER_DATASET, "baseline")
 
 
 def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Outcome:
@@ -150,7 +151,7 @@ def ladder(
         outcomes["best single call"] = best_direct_call(chosen_on, alpha, tree)
         outcomes["best fixed route"] = best_fixed_route(chosen_on, alpha, tree, allow_stop)
         informed = best_route_per_dataset(chosen_on, alpha, tree, allow_stop)
-        outcomes["best route per dataset"] = informed
+        outcomes[PER_DATASET] = informed
     outcomes["one-hop oracle"] = direct_oracle(tree, alpha)
     outcomes["tree oracle"] = oracle(tree, alpha)
     outcomes["anytime oracle"] = replace(oracle(tree, alpha, True), name="anytime oracle")

@@ -142,7 +142,7 @@ def state_numbers(kind: str, models: int, looks: Looks) -> NDArray[np.float32]:
 
     `kind`: `SIGNALS` or `AGREEMENT`; `models`: M; `looks`: of the states.
     """
-    signals, (rows, calls) = looks.signals, looks.model.shape
+    signals, (rows, calls) = looks.signals.rounded, looks.model.shape
     called = looks.model[:, :, None] == np.arange(models)
     was_made = looks.model >= 0
     width = models + 3 + (4 * models if kind == SIGNALS else 0)
@@ -151,7 +151,7 @@ def state_numbers(kind: str, models: int, looks: Looks) -> NDArray[np.float32]:
     for at, values in enumerate((np.log1p(looks.length), signals.cut, looks.same), models):
         found[:, :, at] = values * was_made
     if kind == SIGNALS:
-        total, lowest = np.round(signals.total, 3), np.round(signals.lowest, 3)
+        total, lowest = signals.total, signals.lowest
         tokens = np.where(signals.tokens >= 1, signals.tokens, np.nan)
         told = np.isfinite(total) & np.isfinite(lowest) & np.isfinite(tokens)
         known = called & told[:, :, None]

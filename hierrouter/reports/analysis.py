@@ -45,7 +45,7 @@ def add_analysis(
     ladder = bounds.ladder(train, alpha, fold, stop)
     _add_ladder(found, ladder, alpha)
     if isinstance(tree, Tree) and len(train) and tree.hops > 1:
-        _add_looks(found, tree, split, alpha, stop, ladder["best route per dataset"])
+        _add_looks(found, tree, split, alpha, stop, ladder[bounds.PER_DATASET])
     if endings is not None:
         lost = None
         if trained is not None and split != "train" and len(train):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -71,6 +71,7 @@ LEARNERS = (
 )
 AROUND = (0.25, 1.0, 4.0)  # alphas, in middle ones
 LEARNED, BASELINES, OWN, BOUNDS = "HierRouter", "Baselines", "Policies of your own", "Bounds"
+DEPLOYABLE = (LEARNED, BASELINES, OWN)
 BEST_FIXED = "best fixed route"
 
 
@@ -117,16 +118,17 @@ class Leaderboard:
     tree: str
     notes: tuple[str, ...] = ()
 
-    def chosen(self, at: int, is_blind: bool) -> int:
-        """The policy that is best on validation at an alpha, by its number; bounds are none.
+    def chosen(self, at: int, is_blind: bool, groups: Collection[str] = DEPLOYABLE) -> int:
+        """The policy that is best on validation at an alpha, by its number.
 
         `at`: number of the alpha; `is_blind`: of those that see the question alone, or of those
-        that see answers. Raises InputError: there is none.
+        that see answers; `groups`: where it may come from; bounds are no policies. Raises
+        InputError: there is none.
         """
         known = [
             place
             for place, one in enumerate(self.places)
-            if one.is_blind == is_blind and one.group != BOUNDS
+            if one.is_blind == is_blind and one.group in groups
         ]
         if not known:
             raise InputError("nobody to compare: give --baselines")
