@@ -114,7 +114,7 @@ class FeaturedRouter(nn.Module):
                 they are not looked up themselves.
         """
         routes = examples.fold.actions.routes
-        by_query = (len(states.stage) // routes.states, routes.states, -1)
+        by_query = (len(states.node) // routes.states, routes.states, -1)
         embedding, legal = states.embedding.reshape(by_query), states.legal.reshape(by_query)
         logits = [
             self.at_state(embedding[:, state], state, stage, examples, itself)

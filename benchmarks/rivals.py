@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from hierrouter.learning.config import PPOConfig
-from hierrouter.learning.network import Router, States, StateTable
+from hierrouter.learning.network import Router, RouterShape, States, StateTable
 from hierrouter.replay.env import ReplayEnv, Rollouts
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import Routes, RouteTree
 
 
 def flat_env(tree: RouteTree, alpha: float) -> gymnasium.Env[Any, Any]:
@@ -38,9 +38,9 @@ def flat_env(tree: RouteTree, alpha: float) -> gymnasium.Env[Any, Any]:
     return DtypeObservation(FlattenObservation(ReplayEnv(tree, alpha)), np.float32)
 
 
-def features(table: StateTable, hops: int) -> Tensor:
+def features(table: StateTable, routes: Routes) -> Tensor:
     """float32[states, dim + L + 2]: what `flat_env` shows at every state of the tree."""
-    stage = nn.functional.one_hot(table.stage, hops + 1)
+    stage = nn.functional.one_hot(torch.from_numpy(routes.depth())[table.node], routes.hops + 1)
     return torch.cat([table.cost[:, None], table.embedding(slice(None)), stage], dim=1)
 
 
@@ -96,11 +96,17 @@ class RouterCritic(nn.Module):
 
 
 def _states(obs: Any, router: Router) -> States:
-    """What `flat_env` shows, taken apart."""
+    """What `flat_env` shows, taken apart; of the nodes of a stage, the first."""
     rows, shape = torch.as_tensor(obs), router.shape
     stage = rows[:, 1 + shape.dim :].argmax(dim=1).clamp(max=shape.hops - 1)
     legal = torch.ones(len(rows), shape.actions, dtype=torch.bool)
-    return States(rows[:, 1 : 1 + shape.dim], stage, rows[:, 0], legal)
+    return States(rows[:, 1 : 1 + shape.dim], first_nodes(shape)[stage], rows[:, 0], legal)
+
+
+def first_nodes(shape: RouterShape) -> Tensor:
+    """int64[L]: the first node of each stage."""
+    routes = Routes(shape.models, shape.hops)
+    return torch.tensor([routes.level_start(stage) for stage in range(shape.hops)])
 
 
 class StockTianshou:
@@ -121,7 +127,7 @@ class StockTianshou:
         seed: int,
     ) -> None:
         self._config = config
-        self._hops = tree.hops
+        self._hops, self._routes = tree.hops, tree.routes
         self._actor, critic = heads
         self.algorithm = PPO(
             policy=DiscreteActorPolicy(
@@ -175,7 +181,7 @@ class StockTianshou:
 
     def logits(self, table: StateTable) -> Tensor:
         """float32[states, M]."""
-        logits: Tensor = self._actor(features(table, self._hops))[0]
+        logits: Tensor = self._actor(features(table, self._routes))[0]
         return logits
 
 
@@ -201,7 +207,7 @@ class Stable:
 
     def __init__(self, tree: RouteTree, alpha: float, config: PPOConfig, seed: int) -> None:
         self._config = config
-        self._hops = tree.hops
+        self._hops, self._routes = tree.hops, tree.routes
         steps = config.rollouts * tree.hops
         self.model = StablePPO(
             "MlpPolicy",
@@ -244,7 +250,7 @@ class Stable:
 
     def logits(self, table: StateTable) -> Tensor:
         """float32[states, M]."""
-        seen = features(table, self._hops)
+        seen = features(table, self._routes)
         chosen = self.model.policy.get_distribution(seen).distribution
         assert isinstance(chosen, Categorical)
         return chosen.logits

@@ -24,6 +24,7 @@ import torch
 from gymnasium.spaces import Discrete
 from measuring import interleaved, versions
 from paper_size import ALPHA, DIM, ENVS, PaperSize
+from rivals import first_nodes
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
@@ -52,10 +53,10 @@ class DictActor(nn.Module):
         self.router = router
 
     def forward(self, obs: Any, state: Any = None, info: Any = None) -> tuple[torch.Tensor, Any]:
-        stage = torch.from_numpy(obs.stage)
-        legal = torch.ones(len(stage), self.router.shape.actions, dtype=torch.bool)
+        node = first_nodes(self.router.shape)[torch.from_numpy(obs.stage)]
+        legal = torch.ones(len(node), self.router.shape.actions, dtype=torch.bool)
         cost = torch.from_numpy(obs.cost)[:, 0]
-        return self.router(States(torch.from_numpy(obs.embedding), stage, cost, legal))[0], state
+        return self.router(States(torch.from_numpy(obs.embedding), node, cost, legal))[0], state
 
 
 def stock(tree: RouteTree, router: Router, envs: int, episodes: int) -> tuple[Way, Any]:

@@ -32,6 +32,7 @@ PAPER_PPO: dict[str, Any] = {
     "evaluate_every": 3,
     "checkpoint_every": 5,
     "hidden": 256,
+    "knows_route": False,
     "scale_embedding": False,
     "scale_cost": False,
     "plain_start": True,

@@ -68,8 +68,42 @@ def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
     `allow_stop`: whether the oracle may take routes of fewer than L calls. Returns
     float64[changes], one entry for each change of each query.
     """
+    return _slopes(tree.cost, tree.score, Actions(tree.routes, allow_stop).endings)
+
+
+GROUP_POINTS = 64  # alphas of each size of group
+
+
+def policy_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
+    """The alphas at which a policy that does not know the answers may change, ascending.
+
+    Where an oracle sees that a dear call is right, a policy sees that it is right more often, which
+    is worth less: it stops paying at alphas far below those of the oracle. So these are the alphas
+    at which the best route changes for groups of 1, 2, 4, 8, ... neighbouring queries, each group
+    taken as one by its means: as many of each size, from the least to the greatest.
+
+    `allow_stop`: whether routes of fewer than L calls count. Returns float64[n]; empty where cost
+    decides nothing.
+    """
     endings = Actions(tree.routes, allow_stop).endings
-    return Hulls.of(tree.cost[:, endings], tree.score[:, endings]).slope[::-1]
+    spread = np.linspace(0, 1, GROUP_POINTS)
+    found, size = [np.empty(0)], 1
+    while size <= len(tree):
+        starts = np.arange(0, len(tree) - size + 1, size)
+        cost, quality = (
+            np.add.reduceat(values[: len(starts) * size], starts) / size
+            for values in (tree.cost, tree.score)
+        )
+        slopes = _slopes(cost, quality, endings)
+        if len(slopes):
+            found.append(np.quantile(slopes, spread))
+        size *= 2
+    return np.sort(np.concatenate(found))
+
+
+def _slopes(cost: Floats, quality: Floats, endings: slice) -> Floats:
+    """The slopes of all hulls, ascending: float64[changes]."""
+    return Hulls.of(cost[:, endings], quality[:, endings]).slope[::-1]
 
 
 def _climb(cost: Floats, quality: Floats, start: Integers) -> tuple[Integers, Integers, Integers]:

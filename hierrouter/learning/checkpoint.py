@@ -26,8 +26,8 @@ from hierrouter_cache.errors import InputError, open_plain
 from hierrouter_cache.writer import write_atomically
 
 UNFINISHED = "training.safetensors"
-FORMAT = 3
-SNAPSHOT_FORMAT = 3
+FORMAT = 4
+SNAPSHOT_FORMAT = 4
 HEADER = "hierrouter"  # in a safetensors file: checksum and description; two keys have no order
 MAX_NUMBERS = 1 << 25  # the paper's network has 2 million, a resumed training ten times that
 HEX = 64  # characters of a checksum
@@ -216,7 +216,7 @@ def _check_fit(
         len(origin.rate) == len(origin.models),
         all(0 <= rate < np.inf for pair in origin.rate for rate in pair),
         0 < shape.cost_scale < np.inf and 0 < shape.embedding_scale < np.inf,
-        shape.hops == actions.steps,
+        (shape.models, shape.hops) == (len(origin.models), actions.steps),
         shape.dim >= 0 and shape.hidden > 0 and shape.stage_dim >= 0,
         shape.actions == actions.count,
         (ceilings is None) == (objective.max_cost is None),

@@ -69,6 +69,8 @@ class TrainConfig:
         checkpoint_every: epochs between two points from which the training can be resumed.
         hidden: width of both layers of the router.
         stage_dim: length of the learned stage embedding.
+        knows_route: learn an embedding of each node, so that the router knows whom it has called,
+            and not only how often; the paper's l_t is the stage alone.
         scale_embedding: multiply embeddings, which have length 1, by sqrt(dim), so that their
             components weigh as much as those of the other inputs.
         scale_cost: divide the cost so far by its root mean square over the states, for routers see
@@ -97,6 +99,7 @@ class TrainConfig:
     checkpoint_every: int = 5
     hidden: int = 128
     stage_dim: int = 16
+    knows_route: bool = True
     scale_embedding: bool = True
     scale_cost: bool = True
     plain_start: bool = False
@@ -159,7 +162,8 @@ class ExactConfig(TrainConfig):
 
     algo: ClassVar[str] = "exact"
 
-    epochs: int = 16
+    epochs: int = 32
+    embedding_noise: float = 1.5
     queries: int = 32
     steps: int = 50
     temperature: float = 0.1

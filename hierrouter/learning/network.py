@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hierrouter.evaluation.budget import Ceilings, affordable
 from hierrouter.evaluation.outcome import Actions, pairs
 from hierrouter.learning.config import Objective, TrainConfig
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import Routes, RouteTree
 
 
 class States(NamedTuple):
@@ -22,13 +22,13 @@ class States(NamedTuple):
 
     Attributes:
         embedding: float32[n, dim], the frozen encoder's vectors of what is seen of c_t.
-        stage: int64[n], l_t.
+        node: int64[n], number of the node: who was called, in order; its depth is l_t.
         cost: float32[n], C_t in money.
         legal: bool[n, A], what may be chosen; see `Actions.legal`.
     """
 
     embedding: Tensor
-    stage: Tensor
+    node: Tensor
     cost: Tensor
     legal: Tensor
 
@@ -40,7 +40,7 @@ class StateTable:
     Attributes:
         vectors: for each part of the view float32[rows, width], those of the tree.
         row: for each part int64[queries * states], row of its vectors.
-        stage: int64[queries * states].
+        node: int64[queries * states].
         cost: float32[queries * states].
         legal: bool[queries * states, A].
         per_query: S, the states of a query.
@@ -49,14 +49,14 @@ class StateTable:
 
     vectors: tuple[Tensor, ...]
     row: tuple[Tensor, ...]
-    stage: Tensor
+    node: Tensor
     cost: Tensor
     legal: Tensor
     per_query: int
     numbers: int = 0
 
     def __len__(self) -> int:
-        return len(self.stage)
+        return len(self.node)
 
     def embedding(self, state: Tensor | slice) -> Tensor:
         """float32[n, dim]: the vectors of all parts, side by side."""
@@ -64,11 +64,11 @@ class StateTable:
         seen = [vectors[row[state]] for vectors, row in parts]
         if len(seen) == 1:
             return seen[0]
-        return torch.cat([torch.empty(len(self.stage[state]), 0), *seen], dim=1)
+        return torch.cat([torch.empty(len(self.node[state]), 0), *seen], dim=1)
 
     def rows(self, state: Tensor | slice) -> States:
         """Some states by number."""
-        return States(self.embedding(state), self.stage[state], self.cost[state], self.legal[state])
+        return States(self.embedding(state), self.node[state], self.cost[state], self.legal[state])
 
     def trees(self, query: Tensor) -> States:
         """All states of some queries, int64[n], those of one query after those of another."""
@@ -101,7 +101,7 @@ def state_table(
     return StateTable(
         vectors=tuple(torch.from_numpy(part.vectors) for part in parts),
         row=tuple(torch.from_numpy(part.row[:, :states].ravel()) for part in parts),
-        stage=torch.from_numpy(np.tile(tree.routes.depth()[:states], queries)),
+        node=torch.arange(states).repeat(queries),
         cost=torch.from_numpy(tree.cost[:, :states].astype(np.float32).ravel()),
         legal=torch.from_numpy(np.array(legal).reshape(-1, actions.count)),
         per_query=states,
@@ -111,18 +111,18 @@ def state_table(
 
 def live_states(
     embedding: NDArray[np.float32],
-    stage: Sequence[int],
+    node: Sequence[int],
     cost: Sequence[float],
     legal: NDArray[np.bool_],
 ) -> States:
     """Some states that are being decided on now, a row each.
 
-    `embedding`: float32[n, dim], the encoder's vectors of the view; `stage`: n numbers of calls
-    made so far; `cost`: n costs so far, in money; `legal`: bool[n, A].
+    `embedding`: float32[n, dim], the encoder's vectors of the view; `node`: n numbers of
+    nodes; `cost`: n costs so far, in money; `legal`: bool[n, A].
     """
     return States(
         embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32)),
-        stage=torch.tensor(stage),
+        node=torch.tensor(node),
         cost=torch.tensor(cost, dtype=torch.float32),
         legal=torch.from_numpy(legal),
     )
@@ -169,7 +169,7 @@ class NoisyTable:
         if len(self._seen) > 1:
             self._seen = [torch.cat(self._seen)]
         embedding = self._seen[0][self._place[state]]
-        return States(embedding, table.stage[state], table.cost[state], table.legal[state])
+        return States(embedding, table.node[state], table.cost[state], table.legal[state])
 
 
 def noisy(embedding: Tensor, length: float, rng: np.random.Generator, numbers: int = 0) -> Tensor:
@@ -198,10 +198,12 @@ class RouterShape:
 
     Attributes:
         actions: A, see `Actions`.
+        models: M.
         hops: stages at which a decision may be due: L; one more where answers may be returned.
         dim: length of an embedding; 0 where no text is seen.
         hidden: width of both layers.
         stage_dim: length of the learned stage embedding.
+        knows_route: whether that is one of the node, see `TrainConfig`.
         embedding_scale: factor on embeddings.
         cost_scale: costs are divided by it.
         plain_start: how a new router starts, see `TrainConfig`.
@@ -209,20 +211,27 @@ class RouterShape:
     """
 
     actions: int
+    models: int
     hops: int
     dim: int
     hidden: int
     stage_dim: int
+    knows_route: bool
     embedding_scale: float
     cost_scale: float
     plain_start: bool
     numbers: int = 0
 
     @property
+    def places(self) -> int:
+        """How many stages, or nodes, have an embedding of their own."""
+        return Routes(self.models, self.hops).states if self.knows_route else self.hops
+
+    @property
     def weights(self) -> int:
         """How many numbers a router learns, biases aside."""
         width = self.dim + self.stage_dim + 1 + self.hidden + self.actions + 1
-        return self.hops * self.stage_dim + self.hidden * width
+        return self.places * self.stage_dim + self.hidden * width
 
 
 def shape_for(tree: RouteTree, actions: Actions, config: TrainConfig) -> RouterShape:
@@ -230,10 +239,12 @@ def shape_for(tree: RouteTree, actions: Actions, config: TrainConfig) -> RouterS
     texts = tree.dim - tree.numbers
     return RouterShape(
         actions=actions.count,
+        models=tree.routes.models,
         hops=actions.steps,
         dim=tree.dim,
         hidden=config.hidden,
         stage_dim=config.stage_dim,
+        knows_route=config.knows_route,
         embedding_scale=math.sqrt(max(1, texts)) if config.scale_embedding else 1.0,
         cost_scale=cost_scale(tree, actions.states) if config.scale_cost else 1.0,
         plain_start=config.plain_start,
@@ -249,6 +260,8 @@ NUMBERS_GAIN = 4.0  # how much louder than one component of a text a number is
 class Router(nn.Module):
     """Embedding, learned stage embedding and cost, concatenated; two layers, two heads.
 
+    Where the router knows the route, each node has an embedding of its own instead of each stage.
+
     The first layer is written as the sum of one map of the embedding and one of the rest. It is
     the same function as one map of the concatenation, but no gradient is computed towards the
     frozen embedding. With a plain start it also starts as one map would, and the heads as torch
@@ -256,13 +269,17 @@ class Router(nn.Module):
     for many epochs.
     """
 
+    depth: Tensor
     centre: Tensor
     spread: Tensor
 
     def __init__(self, shape: RouterShape) -> None:
         super().__init__()
         self.shape = shape
-        self.stage = nn.Embedding(shape.hops, shape.stage_dim)
+        self.stage = nn.Embedding(shape.places, shape.stage_dim)
+        if not shape.knows_route:
+            depth = torch.from_numpy(Routes(shape.models, shape.hops).depth())
+            self.register_buffer("depth", depth, persistent=False)
         # torch warns where there is nothing to initialise.
         make = nn.Linear if shape.dim else _empty
         self.context = make(shape.dim, shape.hidden, bias=False)
@@ -309,7 +326,8 @@ class Router(nn.Module):
     def first(self, states: States) -> Tensor:
         """float32[n, hidden]: the first layer, before its nonlinearity."""
         cost = states.cost[:, None] / self.shape.cost_scale
-        progress = torch.cat([self.stage(states.stage), cost], dim=1)
+        place = states.node if self.shape.knows_route else self.depth[states.node]
+        progress = torch.cat([self.stage(place), cost], dim=1)
         if self.shape.numbers:
             context = self.context(self._read(states.embedding))
         else:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hierrouter.evaluation.budget import oracle_break_points, within
+from hierrouter.evaluation.budget import policy_break_points, within
 from hierrouter.evaluation.outcome import worth
 from hierrouter.learning import loop
 from hierrouter.learning.config import MAX_ALPHA, ExactConfig, Objective
@@ -142,7 +142,7 @@ class AlphaLearner(Enumeration):
     Args:
         router: trained in place.
         fold: what it learns from.
-        break_points: float64[n], ascending, see `oracle_break_points`.
+        break_points: float64[n], ascending, see `policy_break_points`.
         config: the numbers.
         rng: source of the order of the queries, the alphas and the noise.
     """
@@ -243,7 +243,7 @@ def train_sweep(
         raise InputError("max_cost cannot be kept at every alpha; train a router for one alpha")
     folds = loop.fold_pair(loop.training_folds(tree), objective)
     fold = folds[0]
-    break_points = oracle_break_points(fold.tree, objective.ends_early)
+    break_points = policy_break_points(fold.tree, objective.ends_early)
     deviation = StandardReward(fold).deviation(np.array(alphas))
 
     def value(network: AlphaRouter, valued: TrainingFold) -> float:
@@ -349,7 +349,7 @@ def alpha_grid(tree: RouteTree, count: int = POINTS, allow_stop: bool = False) -
     train = tree.split("train")
     if not len(train):
         raise InputError("no query to choose alphas on: the train fold is empty; add queries")
-    break_points = oracle_break_points(train, allow_stop)
+    break_points = policy_break_points(train, allow_stop)
     spread = (np.arange(count - 2) + 0.5) / max(count - 2, 1)
     quantiles = np.quantile(break_points, spread) if len(break_points) else np.empty(0)
     between: list[float] = np.minimum(quantiles, MAX_ALPHA).tolist()
@@ -376,7 +376,7 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
         budget: greatest mean of C over the queries, in money.
     """
     learn_from, choose_on = loop.training_folds(tree)
-    break_points = oracle_break_points(learn_from, sweep.objective.ends_early)
+    break_points = policy_break_points(learn_from, sweep.objective.ends_early)
     knots = np.concatenate([[0.0], break_points, BEYOND * break_points[-1:]])
     candidates = np.quantile(knots, np.linspace(0, 1, CANDIDATES))
     alphas = np.unique(np.minimum(candidates, MAX_ALPHA))

@@ -245,7 +245,8 @@ class TrainedRouter:
         """
         known = zip(paths, costs, prompts, strict=True)
         legal = np.stack([self._legal(*one) for one in known])
-        states = network.live_states(embedding, [len(path) for path in paths], costs, legal)
+        nodes = [int(self.actions.routes.node(path)) for path in paths]
+        states = network.live_states(embedding, nodes, costs, legal)
         logits, _ = self.router(states)
         chances: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()
         return chances

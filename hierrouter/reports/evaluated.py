@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation import bounds
-from hierrouter.evaluation.budget import optimum_at_mean_cost, oracle_break_points
+from hierrouter.evaluation.budget import optimum_at_mean_cost, policy_break_points
 from hierrouter.evaluation.outcome import ROUTER, Outcome, fixed_routes, from_endings, single_calls
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
 from hierrouter.learning.config import Objective
@@ -250,8 +250,8 @@ def _handing_over(
 
 
 def _deciding(fold: RouteTree, allow_stop: bool) -> tuple[float, float] | None:
-    """The least and the greatest exact break-point of the tree oracle."""
-    points = oracle_break_points(fold, allow_stop)
+    """The least and the greatest break-point."""
+    points = policy_break_points(fold, allow_stop)
     return (float(points[0]), float(points[-1])) if len(points) else None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.budget import oracle_break_points
+from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Floats, Integers, single_calls
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings
 from hierrouter.learning.config import MAX_ALPHA
@@ -77,7 +77,7 @@ def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[
     """Spread evenly over the logarithm of the range; none where no route ever changes."""
     stop = trained is not None and trained.objective.ends_early
     train = tree.split("train")
-    changes = oracle_break_points(train if len(train) else tree.split(split), stop)
+    changes = policy_break_points(train if len(train) else tree.split(split), stop)
     if not len(changes):
         return set()
     low, high = np.quantile(changes, (TAILS, 1 - TAILS))

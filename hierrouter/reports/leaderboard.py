@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
-from hierrouter.evaluation.budget import oracle_break_points
+from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Outcome, from_endings, mean_outcome
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
 from hierrouter.learning.baselines.answers import answers_for
@@ -152,7 +152,7 @@ def middle_alpha(tree: RouteTree) -> float:
     grows without end. Raises InputError: cost never decides anything.
     """
     train = tree.split("train")
-    break_points = oracle_break_points(train, allow_stop=True)
+    break_points = policy_break_points(train, allow_stop=True)
     if not len(break_points):
         raise InputError("cost decides nothing in this tree: all alphas are the same; use compare")
     low, high = (int(np.floor(np.log10(one))) for one in (break_points[0], break_points[-1]))

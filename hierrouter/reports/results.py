@@ -100,8 +100,8 @@ class Report:
             there is but one.
         power: what differences these queries can show; None where there is nothing to compare.
         cost_unit: what C is counted in.
-        deciding_alphas: the least and the greatest alpha at which cost decides which route is best
-            for some query; None where it never does.
+        deciding_alphas: the least and the greatest alpha at which cost decides which route is best,
+            of a query or of a group of them, see `policy_break_points`; None where it never does.
         savings: against the best and the dearest single model; empty without a router.
         notes: sentences that a reader must not miss.
         deferral: the router with a stronger model behind it, where one was named.

@@ -311,8 +311,8 @@ def deciding_sentence(report: Report) -> str:
         return ""
     low, high = (f"{alpha:.3g}" for alpha in report.deciding_alphas)
     return (
-        f"Cost decides which route is best only at alphas from {low} to {high}: below, quality "
-        "alone does, above, the cheapest route is the best of every query."
+        f"Cost decides which route is best, of one query or of many taken together, at alphas from "
+        f"{low} to {high}: below, quality alone does, above, the cheapest is the best of every one."
     )
 
 

@@ -62,6 +62,31 @@ def test_the_oracle_changes_at_the_slopes_of_the_hulls(tree: RouteTree, stop: bo
         np.testing.assert_array_equal(budgets.oracle_break_points(tree), turns)
 
 
+def test_a_policy_changes_where_groups_of_queries_do() -> None:
+    """A dear call is right once in eight: an oracle pays eight times as much as one who hopes."""
+    score = np.column_stack([np.zeros(8), np.zeros(8), np.arange(8) == 0]).astype(np.float64)
+    ones, rate = np.ones((8, 3), dtype=np.int64), np.array([[0.5, 0.5], [1.0, 1.0]])
+    tree = replace(
+        random_tree(Routes(2, 1), 8, 0), score=score, tokens_in=ones, tokens_out=ones, rate=rate
+    )
+    assert budgets.oracle_break_points(tree).tolist() == [1.0]
+    found = budgets.policy_break_points(tree)
+    assert sorted(set(found)) == [1 / 8, 1 / 4, 1 / 2, 1.0]
+    assert len(found) == 4 * budgets.GROUP_POINTS
+    free = replace(tree, rate=np.zeros_like(rate))
+    assert not len(budgets.policy_break_points(free))
+
+
+@given(trees, st.booleans())
+def test_break_points_lie_between_those_of_the_oracle_and_nothing(
+    tree: RouteTree, stop: bool
+) -> None:
+    turns, found = budgets.oracle_break_points(tree, stop), budgets.policy_break_points(tree, stop)
+    assert (np.diff(found) >= 0).all() and (found > 0).all()
+    assert bool(len(found)) >= bool(len(turns))
+    assert len(turns) == 0 or found[-1] >= turns[-1]
+
+
 ROUNDING = 1e-9
 shares = st.floats(0, 1.2)
 

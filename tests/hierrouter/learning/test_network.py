@@ -24,9 +24,9 @@ def test_a_table_holds_the_states_in_the_order_of_their_numbers() -> None:
     tree = random_tree(Routes(3, 2), 5, seed=0)
     table = state_table(tree, OBJECTIVE)
     query, node = 3, 2
-    embedding, stage, cost, legal = table.rows(torch.tensor([query * tree.routes.states + node]))
+    embedding, seen, cost, legal = table.rows(torch.tensor([query * tree.routes.states + node]))
     np.testing.assert_array_equal(embedding[0], tree.embedding[query, node])
-    assert (stage.tolist(), legal.tolist()) == ([1], [[True] * 3])
+    assert (seen.tolist(), legal.tolist()) == ([node], [[True] * 3])
     np.testing.assert_allclose(cost, tree.cost[query, [node]])
     found = table.trees(torch.tensor([3, 1]))
     expected = table.rows(torch.tensor([12, 13, 14, 15, 4, 5, 6, 7]))
@@ -55,16 +55,30 @@ def new_router(tree: RouteTree, config: TrainConfig) -> Router:
     return Router(network.shape_for(tree, Actions(tree.routes), config))
 
 
-def test_the_first_layer_is_one_map_of_the_concatenation() -> None:
+@pytest.mark.parametrize("knows_route", [False, True])
+def test_the_first_layer_is_one_map_of_the_concatenation(knows_route: bool) -> None:
     tree = small_tree()
-    router = new_router(tree, GLIMPSE)
+    router = new_router(tree, replace(GLIMPSE, knows_route=knows_route))
     states = state_table(tree, OBJECTIVE).rows(slice(0, 7))
-    embedding, stage, cost, _ = states
+    embedding, node, cost, _ = states
+    place = node if knows_route else torch.from_numpy(tree.routes.depth())[node]
     scale, per_cost = router.shape.embedding_scale, router.shape.cost_scale
-    joined = torch.cat([embedding * scale, router.stage(stage), cost[:, None] / per_cost], dim=1)
+    joined = torch.cat([embedding * scale, router.stage(place), cost[:, None] / per_cost], dim=1)
     weight = torch.cat([router.context.weight, router.progress.weight], dim=1)
     first = torch.tanh(joined @ weight.T + router.progress.bias)
     torch.testing.assert_close(router(states)[0], router.policy(torch.tanh(router.second(first))))
+
+
+@pytest.mark.parametrize("knows_route", [False, True])
+def test_only_a_router_that_knows_the_route_tells_the_nodes_of_a_stage_apart(
+    knows_route: bool,
+) -> None:
+    tree = small_tree()
+    router = new_router(tree, replace(GLIMPSE, knows_route=knows_route))
+    same = torch.ones(4, tree.dim), torch.arange(4), torch.ones(4), torch.ones(4, 3).bool()
+    root, *after = router(network.States(*same))[0].tolist()
+    assert len({tuple(logits) for logits in after}) == (3 if knows_route else 1)
+    assert root not in after
 
 
 @pytest.mark.parametrize("scaled", [False, True])

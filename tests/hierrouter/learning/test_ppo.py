@@ -81,7 +81,7 @@ def test_the_critic_takes_what_the_actor_found_and_never_what_is_stale(
     features = Router.features
 
     def counted(self: Router, states: States) -> Tensor:
-        computed.append(len(states.stage))
+        computed.append(len(states.node))
         return features(self, states)
 
     monkeypatch.setattr(Router, "features", counted)

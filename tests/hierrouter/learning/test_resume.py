@@ -138,8 +138,8 @@ def test_another_training_is_refused_with_what_differs(
 def test_a_file_of_before_is_named(interrupted: Path) -> None:
     file = interrupted / checkpoint.UNFINISHED
     tensors, text = checkpoint.read_tensors(file)
-    checkpoint.write_tensors(file, tensors, text.replace('"format": 3', '"format": 2'))
-    with pytest.raises(InputError, match=r"has format 2, this .* 3: .*; remove it"):
+    checkpoint.write_tensors(file, tensors, text.replace('"format": 4', '"format": 2'))
+    with pytest.raises(InputError, match=r"has format 2, this .* 4: .*; remove it"):
         load_snapshot(interrupted, NAMED)
 
 
