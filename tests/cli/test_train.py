@@ -91,7 +91,7 @@ def test_a_budget_finds_its_alpha(bare: Place) -> None:
     assert f"at C {money(cost)};" in line
     assert shown["provenance"]["budget"] == 1.1
     [note] = [note for note in shown["notes"] if "mean cost of 1.1 a query" in note]
-    assert f"it costs {cost:.4g}, " in note
+    assert f"it costs {money(cost)}, " in note
 
 
 def test_an_impossible_budget_is_refused_before_the_training(bare: Place) -> None:
