@@ -38,4 +38,5 @@ PAPER_PPO: dict[str, Any] = {
     "plain_start": True,
     "embedding_noise": 0.0,
     "standardise_reward": False,
+    "keep_anyway": True,
 }

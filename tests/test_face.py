@@ -159,7 +159,7 @@ def test_runs_show_what_they_reach(tree: hr.Tree) -> None:
     assert result.reward.mean() == pytest.approx(run.reached.reward, abs=1e-12)
     swept = hr.SweepRun.load("runs/sweep", tree)
     assert swept.alphas == (0.1, ALPHA)
-    assert "alpha      Q      C      R    (validation fold)" in repr(swept)
+    assert "alpha      Q      C      R    (30 held-out questions)" in repr(swept)
 
 
 def test_a_run_goes_on_as_on_the_command_line(

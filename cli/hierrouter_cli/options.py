@@ -324,6 +324,14 @@ MaxCost = Annotated[
         "Most that one query may cost, in the prices of the pool: dearer calls are masked.",
     ),
 ]
+KeepAnyway = Annotated[
+    bool,
+    switch(
+        "--keep-anyway",
+        "Keep the router even where it shows no gain over the best fixed route.",
+        TRAINING,
+    ),
+]
 TensorBoard = Annotated[
     bool, switch("--tensorboard", "Write the learning curve into the run's folder.", TRAINING)
 ]

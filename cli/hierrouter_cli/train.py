@@ -35,6 +35,7 @@ def train(
     seeds: options.Seeds = 1,
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
+    keep_anyway: options.KeepAnyway = False,
     tensorboard: options.TensorBoard = False,
     dry_run: options.CheckOnly = False,
 ) -> None:
@@ -51,7 +52,7 @@ def train(
     from hierrouter.replay.opening import training_tree
 
     algo = algorithm(algo, budget, max_cost, alpha)
-    config = training_config(preset, algo, epochs, every_alpha=budget is not None)
+    config = training_config(preset, algo, epochs, budget is not None, keep_anyway)
     alpha = options.DEFAULT_ALPHA if alpha is None else alpha
     objective = Objective(alpha, allow_stop, max_cost, selected.allow_return)
     several = seeds > 1
@@ -83,7 +84,7 @@ def train(
             run = train_seeds(tree, objective, config, places, budget, watch)
         else:
             run = train_run(tree, objective, config, seed, budget, out, watch)
-    chosen = f"seed {run.trained.origin.seed}, the best of {seeds} on validation: "
+    chosen = f"seed {run.trained.origin.seed}, the best of {seeds}: "
     console.say(f"trained: {chosen if several else ''}{run.reached}")
     console.put(f"{run.folder}\n")
 
@@ -113,6 +114,7 @@ def sweep_alpha(
     seeds: options.Seeds = 1,
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
+    keep_anyway: options.KeepAnyway = False,
     tensorboard: options.TensorBoard = False,
     dry_run: options.CheckOnly = False,
 ) -> None:
@@ -126,7 +128,7 @@ def sweep_alpha(
     from hierrouter.replay.opening import training_tree
 
     given = options.parse_alphas(alphas)
-    config = training_config(preset, algo, epochs, every_alpha=algo == "exact")
+    config = training_config(preset, algo, epochs, algo == "exact", keep_anyway)
     check_out(out, "sweep-alpha")
     tree = training_tree(selected.open())
     # What needs torch comes after all that can be refused without it.

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning import run_folders
 from hierrouter.learning.config import ALGORITHMS, Objective
 from hierrouter.learning.loop import Snapshot
-from hierrouter.learning.network import Router, RouterShape
+from hierrouter.learning.network import Committee, Router, RouterShape
+from hierrouter.learning.shipping import Constant
 from hierrouter.learning.sweep import SCALES, AlphaRouter, Policy, Sweep, TrainedSweep
 from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter_cache.errors import InputError, open_plain
@@ -122,17 +123,22 @@ def describe(policy: Policy) -> dict[str, Any]:
         "history": list(policy.history),
     }
     if isinstance(policy, TrainedSweep):
-        shape = policy.network.base.shape
-        return {**found, "shape": asdict(shape), "alphas": list(policy.alphas)}
-    budget = {} if policy.budget is None else {"budget": policy.budget}
-    return {**found, **budget, "shape": asdict(policy.router.shape)}
+        shape = policy.networks[0].base.shape
+        constants = [one and asdict(one) for one in policy.constants]
+        found |= {"constants": constants, "alphas": list(policy.alphas)}
+        return {**found, "shape": asdict(shape), "folds": len(policy.networks)}
+    if policy.budget is not None:
+        found["budget"] = policy.budget
+    if policy.constant:
+        found["constant"] = asdict(policy.constant)
+    return {**found, "shape": asdict(policy.router.shape), "folds": len(policy.router)}
 
 
 def tensors_of(policy: Policy) -> dict[str, Tensor]:
     """The weights and, where the cost of a query is limited, the ceilings."""
     if isinstance(policy, TrainedSweep):
-        return policy.network.state_dict()
-    tensors = policy.router.state_dict()
+        return nn.ModuleList(policy.networks).state_dict()
+    tensors = nn.ModuleList(policy.router).state_dict()
     if policy.ceilings:
         arrays = policy.ceilings.longest, policy.ceilings.growth
         tensors |= dict(zip(CEILINGS, map(torch.from_numpy, arrays), strict=True))
@@ -182,26 +188,44 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tens
     )
     shape, history = RouterShape(**found["shape"]), tuple(map(float, found["history"]))
     _check_fit(origin, objective, shape, ceilings)
+    folds = range(int(found["folds"]))
+    if not folds:
+        raise ValueError("no network")
+    if len(folds) * shape.weights > sum(value.numel() for value in tensors.values()):
+        raise ValueError("weights of another shape")  # more memory than they take is not asked for
     if "alphas" in found:
-        scales = tensors["scales"]
+        scales = tensors["0.scales"]
         if scales.shape != (SCALES,):
             raise ValueError(f"scales {tuple(scales.shape)}")
-        network = _filled(lambda: AlphaRouter(shape, scales), shape, tensors)
-        return TrainedSweep(network, _grid_of(found), objective, origin, history)
+        networks = _filled([AlphaRouter(shape, scales) for _ in folds], tensors)
+        grid = _grid_of(found)
+        constants = tuple(_constant(one, origin) for one in found["constants"])
+        if constants and len(constants) != len(grid):
+            raise ValueError(f"{len(constants)} constants")
+        return TrainedSweep(tuple(networks), grid, objective, origin, history, constants)
     budget = found.get("budget")  # None where alpha was given, and in files of before
     if budget is not None and not 0 < budget < np.inf:
         raise ValueError(f"budget {budget}")
-    router = _filled(lambda: Router(shape), shape, tensors)
-    return TrainedRouter(router, objective, origin, history, ceilings, budget)
+    router = Committee(_filled([Router(shape) for _ in folds], tensors))
+    constant = _constant(found.get("constant"), origin)
+    return TrainedRouter(router, objective, origin, history, ceilings, budget, constant)
 
 
-def _filled(make: Callable[[], Network], shape: RouterShape, weights: dict[str, Tensor]) -> Network:
-    """The network with these weights; one that would take more memory than they do is not made."""
-    if shape.weights > sum(value.numel() for value in weights.values()):
-        raise ValueError("weights of another shape")
-    network = make()
-    network.load_state_dict(weights)
-    return network.requires_grad_(False).eval()
+def _constant(found: dict[str, Any] | None, origin: Origin) -> Constant | None:
+    if found is None:
+        return None
+    constant = Constant(**found)
+    figures = constant.gain, constant.low, constant.high
+    whole = isinstance(constant.node, int) and isinstance(constant.needed, int)
+    if not whole or not 0 < constant.node < origin.routes.nodes or not np.isfinite(figures).all():
+        raise ValueError(f"no constant choice: {found}")
+    return constant
+
+
+def _filled(networks: list[Network], weights: dict[str, Tensor]) -> list[Network]:
+    """The networks with these weights, frozen."""
+    nn.ModuleList(networks).requires_grad_(False).eval().load_state_dict(weights)
+    return networks
 
 
 def _check_fit(

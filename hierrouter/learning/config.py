@@ -62,7 +62,14 @@ class TrainConfig:
         adam_eps: Adam's epsilon.
         warmup_steps: gradient steps over which the learning rate rises from 0.
         decay: let the learning rate fall to 0 at the end, in a straight line.
-        evaluate_every: epochs between exact evaluations, of which the best is kept.
+        folds: with few queries, see `loop.FEW`, so many routers learn from the folds "train" and
+            "validation", each without its own part of the queries, which values it; they decide
+            together, see `network.Committee`. Each has a third of the epochs, and its last iterate
+            is kept. With 1, or more queries, one router learns from "train", and of its evaluations
+            the one that is best on "validation" is kept.
+        keep_anyway: ship the router even where it shows no gain over a constant choice, see
+            `hierrouter.learning.shipping`.
+        evaluate_every: epochs between exact evaluations of one router.
         patience: evaluations after which the training ends, if the value on validation has not
             risen by `min_gain` in them; 0 is never.
         min_gain: of R, at least; what is better by less is kept, but prolongs no training.
@@ -93,6 +100,8 @@ class TrainConfig:
     adam_eps: float = 1e-5
     warmup_steps: int = 0
     decay: bool = True
+    folds: int = 1
+    keep_anyway: bool = False
     evaluate_every: int = 1
     patience: int = 0
     min_gain: float = 0.0
@@ -163,6 +172,7 @@ class ExactConfig(TrainConfig):
     algo: ClassVar[str] = "exact"
 
     epochs: int = 32
+    folds: int = 5
     embedding_noise: float = 1.5
     queries: int = 32
     steps: int = 50
@@ -215,18 +225,24 @@ def algorithm(name: str | None, budget: object, max_cost: object, alpha: object)
 
 
 def training_config(
-    name: str, algo: str, epochs: int | None = None, every_alpha: bool = False
+    name: str,
+    algo: str,
+    epochs: int | None = None,
+    every_alpha: bool = False,
+    keep_anyway: bool = False,
 ) -> TrainConfig:
     """The settings of a training.
 
     Raises InputError: an unknown preset or algorithm, or fewer than 1 epoch.
 
     `name`: of the preset; `epochs`: instead of the preset's; `every_alpha`: of one network for
-    every alpha.
+    every alpha; `keep_anyway`: see `TrainConfig`; the paper's preset always does.
     """
     config = preset(name, algo)  # refuses a wrong name even where it is not taken
     if every_alpha:
         config = SWEEP
+    if keep_anyway:
+        config = replace(config, keep_anyway=True)
     if epochs is None:
         return config
     if epochs < 1:

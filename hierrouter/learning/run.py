@@ -20,7 +20,8 @@ from hierrouter.learning import config as presets
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import finish_sweep, load_sweep, member_folder, training_named
 from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
-from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
+from hierrouter.learning.loop import OnEpoch, Snapshot, Watch, epochs_in_all
+from hierrouter.learning.shipping import shipped, shipped_sweep
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, UnderLimit, under_limit
 from hierrouter.learning.training import train as train_once
@@ -63,15 +64,17 @@ class RunWatch:
 
 @dataclass(frozen=True)
 class Reached:
-    """What a router reaches on the validation fold, and how far that is from the bounds.
+    """What a router reaches where that flatters nobody, and how far that is from the bounds.
 
     Attributes:
+        where: on what, in words.
         reward: mean R.
         fixed: that of the fixed route that is best on the train fold.
         oracle: that of the best routes in hindsight.
         limit: how it keeps a limit on the cost of each query; None without one.
     """
 
+    where: str
     reward: float
     fixed: float
     oracle: float
@@ -79,10 +82,11 @@ class Reached:
 
     @classmethod
     def by(cls, trained: TrainedRouter, tree: RouteTree) -> Reached:
-        """What a router reaches on a tree with a validation fold."""
-        fold, alpha, stop = tree.split("validation"), trained.alpha, trained.objective.ends_early
+        """What a router reaches on the tree that it learned from, see `TrainedRouter.judged`."""
+        fold, alpha, stop = trained.judged(tree), trained.alpha, trained.objective.ends_early
         fixed = best_fixed_route(tree.split("train"), alpha, fold, stop)
         return cls(
+            where=judged_in_words(trained, fold),
             reward=float(trained.outcome(fold).reward(alpha).mean()),
             fixed=float(fixed.reward(alpha).mean()),
             oracle=float(oracle(fold, alpha, stop).reward(alpha).mean()),
@@ -97,7 +101,7 @@ class Reached:
 
     def __str__(self) -> str:
         line = (
-            f"R {self.reward:.3f} on validation (best fixed route {self.fixed:.3f}, "
+            f"R {self.reward:.3f} on {self.where} (best fixed route {self.fixed:.3f}, "
             f"oracle {self.oracle:.3f})"
         )
         found = self.limit
@@ -114,6 +118,13 @@ def _load_instead() -> NoReturn:
     raise InputError("a folder alone is no run; write hr.Run.load(path), or hr.SweepRun.load(path)")
 
 
+def judged_in_words(trained: TrainedRouter, fold: RouteTree) -> str:
+    """On what a router was judged, see `TrainedRouter.judged`."""
+    if len(trained.router) > 1:
+        return f"{len(fold):,} held-out questions"
+    return "validation" if "validation" in fold.splits else "train"
+
+
 @dataclass(frozen=True, repr=False)
 class Run:
     """A finished training in its folder; anything that takes a path takes it.
@@ -121,7 +132,7 @@ class Run:
     Attributes:
         folder: where the router lies.
         trained: the router.
-        reached: what it reaches on validation; None where it was only loaded.
+        reached: what it reaches, see there; None where it was only loaded.
         seeds: of the best of several trainings, the runs of all of them.
     """
 
@@ -216,12 +227,14 @@ def train(
     out: str | Path | None = None,
     budget: float | None = None,
     max_cost: float | None = None,
+    keep_anyway: bool = False,
     progress: Progress | None = None,
 ) -> Run:
     """Learn a router from the folds "train" and "validation"; no model is called.
 
-    The validation fold chooses the checkpoint. Given the same `out` again, an interrupted training
-    goes on where it was.
+    With the preset "paper", and with PPO, the validation fold chooses the checkpoint; the others
+    learn from both folds, see `TrainConfig.folds`. Given the same `out` again, an interrupted
+    training goes on where it was.
 
     Args:
         tree: all folds; the test fold is not read.
@@ -238,6 +251,8 @@ def train(
         out: the run's folder; default: a new one below `runs`.
         budget: mean cost of a query, instead of alpha: the alpha that meets it is looked for.
         max_cost: most that one query may cost.
+        keep_anyway: ship the router even where it shows no gain over the best fixed route; without
+            it such a run is that route, and says so.
         progress: told (label, epochs done, epochs in all, R on train, R on validation).
 
     Raises:
@@ -246,7 +261,8 @@ def train(
         WorldError: the disk is full or failed.
     """
     algo = presets.algorithm(algo, budget, max_cost, alpha)
-    config = presets.training_config(preset, algo, epochs, every_alpha=budget is not None)
+    every_alpha = budget is not None
+    config = presets.training_config(preset, algo, epochs, every_alpha, keep_anyway)
     alpha = PAPER_ALPHA if alpha is None else alpha
     objective = Objective(alpha, allow_stop, max_cost, allow_return)
     learned_from, folder = training_tree(tree), None if out is None else Path(out)
@@ -276,6 +292,7 @@ def sweep(
     seed: int = PAPER_SEED,
     epochs: int | None = None,
     out: str | Path | None = None,
+    keep_anyway: bool = False,
     progress: Progress | None = None,
 ) -> SweepRun:
     """Learn routers for many alphas: by default one network that is told alpha.
@@ -287,7 +304,7 @@ def sweep(
 
     The other arguments and the errors are those of `train`.
     """
-    config = presets.training_config(preset, algo, epochs, every_alpha=algo == "exact")
+    config = presets.training_config(preset, algo, epochs, algo == "exact", keep_anyway)
     learned_from, may = training_tree(tree), Objective(0.0, allow_stop, allow_return=allow_return)
     if isinstance(alphas, str):
         if alphas != "auto":
@@ -348,8 +365,10 @@ def train_run(
             trained = meet_budget(every, tree, budget)
             if not begun.is_finished:
                 checkpoint.save_checkpoint(trained, folder)
-            watch.on_note(_bought(trained, tree.split("validation"), budget))
+            watch.on_note(_bought(trained, trained.judged(tree), budget))
         run_folders.finish_run(folder, checkpoint.learned(trained))
+        if trained.constant:
+            watch.on_note(trained.why_constant)
     return Run(folder, trained, Reached.by(trained, tree))
 
 
@@ -361,7 +380,7 @@ def train_seeds(
     budget: float | None,
     watch: RunWatch,
 ) -> Run:
-    """The best on validation of several runs of `train`, made the newest; see `train_run`.
+    """The best of several runs of `train` by `Reached`, made the newest; see `train_run`.
 
     `places`: the folder of each seed.
     """
@@ -370,7 +389,7 @@ def train_seeds(
         run = train_run(tree, objective, config, seed, budget, place, watch)
         reached = Reached.by(run.trained, tree)
         share = "" if reached.share is None else f", {reached.share:.3f} of the gap"
-        watch.on_note(f"seed {seed}: R {reached.reward:.4f} on validation{share}, in {place}")
+        watch.on_note(f"seed {seed}: R {reached.reward:.4f} on {reached.where}{share}, in {place}")
         runs.append((reached.reward, run))
     best = max(runs, key=itemgetter(0))[1]
     if record := run_folders.record_of(best.folder):
@@ -382,8 +401,9 @@ def _bought(trained: TrainedRouter, fold: RouteTree, budget: float) -> str:
     best = optimum_at_mean_cost(fold, budget, trained.objective.ends_early)
     reached = trained.outcome(fold)
     return (
-        f"budget {budget:g}: alpha {trained.alpha:.4g}; validation Q {reached.quality.mean():.3f} "
-        f"at C {money(reached.cost.mean())}; with hindsight at most Q {best.quality.mean():.3f}"
+        f"budget {budget:g}: alpha {trained.alpha:.4g}; Q {reached.quality.mean():.3f} "
+        f"at C {money(reached.cost.mean())} on {judged_in_words(trained, fold)}; "
+        f"with hindsight at most Q {best.quality.mean():.3f}"
     )
 
 
@@ -430,8 +450,12 @@ def train_router(
 ) -> TrainedRouter:
     """Train for one alpha and save the checkpoint; what is there already is not done again."""
     named = training_named(Origin.of(tree, config, seed), objective)
-    start = partial(train_once, tree, objective, config, seed)
-    return _once(f"train {objective.alpha:g}", named, folder, start, watch)
+
+    def start(watch: Watch, resumed: Snapshot | None) -> TrainedRouter:
+        return shipped(train_once(tree, objective, config, seed, watch, resumed), tree)
+
+    epochs = epochs_in_all(tree, config)
+    return _once(f"train {objective.alpha:g}", named, epochs, folder, start, watch)
 
 
 def train_alphas(
@@ -446,13 +470,19 @@ def train_alphas(
     """Train one network for every alpha and save it; what is there is not done again."""
     assert isinstance(config, ExactConfig)
     named = training_named(Origin.of(tree, config, seed), objective, alphas)
-    start = partial(train_sweep, tree, alphas, objective, config, seed)
-    return _once(f"train seed {seed}", named, folder, start, watch)
+
+    def start(watch: Watch, resumed: Snapshot | None) -> TrainedSweep:
+        swept = train_sweep(tree, alphas, objective, config, seed, watch, resumed)
+        return shipped_sweep(swept, tree)
+
+    epochs = epochs_in_all(tree, config)
+    return _once(f"train seed {seed}", named, epochs, folder, start, watch)
 
 
 def _once(
     label: str,
     named: dict[str, Any],
+    epochs: int,
     folder: Path,
     start: Callable[[Watch, Snapshot | None], Policy],
     watch: RunWatch,
@@ -470,7 +500,7 @@ def _once(
     resumed = checkpoint.load_snapshot(folder, named)
     if resumed:
         watch.on_note(f"{label}: goes on after epoch {resumed.epoch}")
-    with watch.training(label, named["config"]["epochs"], folder) as on_epoch:
+    with watch.training(label, epochs, folder) as on_epoch:
         trained = start(Watch(on_epoch, on_snapshot), resumed)
     checkpoint.save_checkpoint(trained, folder)
     checkpoint.forget_snapshot(folder)
@@ -504,15 +534,20 @@ def train_members(
 
 
 def sweep_table(sweep: Sweep, tree: RouteTree) -> str:
-    """Alpha, quality, cost and reward, means over the seeds, on the fold that chose the weights."""
-    name = "validation" if "validation" in tree.splits else "train"
-    fold = tree.split(name)
-    lines = [f"alpha      Q      C      R    ({name} fold)"]
+    """Alpha, quality, cost and reward, means over the seeds, where they flatter nobody."""
+    first = sweep.routers[0][0]
+    fold = first.judged(tree)
+    lines = [f"alpha      Q      C      R    ({judged_in_words(first, fold)})"]
     for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True):
         reached = mean_outcome([router.outcome(fold) for router in routers])
+        always = {
+            f"  always {one.actions.routes.name(one.constant.node, one.origin.models)}"
+            for one in routers
+            if one.constant
+        }
         lines.append(
             f"{alpha:<8.4g}{reached.quality.mean():6.3f}{money(reached.cost.mean()):>10}"
-            f"{reached.reward(alpha).mean():7.3f}"
+            f"{reached.reward(alpha).mean():7.3f}{''.join(sorted(always)[:1])}"
         )
     return "\n".join(lines) + "\n"
 

@@ -16,7 +16,8 @@ from hierrouter.learning import loop
 from hierrouter.learning.config import MAX_ALPHA, ExactConfig, Objective
 from hierrouter.learning.exact import Enumeration
 from hierrouter.learning.loop import Snapshot, TrainingFold, Watch
-from hierrouter.learning.network import Router, RouterShape, States, shape_for
+from hierrouter.learning.network import Committee, Router, RouterShape, States, shape_for
+from hierrouter.learning.shipping import Constant
 from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.tables import money
@@ -98,31 +99,43 @@ class TrainedSweep:
     """A network for every alpha, and where it comes from.
 
     Attributes:
-        network: the network, frozen.
+        networks: those that decide together, frozen.
         alphas: the grid on which the iterate was chosen, ascending.
         objective: what it was trained for, whatever its alpha.
         origin: where it comes from.
-        history: mean over the grid of exact standardised R on validation, at each evaluation.
+        history: mean over the grid of exact standardised R on validation, at each evaluation; of
+            several networks, of each on the part of the queries that it has not seen.
+        constants: for each alpha of the grid the choice that is made instead, see `TrainedRouter`;
+            empty where nobody has looked.
     """
 
-    network: AlphaRouter
+    networks: tuple[AlphaRouter, ...]
     alphas: tuple[float, ...]
     objective: Objective
     origin: Origin
     history: tuple[float, ...]
+    constants: tuple[Constant | None, ...] = ()
 
     def at(self, alpha: float) -> TrainedRouter:
         """The router for one alpha >= 0; no training.
 
-        Its history is empty: R at this alpha was not measured while the sweep was trained. Raises
-        InputError: alpha is not finite, below 0 or too great for an `Objective`.
+        Its history is empty: R at this alpha was not measured while the sweep was trained. Where
+        the router at the nearest alpha of the grid showed no gain, the same choice is made here.
+        Raises InputError: alpha is not finite, below 0 or too great for an `Objective`.
         """
         return TrainedRouter(
-            router=self.network.at(alpha),
+            router=Committee([network.at(alpha) for network in self.networks]),
             objective=replace(self.objective, alpha=alpha),
             origin=self.origin,
             history=(),
+            constant=self.constants[self._nearest(alpha)] if self.constants else None,
         )
+
+    def _nearest(self, alpha: float) -> int:
+        """The place in the grid of the alpha that is fewest times as great or as small."""
+        grid = np.array(self.alphas)
+        least = grid[grid > 0].min(initial=1.0) / 10  # so far is 0 from what is above it
+        return int(np.abs(np.log((grid + least) / (alpha + least))).argmin())
 
 
 # For one alpha, or for every one.
@@ -241,28 +254,30 @@ def train_sweep(
     """
     if objective.max_cost is not None:
         raise InputError("max_cost cannot be kept at every alpha; train a router for one alpha")
-    folds = loop.fold_pair(loop.training_folds(tree), objective)
-    fold = folds[0]
-    break_points = policy_break_points(fold.tree, objective.ends_early)
-    deviation = StandardReward(fold).deviation(np.array(alphas))
+    several = loop.folds_for(tree, config)
+    pairs, everything = loop.fold_trees(tree, several), loop.learned_from(tree, several)
+    break_points = policy_break_points(everything, objective.ends_early)
+    folds = [loop.fold_pair(pair, objective) for pair in pairs]
+    deviation = StandardReward(folds[0][0]).deviation(np.array(alphas))
 
     def value(network: AlphaRouter, valued: TrainingFold) -> float:
         reached = [valued.value(network.at(alpha), alpha) for alpha in alphas]
         return float(np.mean(np.array(reached) / deviation))
 
-    def start() -> AlphaLearner:
-        shape = shape_for(fold.tree, fold.actions, config)
+    def start(fold: TrainingFold, seed: int) -> AlphaLearner:
+        # The scale of costs is that of the first, so that members have one shape.
+        shape = shape_for(pairs[0][0], fold.actions, config)
         network = AlphaRouter(shape, scales_of(break_points))
         network.base.standardise(fold.table)
         return AlphaLearner(network, fold, break_points, config, np.random.default_rng(seed))
 
-    network, best = loop.best_iterate(start, value, folds, config, seed, watch, resumed)
+    networks, history = loop.train_all(start, value, folds, config, seed, watch, resumed)
     return TrainedSweep(
-        network=network,
+        networks=tuple(networks),
         alphas=tuple(alphas),
         objective=objective,
         origin=Origin.of(tree, config, seed),
-        history=tuple(best.history),
+        history=history,
     )
 
 
@@ -363,7 +378,9 @@ BEYOND = 2.0  # above the last alpha at which the oracle changes, a router may s
 
 
 def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedRouter:
-    """The router at the smallest alpha whose mean cost on validation is within the budget.
+    """The router at the smallest alpha whose mean cost is within the budget.
+
+    That is its cost where it flatters nobody, see `TrainedRouter.judged`.
 
     A greater alpha makes a good router cheaper, so the alpha is found by bisection; what is
     returned has been valued and is within the budget. Raises InputError: not even the router at the
@@ -371,18 +388,17 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
 
     Args:
         sweep: trained on `tree`.
-        tree: all folds; the train fold gives the alphas to look at. Without a validation fold the
-            train fold is valued.
+        tree: all folds; the train fold gives the alphas to look at.
         budget: greatest mean of C over the queries, in money.
     """
-    learn_from, choose_on = loop.training_folds(tree)
+    learn_from, judged = loop.training_folds(tree)[0], sweep.at(0.0).judged(tree)
     break_points = policy_break_points(learn_from, sweep.objective.ends_early)
     knots = np.concatenate([[0.0], break_points, BEYOND * break_points[-1:]])
     candidates = np.quantile(knots, np.linspace(0, 1, CANDIDATES))
     alphas = np.unique(np.minimum(candidates, MAX_ALPHA))
 
     def cost(place: int) -> float:
-        return float(sweep.at(alphas[place]).outcome(choose_on).cost.mean())
+        return float(sweep.at(alphas[place]).outcome(judged).cost.mean())
 
     def is_met(place: int) -> bool:
         return bool(within(np.array(cost(place)), budget))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from hierrouter.learning import loop, network
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.exact import ExactLearner
 from hierrouter.learning.loop import Learner, Snapshot, TrainingFold, Watch
-from hierrouter.learning.network import Router
+from hierrouter.learning.network import Committee, Router
+from hierrouter.learning.shipping import Constant
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 
@@ -30,10 +31,11 @@ def train(
     watch: Watch | None = None,
     resumed: Snapshot | None = None,
 ) -> TrainedRouter:
-    """Train on the fold "train", keep the iterate that is best on the fold "validation".
+    """Train the routers that decide together, see `TrainConfig.folds`.
 
-    Where two iterates are equally good on validation, the better one on train is kept, then the
-    earlier one. Without a validation fold the train fold chooses.
+    One alone learns from the fold "train", and the iterate that is best on the fold "validation" is
+    kept: of two that are equally good there the better one on train, then the earlier one. Without
+    a validation fold the train fold chooses. Several learn from both folds.
 
     Args:
         tree: all folds.
@@ -46,33 +48,39 @@ def train(
     Raises:
         InputError: there is nothing to train on, or the training diverged.
     """
-    trees, alpha = loop.training_folds(tree), objective.alpha
-    ceilings = None if objective.max_cost is None else Ceilings.of(trees[0])
-    folds = loop.fold_pair(trees, objective, ceilings)
+    alpha, limited = objective.alpha, objective.max_cost is not None
+    several = loop.folds_for(tree, config)
+    pairs = loop.fold_trees(tree, several)
+    ceilings = Ceilings.of(loop.learned_from(tree, several)) if limited else None
 
     def value(router: Router, fold: TrainingFold) -> float:
         return fold.value(router, alpha)
 
-    def start() -> Learner[Router]:
-        router = Router(network.shape_for(folds[0].tree, folds[0].actions, config))
-        router.standardise(folds[0].table)
+    def start(fold: TrainingFold, seed: int) -> Learner[Router]:
+        # The scale of costs is that of the first, so that members have one shape.
+        router = Router(network.shape_for(pairs[0][0], fold.actions, config))
+        router.standardise(fold.table)
         rng = np.random.default_rng(seed)
         if isinstance(config, PPOConfig):
             # Tianshou takes longer to import than a training by enumeration takes.
             from hierrouter.learning.ppo import PPOLearner
 
-            return PPOLearner(router, folds[0], alpha, config, rng)
+            return PPOLearner(router, fold, alpha, config, rng)
         assert isinstance(config, ExactConfig)
-        return ExactLearner(router, folds[0], alpha, config, rng)
+        return ExactLearner(router, fold, alpha, config, rng)
 
-    router, best = loop.best_iterate(start, value, folds, config, seed, watch, resumed)
+    folds = [loop.fold_pair(pair, objective, ceilings) for pair in pairs]
+    routers, history = loop.train_all(start, value, folds, config, seed, watch, resumed)
     return TrainedRouter(
-        router=router,
+        router=Committee(routers),
         objective=objective,
         origin=Origin.of(tree, config, seed),
-        history=tuple(best.history),
+        history=history,
         ceilings=ceilings,
     )
+
+
+TOGETHER = -1  # instead of the number of one network
 
 
 @dataclass(frozen=True)
@@ -167,22 +175,38 @@ class TrainedRouter:
     """The weights of the best iterate and everything needed to use and to reproduce them.
 
     Attributes:
-        router: the network, frozen.
+        router: the networks that decide, frozen.
         objective: what it was trained for.
         origin: where it comes from.
-        history: exact greedy R on the validation fold at each evaluation; empty for a router that
-            was read off a sweep, which was valued at its whole grid (`TrainedSweep.history`).
+        history: exact greedy R on the validation fold at each evaluation; of several networks, of
+            each on the part of the queries that it has not seen; empty for a router that was read
+            off a sweep, which was valued at its whole grid (`TrainedSweep.history`).
         ceilings: what calls may cost at most, where the objective limits the cost of a query.
         budget: mean cost of a query, in money, that alpha was chosen to keep within; None
             where alpha was given.
+        constant: the choice that is made instead, because the router showed no gain; None where it
+            decides itself.
     """
 
-    router: Router
+    router: Committee
     objective: Objective
     origin: Origin
     history: tuple[float, ...]
     ceilings: Ceilings | None = None
     budget: float | None = None
+    constant: Constant | None = None
+
+    @property
+    def as_learned(self) -> TrainedRouter:
+        """The router itself, whatever is shipped."""
+        return replace(self, constant=None)
+
+    @property
+    def why_constant(self) -> str:
+        """Why a constant choice is made, with the figures; empty where the router decides."""
+        if self.constant is None:
+            return ""
+        return self.constant.sentence(self.alpha, self.actions, self.origin.models)
 
     @property
     def alpha(self) -> float:
@@ -198,12 +222,40 @@ class TrainedRouter:
     def probabilities(self, tree: RouteTree) -> NDArray[np.float64]:
         """float64[queries, S, A]: the stochastic policy at every state.
 
-        Raises InputError: the tree is not one this router can read.
+        Of several networks the one that has not seen it decides on a query of the folds that were
+        learned from, whether or not the query was there at the time. Raises InputError: the tree is
+        not one this router can read.
         """
         self.origin.check_matches(tree, self.router.shape.dim)
+        if self.constant:
+            return np.repeat(self.constant.policy(self.actions)[None], len(tree), axis=0)
         table = network.state_table(tree, self.objective, self.ceilings)
-        probabilities = network.action_probabilities(self.router, table)
-        return probabilities.reshape(len(tree), self.actions.states, -1)
+        own, states = self._own_member(tree), np.arange(self.actions.states)
+        found = np.empty((len(tree), self.actions.states, self.actions.count))
+        for member in np.unique(own):
+            query = np.flatnonzero(own == member)
+            judge = self.router if member == TOGETHER else self.router.members[member]
+            state = torch.from_numpy((query[:, None] * len(states) + states).ravel())
+            chances = network.action_probabilities(judge, table, state)
+            found[query] = chances.reshape(len(query), len(states), -1)
+        return found
+
+    def _own_member(self, tree: RouteTree) -> NDArray[np.int64]:
+        """int64[queries]: who decides on each query, by number; `TOGETHER` is all."""
+        if len(self.router) == 1:
+            return np.zeros(len(tree), dtype=np.int64)
+        is_learned = np.isin(tree.splits, loop.LEARNED)
+        return np.where(is_learned, loop.parts_of(tree, len(self.router)), TOGETHER)
+
+    def judged(self, tree: RouteTree) -> RouteTree:
+        """The queries whose R flatters nobody: what it learned from where several networks decide,
+        each where it has not seen the query; else the fold that chose its weights.
+
+        `tree`: that it learned from; of all folds, or without the test fold.
+        """
+        if len(self.router) > 1:
+            return loop.learned_from(tree, len(self.router))
+        return tree.split(loop.choosing_fold(tree))
 
     def outcome(self, tree: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query of `tree`.
@@ -243,9 +295,12 @@ class TrainedRouter:
                 counts them; needed, and read, only where the objective limits the cost of a query.
                 Calls are priced as at the time of training.
         """
+        if self.constant:
+            choices = self.constant.policy(self.actions)
+            return choices[[self.actions.routes.node(path) for path in paths]]
         known = zip(paths, costs, prompts, strict=True)
         legal = np.stack([self._legal(*one) for one in known])
-        nodes = [int(self.actions.routes.node(path)) for path in paths]
+        nodes = [self.actions.routes.node(path) for path in paths]
         states = network.live_states(embedding, nodes, costs, legal)
         logits, _ = self.router(states)
         chances: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()

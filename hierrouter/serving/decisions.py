@@ -147,9 +147,10 @@ class LivePolicy:
         models, trained = self.origin.models, self.at(None, None)
         if numbers_kind(self.origin.view) != SIGNALS or trained.actions.steps == 1:
             return ()
-        router = trained.router
         places = (knows(len(models), number) for number in range(len(models)))
-        return tuple(name for name, at in zip(models, places, strict=True) if router.sees(at))
+        return tuple(
+            name for name, at in zip(models, places, strict=True) if trained.router.sees(at)
+        )
 
     def decide(self, states: Sequence[LiveState], embedded: NDArray[np.float32]) -> list[Decision]:
         """The next action at each of some live states, worked out together.

@@ -83,7 +83,7 @@ def test_a_stopped_training_ends_as_it_would(bare: Place, start: Start, tmp_path
 # Each takes seconds on one core and offers several moments to go on from.
 COMMANDS = {
     "train": "train --epochs 11",
-    "every alpha": "sweep-alpha --alphas 0,0.5 --epochs 11",
+    "every alpha": "sweep-alpha --alphas 0,0.5 --epochs 33",
     "one for each alpha": "sweep-alpha --alphas 0,0.5 --algo ppo --epochs 6",
 }
 CTRL_C = 130

@@ -19,7 +19,7 @@ ESTIMATORS = ["SNIPS", "DR"]
 @pytest.fixture(scope="module")
 def place(bare: Place, warm: Warm) -> Place:
     """A folder with a cache, a router that may stop, and what the study of the estimators wrote."""
-    bare.does("train --algo exact --epochs 2 --allow-stop --alpha 0.1 --out router")
+    bare.does("train --epochs 9 --allow-stop --alpha 0.1 --keep-anyway --out router")
     words = [*STUDY.split(), "--episodes", "60", "--keep", "log.jsonl"]
     done = works(warm.start(*words, cwd=bare.folder, env=environment()).result())
     (bare / "study.md").write_text(done.stdout)

@@ -50,7 +50,7 @@ def test_enumeration_and_stop_are_in_the_checkpoint_and_the_report(bare: Place) 
     events = reading.EventAccumulator(str(bare / "stopping/tensorboard")).Reload()
     curve = [(event.step, event.value) for event in events.Scalars("value/validation")]
     assert curve == [(n + 1, pytest.approx(value)) for n, value in enumerate(found["history"])]
-    assert len(events.Scalars("value/train")) == 2
+    assert len(events.Scalars("value/train")) == len(curve) == 5
 
 
 def test_a_report_opens_the_view_of_its_checkpoint(bare: Place, question_only: str) -> None:
@@ -87,8 +87,9 @@ def test_a_budget_finds_its_alpha(bare: Place) -> None:
     assert found["budget"] == 1.1
     shown = bare.tells("report --checkpoint budget --split validation")
     cost = over_all(shown["rows"])["hierrouter"]["cost"]
-    assert cost <= 1.1
-    assert f"at C {money(cost)};" in line
+    told = re.search(r"at C (\S+) on (\d+) held-out questions;", line)
+    assert told and float(told[1]) <= 1.1
+    assert told[2] == "150"
     assert shown["provenance"]["budget"] == 1.1
     [note] = [note for note in shown["notes"] if "mean cost of 1.1 a query" in note]
     assert f"it costs {money(cost)}, " in note
@@ -135,12 +136,14 @@ def test_of_several_seeds_the_best_on_validation_is_the_latest_run(bare: Place) 
     """Whichever it is; the folders stay, and the same command trains nothing again."""
     words = f"{EXACT} --alpha 0.1 --seed 3 --seeds 3 --out runs/several"
     done = bare.does(words)
-    lines = re.findall(r"seed (\d): R (\S+) on validation, (\S+) of the gap, in (\S+)", done.stderr)
+    lines = re.findall(
+        r"seed (\d): R (\S+) on \S+ held-out questions, (\S+) of the gap, in (\S+)", done.stderr
+    )
     assert [(seed, folder) for seed, _, _, folder in lines] == [
         (seed, f"runs/several-seed-{seed}") for seed in "345"
     ]
     best = max(lines, key=lambda line: float(line[1]))
-    assert f"trained: seed {best[0]}, the best of 3 on validation: R " in done.stderr
+    assert f"trained: seed {best[0]}, the best of 3: R " in done.stderr
     assert done.stdout == f"{best[3]}\n"
     assert bare.tells("report")["provenance"]["seed"] == int(best[0])
     bare.does(f"{EXACT} --alpha 0.1 --seed {best[0]} --out alone")

@@ -21,7 +21,8 @@ OBJECTIVE = Objective(ALPHA)
 GRID = (0.0, ALPHA, 0.05)
 # Long enough to change every weight, far too short to learn anything.
 GLIMPSE = PPOConfig(epochs=3, rollouts=64, minibatches=4, hidden=16)
-EXACT_GLIMPSE = ExactConfig(epochs=3, queries=8, steps=2, hidden=16)
+EXACT_GLIMPSE = ExactConfig(epochs=3, folds=1, queries=8, steps=2, hidden=16)
+SEVERAL_GLIMPSE = replace(EXACT_GLIMPSE, epochs=9, folds=3)
 
 
 def small_tree(seed: int = 0) -> RouteTree:

@@ -98,9 +98,9 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "torch's": (PICKLE, lambda file: torch.save({"weights": torch.ones(1)}, file)),
     "no number": (
         r"not finite \(NaN\)",
-        lambda file: spoil(file, lambda weights: weights["policy.bias"].fill_(NAN)),
+        lambda file: spoil(file, lambda weights: weights["0.policy.bias"].fill_(NAN)),
     ),
-    "no weight": (UNFIT, lambda file: spoil(file, lambda weights: weights.pop("policy.bias"))),
+    "no weight": (UNFIT, lambda file: spoil(file, lambda weights: weights.pop("0.policy.bias"))),
     "reshaped": (
         UNFIT,
         lambda file: spoil(file, lambda weights: weights.update({"context.weight": TWO_BY_THREE})),

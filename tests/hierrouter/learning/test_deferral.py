@@ -61,7 +61,7 @@ def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
 def test_a_head_with_nothing_to_read_tells_the_mean_gain_of_the_states_visited() -> None:
     tree = small_tree()
     trained = glimpse(tree)
-    for parameter in trained.router.second.parameters():
+    for parameter in trained.router.members[0].second.parameters():
         parameter.zero_()
     gain = gain_of_going_on(trained, tree, LARGE)
     visited = going_on(tree.routes, trained.endings(tree))[:, 1:] > 0
@@ -82,8 +82,8 @@ def test_unknown_models_and_shares_fail(stronger: str, share: float | None, name
 
 def test_a_router_that_always_stops_at_once_may_still_hand_over() -> None:
     tree = small_tree()
-    router = train(tree, Objective(ALPHA, allow_stop=True), ExactConfig(epochs=1), 0)
-    router.router.policy.bias[len(tree.models) :] = 10
+    router = train(tree, Objective(ALPHA, allow_stop=True), ExactConfig(epochs=1, folds=1), 0)
+    router.router.members[0].policy.bias[len(tree.models) :] = 10
     deferral = calibrated(router, tree, LARGE, share=0.5)
     assert not deferral.on(tree).deciding[:, 1:].any()
     assert np.isfinite(deferral.on(tree).confidence).all()

@@ -25,7 +25,7 @@ def cost_of(trained: TrainedRouter, fold: RouteTree) -> float:
 def test_a_budget_is_met_and_made_use_of(
     planted: RouteTree, every_alpha: TrainedSweep, share: float
 ) -> None:
-    fold = planted.split("validation")
+    fold = every_alpha.at(0.0).judged(planted)
     dear, cheap = (cost_of(every_alpha.at(alpha), fold) for alpha in (0.0, 5.0))
     budget = cheap + share * (dear - cheap)
     trained = meet_budget(every_alpha, planted, budget)
@@ -99,7 +99,7 @@ def test_a_limit_is_kept_in_the_checkpoint(
 
 
 def test_live_choices_are_those_of_the_fold(planted: RouteTree, limited: TrainedRouter) -> None:
-    fold = planted.split("validation")
+    fold = planted.split("test")
     routes, chances, ends = fold.routes, limited.probabilities(fold), limited.endings(fold)
     masked = 0
     for query in range(len(fold)):

@@ -47,8 +47,12 @@ STARTS: dict[str, Start] = {
         replace(SAMPLED, epochs=9, evaluate_every=1, patience=3, learning_rate=0.0)
     ),
     "exact": one_alpha(ENUMERATED),
+    "exact, several": one_alpha(replace(ENUMERATED, epochs=6, folds=3)),
     "every alpha": lambda watch, resumed: runs.sweep_glimpse(
         small_tree(), 3, ENUMERATED, watch, resumed
+    ),
+    "every alpha, several": lambda watch, resumed: runs.sweep_glimpse(
+        small_tree(), 3, replace(ENUMERATED, epochs=9, folds=2), watch, resumed
     ),
 }
 # Dies when the bytes are written, and before the file has its name.
@@ -67,8 +71,8 @@ NAMED = training_named(Origin.of(small_tree(), SAMPLED, 3), OBJECTIVE)
 def test_from_every_moment_to_the_same_bytes(start: Start, tmp_path: Path) -> None:
     offered: list[Snapshot] = []
     whole = digest(start(Watch(on_snapshot=offered.append), None), tmp_path / "whole")
-    assert [snapshot.epoch for snapshot in offered] == list(range(1, len(offered) + 1))
-    assert len(offered) >= 3
+    at = [snapshot.epoch for snapshot in offered]
+    assert at == sorted(set(at)) and len(at) >= 3
     for snapshot in offered:
         save_snapshot(snapshot, NAMED, tmp_path)
         told: list[int] = []

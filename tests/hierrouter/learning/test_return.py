@@ -22,7 +22,7 @@ from tests.hierrouter.trees import planted_tree, showing_leaves
 
 ALPHA = 0.01
 MAY = Objective(ALPHA, allow_return=True)
-EXACT = ExactConfig(epochs=10, queries=16, steps=20, hidden=32)
+EXACT = ExactConfig(epochs=10, folds=1, queries=16, steps=20, hidden=32)
 PPO = PPOConfig(epochs=24, rollouts=256, minibatches=8, hidden=32)
 
 

@@ -31,11 +31,12 @@ def test_the_router_at_an_alpha_is_the_network_told_that_alpha(
 ) -> None:
     queries, count = 50, planted.routes.states
     states = state_table(planted, runs.OBJECTIVE).rows(slice(0, queries * count))
-    together = every_alpha.network(states, torch.tensor(ALPHAS).expand(queries, -1))
+    network = every_alpha.networks[0]
+    together = network(states, torch.tensor(ALPHAS).expand(queries, -1))
     assert together.shape == (queries, len(ALPHAS), count, 3)
     before = torch.get_rng_state()
     for place, alpha in enumerate(ALPHAS):
-        logits, _ = every_alpha.network.at(alpha)(states)
+        logits, _ = network.at(alpha)(states)
         expected = together[:, place].reshape(logits.shape)
         torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
     assert torch.equal(torch.get_rng_state(), before)  # no random number was drawn
@@ -148,7 +149,7 @@ def test_a_finished_sweep_of_one_network_makes_any_router_when_it_is_asked_for(
     assert (sweep.alphas, sweep.origin) == (GRID, members[0].origin)
     assert [len(routers) for routers in sweep.routers] == [2, 2, 2]
     for member, loaded in zip(members, sweep.members, strict=True):
-        assert replace(loaded, network=member.network) == member
+        assert replace(loaded, networks=member.networks) == member
     for alpha in (*GRID, 0.7):
         expected = members[0].at(alpha).probabilities(tree)
         for router in (sweep.at(alpha)[0], checkpoint.router_at(member_folder(tmp_path, 7), alpha)):

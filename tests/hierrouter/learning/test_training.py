@@ -219,14 +219,18 @@ def test_where_queries_look_alike_the_mean_decides() -> None:
     score = np.full_like(tree.score, 0.3)
     score[:, [1, 3, 4]] = right[:, None]
     tree = replace(tree, score=score)
-    trained = train(tree, Objective(0.0), presets.preset("default", "exact"), seed=0)
+    config = replace(presets.preset("default", "exact"), folds=1)
+    trained = train(tree, Objective(0.0), config, seed=0)
     reached = trained.outcome(tree).reward(0.0).mean()
     assert reached == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(
     "config",
-    [PPOConfig(epochs=16, rollouts=256, hidden=32, patience=0), ExactConfig(epochs=24, steps=35)],
+    [
+        PPOConfig(epochs=16, rollouts=256, hidden=32, patience=0),
+        ExactConfig(epochs=24, folds=1, steps=35),
+    ],
     ids=["ppo", "exact"],
 )
 @pytest.mark.parametrize(
