@@ -20,9 +20,8 @@ from hierrouter.learning import run_folders
 from hierrouter.learning.config import ALGORITHMS, Objective
 from hierrouter.learning.loop import Snapshot
 from hierrouter.learning.network import Committee, Router, RouterShape
-from hierrouter.learning.shipping import Constant
 from hierrouter.learning.sweep import SCALES, AlphaRouter, Policy, Sweep, TrainedSweep
-from hierrouter.learning.training import Origin, TrainedRouter
+from hierrouter.learning.training import Constant, Origin, TrainedRouter
 from hierrouter_cache.errors import InputError, open_plain
 from hierrouter_cache.writer import write_atomically
 

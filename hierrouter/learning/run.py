@@ -28,7 +28,7 @@ from hierrouter.learning.training import train as train_once
 from hierrouter.paper import PAPER_ALPHA, PAPER_SEED
 from hierrouter.replay.opening import training_tree
 from hierrouter.replay.tree import Tree
-from hierrouter.tables import money
+from hierrouter.tables import money, safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
@@ -541,7 +541,7 @@ def sweep_table(sweep: Sweep, tree: RouteTree) -> str:
     for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True):
         reached = mean_outcome([router.outcome(fold) for router in routers])
         always = {
-            f"  always {one.actions.routes.name(one.constant.node, one.origin.models)}"
+            f"  always {safe_text(one.actions.routes.name(one.constant.node, one.origin.models))}"
             for one in routers
             if one.constant
         }

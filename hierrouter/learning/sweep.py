@@ -17,8 +17,7 @@ from hierrouter.learning.config import MAX_ALPHA, ExactConfig, Objective
 from hierrouter.learning.exact import Enumeration
 from hierrouter.learning.loop import Snapshot, TrainingFold, Watch
 from hierrouter.learning.network import Committee, Router, RouterShape, States, shape_for
-from hierrouter.learning.shipping import Constant
-from hierrouter.learning.training import Origin, TrainedRouter
+from hierrouter.learning.training import Constant, Origin, TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError

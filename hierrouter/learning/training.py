@@ -12,13 +12,21 @@ from numpy.typing import NDArray
 from hierrouter import __version__
 from hierrouter.evaluation import budget
 from hierrouter.evaluation.budget import Ceilings
-from hierrouter.evaluation.outcome import ROUTER, Actions, Outcome, ending, from_endings, greedy
+from hierrouter.evaluation.outcome import (
+    ROUTER,
+    Actions,
+    Floats,
+    Outcome,
+    ending,
+    from_endings,
+    greedy,
+)
 from hierrouter.learning import loop, network
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.exact import ExactLearner
 from hierrouter.learning.loop import Learner, Snapshot, TrainingFold, Watch
 from hierrouter.learning.network import Committee, Router
-from hierrouter.learning.shipping import Constant
+from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 
@@ -168,6 +176,54 @@ class Origin:
                 f"checkpoint reads another encoder: {self.encoder}, opened was {tree.encoder};"
                 f" open it with --encoder {self.encoder}"
             )
+
+
+WORTHWHILE = 0.01  # a gain of R that one would like to be shown
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One route for every question, shipped because nothing better was shown.
+
+    Attributes:
+        node: number of the node where the route ends.
+        gain: mean R of the router that was learned, less that of the route.
+        low, high: 95 % interval of the gain, over the queries.
+        needed: questions with which a gain of `WORTHWHILE` would show; 0 where both do the same.
+    """
+
+    node: int
+    gain: float
+    low: float
+    high: float
+    needed: int
+
+    def policy(self, actions: Actions) -> Floats:
+        """float64[S, A], one-hot: the route, and off it the first action that is legal."""
+        routes, at = actions.routes, 0
+        choice = actions.legal().argmax(axis=1)
+        path = routes.path(self.node)
+        stops = actions.allow_stop and len(path) < routes.hops
+        for model in path:
+            reached = int(routes.child(at, model))
+            choice[at] = model + (routes.models if stops and reached == self.node else 0)
+            at = reached
+        if actions.allow_return and not stops:
+            choice[at] = actions.calls + len(path) - 1
+        one_hot: Floats = np.eye(actions.count)[choice]
+        return one_hot
+
+    def sentence(self, alpha: float, actions: Actions, models: tuple[str, ...]) -> str:
+        """Why it is shipped, with the figures."""
+        route = safe_text(actions.routes.name(self.node, models))
+        said = f"nothing learnable here at alpha {alpha:g}: always {route}"
+        if not self.needed:
+            return f"{said}; the best router found does the same"
+        more = f"about {self.needed:,} questions could show a gain of {WORTHWHILE:g}"
+        return (
+            f"{said}; the best router found would be {self.gain:+.4f} "
+            f"[{self.low:+.4f}, {self.high:+.4f}]; {more}"
+        )
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ def test_a_shape_that_is_not_the_weights_takes_no_memory(live_run: Path) -> None
     file = live_run / "policy.safetensors"
     tensors, text = checkpoint.read_tensors(file)
     found = json.loads(text)
-    many = {"scales": torch.empty(20_000_000, 0)}
+    many = {"0.scales": torch.empty(20_000_000, 0)}
     for changed, more, cause in (
         ({"shape": found["shape"] | {"hidden": 10**9}}, {}, ""),
         ({"shape": found["shape"] | {"stage_dim": 10**9}}, {}, ""),

@@ -9,9 +9,9 @@ import pytest
 from hierrouter.evaluation.outcome import Actions, fixed_route
 from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective
-from hierrouter.learning.shipping import Constant, shipped, shipped_sweep
+from hierrouter.learning.shipping import shipped, shipped_sweep
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.training import Constant, TrainedRouter, train
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learning.runs import ALPHA, GRID, OBJECTIVE, decided, digest
 from tests.hierrouter.trees import planted_tree, random_tree
