@@ -6,6 +6,7 @@ of an environment have them; plain torch holds the tree's vectors. All have two 
 units under both heads. Not covered: what is timed, see `training.py`.
 """
 
+from functools import cache
 from typing import Any
 
 import gymnasium
@@ -103,6 +104,7 @@ def _states(obs: Any, router: Router) -> States:
     return States(rows[:, 1 : 1 + shape.dim], first_nodes(shape)[stage], rows[:, 0], legal)
 
 
+@cache
 def first_nodes(shape: RouterShape) -> Tensor:
     """int64[L]: the first node of each stage."""
     routes = Routes(shape.models, shape.hops)
@@ -127,7 +129,7 @@ class StockTianshou:
         seed: int,
     ) -> None:
         self._config = config
-        self._hops, self._routes = tree.hops, tree.routes
+        self._routes = tree.routes
         self._actor, critic = heads
         self.algorithm = PPO(
             policy=DiscreteActorPolicy(
@@ -158,13 +160,13 @@ class StockTianshou:
 
     def update(self) -> None:
         """Learn from the buffer."""
-        rows = self._config.rollouts * self._hops // self._config.minibatches
+        rows = self._config.rollouts * self._routes.hops // self._config.minibatches
         with policy_within_training_step(self.algorithm.policy):
             self.algorithm.update(self._buffer, rows, self._config.update_epochs)
 
     def epoch(self) -> None:
         """All iterations of an epoch, by Tianshou's trainer."""
-        config, steps = self._config, self._config.rollouts * self._hops
+        config, steps = self._config, self._config.rollouts * self._routes.hops
         self.algorithm.run_training(
             OnPolicyTrainerParams(
                 training_collector=self._collector,
@@ -207,7 +209,7 @@ class Stable:
 
     def __init__(self, tree: RouteTree, alpha: float, config: PPOConfig, seed: int) -> None:
         self._config = config
-        self._hops, self._routes = tree.hops, tree.routes
+        self._routes = tree.routes
         steps = config.rollouts * tree.hops
         self.model = StablePPO(
             "MlpPolicy",
@@ -237,7 +239,7 @@ class Stable:
         """Fill the buffer with an iteration's episodes."""
         model = self.model
         assert model.env
-        model.collect_rollouts(model.env, self._callback, model.rollout_buffer, self._hops)
+        model.collect_rollouts(model.env, self._callback, model.rollout_buffer, self._routes.hops)
 
     def update(self) -> None:
         """Learn from the buffer."""
@@ -245,7 +247,7 @@ class Stable:
 
     def epoch(self) -> None:
         """All iterations of an epoch."""
-        steps = self._config.iterations * self._config.rollouts * self._hops
+        steps = self._config.iterations * self._config.rollouts * self._routes.hops
         self.model.learn(steps, reset_num_timesteps=False)
 
     def logits(self, table: StateTable) -> Tensor:

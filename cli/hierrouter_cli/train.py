@@ -14,6 +14,7 @@ from hierrouter_cli.report import say_if_few
 from hierrouter_cli.selecting import Selected, selecting
 
 if TYPE_CHECKING:
+    from hierrouter.learning.config import TrainConfig
     from hierrouter.learning.run import RunWatch
     from hierrouter_cache.tree import RouteTree
 
@@ -41,10 +42,10 @@ def train(
 ) -> None:
     """Train the router with PPO on the replayed tree; no model is called.
 
-    The validation fold chooses the checkpoint; the test fold is out of reach. An interrupted
-    training goes on where it was, with the same flags and its folder as --out. With --seeds each
-    training is a run, in a folder whose name ends with its seed; the best of them on validation
-    becomes the latest run, which `report` takes.
+    The test fold is out of reach. An interrupted training goes on where it was, with the same
+    flags and its folder as --out. With --seeds each training is a run, in a folder whose name ends
+    with its seed; the best of them, without a look at the test fold, becomes the latest run, which
+    `report` takes.
     """
     from hierrouter.engines.encoders import not_the_papers
     from hierrouter.learning.config import Objective, algorithm, training_config
@@ -77,7 +78,7 @@ def train(
         console.say(planned)
         if note := not_the_papers(preset, tree.encoder):
             console.say(f"note: {note}")
-        say_if_few(tree, "validation", "they choose the checkpoint")
+        say_if_few_choose(tree, config)
 
     with told_how_to_go_on("train", out, on_begun, tensorboard) as watch:
         if several:
@@ -147,12 +148,20 @@ def sweep_alpha(
     console.say(planned)
 
     def on_begun() -> None:
-        say_if_few(tree, "validation", "they choose the weights")
+        say_if_few_choose(tree, config)
 
     with told_how_to_go_on("sweep-alpha", out, on_begun, tensorboard) as watch:
         run = sweep_run(tree, grid, config, range(seed, seed + seeds), may, out, watch)
     console.put(run.table)
     console.put(f"{run.folder}\n")
+
+
+def say_if_few_choose(tree: RouteTree, config: TrainConfig) -> None:
+    """Warn of a small validation fold where it chooses: not where several networks learn."""
+    from hierrouter.learning.loop import folds_for
+
+    if folds_for(tree, config) == 1:
+        say_if_few(tree, "validation", "they choose the weights")
 
 
 @contextmanager

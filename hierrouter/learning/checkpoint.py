@@ -240,7 +240,7 @@ def _check_fit(
         all(0 <= rate < np.inf for pair in origin.rate for rate in pair),
         0 < shape.cost_scale < np.inf and 0 < shape.embedding_scale < np.inf,
         (shape.models, shape.hops) == (len(origin.models), actions.steps),
-        shape.dim >= 0 and shape.hidden > 0 and shape.stage_dim >= 0,
+        0 <= shape.numbers <= shape.dim and shape.hidden > 0 and shape.stage_dim >= 0,
         shape.actions == actions.count,
         (ceilings is None) == (objective.max_cost is None),
     ]

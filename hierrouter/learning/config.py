@@ -68,7 +68,7 @@ class TrainConfig:
             is kept. With 1, or more queries, one router learns from "train", and of its evaluations
             the one that is best on "validation" is kept.
         keep_anyway: ship the router even where it shows no gain over a constant choice, see
-            `hierrouter.learning.shipping`.
+            `TrainedRouter.shipped`.
         evaluate_every: epochs between exact evaluations of one router.
         patience: evaluations after which the training ends, if the value on validation has not
             risen by `min_gain` in them; 0 is never.

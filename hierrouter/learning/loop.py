@@ -142,44 +142,31 @@ def train_all(
     watch: Watch | None = None,
     resumed: Snapshot | None = None,
 ) -> tuple[list[Network], tuple[float, ...]]:
-    """The networks of one training, and its values: of `best_iterate`, or of `cross_fitted`."""
-    if len(folds) > 1:
-        networks, values = cross_fitted(start, value, folds, config, seed, watch, resumed)
-        return networks, tuple(values)
-    begin = partial(start, folds[0][0], seed)
-    network, best = best_iterate(begin, value, folds[0], config, seed, watch, resumed)
-    return [network], tuple(best.history)
+    """A network for each pair of folds, frozen, and the values of the training.
 
-
-def cross_fitted(
-    start: Callable[[Fold, int], Learner[Network]],
-    value: Callable[[Network, Fold], float],
-    parts: Sequence[tuple[Fold, Fold]],
-    config: TrainConfig,
-    seed: int,
-    watch: Watch | None = None,
-    resumed: Snapshot | None = None,
-) -> tuple[list[Network], list[float]]:
-    """A network for each part of the queries, trained without it, and its value on it.
-
-    The last iterate of each is kept: nothing is chosen, so its value flatters nobody. Raises
-    InputError: a training diverged.
+    One alone is that of `best_iterate`, with its value at each evaluation. Of several the last
+    iterate is kept: nothing is chosen, so the value of each, on what it has not seen, flatters
+    nobody. Raises InputError: a training diverged.
 
     Args:
         start: makes a network and its learner from the queries that it may see and a seed.
         value: of a network on a fold, exactly.
-        parts: for each network what it learns from, and what it has not seen.
+        folds: for each network what it learns from, and what values it.
         config: the numbers.
         seed: of everything random.
         watch: who is told; epochs are counted over all networks.
         resumed: where to go on.
     """
+    if len(folds) == 1:
+        begin = partial(start, folds[0][0], seed)
+        network, best = best_iterate(begin, value, folds[0], config, seed, watch, resumed)
+        return [network], tuple(best.history)
     watch, epochs = watch or Watch(), fold_epochs(config)
     once = replace(config, epochs=epochs, evaluate_every=epochs, patience=0)
     networks, values, done = list[Network](), list[float](), dict[str, Tensor]()
-    for number, folds in enumerate(parts):
-        begun, own = number * epochs, seed * len(parts) + number
-        start_own = partial(start, folds[0], own)
+    for number, pair in enumerate(folds):
+        begun, own = number * epochs, seed * len(folds) + number
+        start_own = partial(start, pair[0], own)
         if resumed and resumed.epoch >= begun + epochs:
             with _reproducible(own):
                 network = start_own().router
@@ -189,15 +176,15 @@ def cross_fitted(
         else:
             half = None
             if resumed and resumed.epoch > begun:
-                half = Snapshot(resumed.epoch - begun, resumed.tensors, resumed.counters)
-            told = _told_of_all(watch, begun, epochs * len(parts), done, values)
-            network, best = best_iterate(start_own, value, folds, once, own, told, half)
+                half = replace(resumed, epoch=resumed.epoch - begun)
+            told = _told_of_all(watch, begun, epochs * len(folds), done, values)
+            network, best = best_iterate(start_own, value, pair, once, own, told, half)
             values.append(best.validation)
         done |= {f"member{number}.{name}": each for name, each in network.state_dict().items()}
         networks.append(network)
-        if number + 1 < len(parts) and (not resumed or begun + epochs > resumed.epoch):
+        if number + 1 < len(folds) and (not resumed or begun + epochs > resumed.epoch):
             watch.on_snapshot(Snapshot(begun + epochs, dict(done), {"values": list(values)}))
-    return networks, values
+    return networks, tuple(values)
 
 
 def _told_of_all(
@@ -325,9 +312,7 @@ def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
 
     Raises InputError: there is nothing to train on.
     """
-    learn_from = tree.split("train")
-    if not len(learn_from):
-        raise InputError("no query to train on: the train fold is empty; add queries")
+    learn_from = learned_from(tree, 1)
     chooser = choosing_fold(tree)
     return learn_from, learn_from if chooser == "train" else tree.split(chooser)
 

@@ -20,8 +20,7 @@ from hierrouter.learning import config as presets
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import finish_sweep, load_sweep, member_folder, training_named
 from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
-from hierrouter.learning.loop import OnEpoch, Snapshot, Watch, epochs_in_all
-from hierrouter.learning.shipping import shipped, shipped_sweep
+from hierrouter.learning.loop import OnEpoch, Snapshot, Watch, choosing_fold, epochs_in_all
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, UnderLimit, under_limit
 from hierrouter.learning.training import train as train_once
@@ -122,7 +121,7 @@ def judged_in_words(trained: TrainedRouter, fold: RouteTree) -> str:
     """On what a router was judged, see `TrainedRouter.judged`."""
     if len(trained.router) > 1:
         return f"{len(fold):,} held-out questions"
-    return "validation" if "validation" in fold.splits else "train"
+    return choosing_fold(fold)
 
 
 @dataclass(frozen=True, repr=False)
@@ -452,7 +451,7 @@ def train_router(
     named = training_named(Origin.of(tree, config, seed), objective)
 
     def start(watch: Watch, resumed: Snapshot | None) -> TrainedRouter:
-        return shipped(train_once(tree, objective, config, seed, watch, resumed), tree)
+        return train_once(tree, objective, config, seed, watch, resumed).shipped(tree)
 
     epochs = epochs_in_all(tree, config)
     return _once(f"train {objective.alpha:g}", named, epochs, folder, start, watch)
@@ -472,8 +471,7 @@ def train_alphas(
     named = training_named(Origin.of(tree, config, seed), objective, alphas)
 
     def start(watch: Watch, resumed: Snapshot | None) -> TrainedSweep:
-        swept = train_sweep(tree, alphas, objective, config, seed, watch, resumed)
-        return shipped_sweep(swept, tree)
+        return train_sweep(tree, alphas, objective, config, seed, watch, resumed).shipped(tree)
 
     epochs = epochs_in_all(tree, config)
     return _once(f"train seed {seed}", named, epochs, folder, start, watch)
@@ -535,10 +533,11 @@ def train_members(
 
 def sweep_table(sweep: Sweep, tree: RouteTree) -> str:
     """Alpha, quality, cost and reward, means over the seeds, where they flatter nobody."""
-    first = sweep.routers[0][0]
+    each = sweep.routers
+    first = each[0][0]
     fold = first.judged(tree)
     lines = [f"alpha      Q      C      R    ({judged_in_words(first, fold)})"]
-    for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True):
+    for alpha, routers in zip(sweep.alphas, each, strict=True):
         reached = mean_outcome([router.outcome(fold) for router in routers])
         always = {
             f"  always {safe_text(one.actions.routes.name(one.constant.node, one.origin.models))}"

@@ -130,6 +130,11 @@ class TrainedSweep:
             constant=self.constants[self._nearest(alpha)] if self.constants else None,
         )
 
+    def shipped(self, tree: RouteTree) -> "TrainedSweep":
+        """What `TrainedRouter.shipped` says at each alpha of the grid."""
+        found = (self.at(alpha).shipped(tree).constant for alpha in self.alphas)
+        return replace(self, constants=tuple(found))
+
     def _nearest(self, alpha: float) -> int:
         """The place in the grid of the alpha that is fewest times as great or as small."""
         grid = np.array(self.alphas)
@@ -254,8 +259,8 @@ def train_sweep(
     if objective.max_cost is not None:
         raise InputError("max_cost cannot be kept at every alpha; train a router for one alpha")
     several = loop.folds_for(tree, config)
-    pairs, everything = loop.fold_trees(tree, several), loop.learned_from(tree, several)
-    break_points = policy_break_points(everything, objective.ends_early)
+    pairs = loop.fold_trees(tree, several)
+    break_points = policy_break_points(loop.learned_from(tree, several), objective.ends_early)
     folds = [loop.fold_pair(pair, objective) for pair in pairs]
     deviation = StandardReward(folds[0][0]).deviation(np.array(alphas))
 

@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from hierrouter import __version__
 from hierrouter.evaluation import budget
+from hierrouter.evaluation.bounds import best_ending
 from hierrouter.evaluation.budget import Ceilings
+from hierrouter.evaluation.intervals import interval, queries_needed
 from hierrouter.evaluation.outcome import (
     ROUTER,
     Actions,
     Floats,
     Outcome,
     ending,
+    fixed_route,
     from_endings,
     greedy,
 )
@@ -179,6 +182,7 @@ class Origin:
 
 
 WORTHWHILE = 0.01  # a gain of R that one would like to be shown
+PLENTY = 10_000_000  # more questions than anybody has
 
 
 @dataclass(frozen=True)
@@ -256,6 +260,30 @@ class TrainedRouter:
     def as_learned(self) -> TrainedRouter:
         """The router itself, whatever is shipped."""
         return replace(self, constant=None)
+
+    def shipped(self, tree: RouteTree) -> TrainedRouter:
+        """The router, and a constant choice instead of it where it shows no gain.
+
+        The gain is that over the best fixed route, one of fewer calls where the router may stop, on
+        the queries that judge the router, see `judged`; a gain is shown where the whole interval is
+        above 0. Nothing is put in the place of a router with a limit on each query: a route has
+        none.
+
+        `tree`: that it learned from.
+        """
+        if self.origin.config.keep_anyway or self.objective.max_cost is not None:
+            return self
+        judged = self.judged(tree)
+        chooses = judged if len(self.router) > 1 else tree.split("train")
+        node = best_ending(chooses, self.alpha, self.objective.ends_early)
+        constant = fixed_route(judged, node)
+        gains = self.outcome(judged).reward(self.alpha) - constant.reward(self.alpha)
+        low, high = interval(gains, rng=np.random.default_rng(0))
+        if low > 0 and len(judged) > 1:
+            return self
+        spread = float(gains.std(ddof=1)) if len(judged) > 1 else 0.0
+        needed = min(queries_needed(WORTHWHILE, spread), PLENTY) if spread else 0
+        return replace(self, constant=Constant(node, float(gains.mean()), low, high, needed))
 
     @property
     def why_constant(self) -> str:

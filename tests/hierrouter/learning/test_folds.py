@@ -1,6 +1,7 @@
 """Several routers, each without one part of the queries: who learns what, and who is asked."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,7 +95,9 @@ def test_many_queries_have_one_router_and_few_may_be_one_alone() -> None:
     assert len(alone.router) == FOLDS and np.isfinite(alone.history).all()
 
 
-def test_a_committee_is_loaded_as_it_was(tree: RouteTree, trained: TrainedRouter, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_committee_is_loaded_as_it_was(
+    tree: RouteTree, trained: TrainedRouter, tmp_path: Path
+) -> None:
     save_checkpoint(trained, tmp_path)
     loaded = load_checkpoint(tmp_path)
     assert isinstance(loaded, TrainedRouter) and len(loaded.router) == FOLDS

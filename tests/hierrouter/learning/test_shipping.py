@@ -9,7 +9,6 @@ import pytest
 from hierrouter.evaluation.outcome import Actions, fixed_route
 from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective
-from hierrouter.learning.shipping import shipped, shipped_sweep
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import Constant, TrainedRouter, train
 from hierrouter_cache.tree import Routes, RouteTree
@@ -53,7 +52,7 @@ def test_without_stop_it_ends_at_a_leaf(noise: RouteTree) -> None:
 @pytest.mark.parametrize("folds", [1, 3])
 def test_where_there_is_nothing_to_learn_it_is_a_constant(noise: RouteTree, folds: int) -> None:
     learned = train(noise, OBJECTIVE, replace(QUICK, folds=folds), 0)
-    found = shipped(learned, noise)
+    found = learned.shipped(noise)
     assert found.constant and found.constant.low <= 0
     assert found.as_learned == learned
     table = found.probabilities(noise.split("test"))
@@ -69,14 +68,14 @@ def test_where_there_is_nothing_to_learn_it_is_a_constant(noise: RouteTree, fold
 def test_where_there_is_something_it_is_the_router() -> None:
     tree = replace(planted_tree(per_family=(30, 15, 5), dim=32), encoder="planted")
     learned = train(tree, OBJECTIVE, ExactConfig(epochs=24, hidden=32), 0)
-    assert shipped(learned, tree) is learned
+    assert learned.shipped(tree) is learned
 
 
 def test_who_wants_it_keeps_it(noise: RouteTree) -> None:
     kept = train(noise, OBJECTIVE, replace(QUICK, keep_anyway=True), 0)
-    assert shipped(kept, noise) is kept
+    assert kept.shipped(noise) is kept
     limited = train(noise, Objective(ALPHA, max_cost=100.0), QUICK, 0)
-    assert shipped(limited, noise) is limited
+    assert limited.shipped(noise) is limited
 
 
 def odd(tree: RouteTree) -> dict[str, RouteTree]:
@@ -97,14 +96,14 @@ def test_odd_trees_give_a_constant_choice_or_a_router_and_no_error(
     noise: RouteTree, name: str
 ) -> None:
     tree = odd(noise)[name]
-    found = shipped(train(tree, OBJECTIVE, QUICK, 0), tree)
+    found = train(tree, OBJECTIVE, QUICK, 0).shipped(tree)
     assert np.isfinite(found.outcome(tree).reward(ALPHA)).all()
     if name in ("one question", "constant scores", "one model"):
         assert found.constant and found.why_constant
 
 
 def test_a_sweep_decides_for_each_alpha_and_for_those_between(noise: RouteTree) -> None:
-    swept = shipped_sweep(train_sweep(noise, GRID, OBJECTIVE, QUICK, 0), noise)
+    swept = train_sweep(noise, GRID, OBJECTIVE, QUICK, 0).shipped(noise)
     assert len(swept.constants) == len(GRID)
     told = replace(swept, constants=(replace(ANY, node=4), None, replace(ANY, node=6)))
     nodes = [
@@ -118,12 +117,12 @@ def test_a_sweep_decides_for_each_alpha_and_for_those_between(noise: RouteTree) 
 
 
 def test_a_checkpoint_keeps_it(noise: RouteTree, tmp_path: Path) -> None:
-    found = shipped(train(noise, OBJECTIVE, QUICK, 0), noise)
+    found = train(noise, OBJECTIVE, QUICK, 0).shipped(noise)
     save_checkpoint(found, tmp_path)
     loaded = load_checkpoint(tmp_path)
     assert isinstance(loaded, TrainedRouter) and loaded.constant == found.constant
     assert digest(loaded, tmp_path / "a") == digest(found, tmp_path / "b")
-    swept = shipped_sweep(train_sweep(noise, GRID, OBJECTIVE, QUICK, 0), noise)
+    swept = train_sweep(noise, GRID, OBJECTIVE, QUICK, 0).shipped(noise)
     save_checkpoint(swept, tmp_path)
     again = load_checkpoint(tmp_path)
     assert isinstance(again, TrainedSweep) and again.constants == swept.constants
