@@ -1,7 +1,7 @@
 // Fails one call of the system below a folder, for benchmarks/faults.py.
 //
 //   cc -shared -fPIC -O2 -o faults.so faults.c -ldl
-//   LD_PRELOAD=faults.so FAULT_ROOT=/work/place FAULT_AT=17 FAULT_HOW=eio FAULT_LOG=/tmp/n command
+//   LD_PRELOAD=faults.so FAULT_ROOT=/some/place FAULT_AT=17 FAULT_HOW=eio FAULT_LOG=/tmp/n command
 //
 // Every call that names a path below FAULT_ROOT, or a file opened there, has a number, over all
 // threads of the process. Call FAULT_AT fails: eio and enomem by that error, short by reading or
