@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import prod
@@ -237,6 +238,8 @@ def _check_fit(
         all(isinstance(text, str) for text in texts),
         all(isinstance(number, int) for number in (origin.seed, origin.hops, shape.actions)),
         len(origin.rate) == len(origin.models),
+        # Before anything counts its nodes.
+        origin.hops * math.log(len(origin.models) + 1) < math.log(MAX_NUMBERS),
         all(0 <= rate < np.inf for pair in origin.rate for rate in pair),
         0 < shape.cost_scale < np.inf and 0 < shape.embedding_scale < np.inf,
         (shape.models, shape.hops) == (len(origin.models), actions.steps),

@@ -187,6 +187,7 @@ def test_a_shape_that_is_not_the_weights_takes_no_memory(live_run: Path) -> None
         ({"shape": found["shape"] | {"hidden": 10**9}}, {}, ""),
         ({"shape": found["shape"] | {"stage_dim": 10**9}}, {}, ""),
         ({"shape": found["shape"] | {"numbers": 10**9}}, {}, "do not fit"),
+        ({"hops": 10**9, "shape": found["shape"] | {"hops": 10**9}}, {}, "do not fit"),
         ({"alphas": [0.1]}, many, "scales (20000000, 0)"),
     ):
         with pytest.raises(HierRouterError, match="weights and description do not fit") as refused:
