@@ -34,7 +34,6 @@ from hierrouter.replay.tree import Tree
 from hierrouter.reports.leaderboard import (
     AROUND,
     BASELINES,
-    DEPLOYABLE,
     LEARNED,
     leaderboard,
     leaderboard_tables,
@@ -161,8 +160,7 @@ def few(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
     )
     mean = replace(first, reward=reward, places=places)
     seeing, means = mean.chosen(0, False, [LEARNED]), reward[0].mean(axis=1)
-    blinds = (at for at, one in enumerate(places) if one.is_blind and one.group in DEPLOYABLE)
-    blind = max(blinds, key=lambda at: means[at])
+    blind = max(mean.among(is_blind=True), key=lambda at: means[at])
     more = mean.difference(0, seeing, blind)
     left = float(np.mean(reward[0, mean.find(ANYTIME)] - reward[0, blind]))
     assert more.value is not None

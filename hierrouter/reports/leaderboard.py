@@ -118,20 +118,24 @@ class Leaderboard:
     tree: str
     notes: tuple[str, ...] = ()
 
-    def chosen(self, at: int, is_blind: bool, groups: Collection[str] = DEPLOYABLE) -> int:
-        """The policy that is best on validation at an alpha, by its number.
+    def among(self, is_blind: bool, groups: Collection[str] = DEPLOYABLE) -> list[int]:
+        """The policies that see the question alone, or those that see answers, by their numbers.
 
-        `at`: number of the alpha; `is_blind`: of those that see the question alone, or of those
-        that see answers; `groups`: where it may come from; bounds are no policies. Raises
-        InputError: there is none.
+        `groups`: where they may come from; bounds are no policies. Raises InputError: there are
+        none.
         """
-        known = [
-            place
-            for place, one in enumerate(self.places)
-            if one.is_blind == is_blind and one.group in groups
-        ]
+        places = enumerate(self.places)
+        known = [at for at, one in places if one.is_blind == is_blind and one.group in groups]
         if not known:
             raise InputError("nobody to compare: give --baselines")
+        return known
+
+    def chosen(self, at: int, is_blind: bool, groups: Collection[str] = DEPLOYABLE) -> int:
+        """Of `among` the policy that is best on validation at an alpha, by its number.
+
+        `at`: number of the alpha.
+        """
+        known = self.among(is_blind, groups)
         return max(known, key=lambda place: self.places[place].validation[at])
 
     def difference(self, at: int, first: int, second: int) -> Estimate:
