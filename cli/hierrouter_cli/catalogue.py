@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from hierrouter_cli import console, options
 
 if TYPE_CHECKING:
-    from hierrouter.questions.datasets import Described, Pair
-    from hierrouter.questions.query import Query
+    from hierrouter.questions.datasets import Described
 
 
 def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") -> None:
@@ -29,21 +28,19 @@ def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") ->
             console.say(note)
     if format == "json":
         found = {
-            name: {**asdict(each), "listing": [asdict(model) for model in listed(each)]}
+            name: {
+                **asdict(each),
+                "listing": [listed(model) for model in (*each.models, *each.references)],
+            }
             for name, each in known.items()
         }
         console.put_json(found)
         return
-    console.put_tables(
-        [pool_table(name, each, listed(each), bool(pool)) for name, each in known.items()]
-    )
+    console.put_tables([pool_table(name, each, bool(pool)) for name, each in known.items()])
 
 
 SHOWN = ("subject", "state", "text")  # of what the doctor finds
 Show = Annotated[int, options.value("--show", "N", "So many questions of each dataset.", min=0)]
-Near = Annotated[
-    bool, options.switch("--near", "Questions of test that nearly stand in another fold.")
-]
 
 
 def datasets(
@@ -52,14 +49,13 @@ def datasets(
     seed: options.Seed = options.DEFAULT_SEED,
     data: options.Data = Path("data"),
     show: Show = 2,
-    near: Near = False,
     format: options.ShortFormat = "text",
 ) -> None:
     """List the known datasets; with --datasets show questions and folds of these.
 
     The folds are those that `collect` would make with the same --limit and --seed.
     """
-    from hierrouter.questions.datasets import describe, load_queries, near_pairs
+    from hierrouter.questions.datasets import describe, load_queries
 
     chosen = options.split_names(names)
     if chosen is None:
@@ -67,13 +63,10 @@ def datasets(
         return
     queries = load_queries(chosen, limit, seed, data, console.say)
     described = describe(queries, show)
-    pairs = near_pairs(queries) if near else []
     if format == "json":
-        console.put_json(_as_object(described, pairs))
+        console.put_json({"datasets": [asdict(dataset) for dataset in described]})
     else:
-        console.put(_as_text(described, pairs))
-        if near and not pairs:
-            console.say("no question of test is nearly the same as one of another fold")
+        console.put(_as_text(described))
 
 
 def _list(data: Path, format: str) -> None:
@@ -91,15 +84,7 @@ def _list(data: Path, format: str) -> None:
         console.say('note: to load from the hub, pip install "hierrouter[hub]"')
 
 
-def _as_object(described: list[Described], pairs: list[Pair]) -> dict[str, Any]:
-    shown = [
-        {"test": _name(pair.test), "other": _name(pair.other), "similarity": pair.similarity}
-        for pair in pairs
-    ]
-    return {"datasets": [asdict(dataset) for dataset in described], "near": shown}
-
-
-def _as_text(described: list[Described], pairs: list[Pair]) -> str:
+def _as_text(described: list[Described]) -> str:
     from hierrouter.tables import safe_text
 
     lines = []
@@ -109,14 +94,7 @@ def _as_text(described: list[Described], pairs: list[Pair]) -> str:
         for query in dataset.samples:
             answers = " | ".join(query.answers)
             lines.append(f"  {query.id} [{query.split}] {query.question!r} -> {answers!r}")
-    for pair in pairs:
-        lines.append(f"near {pair.similarity:.2f}: {_name(pair.test)} ~ {_name(pair.other)}")
-        lines += [f"  {pair.test.question!r}", f"  {pair.other.question!r}"]
     return "".join(safe_text(line) + "\n" for line in lines)
-
-
-def _name(query: Query) -> str:
-    return f"{query.dataset}/{query.id}"
 
 
 def verify(cache: options.Cache = options.DEFAULT_CACHE) -> None:

@@ -6,58 +6,32 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    "quickstart": ("hierrouter quickstart", "hierrouter quickstart --limit 60 --out first"),
-    "verify": ("hierrouter verify", "hierrouter verify --cache caches/mine"),
-    "doctor": ("hierrouter doctor", "hierrouter doctor --cache caches/paper --format json"),
-    "collect": (
-        "hierrouter collect --datasets gsm8k,math --dry-run",
-        "hierrouter collect --datasets my.jsonl --pool my.toml --cache caches/my",
-    ),
-    "train": ("hierrouter train --alpha 0.02", "hierrouter train --algo exact --budget 1.1"),
-    "sweep-alpha": ("hierrouter sweep-alpha", "hierrouter sweep-alpha --alphas 1,2,3 --seeds 3"),
-    "report": (
-        "hierrouter report",
-        "hierrouter report --split validation --format md",
-        "hierrouter report --prices today.toml --figures pdf --out report",
-    ),
-    "explain": ("hierrouter explain --worst 10", "hierrouter explain arith-0017 --format md"),
-    "explore": ("hierrouter explore --split validation", "hierrouter explore --out tree.html"),
-    "compare": (
-        "hierrouter compare --split validation",
-        "hierrouter compare --baselines knn,cascade --sets A",
-    ),
-    "off-policy": (
-        "hierrouter off-policy --log requests.jsonl",
-        "hierrouter off-policy --log requests.jsonl --alpha 0.02 --format md",
-    ),
-    "route": (
-        'hierrouter route "compute 12+30"',
-        "hierrouter route --file questions.jsonl --reroute",
-    ),
-    "serve": (
-        "hierrouter serve --port 8100 --log requests.jsonl",
-        "hierrouter serve --host 0.0.0.0 --api-key-env SERVE_KEY",
-    ),
-    "cache info": ("hierrouter cache info", "hierrouter cache info --incomplete --format json"),
-    "cache verify": ("hierrouter cache verify --rescore",),
-    "cache repair": ("hierrouter cache repair --cache caches/my",),
-    "cache compact": ("hierrouter cache compact",),
-    "cache sql": (
-        'hierrouter cache sql "select dataset, count(*) from queries group by dataset"',
-        'hierrouter cache sql "select * from nodes" --format csv',
-    ),
-    "cache import": (
-        "hierrouter cache import answers.csv --format table --cache caches/answers",
-        "hierrouter cache import backup.jsonl",
-    ),
-    "cache export": ("hierrouter cache export --out backup.jsonl",),
-    "cache push": ("hierrouter cache push s3://bucket/cache",),
-    "cache pull": ("hierrouter cache pull s3://bucket/cache --cache caches/shared",),
-    "pools": ("hierrouter pools", "hierrouter pools --pool my.toml"),
-    "datasets": ("hierrouter datasets", "hierrouter datasets --datasets riddle --show 3 --near"),
+EXAMPLES: Mapping[str, str] = {
+    "quickstart": "hierrouter quickstart --limit 60 --out first",
+    "verify": "hierrouter verify --cache caches/mine",
+    "doctor": "hierrouter doctor --cache caches/paper --format json",
+    "collect": "hierrouter collect --datasets gsm8k,math --dry-run",
+    "train": "hierrouter train --alpha 0.02 --algo exact",
+    "sweep-alpha": "hierrouter sweep-alpha --alphas 1,2,3 --allow-stop",
+    "report": "hierrouter report --split validation --format md",
+    "explain": "hierrouter explain --worst 10",
+    "explore": "hierrouter explore --split validation --out tree.html",
+    "compare": "hierrouter compare --split validation --baselines knn,cascade --sets A",
+    "off-policy": "hierrouter off-policy --log requests.jsonl --alpha 0.02",
+    "route": 'hierrouter route "compute 12+30"',
+    "serve": "hierrouter serve --port 8100 --log requests.jsonl",
+    "cache info": "hierrouter cache info --incomplete --format json",
+    "cache verify": "hierrouter cache verify --rescore",
+    "cache repair": "hierrouter cache repair --cache caches/my",
+    "cache compact": "hierrouter cache compact",
+    "cache sql": 'hierrouter cache sql "select dataset, count(*) from queries group by dataset"',
+    "cache import": "hierrouter cache import answers.csv --format table --cache caches/answers",
+    "cache export": "hierrouter cache export --out backup.jsonl",
+    "cache push": "hierrouter cache push s3://bucket/cache",
+    "cache pull": "hierrouter cache pull s3://bucket/cache --cache caches/shared",
+    "pools": "hierrouter pools --pool my.toml",
+    "datasets": "hierrouter datasets --datasets riddle --show 3",
 }
-
 
 GROUPED_FROM = 15  # flags; fewer are found without headings
 ARGUMENTS, OPTIONS = "Arguments", "Options"
@@ -67,7 +41,7 @@ PAGE_WIDTH = 100  # columns at most; typer alone stops at 80
 def add(
     app: typer.Typer, path: str, short_help: str | None = None, group: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command with its examples.
+    """Register a command with its example.
 
     Args:
         app: the program, or a group of its commands.
@@ -79,7 +53,7 @@ def add(
         path.split()[-1],
         cls=CommandPage,
         short_help=short_help,
-        epilog="\n".join(EXAMPLES[path]),
+        epilog=EXAMPLES[path],
         rich_help_panel=group,
     )
 
@@ -100,8 +74,8 @@ class CommandPage(TyperCommand):
         _write_lists(formatter, lists)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The examples, each on a line of its own, so that it can be copied."""
-        _write_lines(formatter, "Examples", self.epilog)
+        """The example, on a line of its own, so that it can be copied."""
+        _write_lines(formatter, "Example", self.epilog)
 
 
 class GroupPage(TyperGroup):

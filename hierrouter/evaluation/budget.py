@@ -62,15 +62,6 @@ class Hulls:
         return cls(start, query, before, after, more_cost[order], better[order])
 
 
-def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
-    """The alphas at which the tree oracle takes another route on some query, ascending.
-
-    `allow_stop`: whether the oracle may take routes of fewer than L calls. Returns
-    float64[changes], one entry for each change of each query.
-    """
-    return _slopes(tree.cost, tree.score, Actions(tree.routes, allow_stop).endings)
-
-
 GROUP_POINTS = 64  # alphas of each size of group
 
 

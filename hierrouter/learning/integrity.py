@@ -33,9 +33,8 @@ FILES = {
     "looks": r"(.*/)?test_looks\.jsonl",
     "contents": r"contents\.json",
     "report": r"[^/]*\.(html|json|md|svg|pdf|png)",
-    "learning curve": r"(.*/)?tensorboard/.*",
 }
-EARLIER = "of earlier versions"  # a run or a report, not looked at
+EARLIER = "of earlier versions"  # a report, not looked at
 
 
 def kind_of(name: str) -> str | None:
@@ -102,14 +101,11 @@ def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
     """(kind, file, what is wrong) of each file of a run or a report."""
     record, why = None, None
     try:
-        record = run_folders.record_of(run) or run_folders.earlier_run(run)
+        record = run_folders.record_of(run)
         if record is None and any(run.rglob(run_folders.WEIGHTS)):
             why = "is gone"
     except HierRouterError as error:
         why = str(error)
-    if record and record.format < run_folders.RECORD_FORMAT:
-        yield EARLIER, run, "a run of an earlier version; train again"
-        return
     if record or why:
         yield "record", run / run_folders.RECORD, why
     listed = {run / name for name in record.files} if record else set()

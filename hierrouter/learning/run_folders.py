@@ -61,9 +61,8 @@ class Record:
         folder: the run.
         command: "train" or "sweep-alpha".
         asked: what the result depends on, as JSON values.
-        seq: which run of `RUNS` was finished when: the newest has the greatest number. 0 is not
-            finished, or of an earlier version.
-        format: how it is written; of earlier versions 1.
+        seq: which run of `RUNS` was finished when: the newest has the greatest number; 0 is not
+            finished.
         result: what was learned, from what; of the JSON values at least fingerprint, view, encoder.
         files: SHA-256 of each file that the run left, by its path in the folder.
     """
@@ -74,7 +73,6 @@ class Record:
     seq: int = 0
     result: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    format: int = RECORD_FORMAT
 
     @property
     def is_finished(self) -> bool:
@@ -107,13 +105,9 @@ def record_of(run: Path) -> Record | None:
     except OSError as error:
         raise InputError(f"cannot read: {file}: {error.strerror}; {REPAIR}") from error
     try:
-        found = parsed(data)
-        if "format" not in found and SEAL not in found:  # of an earlier version
-            return Record(run, str(found["command"]), dict(found["asked"]), format=1)
         found = unsealed(data)
-        if found["format"] != RECORD_FORMAT:
-            raise InputError(f"{RECORD} is of a newer version: {file}; upgrade hierrouter")
-        found.pop("heads", None)  # was written for a while, and never read
+        if found.pop("format") != RECORD_FORMAT:
+            raise InputError(f"{RECORD} is of another version: {file}; train again")
         if any(type(found[name]) is not kind for name, kind in KINDS.items()):
             raise TypeError("a value of another type")
         return Record(run, **found)
@@ -172,19 +166,11 @@ def finished_runs(*commands: str) -> list[Record]:
 def _records() -> list[Record]:
     records = []
     for run in sorted(RUNS.glob("*/")):
-        if record := record_of(run) or earlier_run(run):
+        if record := record_of(run):
             records.append(record)
         elif any(run.rglob(WEIGHTS)):
             raise InputError(f"{RECORD} is gone: {run}; {REPAIR}")
     return records
-
-
-def earlier_run(run: Path) -> Record | None:
-    """A folder without a record as the run that an earlier version finished there, if it is one."""
-    for name, command in (("policy.json", "train"), ("sweep.json", "sweep-alpha")):
-        if (run / name).is_file():
-            return Record(run, command, {}, format=1)
-    return None
 
 
 def passed_over(command: str) -> list[str]:
@@ -197,7 +183,7 @@ def passed_over(command: str) -> list[str]:
     if not found:
         return []
     return [
-        f"not finished, or of an earlier version, and not looked at: {', '.join(found)}; the same "
+        f"not finished, and not looked at: {', '.join(found)}; the same "
         "command with --out finishes it"
     ]
 

@@ -99,7 +99,7 @@ def load_queries(
     refuse_twins(queries)
     refuse_leaks(queries)
     if near := near_pairs(written):
-        on_note(f"{near_line(near)}; `hierrouter datasets --near` shows them")
+        on_note(near_line(near))
     return queries
 
 

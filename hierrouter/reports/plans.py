@@ -1,8 +1,8 @@
 """A pool, and what a collection will take, as tables."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from hierrouter.pools.pool import OPENAI, ModelSpec, Pool, size_in
 from hierrouter.tables import Cell, Column, Line, Table
 
 HERE, PARTLY, ABSENT, SERVED = "here", "in part", "not here", "served"
+SOUND = (HERE, SERVED)  # of such a model nothing has to be fetched
 NO_URL = "no base_url"
 WINDOWS = ("max_position_embeddings", "n_positions")
 POOL_COLUMNS = ("model", "parameters", "price", "max new", "window", "weights", "source")
@@ -23,62 +24,25 @@ DAYS, HOURS, MINUTES = 86_400, 3_600, 60
 Show = Callable[[float], str]
 
 
-@dataclass(frozen=True)
-class Listed:
-    """One model of a pool.
+def listed(model: ModelSpec) -> dict[str, Any]:
+    """What a pool's file does not say of a model, or not in one place.
 
-    Attributes:
-        name, model: as in the pool.
-        role: "model" or "reference".
-        parameters: how many it has; None where neither the pool nor a name tells.
-        rate_in, rate_out: cost of the pool's `per_tokens` tokens.
-        price_source: who says so.
-        max_new_tokens: where a response is cut.
-        window: tokens of prompt and response together; None where its files are not here.
-        weights: "here", "in part", "not here", "served" by an endpoint, or "no base_url" for one.
-    """
-
-    name: str
-    role: str
-    model: str
-    parameters: float | None
-    rate_in: float
-    rate_out: float
-    price_source: str
-    max_new_tokens: int
-    window: int | None
-    weights: str
-
-
-def listed(pool: Pool) -> list[Listed]:
-    """Every model of the pool, then its references.
+    Its size ("parameters"; None where neither the pool nor a name tells), its "window", tokens of
+    prompt and response together (None where its files are not here), and its "weights": "here",
+    "in part", "not here", "served" by an endpoint, or "no base_url" for one.
 
     Raises InputError: a local folder that is not there or holds no model.
     """
-    roles = {"model": pool.models, "reference": pool.references}
-    return [_listed(model, role) for role, models in roles.items() for model in models]
-
-
-def _listed(model: ModelSpec, role: str) -> Listed:
-    price = model.price()
+    folder = None if model.backend == OPENAI else saved_folder(model)
+    weights = _weights(folder)
     if model.backend == OPENAI:
-        folder = None
         weights = SERVED if model.endpoint and model.endpoint.base_url else NO_URL
-    else:
-        folder = saved_folder(model)
-        weights = _weights(folder)
-    return Listed(
-        name=model.name,
-        role=role,
-        model=model.model,
-        parameters=model.parameters or size_in(model.name) or size_in(Path(model.model).name),
-        rate_in=price.rate.tokens_in,
-        rate_out=price.rate.tokens_out,
-        price_source=price.source,
-        max_new_tokens=model.generation.max_new_tokens,
-        window=_window(folder) if folder else None,
-        weights=weights,
-    )
+    return {
+        "name": model.name,
+        "parameters": model.parameters or size_in(model.name) or size_in(Path(model.model).name),
+        "window": _window(folder) if folder else None,
+        "weights": weights,
+    }
 
 
 def _weights(folder: Path | None) -> str:
@@ -99,38 +63,34 @@ def _window(folder: Path) -> int | None:
     return next((text[key] for key in WINDOWS if key in text), None)
 
 
-def pool_table(name: str, pool: Pool, models: Sequence[Listed], instructions: bool) -> Table:
-    """A row a model.
-
-    Args:
-        name: of the pool.
-        pool: the pool.
-        models: what is known of each, see `hierrouter.reports.plans.listed`.
-        instructions: whether to say what the models are told at each hop.
-    """
+def pool_table(name: str, pool: Pool, instructions: bool) -> Table:
+    """A row a model, then the references; `instructions`: with what they are told at each hop."""
     told = [f"hop {hop + 1}: {pool.instruction(hop) or 'nothing'}" for hop in range(pool.hops)]
     count = "token" if pool.per_tokens in (None, 1) else f"{pool.per_tokens:,} tokens"
     return Table(
         title=f"{name}: {len(pool.models)} models, {pool.hops} hops; "
         f"prices in {pool.currency} per {count}",
         columns=tuple(Column(title) for title in POOL_COLUMNS),
-        rows=tuple(_row(model) for model in models),
+        rows=(
+            *(_row(model, "models") for model in pool.models),
+            *(_row(model, "references") for model in pool.references),
+        ),
         note="  ".join(told) if instructions else "",
     )
 
 
-def _row(model: Listed) -> Line:
-    rates = dict.fromkeys((model.rate_in, model.rate_out))
+def _row(model: ModelSpec, group: str) -> Line:
+    known, rate = listed(model), model.price().rate
     cells = (
         model.name,
-        "unknown" if model.parameters is None else short(model.parameters).replace("G", "B"),
-        "/".join(f"{rate:g}" for rate in rates),
-        model.max_new_tokens,
-        model.window,
-        model.weights,
+        short(known["parameters"]).replace("G", "B") if known["parameters"] else UNKNOWN,
+        "/".join(f"{price:g}" for price in dict.fromkeys((rate.tokens_in, rate.tokens_out))),
+        model.generation.max_new_tokens,
+        known["window"],
+        known["weights"],
         model.model,
     )
-    return Line(f"{model.role}s", cells)
+    return Line(group, cells)
 
 
 def estimate_table(estimate: Estimate) -> Table:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from packaging.requirements import Requirement
 
 from hierrouter.engines import preflight
 from hierrouter.engines.preflight import Weights, require_models, weights_notes
@@ -116,18 +115,10 @@ def test_a_broken_package_is_a_problem_of_the_world(cold: Run, tmp_path: Path) -
     assert "ok       models" in done.stdout
 
 
-def test_what_is_missing_or_old_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_told() -> None:
     ours, theirs = doctor.packages()
     assert ours.text.startswith(version("hierrouter"))
     assert f"torch {version('torch')}" in theirs.text
-    wanted = [Requirement("no-such-package"), Requirement("numpy>=999"), Requirement("rich")]
-    monkeypatch.setattr(doctor, "requirements", lambda: wanted)
-    with pytest.raises(WorldError) as caught:
-        list(doctor.packages())
-    assert str(caught.value) == (
-        f"no-such-package is not installed, numpy {version('numpy')} is installed, >=999 is "
-        "needed; pip install --upgrade hierrouter"
-    )
 
 
 def test_every_extra_for_users_is_known_and_a_note_where_it_is_not_installed() -> None:

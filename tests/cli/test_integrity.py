@@ -1,6 +1,5 @@
 """What is damaged, gone, renamed, exchanged or set back is named, and nothing else is shown."""
 
-import json
 import os
 import re
 import signal
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.damaging import COMMANDS, Bench, build, deleted, files_of
-from hierrouter.learning.run_folders import Record, record_of
+from hierrouter.learning.run_folders import Record, record_of, sealed, unsealed
 from hierrouter_cache.parts import SCHEMAS
 from tests.cli.conftest import Place
 from tests.conftest import Run, Start
@@ -112,24 +111,23 @@ def test_a_run_that_was_not_finished_is_passed_over_and_named(rivals: Place) -> 
     assert found
     Record(found.folder, found.command, found.asked).write()  # as before it was finished
     told = rivals.does("report").stderr
-    assert f"not finished, or of an earlier version, and not looked at: {TRAIN}" in told
+    assert f"not finished, and not looked at: {TRAIN}" in told
     assert "checkpoint runs/rival" in told
 
 
-def test_runs_of_an_earlier_version_are_passed_over_and_named(rivals: Place) -> None:
-    file = rivals / str(TRAIN / "run.json")
-    held = json.loads(file.read_bytes())
-    file.write_text(json.dumps({name: held[name] for name in ("asked", "command")}))
-    (rivals / str(TRAIN / "policy.safetensors")).write_bytes(b"written in another way")
-    (rivals / str(SWEEP / "run.json")).rename(rivals / str(SWEEP / "sweep.json"))
+def test_a_report_of_an_earlier_version_is_named(rivals: Place) -> None:
     (rivals / "runs/quickstart-report/contents.json").unlink()
-    told = rivals.does("report").stderr
-    assert f"not looked at: {TRAIN}" in told and f"not looked at: {SWEEP}" in told
     told = rivals.does("verify").stderr
-    for folder in (TRAIN, SWEEP, "runs/quickstart-report"):
-        assert re.search(f"note: {folder}: .*of an earlier version", told)
-    assert (
-        "note     integrity       3 not looked at, the first: runs/" in rivals.does("doctor").stdout
+    assert "note: runs/quickstart-report: a report of an earlier version" in told
+    assert "1 not looked at, the first: runs/" in rivals.does("doctor").stdout
+
+
+def test_a_run_of_another_version_is_named(rivals: Place) -> None:
+    file = rivals / str(TRAIN / "run.json")
+    found = unsealed(file.read_bytes())
+    file.write_bytes(sealed({**found, "format": 1}))
+    assert f"run.json is of another version: {TRAIN}/run.json; train again" in rivals.refuses(
+        "report"
     )
 
 

@@ -4,9 +4,13 @@ import itertools
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from hierrouter.evaluation.budget import Hulls
+from hierrouter.evaluation.outcome import Actions
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.trees import random_tree
 
@@ -67,3 +71,9 @@ def best_path(
 def _numbered(models: int, hops: int) -> dict[Path, int]:
     levels = (itertools.product(range(models), repeat=length) for length in range(hops + 1))
     return {path: number for number, path in enumerate(itertools.chain(*levels))}
+
+
+def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> NDArray[np.float64]:
+    """The alphas at which the oracle takes another route on some query, ascending."""
+    endings = Actions(tree.routes, allow_stop).endings
+    return Hulls.of(tree.cost[:, endings], tree.score[:, endings]).slope[::-1]

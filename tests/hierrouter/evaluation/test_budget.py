@@ -16,7 +16,7 @@ from hierrouter.evaluation.metrics import frontier
 from hierrouter.evaluation.outcome import Actions, ending
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.evaluation.enumeration import seeds, unhurried
+from tests.hierrouter.evaluation.enumeration import oracle_break_points, seeds, unhurried
 from tests.hierrouter.evaluation.test_outcome import every_episode, random_table, shapes, trees
 from tests.hierrouter.trees import random_tree
 
@@ -56,10 +56,10 @@ def test_the_oracle_changes_at_the_slopes_of_the_hulls(tree: RouteTree, stop: bo
     for spent, worth in zip(tree.cost[:, endings], tree.score[:, endings], strict=True):
         hull = frontier(spent, worth)
         slopes += (np.diff(worth[hull]) / np.diff(spent[hull])).tolist()
-    turns = budgets.oracle_break_points(tree, stop)
+    turns = oracle_break_points(tree, stop)
     np.testing.assert_allclose(turns, sorted(slopes))
     if not stop:  # as where nothing is said
-        np.testing.assert_array_equal(budgets.oracle_break_points(tree), turns)
+        np.testing.assert_array_equal(oracle_break_points(tree), turns)
 
 
 def test_a_policy_changes_where_groups_of_queries_do() -> None:
@@ -69,7 +69,7 @@ def test_a_policy_changes_where_groups_of_queries_do() -> None:
     tree = replace(
         random_tree(Routes(2, 1), 8, 0), score=score, tokens_in=ones, tokens_out=ones, rate=rate
     )
-    assert budgets.oracle_break_points(tree).tolist() == [1.0]
+    assert oracle_break_points(tree).tolist() == [1.0]
     found = budgets.policy_break_points(tree)
     assert sorted(set(found)) == [1 / 8, 1 / 4, 1 / 2, 1.0]
     assert len(found) == 4 * budgets.GROUP_POINTS
@@ -81,7 +81,7 @@ def test_a_policy_changes_where_groups_of_queries_do() -> None:
 def test_break_points_lie_between_those_of_the_oracle_and_nothing(
     tree: RouteTree, stop: bool
 ) -> None:
-    turns, found = budgets.oracle_break_points(tree, stop), budgets.policy_break_points(tree, stop)
+    turns, found = oracle_break_points(tree, stop), budgets.policy_break_points(tree, stop)
     assert (np.diff(found) >= 0).all() and (found > 0).all()
     assert bool(len(found)) >= bool(len(turns))
     assert len(turns) == 0 or found[-1] >= turns[-1]
