@@ -1,13 +1,16 @@
-"""One network for every alpha against a training for each: time, frontier, gap closed.
+"""One value model for every alpha against a training for each: time, frontier, gap closed.
 
     OMP_NUM_THREADS=1 python benchmarks/sweep.py --cache caches/default
-        [--fold validation] [--alphas 16] [--seeds 5] [--algos ppo exact conditioned] [--out DIR]
+        [--fold validation] [--alphas 16 | --at 0.005 1.6] [--seeds 5] [--questions 100]
+        [--state VIEW] [--allow-stop] [--allow-return] [--algos ppo exact value] [--out DIR]
 
 `ppo` and `exact` train the default preset once for each alpha of the automatic grid and each seed;
-`conditioned` trains one network a seed. Prints CPU seconds of all trainings; the share of the gap
-between the best fixed route of the fold and the oracle that is closed, at every alpha where the gap
-exceeds 0.02; and the area under each frontier. With `--out` policies are kept and found again, so
-that it can be run in pieces and another fold needs no training. The test fold is for one last look.
+`value` is one fit for all alphas, with nothing random in it. With `--questions` each seed learns
+from so many of the train and validation queries, drawn by it. Prints CPU seconds of all trainings;
+the share of the gap between the best fixed route of the fold and the oracle that is closed, at
+every alpha where the gap exceeds 0.02; and the area under each frontier. With `--out` policies are
+kept and found again, so that it can be run in pieces and another fold needs no training. The test
+fold is for one last look.
 
 The area: for each seed mean cost and mean quality at every alpha, and the cheapest fixed route,
 which anybody can take; the hull of these points, because mixtures of policies are policies; its
@@ -28,21 +31,23 @@ from numpy.typing import NDArray
 from scipy.integrate import trapezoid
 
 import hierrouter
-from hierrouter.evaluation.bounds import oracle
+from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.metrics import frontier
 from hierrouter.evaluation.outcome import Outcome, fixed_routes
 from hierrouter.learning.checkpoint import load_checkpoint, member_folder, save_checkpoint
-from hierrouter.learning.config import SWEEP, Objective, TrainConfig, training_config
+from hierrouter.learning.config import Objective, TrainConfig, ValueConfig, preset, training_config
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, train
-from hierrouter.replay.opening import open_tree
+from hierrouter.learning.value import LEARNED
+from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.states import DEFAULT_VIEW, VIEWS
 from hierrouter_cache.tree import RouteTree
 
-ALGOS = ("ppo", "exact", "conditioned")
+ALGOS = ("ppo", "exact", "value")
 LABELS = {
     "ppo": "PPO, one training an alpha",
     "exact": "exact, one training an alpha",
-    "conditioned": "one network for all",
+    "value": "one value model for all",
 }
 SECONDS = "cpu-seconds.txt"
 WORTH = 0.02  # gaps up to this are not looked at
@@ -83,7 +88,9 @@ class Contest:
         tree: all folds.
         fold: the queries on which policies are valued.
         run: folder of the policies.
+        may: what routers may do; its alpha is not looked at.
         epochs: shortens all trainings; None does not.
+        questions: learned from so many, drawn by each seed; None is all.
     """
 
     def __init__(
@@ -92,27 +99,30 @@ class Contest:
         fold: RouteTree,
         alphas: Sequence[float],
         run: Path,
-        epochs: int | None,
+        may: Objective,
+        epochs: int | None = None,
+        questions: int | None = None,
     ) -> None:
         self.tree, self.fold, self.alphas, self.run = tree, fold, tuple(alphas), run
-        self.epochs = epochs
+        self.may, self.epochs, self.questions = may, epochs, questions
 
     def add(self, found: Found, algo: str, seed: int) -> None:
         """Train everything that one seed of an algorithm needs, and value it."""
-        if algo == "conditioned":
+        if algo == "value":
             policies = list(map(self._sweep(found, seed).at, self.alphas))
         else:
             policies = [self._router(found, algo, seed, alpha) for alpha in self.alphas]
         found.outcomes.append([policy.outcome(self.fold) for policy in policies])
 
     def _sweep(self, found: Found, seed: int) -> TrainedSweep:
-        config = replace(SWEEP, epochs=self.epochs or SWEEP.epochs)
+        config = preset("default", "value")
+        assert isinstance(config, ValueConfig)
         policy = self._trained(
             found,
-            member_folder(self.run / "conditioned" / f"{len(self.alphas)}-alphas", seed),
+            member_folder(self.run / "value" / f"{len(self.alphas)}-alphas", seed),
             config,
             seed,
-            lambda: train_sweep(self.tree, self.alphas, Objective(0.0), config, seed),
+            lambda tree: train_sweep(tree, self.alphas, self.may, config, seed),
         )
         assert isinstance(policy, TrainedSweep)
         return policy
@@ -124,7 +134,7 @@ class Contest:
             member_folder(self.run / algo, seed, alpha),
             config,
             seed,
-            lambda: train(self.tree, Objective(alpha), config, seed),
+            lambda tree: train(tree, replace(self.may, alpha=alpha), config, seed),
         )
         assert isinstance(policy, TrainedRouter)
         return policy
@@ -135,12 +145,20 @@ class Contest:
         folder: Path,
         config: TrainConfig,
         seed: int,
-        start: Callable[[], Policy],
+        start: Callable[[RouteTree], Policy],
     ) -> Policy:
-        policy, seconds = trained(folder, Origin.of(self.tree, config, seed), start)
+        tree = self._drawn(seed)
+        policy, seconds = trained(folder, Origin.of(tree, config, seed), lambda: start(tree))
         found.seconds += seconds
         found.trainings += 1
         return policy
+
+    def _drawn(self, seed: int) -> RouteTree:
+        """What one seed learns from."""
+        rows = np.flatnonzero(np.isin(self.tree.splits, LEARNED))
+        if self.questions is not None:
+            rows = np.random.default_rng(seed).permutation(rows)[: self.questions]
+        return self.tree.select(np.sort(rows))
 
 
 def show_time(found: dict[str, Found]) -> None:
@@ -154,14 +172,16 @@ def show_time(found: dict[str, Found]) -> None:
         print(line)
 
 
-def show_gaps(fold: RouteTree, alphas: Sequence[float], found: dict[str, Found]) -> None:
+def show_gaps(
+    fold: RouteTree, alphas: Sequence[float], found: dict[str, Found], may: Objective
+) -> None:
     """Share of the gap closed by alpha: mean and worst of the seeds."""
     print("share of the gap closed, mean and worst seed:")
     print(f"{'alpha':>8s}{'gap':>8s}" + "".join(f"{algo:>20s}" for algo in found))
     shares: dict[str, list[NDArray[np.float64]]] = {algo: [] for algo in found}
     for number, alpha in enumerate(alphas):
-        fixed = max(route.reward(alpha).mean() for route in fixed_routes(fold))
-        gap = oracle(fold, alpha).reward(alpha).mean() - fixed
+        fixed = best_fixed_route(fold, alpha, fold, may.ends_early).reward(alpha).mean()
+        gap = oracle(fold, alpha, may.ends_early).reward(alpha).mean() - fixed
         line = f"{alpha:8g}{gap:8.4f}"
         for algo, result in found.items():
             reached = np.array([seed[number].reward(alpha).mean() for seed in result.outcomes])
@@ -202,9 +222,12 @@ def area_under(
     return float(trapezoid(np.interp(at, cost[hull], quality[hull]), at))
 
 
-def show_areas(fold: RouteTree, alphas: Sequence[float], found: dict[str, Found]) -> None:
+def show_areas(
+    fold: RouteTree, alphas: Sequence[float], found: dict[str, Found], may: Objective
+) -> None:
     """Area under each frontier, beside those of the fixed routes and the oracle."""
-    routes, bounds = fixed_routes(fold), [oracle(fold, alpha) for alpha in alphas]
+    routes = fixed_routes(fold, may.ends_early)
+    bounds = [oracle(fold, alpha, may.ends_early) for alpha in alphas]
     cheapest = min(routes, key=lambda route: route.cost.mean())
     low, high = cheapest.cost.mean(), bounds[0].cost.mean()
 
@@ -233,25 +256,32 @@ def show_areas(fold: RouteTree, alphas: Sequence[float], found: dict[str, Found]
 
 def contest(asked: argparse.Namespace, run: Path) -> None:
     """Train, value, print."""
-    tree = open_tree(asked.cache)
-    fold, alphas = tree.split(asked.fold), alpha_grid(tree, asked.alphas)
+    may = Objective(0.0, asked.allow_stop, allow_return=asked.allow_return)
+    tree = open_tree(asked.cache, Selection(view=asked.state, allow_return=asked.allow_return))
+    grid = asked.at or alpha_grid(tree, asked.alphas, allow_stop=may.ends_early)
+    fold, alphas = tree.split(asked.fold), sorted(grid)
     print(f"{asked.fold} fold: {len(fold)} of {len(tree)} queries, {len(alphas)} alphas")
-    entered = Contest(tree, fold, alphas, run, asked.epochs)
+    entered = Contest(tree, fold, alphas, run, may, asked.epochs, asked.questions)
     found = {algo: Found() for algo in asked.algos}
     for seed in range(asked.seeds):
         for algo, result in found.items():
             entered.add(result, algo, seed)
             print(f"seed {seed}, {algo}: {result.seconds:.1f} CPU-s so far", flush=True)
     show_time(found)
-    show_gaps(fold, alphas, found)
-    show_areas(fold, alphas, found)
+    show_gaps(fold, alphas, found, may)
+    show_areas(fold, alphas, found, may)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, default=Path("caches/default"))
     parser.add_argument("--fold", choices=("validation", "test"), default="validation")
-    parser.add_argument("--alphas", type=int, default=16)
+    parser.add_argument("--alphas", type=int, default=16, help="of the automatic grid")
+    parser.add_argument("--at", type=float, nargs="+", help="these alphas instead")
+    parser.add_argument("--questions", type=int, help="learned from, drawn by each seed")
+    parser.add_argument("--state", choices=VIEWS, default=DEFAULT_VIEW)
+    parser.add_argument("--allow-stop", action="store_true")
+    parser.add_argument("--allow-return", action="store_true")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--algos", nargs="+", choices=ALGOS, default=ALGOS)
     parser.add_argument("--epochs", type=int, help="shorten all trainings, to try it out")

@@ -91,7 +91,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             cache = hr.collect("arith,string", pool="testbed", cache="caches/mine", limit=20)
             tree = hr.open(cache)
             hr.train(tree, alpha=ALPHA, allow_stop=True, epochs=4, out="runs/mine")
-            hr.sweep(tree, [0.1, ALPHA], allow_stop=True, epochs=2, out="runs/sweep")
+            hr.sweep(tree, [0.1, ALPHA], allow_stop=True, out="runs/sweep")
 
     return once(tmp_path_factory, "face", build)
 
@@ -187,6 +187,22 @@ def test_of_several_seeds_the_best_on_validation_comes_back(tree: hr.Tree, tmp_p
     assert done[reached.index(max(reached))] == max(done)
     with pytest.raises(hr.InputError, match="0 seeds; give at least one"):
         hr.train(tree, seeds=0)
+
+
+def test_a_value_model_is_a_run_and_takes_neither_epochs_nor_seeds(
+    tree: hr.Tree, tmp_path: Path
+) -> None:
+    run = hr.train(tree, alpha=ALPHA, algo="value", out=tmp_path / "value")
+    assert repr(run).startswith(f"Run({tmp_path}/value: alpha 0.3, value, preset default, seed 42;")
+    assert "on 30 held-out questions (best fixed route" in repr(run)
+    test = tree.split("test")
+    assert np.array_equal(hr.Run.load(run, tree).outcome(test).cost, run.outcome(test).cost)
+    for refused in ({"epochs": 2}, {"seeds": 2}):
+        [flag] = refused
+        with pytest.raises(hr.InputError, match=f"--{flag} with --algo value"):
+            hr.sweep(tree, **refused)
+        with pytest.raises(hr.InputError, match=f"--{flag} with --algo value"):
+            hr.train(tree, budget=1.0, **refused)
 
 
 JSON = ("--format", "json")

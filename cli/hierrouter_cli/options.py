@@ -48,7 +48,7 @@ STATES = (
     *("context+agreement", "query+answer+agreement", "query+agreement", "stage+agreement"),
 )
 PRESETS = ("default", "paper")
-ALGORITHMS = ("ppo", "exact")
+ALGORITHMS = ("ppo", "exact", "value")
 FOLDS = ("train", "validation", "test")
 ALL_FOLDS = "all"
 
@@ -302,7 +302,8 @@ Algo = Annotated[
     choice(
         "--algo",
         ALGORITHMS,
-        "exact enumerates the tree; ppo, Tianshou's, samples episodes. Default: ppo.",
+        "ppo (Tianshou's) samples episodes, exact enumerates the tree, value fits in closed form. "
+        "Default: ppo.",
         TRAINING,
     ),
 ]
@@ -331,9 +332,6 @@ KeepAnyway = Annotated[
         "Keep the router even where it shows no gain over the best fixed route.",
         TRAINING,
     ),
-]
-TensorBoard = Annotated[
-    bool, switch("--tensorboard", "Write the learning curve into the run's folder.", TRAINING)
 ]
 Seeds = Annotated[int, value("--seeds", "N", "How many trainings, from --seed on.", min=1)]
 CheckOnly = Annotated[bool, switch("--dry-run", "Check everything, then stop.")]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from hierrouter_cli import console, options
 from hierrouter_cli.report import say_if_few
@@ -37,7 +38,6 @@ def train(
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
     keep_anyway: options.KeepAnyway = False,
-    tensorboard: options.TensorBoard = False,
     dry_run: options.CheckOnly = False,
 ) -> None:
     """Train the router with PPO on the replayed tree; no model is called.
@@ -53,7 +53,7 @@ def train(
     from hierrouter.replay.opening import training_tree
 
     algo = algorithm(algo, budget, max_cost, alpha)
-    config = training_config(preset, algo, epochs, budget is not None, keep_anyway)
+    config = training_config(preset, algo, epochs, seeds, keep_anyway)
     alpha = options.DEFAULT_ALPHA if alpha is None else alpha
     objective = Objective(alpha, allow_stop, max_cost, selected.allow_return)
     several = seeds > 1
@@ -80,7 +80,7 @@ def train(
             console.say(f"note: {note}")
         say_if_few_choose(tree, config)
 
-    with told_how_to_go_on("train", out, on_begun, tensorboard) as watch:
+    with told_how_to_go_on("train", out, on_begun) as watch:
         if several:
             run = train_seeds(tree, objective, config, places, budget, watch)
         else:
@@ -105,10 +105,10 @@ def sweep_alpha(
         options.choice(
             "--algo",
             options.ALGORITHMS[::-1],
-            "exact: one network for all alphas; ppo: one for each.",
+            "value: one fit for all alphas; exact, ppo: one network for each.",
             options.TRAINING,
         ),
-    ] = "exact",
+    ] = "value",
     preset: options.Preset = "default",
     epochs: options.Epochs = None,
     allow_stop: options.AllowStop = False,
@@ -116,20 +116,19 @@ def sweep_alpha(
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
     keep_anyway: options.KeepAnyway = False,
-    tensorboard: options.TensorBoard = False,
     dry_run: options.CheckOnly = False,
 ) -> None:
     """Train routers for all alphas on the same cached tree.
 
-    By default one network that is told alpha, so that `report --alpha X` needs no training at any
-    X afterwards; with --algo ppo one training for each alpha.
+    By default one value model, fitted once, so that `report --alpha X` needs no training at any X
+    afterwards; with --algo exact or ppo one network for each alpha.
     """
     from hierrouter.learning.config import Objective, training_config
     from hierrouter.learning.run_folders import check_out
     from hierrouter.replay.opening import training_tree
 
     given = options.parse_alphas(alphas)
-    config = training_config(preset, algo, epochs, algo == "exact", keep_anyway)
+    config = training_config(preset, algo, epochs, seeds, keep_anyway)
     check_out(out, "sweep-alpha")
     tree = training_tree(selected.open())
     # What needs torch comes after all that can be refused without it.
@@ -147,26 +146,23 @@ def sweep_alpha(
         return
     console.say(planned)
 
-    def on_begun() -> None:
-        say_if_few_choose(tree, config)
-
-    with told_how_to_go_on("sweep-alpha", out, on_begun, tensorboard) as watch:
+    with told_how_to_go_on("sweep-alpha", out, lambda: say_if_few_choose(tree, config)) as watch:
         run = sweep_run(tree, grid, config, range(seed, seed + seeds), may, out, watch)
     console.put(run.table)
     console.put(f"{run.folder}\n")
 
 
 def say_if_few_choose(tree: RouteTree, config: TrainConfig) -> None:
-    """Warn of a small validation fold where it chooses: not where several networks learn."""
-    from hierrouter.learning.loop import folds_for
+    """Warn of a small validation fold where it chooses: not for the value model."""
+    from hierrouter.learning.config import NetworkConfig
 
-    if folds_for(tree, config) == 1:
+    if isinstance(config, NetworkConfig):
         say_if_few(tree, "validation", "they choose the weights")
 
 
 @contextmanager
 def told_how_to_go_on(
-    command: str, out: Path | None, on_begun: Callable[[], None], tensorboard: bool
+    command: str, out: Path | None, on_begun: Callable[[], None]
 ) -> Iterator[RunWatch]:
     """Who watches a run; whatever ends it early, the user knows how to go on.
 
@@ -174,7 +170,6 @@ def told_how_to_go_on(
         out: the folder that the user chose, or what those of several trainings begin with; where
             neither, the folder is said.
         on_begun: called when the first folder is there.
-        tensorboard: write the learning curve into it.
     """
     from hierrouter_cache.errors import WorldError
 
@@ -188,33 +183,23 @@ def told_how_to_go_on(
             on_begun()
 
     try:
-        yield replace(watch(tensorboard), on_folder=on_folder)
+        yield replace(watch(), on_folder=on_folder)
     except (KeyboardInterrupt, WorldError):
         for folder in folders[:1]:
             console.say(f"{command}: to go on, give the same command with --out {out or folder}")
         raise
 
 
-def watch(tensorboard: bool = False) -> RunWatch:
+def watch() -> RunWatch:
     """Who watches trainings: notes are said, each training has its bar."""
     from hierrouter.learning.run import RunWatch
 
-    def training(label: str, epochs: int, folder: Path) -> Any:
-        return _followed(label, epochs, folder / "tensorboard" if tensorboard else None)
-
-    return RunWatch(on_note=console.say, training=training)
+    return RunWatch(on_note=console.say, training=lambda label, epochs, _: _followed(label, epochs))
 
 
 @contextmanager
-def _followed(
-    label: str, epochs: int, events: Path | None
-) -> Iterator[Callable[[int, int, float, float], None]]:
-    """A bar with the learning curve on a terminal; the same values for TensorBoard if asked for."""
-    writer: Any = None
-    if events:
-        from torch.utils.tensorboard import SummaryWriter
-
-        writer = SummaryWriter(str(events))
+def _followed(label: str, epochs: int) -> Iterator[Callable[[int, int, float, float], None]]:
+    """A bar with the learning curve on a terminal."""
     curve: list[float] = []
     said = time.monotonic()
     with console.progress_bars() as bars:
@@ -222,6 +207,9 @@ def _followed(
 
         def on_epoch(done: int, total: int, training: float, validation: float) -> None:
             nonlocal said
+            if math.isnan(validation):  # nothing is valued yet
+                bars.update(task, completed=done, total=total)
+                return
             curve.append(validation)
             note = f"{validation:.3f} {sparkline(curve, SHORT)} validation, {training:.3f} train"
             bars.update(task, completed=done, total=total, note=note)
@@ -229,15 +217,8 @@ def _followed(
                 values = f"{training:.3f} train, {validation:.3f} validation"
                 console.say(f"{label}: epoch {done} of {total}, {values} {sparkline(curve)}")
                 said = time.monotonic()
-            if writer:
-                writer.add_scalar("value/train", training, done)
-                writer.add_scalar("value/validation", validation, done)
 
-        try:
-            yield on_epoch
-        finally:
-            if writer:
-                writer.close()
+        yield on_epoch
 
 
 def describe(tree: RouteTree) -> str:

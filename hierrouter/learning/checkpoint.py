@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,21 +13,22 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
 from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning import run_folders
 from hierrouter.learning.config import ALGORITHMS, Objective
 from hierrouter.learning.loop import Snapshot
-from hierrouter.learning.network import Committee, Router, RouterShape
-from hierrouter.learning.sweep import SCALES, AlphaRouter, Policy, Sweep, TrainedSweep
+from hierrouter.learning.network import Router, RouterShape
+from hierrouter.learning.sweep import Policy, Sweep, TrainedSweep
 from hierrouter.learning.training import Constant, Origin, TrainedRouter
+from hierrouter.learning.value import Position, Text, ValueModel, ValueRouter
 from hierrouter_cache.errors import InputError, open_plain
 from hierrouter_cache.writer import write_atomically
 
 UNFINISHED = "training.safetensors"
-FORMAT = 4
+FORMAT = 5
 SNAPSHOT_FORMAT = 4
 HEADER = "hierrouter"  # in a safetensors file: checksum and description; two keys have no order
 MAX_NUMBERS = 1 << 25  # the paper's network has 2 million, a resumed training ten times that
@@ -36,8 +37,9 @@ CEILINGS = ("ceilings.longest", "ceilings.growth")
 LFS_POINTER = b"version https://git-lfs"
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip around one
 AS_WRITTEN = ("hops", "encoder", "view", "seed", "fingerprint", "version")  # of an origin
+WHOLE = ("numbers", "learned", "kernel", "columns")  # of the value model: whole numbers
 RETRAIN = "train again"
-Network = TypeVar("Network", Router, AlphaRouter)
+Part = TypeVar("Part", Text, Position)
 Member = TypeVar("Member", TrainedRouter, TrainedSweep)
 
 
@@ -120,29 +122,46 @@ def describe(policy: Policy) -> dict[str, Any]:
         "rate": [list(pair) for pair in origin.rate],
         "algo": origin.config.algo,
         "objective": policy.objective.as_object(),
-        "history": list(policy.history),
     }
     if isinstance(policy, TrainedSweep):
-        shape = policy.networks[0].base.shape
         constants = [one and asdict(one) for one in policy.constants]
-        found |= {"constants": constants, "alphas": list(policy.alphas)}
-        return {**found, "shape": asdict(shape), "folds": len(policy.networks)}
+        return {**found, **_told(policy.model), "constants": constants, "alphas": policy.alphas}
+    found["history"] = list(policy.history)
     if policy.budget is not None:
         found["budget"] = policy.budget
     if policy.constant:
         found["constant"] = asdict(policy.constant)
-    return {**found, "shape": asdict(policy.router.shape), "folds": len(policy.router)}
+    if isinstance(policy.router, ValueRouter):
+        return {**found, **_told(policy.router.model)}
+    return {**found, "shape": asdict(policy.router.shape)}
+
+
+def _told(model: ValueModel) -> dict[str, Any]:
+    return {"knots": model.knots, "texts": len(model.texts)}
 
 
 def tensors_of(policy: Policy) -> dict[str, Tensor]:
     """The weights and, where the cost of a query is limited, the ceilings."""
     if isinstance(policy, TrainedSweep):
-        return nn.ModuleList(policy.networks).state_dict()
-    tensors = nn.ModuleList(policy.router).state_dict()
+        return _tensors_of_model(policy.model)
+    if isinstance(policy.router, ValueRouter):
+        return _tensors_of_model(policy.router.model)
+    tensors = dict(policy.router.state_dict())
     if policy.ceilings:
         arrays = policy.ceilings.longest, policy.ceilings.growth
         tensors |= dict(zip(CEILINGS, map(torch.from_numpy, arrays), strict=True))
     return tensors
+
+
+def _tensors_of_model(model: ValueModel) -> dict[str, Tensor]:
+    arrays = {"learned": model.learned, "numbers": model.numbers}
+    for kind, parts in (("text", model.texts), ("state", model.positions)):
+        arrays |= {
+            f"{kind}{number}.{name}": value
+            for number, part in enumerate(parts)
+            for name, value in vars(part).items()
+        }
+    return {name: torch.from_numpy(value) for name, value in arrays.items()}
 
 
 def rebuild(text: str, tensors: dict[str, Tensor], file: Path) -> Policy:
@@ -186,29 +205,56 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tens
         config=ALGORITHMS[found["algo"]](**found["config"]),
         **{name: found[name] for name in AS_WRITTEN},
     )
-    shape, history = RouterShape(**found["shape"]), tuple(map(float, found["history"]))
+    shape = RouterShape(**found["shape"]) if "shape" in found else None
     _check_fit(origin, objective, shape, ceilings)
-    folds = range(int(found["folds"]))
-    if not folds:
-        raise ValueError("no network")
-    if len(folds) * shape.weights > sum(value.numel() for value in tensors.values()):
-        raise ValueError("weights of another shape")  # more memory than they take is not asked for
-    if "alphas" in found:
-        scales = tensors["0.scales"]
-        if scales.shape != (SCALES,):
-            raise ValueError(f"scales {tuple(scales.shape)}")
-        networks = _filled([AlphaRouter(shape, scales) for _ in folds], tensors)
-        grid = _grid_of(found)
-        constants = tuple(_constant(one, origin) for one in found["constants"])
-        if constants and len(constants) != len(grid):
-            raise ValueError(f"{len(constants)} constants")
-        return TrainedSweep(tuple(networks), grid, objective, origin, history, constants)
+    if shape is None:
+        model = _value_model(found, origin, objective, tensors)
+        if "alphas" in found:
+            grid, constants = (
+                _grid_of(found),
+                [_constant(one, origin) for one in found["constants"]],
+            )
+            if constants and len(constants) != len(grid):
+                raise ValueError(f"{len(constants)} constants")
+            return TrainedSweep(model, grid, objective, origin, tuple(constants))
+        router: Router | ValueRouter = ValueRouter(model, objective.alpha)
+    else:
+        if shape.weights > sum(value.numel() for value in tensors.values()):
+            raise ValueError("weights of another shape")  # no more memory than they take
+        router = Router(shape).requires_grad_(False).eval()
+        router.load_state_dict(tensors)
     budget = found.get("budget")  # None where alpha was given, and in files of before
     if budget is not None and not 0 < budget < np.inf:
         raise ValueError(f"budget {budget}")
-    router = Committee(_filled([Router(shape) for _ in folds], tensors))
-    constant = _constant(found.get("constant"), origin)
+    history, constant = (
+        tuple(map(float, found["history"])),
+        _constant(found.get("constant"), origin),
+    )
     return TrainedRouter(router, objective, origin, history, ceilings, budget, constant)
+
+
+def _value_model(
+    found: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Tensor]
+) -> ValueModel:
+    for name, value in tensors.items():
+        if (name.rpartition(".")[2] in WHOLE) != (value.dtype == torch.int64):
+            raise TypeError(f"{name} of {value.dtype}")
+    held = {name: value.numpy() for name, value in tensors.items()}
+    actions = Actions(origin.routes, objective.allow_stop, objective.allow_return)
+
+    def part(kind: type[Part], name: str) -> Part:
+        return kind(**{one.name: held[f"{name}.{one.name}"] for one in fields(kind)})
+
+    return ValueModel(
+        actions=actions,
+        knots=tuple(map(float, found["knots"])),
+        rate=origin.rate,
+        fingerprint=origin.fingerprint,
+        texts=tuple(part(Text, f"text{number}") for number in range(found["texts"])),
+        numbers=held["numbers"],
+        positions=tuple(part(Position, f"state{number}") for number in range(actions.states)),
+        learned=held["learned"],
+    )
 
 
 def _constant(found: dict[str, Any] | None, origin: Origin) -> Constant | None:
@@ -222,31 +268,29 @@ def _constant(found: dict[str, Any] | None, origin: Origin) -> Constant | None:
     return constant
 
 
-def _filled(networks: list[Network], weights: dict[str, Tensor]) -> list[Network]:
-    """The networks with these weights, frozen."""
-    nn.ModuleList(networks).requires_grad_(False).eval().load_state_dict(weights)
-    return networks
-
-
 def _check_fit(
-    origin: Origin, objective: Objective, shape: RouterShape, ceilings: Ceilings | None
+    origin: Origin, objective: Objective, shape: RouterShape | None, ceilings: Ceilings | None
 ) -> None:
     """The parts of a description agree with each other, and with the ceilings."""
     actions = Actions(origin.routes, objective.allow_stop, objective.allow_return)
     texts = (*origin.models, origin.encoder, origin.view, origin.fingerprint, origin.version)
     fits = [
         all(isinstance(text, str) for text in texts),
-        all(isinstance(number, int) for number in (origin.seed, origin.hops, shape.actions)),
+        isinstance(origin.seed, int) and isinstance(origin.hops, int),
         len(origin.rate) == len(origin.models),
         # Before anything counts its nodes.
         origin.hops * math.log(len(origin.models) + 1) < math.log(MAX_NUMBERS),
         all(0 <= rate < np.inf for pair in origin.rate for rate in pair),
-        0 < shape.cost_scale < np.inf and 0 < shape.embedding_scale < np.inf,
-        (shape.models, shape.hops) == (len(origin.models), actions.steps),
-        0 <= shape.numbers <= shape.dim and shape.hidden > 0 and shape.stage_dim >= 0,
-        shape.actions == actions.count,
         (ceilings is None) == (objective.max_cost is None),
+        shape is not None or objective.max_cost is None,
     ]
+    if shape:
+        fits += [
+            isinstance(shape.actions, int) and shape.actions == actions.count,
+            0 < shape.cost_scale < np.inf and 0 < shape.embedding_scale < np.inf,
+            (shape.models, shape.hops) == (len(origin.models), actions.steps),
+            0 <= shape.numbers <= shape.dim and shape.hidden > 0 and shape.stage_dim >= 0,
+        ]
     if ceilings:
         of_each_node = (origin.routes.nodes,)
         fits += [array.shape == of_each_node for array in (ceilings.longest, ceilings.growth)]
@@ -419,7 +463,8 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     found = hashlib.sha256(text.encode())
     for name, value in sorted(tensors.items()):
         found.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+        if value.numel():  # strides of nothing may be 0, which `view` refuses
+            found.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

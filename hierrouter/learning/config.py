@@ -53,22 +53,30 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """What every algorithm needs to know, and the router it trains.
+    """What every algorithm is told.
 
     Attributes:
         preset: name of the preset these numbers come from.
+        keep_anyway: ship the router even where it shows no gain over a constant choice, see
+            `TrainedRouter.shipped`.
+    """
+
+    algo: ClassVar[str]
+
+    preset: str = "default"
+    keep_anyway: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(TrainConfig):
+    """The paper's router, a network, and how long it learns.
+
+    Attributes:
         epochs: length of the training; what an epoch is, the algorithm says.
         learning_rate: Adam's, after the warm-up.
         adam_eps: Adam's epsilon.
         warmup_steps: gradient steps over which the learning rate rises from 0.
         decay: let the learning rate fall to 0 at the end, in a straight line.
-        folds: with few queries, see `loop.FEW`, so many routers learn from the folds "train" and
-            "validation", each without its own part of the queries, which values it; they decide
-            together, see `network.Committee`. Each has a third of the epochs, and its last iterate
-            is kept. With 1, or more queries, one router learns from "train", and of its evaluations
-            the one that is best on "validation" is kept.
-        keep_anyway: ship the router even where it shows no gain over a constant choice, see
-            `TrainedRouter.shipped`.
         evaluate_every: epochs between exact evaluations of one router.
         patience: evaluations after which the training ends, if the value on validation has not
             risen by `min_gain` in them; 0 is never.
@@ -92,16 +100,11 @@ class TrainConfig:
             what the queries differ in and routes do not is no noise any more.
     """
 
-    algo: ClassVar[str]
-
-    preset: str = "default"
     epochs: int
     learning_rate: float = 3e-3
     adam_eps: float = 1e-5
     warmup_steps: int = 0
     decay: bool = True
-    folds: int = 1
-    keep_anyway: bool = False
     evaluate_every: int = 1
     patience: int = 0
     min_gain: float = 0.0
@@ -117,7 +120,7 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig(TrainConfig):
+class PPOConfig(NetworkConfig):
     """Settings of PPO (paper appendix B).
 
     An iteration collects `rollouts` episodes and updates on them; an epoch is `iterations` of
@@ -156,7 +159,7 @@ class PPOConfig(TrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExactConfig(TrainConfig):
+class ExactConfig(NetworkConfig):
     """Settings of learning by enumeration.
 
     An epoch is one pass over the train fold, or several where it is small.
@@ -172,7 +175,6 @@ class ExactConfig(TrainConfig):
     algo: ClassVar[str] = "exact"
 
     epochs: int = 32
-    folds: int = 5
     embedding_noise: float = 1.5
     queries: int = 32
     steps: int = 50
@@ -180,14 +182,34 @@ class ExactConfig(TrainConfig):
     return_weight: float = 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class ValueConfig(TrainConfig):
+    """Settings of the value model, see `hierrouter.learning.value`.
+
+    Attributes:
+        queries: it learns from at most so many.
+        landmarks: as many of them span the kernel, at most.
+        components: directions of a text's vectors that are read, at most.
+    """
+
+    algo: ClassVar[str] = "value"
+
+    queries: int = 16_384
+    landmarks: int = 512
+    components: int = 128
+
+
 PRESETS: dict[tuple[str, str], TrainConfig] = {
     ("default", "ppo"): PPOConfig(),
     ("default", "exact"): ExactConfig(),
+    ("default", "value"): ValueConfig(),
     ("paper", "ppo"): PPOConfig(preset="paper", patience=0, **PAPER_PPO),
 }
-# One network for every alpha learns more, and is valued at every alpha of a grid.
-SWEEP = ExactConfig(epochs=30, evaluate_every=5)
-ALGORITHMS: dict[str, type[TrainConfig]] = {"ppo": PPOConfig, "exact": ExactConfig}
+ALGORITHMS: dict[str, type[TrainConfig]] = {
+    "ppo": PPOConfig,
+    "exact": ExactConfig,
+    "value": ValueConfig,
+}
 
 
 def preset(name: str, algo: str = "ppo") -> TrainConfig:
@@ -204,16 +226,18 @@ def preset(name: str, algo: str = "ppo") -> TrainConfig:
 
 
 def algorithm(name: str | None, budget: object, max_cost: object, alpha: object) -> str:
-    """The algorithm to train with: PPO, and enumeration for a budget.
+    """The algorithm to train with: PPO, and the value model for a budget.
 
-    Raises InputError: a budget with what contradicts it.
+    Raises InputError: a budget, or the value model, with what contradicts it.
 
     `name`: as asked for; None where nobody said; `budget`, `max_cost`, `alpha`: as asked for; None
     where nobody said.
     """
     if budget is None:
+        if name == "value" and max_cost is not None:
+            raise InputError("--max-cost cannot be kept by --algo value; take --algo ppo or exact")
         return name or "ppo"
-    if name not in (None, "exact"):
+    if name not in (None, "value"):
         raise InputError(
             f"a budget needs a router for every alpha: --budget with --algo {name}; "
             "leave --algo out"
@@ -221,30 +245,31 @@ def algorithm(name: str | None, budget: object, max_cost: object, alpha: object)
     for flag, value in (("--max-cost", max_cost), ("--alpha", alpha)):
         if value is not None:
             raise InputError(f"--budget and {flag} contradict each other; give one of them")
-    return "exact"
+    return "value"
 
 
 def training_config(
-    name: str,
-    algo: str,
-    epochs: int | None = None,
-    every_alpha: bool = False,
-    keep_anyway: bool = False,
+    name: str, algo: str, epochs: int | None = None, seeds: int = 1, keep_anyway: bool = False
 ) -> TrainConfig:
     """The settings of a training.
 
-    Raises InputError: an unknown preset or algorithm, or fewer than 1 epoch.
+    Raises InputError: an unknown preset or algorithm, fewer than 1 epoch, or epochs or several
+    seeds for an algorithm that has none.
 
-    `name`: of the preset; `epochs`: instead of the preset's; `every_alpha`: of one network for
-    every alpha; `keep_anyway`: see `TrainConfig`; the paper's preset always does.
+    `name`: of the preset; `epochs`: instead of the preset's; `seeds`: how many trainings;
+    `keep_anyway`: see `TrainConfig`; the paper's preset always does.
     """
-    config = preset(name, algo)  # refuses a wrong name even where it is not taken
-    if every_alpha:
-        config = SWEEP
+    config = preset(name, algo)
     if keep_anyway:
         config = replace(config, keep_anyway=True)
-    if epochs is None:
-        return config
-    if epochs < 1:
-        raise InputError(f"epochs must be at least 1, got {epochs}")
-    return replace(config, epochs=epochs)
+    if isinstance(config, NetworkConfig):
+        if epochs is not None and epochs < 1:
+            raise InputError(f"epochs must be at least 1, got {epochs}")
+        return config if epochs is None else replace(config, epochs=epochs)
+    for flag, is_given in (("--epochs", epochs is not None), ("--seeds", seeds > 1)):
+        if is_given:
+            raise InputError(
+                f"{flag} with --algo {algo}: it is one fit, with nothing random in it; "
+                f"leave {flag} out"
+            )
+    return config

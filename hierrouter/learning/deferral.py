@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hierrouter.evaluation.deferral import Deferrable, DeferralPoint, best_point, point_within
 from hierrouter.evaluation.outcome import Outcome, going_on, greedy, single_calls
 from hierrouter.learning.loop import choosing_fold, training_folds
-from hierrouter.learning.network import action_values, in_chunks, state_table
+from hierrouter.learning.network import action_values
 from hierrouter.learning.training import TrainedRouter
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import RouteTree
@@ -74,7 +74,7 @@ class Deferral:
         return Deferrable(
             tree=fold,
             endings=self.trained.endings(fold),
-            confidence=self.head(features(self.trained, fold), stage),
+            confidence=self.head(self.trained.features(fold), stage),
             stronger=direct_call(fold, self.stronger),
         )
 
@@ -111,7 +111,7 @@ def calibrated(
 def fit_head(trained: TrainedRouter, fold: RouteTree, stronger: str) -> GainHead:
     """Ridge regression of what going on gains, over the states that the router visits."""
     visited = going_on(fold.routes, trained.endings(fold)) > 0
-    seen, gain = features(trained, fold), gain_of_going_on(trained, fold, stronger)
+    seen, gain = trained.features(fold), gain_of_going_on(trained, fold, stronger)
     heads = []
     for stage in range(fold.hops):
         level = fold.routes.level(stage)
@@ -134,13 +134,6 @@ def gain_of_going_on(trained: TrainedRouter, fold: RouteTree, stronger: str) -> 
     spent = alpha * fold.cost[:, : fold.routes.states]
     gain: NDArray[np.float64] = (values * table).sum(axis=2) - (handed - spent)
     return gain
-
-
-def features(trained: TrainedRouter, fold: RouteTree) -> NDArray[np.float64]:
-    """float64[queries, states, hidden]: what the router's heads read at every state."""
-    table = state_table(fold, trained.objective, trained.ceilings)
-    found: NDArray[np.float64] = in_chunks(trained.router.features, table).double().numpy()
-    return found.reshape(len(fold), fold.routes.states, -1)
 
 
 def direct_call(tree: RouteTree, name: str) -> Outcome:

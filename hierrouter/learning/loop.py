@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -19,21 +17,14 @@ from torch import Tensor, nn
 from hierrouter.engines.devices import torch_threads
 from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.outcome import Actions, ending_reward, greedy
-from hierrouter.learning.config import Objective, TrainConfig
-from hierrouter.learning.network import (
-    Committee,
-    Router,
-    StateTable,
-    action_probabilities,
-    state_table,
-)
+from hierrouter.learning.config import NetworkConfig, Objective
+from hierrouter.learning.network import Router, StateTable, action_probabilities, state_table
 from hierrouter.replay.env import walk
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
 # Epochs done, epochs in all, value on the train fold, value on validation.
 OnEpoch = Callable[[int, int, float, float], None]
-LEARNED = ("train", "validation")
 Fold = TypeVar("Fold")
 Network = TypeVar("Network", bound=nn.Module)
 Network_co = TypeVar("Network_co", bound=nn.Module, covariant=True)
@@ -94,7 +85,7 @@ def best_iterate(
     start: Callable[[], Learner[Network]],
     value: Callable[[Network, Fold], float],
     folds: tuple[Fold, Fold],
-    config: TrainConfig,
+    config: NetworkConfig,
     seed: int,
     watch: Watch | None = None,
     resumed: Snapshot | None = None,
@@ -131,80 +122,6 @@ def best_iterate(
                 watch.on_snapshot(_snapshot(learner, best, done))
     network.load_state_dict(best.weights)
     return network.requires_grad_(False).eval(), best
-
-
-def train_all(
-    start: Callable[[Fold, int], Learner[Network]],
-    value: Callable[[Network, Fold], float],
-    folds: Sequence[tuple[Fold, Fold]],
-    config: TrainConfig,
-    seed: int,
-    watch: Watch | None = None,
-    resumed: Snapshot | None = None,
-) -> tuple[list[Network], tuple[float, ...]]:
-    """A network for each pair of folds, frozen, and the values of the training.
-
-    One alone is that of `best_iterate`, with its value at each evaluation. Of several the last
-    iterate is kept: nothing is chosen, so the value of each, on what it has not seen, flatters
-    nobody. Raises InputError: a training diverged.
-
-    Args:
-        start: makes a network and its learner from the queries that it may see and a seed.
-        value: of a network on a fold, exactly.
-        folds: for each network what it learns from, and what values it.
-        config: the numbers.
-        seed: of everything random.
-        watch: who is told; epochs are counted over all networks.
-        resumed: where to go on.
-    """
-    if len(folds) == 1:
-        begin = partial(start, folds[0][0], seed)
-        network, best = best_iterate(begin, value, folds[0], config, seed, watch, resumed)
-        return [network], tuple(best.history)
-    watch, epochs = watch or Watch(), fold_epochs(config)
-    once = replace(config, epochs=epochs, evaluate_every=epochs, patience=0)
-    networks, values, done = list[Network](), list[float](), dict[str, Tensor]()
-    for number, pair in enumerate(folds):
-        begun, own = number * epochs, seed * len(folds) + number
-        start_own = partial(start, pair[0], own)
-        if resumed and resumed.epoch >= begun + epochs:
-            with _reproducible(own):
-                network = start_own().router
-            network.load_state_dict(part_of(resumed.tensors, f"member{number}"))
-            network.requires_grad_(False).eval()
-            values.append(resumed.counters["values"][number])
-        else:
-            half = None
-            if resumed and resumed.epoch > begun:
-                half = replace(resumed, epoch=resumed.epoch - begun)
-            told = _told_of_all(watch, begun, epochs * len(folds), done, values)
-            network, best = best_iterate(start_own, value, pair, once, own, told, half)
-            values.append(best.validation)
-        done |= {f"member{number}.{name}": each for name, each in network.state_dict().items()}
-        networks.append(network)
-        if number + 1 < len(folds) and (not resumed or begun + epochs > resumed.epoch):
-            watch.on_snapshot(Snapshot(begun + epochs, dict(done), {"values": list(values)}))
-    return networks, tuple(values)
-
-
-def _told_of_all(
-    watch: Watch, begun: int, total: int, done: dict[str, Tensor], values: Sequence[float]
-) -> Watch:
-    """Who is told of one of several trainings as a stretch of all of them.
-
-    `begun`: epochs before it; `total`: epochs of all; `done`, `values`: the networks that are
-    finished, and their values.
-    """
-    return Watch(
-        on_epoch=lambda epoch, _, *reached: watch.on_epoch(begun + epoch, total, *reached),
-        on_snapshot=lambda half: watch.on_snapshot(
-            Snapshot(
-                begun + half.epoch,
-                {**half.tensors, **done},
-                {**half.counters, "values": list(values)},
-            )
-        ),
-    )
 
 
 def _run_epoch(learner: Learner[nn.Module], number: int) -> None:
@@ -312,63 +229,11 @@ def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
 
     Raises InputError: there is nothing to train on.
     """
-    learn_from = learned_from(tree, 1)
+    learn_from = tree.split("train")
+    if not len(learn_from):
+        raise InputError("no query to train on: the train fold is empty; add queries")
     chooser = choosing_fold(tree)
     return learn_from, learn_from if chooser == "train" else tree.split(chooser)
-
-
-FEW = 1000  # queries; of more, one part is enough to choose on, and as much as a user waits for
-
-
-def folds_for(tree: RouteTree, config: TrainConfig) -> int:
-    """How many routers are trained on the folds "train" and "validation" of a tree."""
-    return config.folds if np.isin(tree.splits, LEARNED).sum() < FEW else 1
-
-
-def fold_epochs(config: TrainConfig) -> int:
-    """The epochs of each of several routers: together they need fewer."""
-    return math.ceil(config.epochs / 3)
-
-
-def epochs_in_all(tree: RouteTree, config: TrainConfig) -> int:
-    """The epochs of all routers that are trained on a tree."""
-    folds = folds_for(tree, config)
-    return config.epochs if folds == 1 else folds * fold_epochs(config)
-
-
-def learned_from(tree: RouteTree, folds: int) -> RouteTree:
-    """The queries that are learned from: "train", and of several routers "validation", too.
-
-    Raises InputError: there are none.
-    """
-    wanted = np.isin(tree.splits, LEARNED if folds > 1 else "train")
-    if not wanted.any():
-        raise InputError("no query to train on: the train fold is empty; add queries")
-    return tree.select(np.flatnonzero(wanted))
-
-
-def fold_trees(tree: RouteTree, folds: int) -> list[tuple[RouteTree, RouteTree]]:
-    """For each router what it learns from, and what values it.
-
-    Raises InputError: there is nothing to learn from.
-    """
-    return [training_folds(tree)] if folds == 1 else cut(learned_from(tree, folds), folds)
-
-
-def parts_of(tree: RouteTree, parts: int) -> NDArray[np.int64]:
-    """int64[queries]: the part of each query, by its id alone: the same in every tree."""
-    digests = (hashlib.sha256(query.encode()).digest() for query in tree.query_ids)
-    return np.array([int.from_bytes(each[:8], "big") % parts for each in digests], dtype=np.int64)
-
-
-def cut(tree: RouteTree, parts: int) -> list[tuple[RouteTree, RouteTree]]:
-    """For each part the queries of all others, and its own; all, where one of both is empty."""
-    part = parts_of(tree, parts)
-
-    def chosen(mask: NDArray[np.bool_]) -> RouteTree:
-        return tree.select(np.flatnonzero(mask)) if mask.any() else tree
-
-    return [(chosen(part != number), chosen(part == number)) for number in range(parts)]
 
 
 def choosing_fold(tree: RouteTree) -> str:
@@ -412,7 +277,7 @@ class TrainingFold:
         standard: NDArray[np.float64] = centred / (centred[:, ends].std() or 1.0)
         return standard
 
-    def value(self, router: Router | Committee, alpha: float) -> float:
+    def value(self, router: Router, alpha: float) -> float:
         """Exact mean R of the greedy policy; only states that it comes to are looked at."""
 
         def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -438,7 +303,7 @@ def fold_pair(
 
 
 def make_adam(
-    parameters: Iterable[nn.Parameter], config: TrainConfig, steps: int
+    parameters: Iterable[nn.Parameter], config: NetworkConfig, steps: int
 ) -> torch.optim.Adam:
     """Adam whose learning rate follows `config` over `steps` gradient steps."""
     adam = torch.optim.Adam(
@@ -460,7 +325,7 @@ def steps_made(adam: torch.optim.Adam) -> int:
     return int(adam.state[first]["step"]) if first in adam.state else 0
 
 
-def _factor(step: int, steps: int, config: TrainConfig) -> float:
+def _factor(step: int, steps: int, config: NetworkConfig) -> float:
     rising = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
     falling = 1 - step / steps if config.decay else 1.0
     return rising * max(falling, 0.0)

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hierrouter.evaluation.budget import Ceilings, affordable
 from hierrouter.evaluation.outcome import Actions, pairs
-from hierrouter.learning.config import Objective, TrainConfig
+from hierrouter.learning.config import NetworkConfig, Objective
 from hierrouter_cache.tree import Routes, RouteTree
 
 
@@ -203,10 +203,10 @@ class RouterShape:
         dim: length of an embedding; 0 where no text is seen.
         hidden: width of both layers.
         stage_dim: length of the learned stage embedding.
-        knows_route: whether that is one of the node, see `TrainConfig`.
+        knows_route: whether that is one of the node, see `NetworkConfig`.
         embedding_scale: factor on embeddings.
         cost_scale: costs are divided by it.
-        plain_start: how a new router starts, see `TrainConfig`.
+        plain_start: how a new router starts, see `NetworkConfig`.
         numbers: how many of `dim`, the last ones, are numbers that are standardised.
     """
 
@@ -234,7 +234,7 @@ class RouterShape:
         return self.places * self.stage_dim + self.hidden * width
 
 
-def shape_for(tree: RouteTree, actions: Actions, config: TrainConfig) -> RouterShape:
+def shape_for(tree: RouteTree, actions: Actions, config: NetworkConfig) -> RouterShape:
     """The router to train on `tree` with the settings `config`."""
     texts = tree.dim - tree.numbers
     return RouterShape(
@@ -350,45 +350,6 @@ class Router(nn.Module):
         return self.logits(features, states.legal), self.value(features)[:, 0]
 
 
-class Committee(nn.Module):
-    """Routers of one shape that decide together, by the mean of their logits.
-
-    Where they are several, each was trained without one part of the queries, see `loop.parts_of`,
-    and the one that has not seen a query can be asked about it alone.
-
-    Args:
-        members: one for each part.
-    """
-
-    def __init__(self, members: Sequence[Router]) -> None:
-        super().__init__()
-        self.members = nn.ModuleList(members)
-
-    def __iter__(self) -> Iterator[Router]:
-        yield from self.members  # type: ignore[misc]
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    @property
-    def shape(self) -> RouterShape:
-        """That of each member."""
-        return next(iter(self)).shape
-
-    def sees(self, number: int) -> bool:
-        """Whether one of the numbers was there in training."""
-        return any(member.sees(number) for member in self)
-
-    def features(self, states: States) -> Tensor:
-        """float32[n, members * hidden]: what the heads of all members read."""
-        return torch.cat([member.features(states) for member in self], dim=1)
-
-    def forward(self, states: States) -> tuple[Tensor, Tensor]:
-        """Logits float32[n, A] and values float32[n], means over the members."""
-        logits, values = zip(*(member(states) for member in self), strict=True)
-        return torch.stack(logits).mean(dim=0), torch.stack(values).mean(dim=0)
-
-
 def _empty(inputs: int, outputs: int, bias: bool) -> nn.Linear:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
@@ -423,7 +384,7 @@ def cost_scale(tree: RouteTree, states: int | None = None) -> float:
 
 
 def action_probabilities(
-    router: Router | Committee, table: StateTable, state: Tensor | None = None
+    router: Router, table: StateTable, state: Tensor | None = None
 ) -> NDArray[np.float64]:
     """float64[n, A]: the policy at some states of the table, int64[n], or at all of them."""
     logits = in_chunks(lambda states: router(states)[0], table, state)

@@ -19,8 +19,8 @@ from hierrouter.learning import checkpoint, run_folders
 from hierrouter.learning import config as presets
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import finish_sweep, load_sweep, member_folder, training_named
-from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
-from hierrouter.learning.loop import OnEpoch, Snapshot, Watch, choosing_fold, epochs_in_all
+from hierrouter.learning.config import NetworkConfig, Objective, TrainConfig, ValueConfig
+from hierrouter.learning.loop import OnEpoch, Snapshot, Watch, choosing_fold
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, UnderLimit, under_limit
 from hierrouter.learning.training import train as train_once
@@ -119,7 +119,7 @@ def _load_instead() -> NoReturn:
 
 def judged_in_words(trained: TrainedRouter, fold: RouteTree) -> str:
     """On what a router was judged, see `TrainedRouter.judged`."""
-    if len(trained.router) > 1:
+    if trained.holds_out:
         return f"{len(fold):,} held-out questions"
     return choosing_fold(fold)
 
@@ -231,14 +231,15 @@ def train(
 ) -> Run:
     """Learn a router from the folds "train" and "validation"; no model is called.
 
-    With the preset "paper", and with PPO, the validation fold chooses the checkpoint; the others
-    learn from both folds, see `TrainConfig.folds`. Given the same `out` again, an interrupted
+    The validation fold chooses the checkpoint of a network; the value model learns from both folds
+    and is judged on each query as if it had not seen it. Given the same `out` again, an interrupted
     training goes on where it was.
 
     Args:
         tree: all folds; the test fold is not read.
         alpha: price of cost in R = Q - alpha * C; default 0.005.
-        algo: "ppo" (the default) samples episodes, "exact" enumerates the tree.
+        algo: "ppo" (the default) samples episodes, "exact" enumerates the tree, "value" expects Q
+            and C of every action in closed form.
         preset: training hyperparameters, "default" or "paper".
         allow_stop: the router may stop before the last hop.
         allow_return: after each answer the router may end with any answer of its route; the tree
@@ -260,8 +261,7 @@ def train(
         WorldError: the disk is full or failed.
     """
     algo = presets.algorithm(algo, budget, max_cost, alpha)
-    every_alpha = budget is not None
-    config = presets.training_config(preset, algo, epochs, every_alpha, keep_anyway)
+    config = presets.training_config(preset, algo, epochs, seeds, keep_anyway)
     alpha = PAPER_ALPHA if alpha is None else alpha
     objective = Objective(alpha, allow_stop, max_cost, allow_return)
     learned_from, folder = training_tree(tree), None if out is None else Path(out)
@@ -283,7 +283,7 @@ def sweep(
     tree: Tree,
     alphas: str | Sequence[float] = "auto",
     *,
-    algo: str = "exact",
+    algo: str = "value",
     preset: str = "default",
     allow_stop: bool = False,
     allow_return: bool = False,
@@ -294,16 +294,16 @@ def sweep(
     keep_anyway: bool = False,
     progress: Progress | None = None,
 ) -> SweepRun:
-    """Learn routers for many alphas: by default one network that is told alpha.
+    """Learn routers for many alphas: by default one value model for all of them.
 
     Args:
         alphas: prices of cost; "auto" takes them from the data's break-points.
-        algo: "exact" trains one network for all alphas, the others one for each.
+        algo: "value" is one fit for all alphas; "exact" and "ppo" train a network for each.
         seeds: how many trainings, from `seed` on.
 
     The other arguments and the errors are those of `train`.
     """
-    config = presets.training_config(preset, algo, epochs, algo == "exact", keep_anyway)
+    config = presets.training_config(preset, algo, epochs, seeds, keep_anyway)
     learned_from, may = training_tree(tree), Objective(0.0, allow_stop, allow_return=allow_return)
     if isinstance(alphas, str):
         if alphas != "auto":
@@ -453,7 +453,7 @@ def train_router(
     def start(watch: Watch, resumed: Snapshot | None) -> TrainedRouter:
         return train_once(tree, objective, config, seed, watch, resumed).shipped(tree)
 
-    epochs = epochs_in_all(tree, config)
+    epochs = config.epochs if isinstance(config, NetworkConfig) else tree.routes.states
     return _once(f"train {objective.alpha:g}", named, epochs, folder, start, watch)
 
 
@@ -466,15 +466,14 @@ def train_alphas(
     folder: Path,
     watch: RunWatch,
 ) -> TrainedSweep:
-    """Train one network for every alpha and save it; what is there is not done again."""
-    assert isinstance(config, ExactConfig)
+    """Fit the value model for every alpha and save it; what is there is not done again."""
+    assert isinstance(config, ValueConfig)
     named = training_named(Origin.of(tree, config, seed), objective, alphas)
 
     def start(watch: Watch, resumed: Snapshot | None) -> TrainedSweep:
-        return train_sweep(tree, alphas, objective, config, seed, watch, resumed).shipped(tree)
+        return train_sweep(tree, alphas, objective, config, seed, watch).shipped(tree)
 
-    epochs = epochs_in_all(tree, config)
-    return _once(f"train seed {seed}", named, epochs, folder, start, watch)
+    return _once("fit", named, tree.routes.states, folder, start, watch)
 
 
 def _once(
@@ -520,7 +519,7 @@ def train_members(
     grid = tuple(objective.alpha for objective in objectives)
 
     def member(seed: int) -> TrainedSweep | tuple[TrainedRouter, ...]:
-        if isinstance(config, ExactConfig):
+        if isinstance(config, ValueConfig):
             place = member_folder(folder, seed)
             return train_alphas(tree, grid, objectives[0], config, seed, place, watch)
         return tuple(

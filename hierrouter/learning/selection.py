@@ -91,11 +91,11 @@ def select_run(
         run, trained = sweep_run, found
         why = "" if by_sweep else f"no run of `train` for alpha {value:g} on this tree; "
         remarks.append(
-            f"{why}the sweep's network is shown, "
+            f"{why}the sweep's router is shown, "
             f"seed {found.origin.seed}{', which may stop early' if may_stop else ''}"
         )
     if trained:
-        trained.origin.check_matches(tree, trained.router.shape.dim)
+        trained.origin.check_matches(tree, trained.dim)
         remarks += training_remarks(trained, value, tree)
     else:
         what = "no router can be shown" if tree.unembedded else "no router trained on this tree"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -25,10 +26,18 @@ from hierrouter.evaluation.outcome import (
     greedy,
 )
 from hierrouter.learning import loop, network
-from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
+from hierrouter.learning.config import (
+    ExactConfig,
+    NetworkConfig,
+    Objective,
+    PPOConfig,
+    TrainConfig,
+    ValueConfig,
+)
 from hierrouter.learning.exact import ExactLearner
 from hierrouter.learning.loop import Learner, Snapshot, TrainingFold, Watch
-from hierrouter.learning.network import Committee, Router
+from hierrouter.learning.network import Router
+from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_from
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
@@ -42,11 +51,11 @@ def train(
     watch: Watch | None = None,
     resumed: Snapshot | None = None,
 ) -> TrainedRouter:
-    """Train the routers that decide together, see `TrainConfig.folds`.
+    """Train a router for one alpha.
 
-    One alone learns from the fold "train", and the iterate that is best on the fold "validation" is
+    A network learns from the fold "train", and the iterate that is best on the fold "validation" is
     kept: of two that are equally good there the better one on train, then the earlier one. Without
-    a validation fold the train fold chooses. Several learn from both folds.
+    a validation fold the train fold chooses. The value model learns from both folds.
 
     Args:
         tree: all folds.
@@ -59,39 +68,45 @@ def train(
     Raises:
         InputError: there is nothing to train on, or the training diverged.
     """
-    alpha, limited = objective.alpha, objective.max_cost is not None
-    several = loop.folds_for(tree, config)
-    pairs = loop.fold_trees(tree, several)
-    ceilings = Ceilings.of(loop.learned_from(tree, several)) if limited else None
+    origin, alpha = Origin.of(tree, config, seed), objective.alpha
+    if isinstance(config, ValueConfig):
+        model = fit_value(tree, [alpha], objective, config, watch)
+        return TrainedRouter(ValueRouter(model, alpha), objective, origin, history=())
+    assert isinstance(config, NetworkConfig)
+    trees = loop.training_folds(tree)
+    ceilings = None if objective.max_cost is None else Ceilings.of(trees[0])
+    folds = learn_from, _ = loop.fold_pair(trees, objective, ceilings)
 
-    def value(router: Router, fold: TrainingFold) -> float:
-        return fold.value(router, alpha)
-
-    def start(fold: TrainingFold, seed: int) -> Learner[Router]:
-        # The scale of costs is that of the first, so that members have one shape.
-        router = Router(network.shape_for(pairs[0][0], fold.actions, config))
-        router.standardise(fold.table)
+    def start() -> Learner[Router]:
+        router = Router(network.shape_for(trees[0], learn_from.actions, config))
+        router.standardise(learn_from.table)
         rng = np.random.default_rng(seed)
         if isinstance(config, PPOConfig):
             # Tianshou takes longer to import than a training by enumeration takes.
             from hierrouter.learning.ppo import PPOLearner
 
-            return PPOLearner(router, fold, alpha, config, rng)
+            return PPOLearner(router, learn_from, alpha, config, rng)
         assert isinstance(config, ExactConfig)
-        return ExactLearner(router, fold, alpha, config, rng)
+        return ExactLearner(router, learn_from, alpha, config, rng)
 
-    folds = [loop.fold_pair(pair, objective, ceilings) for pair in pairs]
-    routers, history = loop.train_all(start, value, folds, config, seed, watch, resumed)
-    return TrainedRouter(
-        router=Committee(routers),
-        objective=objective,
-        origin=Origin.of(tree, config, seed),
-        history=history,
-        ceilings=ceilings,
-    )
+    def value(router: Router, fold: TrainingFold) -> float:
+        return fold.value(router, alpha)
+
+    router, best = loop.best_iterate(start, value, folds, config, seed, watch, resumed)
+    return TrainedRouter(router, objective, origin, tuple(best.history), ceilings)
 
 
-TOGETHER = -1  # instead of the number of one network
+def fit_value(
+    tree: RouteTree,
+    alphas: Sequence[float],
+    objective: Objective,
+    config: ValueConfig,
+    watch: Watch | None = None,
+) -> ValueModel:
+    """`value.fit`; each state is an epoch to those who are told."""
+    told = (watch or Watch()).on_epoch
+    nothing = math.nan, math.nan  # is valued on the way
+    return fit(tree, alphas, objective, config, lambda done, total: told(done, total, *nothing))
 
 
 @dataclass(frozen=True)
@@ -235,12 +250,10 @@ class TrainedRouter:
     """The weights of the best iterate and everything needed to use and to reproduce them.
 
     Attributes:
-        router: the networks that decide, frozen.
+        router: what decides: a network, frozen, or the value model.
         objective: what it was trained for.
         origin: where it comes from.
-        history: exact greedy R on the validation fold at each evaluation; of several networks, of
-            each on the part of the queries that it has not seen; empty for a router that was read
-            off a sweep, which was valued at its whole grid (`TrainedSweep.history`).
+        history: exact greedy R of a network on the validation fold at each evaluation.
         ceilings: what calls may cost at most, where the objective limits the cost of a query.
         budget: mean cost of a query, in money, that alpha was chosen to keep within; None
             where alpha was given.
@@ -248,18 +261,13 @@ class TrainedRouter:
             decides itself.
     """
 
-    router: Committee
+    router: Router | ValueRouter
     objective: Objective
     origin: Origin
     history: tuple[float, ...]
     ceilings: Ceilings | None = None
     budget: float | None = None
     constant: Constant | None = None
-
-    @property
-    def as_learned(self) -> TrainedRouter:
-        """The router itself, whatever is shipped."""
-        return replace(self, constant=None)
 
     def shipped(self, tree: RouteTree) -> TrainedRouter:
         """The router, and a constant choice instead of it where it shows no gain.
@@ -274,7 +282,7 @@ class TrainedRouter:
         if self.origin.config.keep_anyway or self.objective.max_cost is not None:
             return self
         judged = self.judged(tree)
-        chooses = judged if len(self.router) > 1 else tree.split("train")
+        chooses = judged if self.holds_out else tree.split("train")
         node = best_ending(chooses, self.alpha, self.objective.ends_early)
         constant = fixed_route(judged, node)
         gains = self.outcome(judged).reward(self.alpha) - constant.reward(self.alpha)
@@ -306,40 +314,45 @@ class TrainedRouter:
     def probabilities(self, tree: RouteTree) -> NDArray[np.float64]:
         """float64[queries, S, A]: the stochastic policy at every state.
 
-        Of several networks the one that has not seen it decides on a query of the folds that were
-        learned from, whether or not the query was there at the time. Raises InputError: the tree is
-        not one this router can read.
+        The value model decides on a query that it learned from as if it had not. Raises InputError:
+        the tree is not one this router can read.
         """
-        self.origin.check_matches(tree, self.router.shape.dim)
+        self.origin.check_matches(tree, self.dim)
         if self.constant:
             return np.repeat(self.constant.policy(self.actions)[None], len(tree), axis=0)
+        if isinstance(self.router, ValueRouter):
+            return self.router.probabilities(tree)
         table = network.state_table(tree, self.objective, self.ceilings)
-        own, states = self._own_member(tree), np.arange(self.actions.states)
-        found = np.empty((len(tree), self.actions.states, self.actions.count))
-        for member in np.unique(own):
-            query = np.flatnonzero(own == member)
-            judge = self.router if member == TOGETHER else self.router.members[member]
-            state = torch.from_numpy((query[:, None] * len(states) + states).ravel())
-            chances = network.action_probabilities(judge, table, state)
-            found[query] = chances.reshape(len(query), len(states), -1)
-        return found
+        chances = network.action_probabilities(self.router, table)
+        return chances.reshape(len(tree), self.actions.states, -1)
 
-    def _own_member(self, tree: RouteTree) -> NDArray[np.int64]:
-        """int64[queries]: who decides on each query, by number; `TOGETHER` is all."""
-        if len(self.router) == 1:
-            return np.zeros(len(tree), dtype=np.int64)
-        is_learned = np.isin(tree.splits, loop.LEARNED)
-        return np.where(is_learned, loop.parts_of(tree, len(self.router)), TOGETHER)
+    @property
+    def dim(self) -> int:
+        """Length of the embeddings that it reads."""
+        router = self.router
+        return router.model.dim if isinstance(router, ValueRouter) else router.shape.dim
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether a query it learned from is decided on without it, and so flatters nobody."""
+        return isinstance(self.router, ValueRouter)
+
+    def features(self, tree: RouteTree) -> NDArray[np.float64]:
+        """float64[queries, S, width]: what a network's heads read at every state, or R expected."""
+        if isinstance(self.router, ValueRouter):
+            rewards = self.router.rewards(tree)
+            return np.where(np.isfinite(rewards), rewards, 0.0)
+        table = network.state_table(tree, self.objective, self.ceilings)
+        found = network.in_chunks(self.router.features, table).double().numpy()
+        return found.reshape(len(tree), self.actions.states, -1)
 
     def judged(self, tree: RouteTree) -> RouteTree:
-        """The queries whose R flatters nobody: what it learned from where several networks decide,
-        each where it has not seen the query; else the fold that chose its weights.
+        """The queries whose R flatters nobody: those it learned from, where it decides on each as
+        if it had not; else the fold that chose its weights.
 
         `tree`: that it learned from; of all folds, or without the test fold.
         """
-        if len(self.router) > 1:
-            return loop.learned_from(tree, len(self.router))
-        return tree.split(loop.choosing_fold(tree))
+        return learned_from(tree) if self.holds_out else tree.split(loop.choosing_fold(tree))
 
     def outcome(self, tree: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query of `tree`.
@@ -382,9 +395,11 @@ class TrainedRouter:
         if self.constant:
             choices = self.constant.policy(self.actions)
             return choices[[self.actions.routes.node(path) for path in paths]]
+        nodes = [self.actions.routes.node(path) for path in paths]
+        if isinstance(self.router, ValueRouter):
+            return self.router.live(embedding, nodes, costs)
         known = zip(paths, costs, prompts, strict=True)
         legal = np.stack([self._legal(*one) for one in known])
-        nodes = [self.actions.routes.node(path) for path in paths]
         states = network.live_states(embedding, nodes, costs, legal)
         logits, _ = self.router(states)
         chances: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()

@@ -16,7 +16,7 @@ from hierrouter.learning.baselines.answers import answers_for
 from hierrouter.learning.baselines.arms import Baseline, usable_sets
 from hierrouter.learning.baselines.contest import ANYTIME, contest
 from hierrouter.learning.baselines.simple import DatasetOracle
-from hierrouter.learning.config import SWEEP, ExactConfig, Objective, training_config
+from hierrouter.learning.config import Objective, ValueConfig, training_config
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import data_notes
@@ -37,7 +37,7 @@ class Learner:
     """One way to train a router.
 
     Attributes:
-        algo: "ppo" or "exact"; "sweep" is one network for all alphas.
+        algo: see `hierrouter.learning.config.ALGORITHMS`; "value" is one fit for all alphas.
         view: what it sees of a state.
         allow_return: whether it may give any answer of its route; all may stop early.
     """
@@ -64,8 +64,8 @@ LEARNERS = (
     Learner("exact", "query+signals", allow_return=False),
     Learner("exact", "query+signals", allow_return=True),
     Learner("exact", "query+answer+signals", allow_return=True),
-    Learner("sweep", "query", allow_return=False),
-    Learner("sweep", "query+signals", allow_return=True),
+    Learner("value", "query", allow_return=False),
+    Learner("value", "query+signals", allow_return=True),
     Learner("ppo", "query", allow_return=False),
     Learner("ppo", "query+signals", allow_return=True),
 )
@@ -256,12 +256,11 @@ def _learned(
 def _trained(
     learner: Learner, tree: Tree, alphas: Sequence[float], may: Mapping[str, bool], seed: int
 ) -> Iterator[tuple[float, TrainedRouter]]:
-    if learner.algo == "sweep":
-        assert isinstance(SWEEP, ExactConfig)
-        swept = train_sweep(tree, alphas, Objective(0.0, **may), SWEEP, seed)
+    config = training_config("default", learner.algo)
+    if isinstance(config, ValueConfig):
+        swept = train_sweep(tree, alphas, Objective(0.0, **may), config, seed)
         yield from ((alpha, swept.at(alpha)) for alpha in alphas)
         return
-    config = training_config("default", learner.algo)
     for alpha in alphas:
         yield alpha, train(tree, Objective(alpha, **may), config, seed)
 

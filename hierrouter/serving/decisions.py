@@ -105,7 +105,7 @@ class LivePolicy:
         self.at: Callable[[float | None, float | None], TrainedRouter]
         self.at = lru_cache(ROUTERS_KEPT)(self._at)
         trained = self.at(None, None)
-        wanted, given = trained.router.shape.dim, self.embed([LiveState(trained, "")]).shape[1]
+        wanted, given = trained.dim, self.embed([LiveState(trained, "")]).shape[1]
         if given != wanted:
             raise InputError(
                 f"the policy reads embeddings of {wanted} numbers ({self.origin.encoder}), "

@@ -232,7 +232,7 @@ def of_another_encoder(place: Place, name: str, dim: int) -> None:
 
 def not_a_number(place: Place, name: str) -> None:
     description, tensors = weights(place)
-    tensors["0.context.weight"][0, 0] = np.nan
+    tensors["context.weight"][0, 0] = np.nan
     save(place, name, description, tensors)
 
 

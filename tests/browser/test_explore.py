@@ -76,7 +76,7 @@ def work(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrout
     folder = tmp_path_factory.mktemp("explore") / "work"
     folder.mkdir()
     shutil.copytree(testbed_cache, folder / "caches" / "default")
-    sweep = ("--epochs", "8", "--alphas", "0,0.05,0.5,1.5,3", "--out", "runs/sweep")
+    sweep = ("--alphas", "0,0.05,0.5,1.5,3", "--out", "runs/sweep")
     for command in (("sweep-alpha", *sweep), ("explore", "--out", "page.html")):
         done = hierrouter(*command, cwd=folder)
         assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ from hierrouter.reports.page import as_html
 from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import one_line
 from tests.browser.conftest import SIZES, faint, opened
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, VALUE
 from tests.hierrouter.reports.examples import hostile
 from tests.hostile import HARM, collect_hostile
 
@@ -59,7 +59,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> dict
 def page_of_testbed(cache: Path) -> str:
     tree, objective = open_tree(cache), Objective(ALPHA, allow_stop=True)
     trained = train(tree, objective, EXACT_GLIMPSE, 0)
-    sweep = Sweep(GRID, (train_sweep(tree, GRID, objective, EXACT_GLIMPSE, 0),))
+    sweep = Sweep(GRID, (train_sweep(tree, GRID, objective, VALUE, 0),))
     report = report_on(tree, ALPHA, trained, sweep, {}, "test", QUICK, defer=DeferTo("facts", 0.5))
     worst = explain(cache, tree, worst_queries(tree, "test", ALPHA, trained, 5), ALPHA, trained)
     assert len(worst) == 5

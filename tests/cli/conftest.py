@@ -20,8 +20,8 @@ BRIEF = """
 from dataclasses import replace
 from hierrouter.learning import config
 for name, full in config.PRESETS.items():
-    config.PRESETS[name] = replace(full, epochs=max(2, full.epochs // 6))
-config.SWEEP = replace(config.SWEEP, epochs=5)
+    if isinstance(full, config.NetworkConfig):
+        config.PRESETS[name] = replace(full, epochs=max(2, full.epochs // 6))
 """
 COMMAND = "from hierrouter_cli.__main__ import main\nmain()\n"
 

@@ -152,7 +152,7 @@ def test_a_sweep_is_compared_where_it_is_named(work: Place) -> None:
     done = work.does(f"compare --baselines random --format json {flags}")
     found = json.loads(done.stdout)
     assert found["provenance"]["checkpoint"] == str(sweep.relative_to(work.folder))
-    assert "compare: the sweep's network is shown, seed " in done.stderr
+    assert "compare: the sweep's router is shown, seed " in done.stderr
 
 
 def test_csv_and_out(work: Place, told: dict) -> None:

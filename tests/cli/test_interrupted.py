@@ -83,8 +83,8 @@ def test_a_stopped_training_ends_as_it_would(bare: Place, start: Start, tmp_path
 # Each takes seconds on one core and offers several moments to go on from.
 COMMANDS = {
     "train": "train --epochs 11",
-    "every alpha": "sweep-alpha --alphas 0,0.5 --epochs 33",
-    "one for each alpha": "sweep-alpha --alphas 0,0.5 --algo ppo --epochs 6",
+    "by enumeration": "sweep-alpha --alphas 0,0.5 --algo exact --epochs 33",
+    "by ppo": "sweep-alpha --alphas 0,0.5 --algo ppo --epochs 6",
 }
 CTRL_C = 130
 KEPT = ("policy.safetensors", "live.json")
@@ -148,3 +148,31 @@ def test_the_same_bytes_after_any_number_of_kills(
     assert "goes on after epoch" in done.stderr or "already there" in done.stderr
     assert kept(run) == kept(whole)
     assert not [*run.rglob("training.safetensors"), *run.rglob("*.tmp")]
+
+
+def test_a_fit_that_was_ended_is_made_again(derived: Place, cold: Run, start: Start) -> None:
+    """It has no moments to go on from; another hash seed gives the same bytes."""
+    words = "sweep-alpha --alphas 0,0.5"
+    whole, run = derived / "whole fit", derived / "fit"
+    works(cold(*words.split(), "--out", whole, cwd=derived.folder))
+    before: int | None = None
+    for how, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, CTRL_C)):
+        process = start(*words.split(), "--out", run, cwd=derived.folder)
+        while (now := written(run / "live.json")) == before:  # what comes before the fit
+            assert process.poll() is None, process.said()
+            time.sleep(0.005)
+        before = now
+        process.send_signal(how)
+        done = process.result()
+        assert done.returncode == code
+        assert not list(run.rglob("policy.safetensors"))
+    assert f"sweep-alpha: to go on, give the same command with --out {run}" in done.stderr
+    other = derived.refuses(f"{words} --seed 7 --out", run)
+    assert f"another run was begun in {run}: seed" in other
+    assert "already there" not in derived.does(words, "--out", run).stderr
+    assert kept(run) == kept(whole)
+
+
+def written(file: Path) -> int | None:
+    """When a file was written; None where there is none."""
+    return file.stat().st_mtime_ns if file.exists() else None

@@ -96,9 +96,9 @@ def test_the_router_is_that_of_a_report(place: Place, tmp_path: Path) -> None:
         shutil.copytree(place / name, tmp_path / name)
     shutil.copy(place / "log.jsonl", tmp_path)
     other = Place(tmp_path, place.run)
-    other.does("sweep-alpha --epochs 2 --alphas 0,0.1 --out runs/sweep")
+    other.does("sweep-alpha --alphas 0,0.1 --out runs/sweep")
     done = other.does("off-policy --log log.jsonl --alpha 0.02")
-    said = "no run of `train` for alpha 0.02 on this tree; the sweep's network is shown, seed 42"
+    said = "no run of `train` for alpha 0.02 on this tree; the sweep's router is shown, seed 42"
     assert f"off-policy: {said}" in done.stderr
     assert "off-policy: checkpoint runs/sweep at alpha 0.02" in done.stderr
     done = other.does(f"{ROUTER} --log log.jsonl --alpha 0.02")

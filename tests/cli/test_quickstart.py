@@ -80,7 +80,7 @@ def test_an_interrupted_quickstart_goes_on(work: Place) -> None:
 
 def test_train_sweep_report_go_on_with_no_further_flag(work: Place) -> None:
     trained = work.does("train --alpha 0.005 --epochs 2")
-    assert "2 alphas" in work.does("sweep-alpha --alphas 0.01,0.1,0.01 --epochs 2").stderr
+    assert "2 alphas" in work.does("sweep-alpha --alphas 0.01,0.1,0.01").stderr
     result = work.tells("report")
     assert result["provenance"]["checkpoint"] == trained.stdout.strip()
     assert [row["alpha"] for row in result["frontier"] if row["kind"] == "router"] == [0.01, 0.1]

@@ -20,10 +20,13 @@ import torch
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.learning import checkpoint
 from hierrouter.learning.bundle import load_bundle
+from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.run_folders import record_of
+from hierrouter.learning.sweep import train_sweep
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.opening import open_tree, training_tree
 from hierrouter_cache.embeddings import EmbeddingFile, embedding_fault
 from hierrouter_cache.errors import CacheError, HierRouterError
 from hierrouter_cache.locks import collector_lock, shards_at_work
@@ -165,10 +168,25 @@ def test_any_live_json_is_taken_or_refused(live_run: Path, tmp_path: Path) -> No
     assert refused > 300
 
 
+@pytest.fixture(scope="module")
+def policies(
+    live_run: Path, testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """A network, the value model at one alpha, and at every alpha."""
+    tree, folder = training_tree(open_tree(testbed_cache)), tmp_path_factory.mktemp("policies")
+    every = train_sweep(tree, (0.0, 0.1), Objective(0.0), ValueConfig(), 0)
+    save_checkpoint(every, folder / "every")
+    save_checkpoint(every.at(0.1), folder / "one")
+    places = {"network": live_run, "value": folder / "one", "values": folder / "every"}
+    return {name: place / "policy.safetensors" for name, place in places.items()}
+
+
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-def test_any_description_of_a_policy_is_taken_or_refused(live_run: Path) -> None:
-    file = live_run / "policy.safetensors"
-    tensors, text = checkpoint.read_tensors(file)
+@pytest.mark.parametrize("name", ["network", "value", "values"])
+def test_any_description_of_a_policy_is_taken_or_refused(
+    name: str, policies: dict[str, Path]
+) -> None:
+    tensors, text = checkpoint.read_tensors(file := policies[name])
     refused = 0
     for odd in with_odd_values(json.loads(text)):
         try:
@@ -178,20 +196,37 @@ def test_any_description_of_a_policy_is_taken_or_refused(live_run: Path) -> None
     assert refused > 300
 
 
-def test_a_shape_that_is_not_the_weights_takes_no_memory(live_run: Path) -> None:
-    file = live_run / "policy.safetensors"
-    tensors, text = checkpoint.read_tensors(file)
-    found = json.loads(text)
-    many = {"0.scales": torch.empty(20_000_000, 0)}
-    for changed, more, cause in (
-        ({"shape": found["shape"] | {"hidden": 10**9}}, {}, ""),
-        ({"shape": found["shape"] | {"stage_dim": 10**9}}, {}, ""),
-        ({"shape": found["shape"] | {"numbers": 10**9}}, {}, "do not fit"),
-        ({"hops": 10**9, "shape": found["shape"] | {"hops": 10**9}}, {}, "do not fit"),
-        ({"alphas": [0.1]}, many, "scales (20000000, 0)"),
+def test_any_weights_of_a_value_model_are_those_it_can_use_or_refused(
+    policies: dict[str, Path],
+) -> None:
+    """Of another type, of another shape, or not there: each is said before a question is asked."""
+    tensors, text = checkpoint.read_tensors(file := policies["value"])
+    for name, held in tensors.items():
+        other = torch.float32 if held.dtype == torch.int64 else torch.int64
+        wider = torch.zeros(*held.shape, 2, dtype=held.dtype)
+        changed = [{**tensors, name: odd} for odd in (held.to(other), wider)]
+        for odd in (*changed, {key: tensors[key] for key in tensors if key != name}):
+            with pytest.raises(HierRouterError, match="weights and description do not fit"):
+                checkpoint.rebuild(text, odd, file)
+
+
+def test_a_shape_that_is_not_the_weights_takes_no_memory(policies: dict[str, Path]) -> None:
+    shape = json.loads(checkpoint.read_tensors(policies["network"])[1])["shape"]
+    many = {"text0.basis": torch.empty(20_000_000, 0)}
+    for name, changed, more, cause in (
+        ("network", {"shape": shape | {"hidden": 10**9}}, {}, ""),
+        ("network", {"shape": shape | {"stage_dim": 10**9}}, {}, ""),
+        ("network", {"shape": shape | {"numbers": 10**9}}, {}, "do not fit"),
+        ("network", {"hops": 10**9, "shape": shape | {"hops": 10**9}}, {}, "do not fit"),
+        ("value", {"hops": 10**9}, {}, "do not fit"),
+        ("value", {"texts": 10**9}, {}, "text1.mean"),
+        ("value", {}, many, "do not fit"),
+        ("value", {"objective": {"alpha": 0.1, "max_cost": 1.0}}, {}, "do not fit"),
     ):
+        tensors, text = checkpoint.read_tensors(file := policies[name])
+        told = json.dumps(json.loads(text) | changed)
         with pytest.raises(HierRouterError, match="weights and description do not fit") as refused:
-            checkpoint.rebuild(json.dumps(found | changed), {**tensors, **more}, file)
+            checkpoint.rebuild(told, {**tensors, **more}, file)
         assert cause in str(refused.value.__cause__)
 
 

@@ -17,7 +17,7 @@ SELECT = "SELECT * FROM nodes JOIN queries USING (query, id, dataset, split)"
 # What the others need.
 FIRST_COMMANDS = (
     ("train", "--algo", "exact", "--epochs", "2", "--out", "runs/router"),
-    ("sweep-alpha", "--epochs", "2", "--alphas", "0,0.1", "--out", "runs/sweep"),
+    ("sweep-alpha", "--alphas", "0,0.1", "--out", "runs/sweep"),
     ("cache", "export", "--out", "cache.jsonl"),
 )
 # Each with its exit code.

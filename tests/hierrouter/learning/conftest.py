@@ -1,11 +1,10 @@
 """Trainings that several files look at."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hierrouter.learning.config import SWEEP
+from hierrouter.learning.config import ValueConfig
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, train_sweep
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.runs import OBJECTIVE
@@ -19,10 +18,8 @@ def planted() -> RouteTree:
 
 @pytest.fixture(scope="session")
 def every_alpha(planted: RouteTree) -> TrainedSweep:
-    """One network, trained at every alpha of the planted tree."""
-    return train_sweep(
-        planted, alpha_grid(planted, 6), OBJECTIVE, replace(SWEEP, epochs=10, folds=1), seed=0
-    )
+    """One value model for every alpha of the planted tree."""
+    return train_sweep(planted, alpha_grid(planted, 6), OBJECTIVE, ValueConfig(), seed=0)
 
 
 @pytest.fixture

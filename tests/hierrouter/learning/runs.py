@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.learning.checkpoint import finish_sweep, learned, save_checkpoint
-from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
-from hierrouter.learning.loop import Snapshot, Watch
+from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig, ValueConfig
 from hierrouter.learning.run_folders import WEIGHTS, Record, file_digest, finish_run
 from hierrouter.learning.sweep import Sweep, TrainedSweep, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
@@ -21,8 +20,8 @@ OBJECTIVE = Objective(ALPHA)
 GRID = (0.0, ALPHA, 0.05)
 # Long enough to change every weight, far too short to learn anything.
 GLIMPSE = PPOConfig(epochs=3, rollouts=64, minibatches=4, hidden=16)
-EXACT_GLIMPSE = ExactConfig(epochs=3, folds=1, queries=8, steps=2, hidden=16)
-SEVERAL_GLIMPSE = replace(EXACT_GLIMPSE, epochs=9, folds=3)
+EXACT_GLIMPSE = ExactConfig(epochs=3, queries=8, steps=2, hidden=16)
+VALUE = ValueConfig()
 
 
 def small_tree(seed: int = 0) -> RouteTree:
@@ -37,15 +36,9 @@ def glimpse(
     return train(tree, Objective(alpha), config, seed)
 
 
-def sweep_glimpse(
-    tree: RouteTree,
-    seed: int = 0,
-    config: ExactConfig = EXACT_GLIMPSE,
-    watch: Watch | None = None,
-    resumed: Snapshot | None = None,
-) -> TrainedSweep:
-    """The same for one network at every alpha."""
-    return train_sweep(tree, GRID, OBJECTIVE, config, seed, watch, resumed)
+def sweep_glimpse(tree: RouteTree, seed: int = 0) -> TrainedSweep:
+    """One value model for every alpha."""
+    return train_sweep(tree, GRID, OBJECTIVE, VALUE, seed)
 
 
 def decided(

@@ -23,8 +23,9 @@ from hierrouter.learning.checkpoint import (
 )
 from hierrouter.learning.config import Objective
 from hierrouter.learning.run_folders import WEIGHTS
-from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.sweep import Sweep, TrainedSweep
 from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.value import ValueRouter
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learning import runs
@@ -98,9 +99,9 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "torch's": (PICKLE, lambda file: torch.save({"weights": torch.ones(1)}, file)),
     "no number": (
         r"not finite \(NaN\)",
-        lambda file: spoil(file, lambda weights: weights["0.policy.bias"].fill_(NAN)),
+        lambda file: spoil(file, lambda weights: weights["policy.bias"].fill_(NAN)),
     ),
-    "no weight": (UNFIT, lambda file: spoil(file, lambda weights: weights.pop("0.policy.bias"))),
+    "no weight": (UNFIT, lambda file: spoil(file, lambda weights: weights.pop("policy.bias"))),
     "reshaped": (
         UNFIT,
         lambda file: spoil(file, lambda weights: weights.update({"context.weight": TWO_BY_THREE})),
@@ -120,11 +121,11 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
         lambda file: save_file({"x": torch.ones(1)}, file, metadata={HEADER: '{"format": 2}'}),
     ),
     "older": (
-        r"has format 1, this version reads 4: .*; train again$",
+        r"has format 1, this version reads 5: .*; train again$",
         lambda file: write_tensors(file, {}, '{"format": 1}'),
     ),
     "newer": (
-        r"has format 99, this version reads 4: .*; upgrade hierrouter$",
+        r"has format 99, this version reads 5: .*; upgrade hierrouter$",
         lambda file: write_tensors(file, {}, '{"format": 99}'),
     ),
     "no format": (UNFIT, lambda file: write_tensors(file, {}, '{"format": "2"}')),
@@ -190,6 +191,80 @@ def test_a_description_that_contradicts_itself_is_refused(
         load_checkpoint(folder)
     assert str(caught.value).startswith("checkpoint is damaged, ")
     assert str(caught.value).endswith(f": {folder / WEIGHTS}; train again")
+
+
+def test_a_value_model_there_and_back(tmp_path: Path) -> None:
+    tree = runs.small_tree()
+    valued = runs.glimpse(tree, config=runs.VALUE)
+    save_checkpoint(valued, tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    assert isinstance(loaded, TrainedRouter) and isinstance(loaded.router, ValueRouter)
+    assert replace(loaded, router=valued.router) == valued
+    for other in (tree, replace(tree, content="f" * 32)):  # held out, and new
+        expected = valued.probabilities(other)
+        np.testing.assert_array_equal(loaded.probabilities(other), expected)
+    described = read_tensors(tmp_path / WEIGHTS)[1]
+    assert json.loads(described) == json.loads(json.dumps(checkpoint.describe(valued)))
+
+
+def changed(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
+    """One tensor is another."""
+    return lambda file: spoil(file, lambda held: held.update({name: change(held[name])}))
+
+
+def told(**other: Any) -> Callable[[Path], None]:
+    """The description says something else."""
+    return lambda file: redescribe(file, lambda found: found.update(other))
+
+
+MODEL_DAMAGES: dict[str, Callable[[Path], None]] = {
+    "a state is gone": lambda file: spoil(file, lambda held: held.pop("state3.weight")),
+    "a text is gone": lambda file: spoil(file, lambda held: held.pop("text0.basis")),
+    "fewer landmarks": changed("state1.weight", lambda weight: weight[1:].clone()),
+    "fewer actions": changed("state1.weight", lambda weight: weight[:, 1:].clone()),
+    "fewer components": changed("text0.basis", lambda basis: basis[:, 1:].clone()),
+    "another length of a text": changed("text0.mean", lambda mean: mean[1:].clone()),
+    "columns between columns": changed("state1.columns", torch.Tensor.float),
+    "columns that nothing has": changed("state1.columns", lambda columns: columns + 1),
+    "half a kernel": changed("state1.kernel", lambda kernel: kernel + 0.5),
+    "no kernel of ours": changed("state1.kernel", lambda kernel: kernel + 99),
+    "numbers between numbers": changed("numbers", torch.Tensor.float),
+    "no temperature": changed("state0.temperature", torch.zeros_like),
+    "a query that is all": changed("state0.leverage", torch.ones_like),
+    "a query that is less than nothing": changed("state0.leverage", torch.neg),
+    "fewer queries": changed("learned", lambda learned: learned[1:].clone()),
+    "queries out of order": changed("learned", lambda learned: learned.flip(0)),
+    "no knot": told(knots=[]),
+    "descending knots": told(knots=[0.1, 0.0]),
+    "knots below 0": told(knots=[-1.0]),
+    "fewer knots": lambda file: redescribe(file, lambda found: found["knots"].pop()),
+    "no text": told(texts=0),
+    "more texts": told(texts=2),
+    "a word for a number": told(texts="1"),
+    "another algorithm": told(algo="exact"),
+    "more may be done": lambda file: redescribe(
+        file, lambda found: found["objective"].update(allow_stop=True)
+    ),
+    "no grid": told(alphas=[]),
+    "constants of another grid": told(constants=[None]),
+}
+
+
+@pytest.fixture(scope="module")
+def swept() -> TrainedSweep:
+    return runs.sweep_glimpse(runs.small_tree())
+
+
+@pytest.mark.parametrize("damage", MODEL_DAMAGES.values(), ids=MODEL_DAMAGES)
+def test_unfit_parts_of_a_value_model_are_refused(
+    swept: TrainedSweep, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    save_checkpoint(swept, tmp_path)
+    redescribe(tmp_path / WEIGHTS, lambda found: None)
+    load_checkpoint(tmp_path)
+    damage(tmp_path / WEIGHTS)
+    with pytest.raises(InputError, match=UNFIT):
+        load_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(

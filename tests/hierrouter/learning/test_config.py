@@ -1,13 +1,16 @@
 """Presets: the paper's numbers, and every wrong name by what it should be."""
 
+from dataclasses import replace
+
 import pytest
 
 from hierrouter.learning.config import (
     ALGORITHMS,
     PRESETS,
-    SWEEP,
     Objective,
     PPOConfig,
+    TrainConfig,
+    algorithm,
     preset,
     training_config,
 )
@@ -35,10 +38,36 @@ def test_a_training_is_of_a_preset_and_takes_one_epoch_or_more() -> None:
         assert training_config(name, algo) is config
         assert (config.preset, config.algo) == (name, algo)
         assert type(config) is ALGORITHMS[algo]
-    assert training_config("default", "exact", every_alpha=True) is SWEEP
-    assert training_config("default", "exact", 1).epochs == 1
+        kept: TrainConfig = training_config(name, algo, keep_anyway=True)
+        assert kept == replace(config, keep_anyway=True)
+    assert training_config("default", "exact", 1, seeds=3) == replace(
+        PRESETS["default", "exact"], epochs=1
+    )
     with pytest.raises(InputError, match="epochs must be at least 1, got 0"):
         training_config("default", "ppo", 0)
+
+
+@pytest.mark.parametrize(("flag", "given"), [("epochs", {"epochs": 1}), ("seeds", {"seeds": 2})])
+def test_what_is_fitted_once_takes_neither_epochs_nor_seeds(
+    flag: str, given: dict[str, int]
+) -> None:
+    message = f"--{flag} with --algo value: .*; leave --{flag} out"
+    with pytest.raises(InputError, match=message):
+        training_config("default", "value", **given)
+
+
+def test_a_budget_takes_the_value_model_and_nothing_that_contradicts_it() -> None:
+    assert [algorithm(None, None, 1.0, 0.1), algorithm("exact", None, None, None)] == [
+        "ppo",
+        "exact",
+    ]
+    assert algorithm(None, 0.5, None, None) == algorithm("value", 0.5, None, None) == "value"
+    for name in ("ppo", "exact"):
+        with pytest.raises(InputError, match=f"--budget with --algo {name}; leave --algo out"):
+            algorithm(name, 0.5, None, None)
+    for flag, given in (("--max-cost", (1.0, None)), ("--alpha", (None, 0.1))):
+        with pytest.raises(InputError, match=f"--budget and {flag} contradict each other"):
+            algorithm(None, 0.5, *given)
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])

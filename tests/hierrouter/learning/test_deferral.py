@@ -9,7 +9,7 @@ from hierrouter.learning.deferral import calibrated, fit_head, gain_of_going_on
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.learning.runs import ALPHA, glimpse, small_tree
+from tests.hierrouter.learning.runs import ALPHA, VALUE, glimpse, small_tree
 from tests.hierrouter.trees import LARGE, doubtful_tree
 
 
@@ -18,9 +18,9 @@ def tree() -> RouteTree:
     return doubtful_tree()
 
 
-@pytest.fixture(scope="module")
-def router(tree: RouteTree) -> TrainedRouter:
-    return train(tree, Objective(ALPHA), ExactConfig(epochs=6), 0)
+@pytest.fixture(scope="module", params=[ExactConfig(epochs=6), VALUE], ids=["exact", "value"])
+def router(tree: RouteTree, request: pytest.FixtureRequest) -> TrainedRouter:
+    return train(tree, Objective(ALPHA), request.param, 0)
 
 
 def test_handing_over_in_doubt_beats_both_models_and_chance(
@@ -61,7 +61,7 @@ def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
 def test_a_head_with_nothing_to_read_tells_the_mean_gain_of_the_states_visited() -> None:
     tree = small_tree()
     trained = glimpse(tree)
-    for parameter in trained.router.members[0].second.parameters():
+    for parameter in trained.router.second.parameters():
         parameter.zero_()
     gain = gain_of_going_on(trained, tree, LARGE)
     visited = going_on(tree.routes, trained.endings(tree))[:, 1:] > 0
@@ -82,8 +82,8 @@ def test_unknown_models_and_shares_fail(stronger: str, share: float | None, name
 
 def test_a_router_that_always_stops_at_once_may_still_hand_over() -> None:
     tree = small_tree()
-    router = train(tree, Objective(ALPHA, allow_stop=True), ExactConfig(epochs=1, folds=1), 0)
-    router.router.members[0].policy.bias[len(tree.models) :] = 10
+    router = train(tree, Objective(ALPHA, allow_stop=True), ExactConfig(epochs=1), 0)
+    router.router.policy.bias[len(tree.models) :] = 10
     deferral = calibrated(router, tree, LARGE, share=0.5)
     assert not deferral.on(tree).deciding[:, 1:].any()
     assert np.isfinite(deferral.on(tree).confidence).all()

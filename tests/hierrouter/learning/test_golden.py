@@ -15,6 +15,7 @@ import pytest
 
 from hierrouter.learning.config import ExactConfig, PPOConfig, TrainConfig
 from hierrouter.learning.loop import Watch
+from hierrouter.learning.network import Router
 from hierrouter.learning.training import train
 from tests.conftest import SOURCES
 from tests.hierrouter.learning.runs import OBJECTIVE
@@ -24,7 +25,7 @@ GOLDEN = SOURCES / "tests" / "golden"
 SAMPLED = PPOConfig(
     epochs=8, rollouts=512, update_epochs=4, hidden=32, warmup_steps=8, entropy_coefficient=0.1
 )
-CONFIGS = {"ppo": SAMPLED, "exact": ExactConfig(epochs=8, folds=1, queries=8, hidden=32)}
+CONFIGS = {"ppo": SAMPLED, "exact": ExactConfig(epochs=8, queries=8, hidden=32)}
 
 
 def trace(config: TrainConfig) -> dict[str, Any]:
@@ -32,7 +33,8 @@ def trace(config: TrainConfig) -> dict[str, Any]:
     values: list[tuple[float, float]] = []
     watch = Watch(on_epoch=lambda done, total, *both: values.append(both))
     tree = replace(planted_tree(per_family=(30, 15, 5), dim=32), encoder="planted")
-    (router,) = train(tree, OBJECTIVE, config, 0, watch).router
+    router = train(tree, OBJECTIVE, config, 0, watch).router
+    assert isinstance(router, Router)
     return {
         "train": [train for train, _ in values],
         "validation": [validation for _, validation in values],

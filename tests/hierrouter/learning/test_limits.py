@@ -47,7 +47,7 @@ def test_the_least_budget_is_told_and_the_greatest_buys_the_best(
     assert told
     cheapest = 1.001 * float(told[1])  # it is told with four digits
     trained = meet_budget(every_alpha, planted, cheapest)
-    assert cost_of(trained, planted.split("validation")) <= cheapest
+    assert cost_of(trained, trained.judged(planted)) <= cheapest
     assert meet_budget(every_alpha, planted, 1e9).alpha == 0
 
 

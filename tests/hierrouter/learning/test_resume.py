@@ -16,7 +16,6 @@ from hierrouter.learning.checkpoint import finished, load_snapshot, save_snapsho
 from hierrouter.learning.config import Objective, PPOConfig, TrainConfig
 from hierrouter.learning.loop import Snapshot, Watch
 from hierrouter.learning.run_folders import Record, make_newest, new_run, remove_drafts
-from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import Origin, TrainedRouter, train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -25,7 +24,7 @@ from tests.hierrouter.learning import runs
 from tests.hierrouter.learning.runs import OBJECTIVE, digest, small_tree
 from tests.warm import Warm
 
-Start = Callable[[Watch, Snapshot | None], TrainedRouter | TrainedSweep]
+Start = Callable[[Watch, Snapshot | None], TrainedRouter]
 
 OFTEN = {"epochs": 5, "evaluate_every": 2, "checkpoint_every": 1}
 # 20 episodes an iteration on 15 queries: what is left of a shuffle waits for the next iteration.
@@ -47,13 +46,6 @@ STARTS: dict[str, Start] = {
         replace(SAMPLED, epochs=9, evaluate_every=1, patience=3, learning_rate=0.0)
     ),
     "exact": one_alpha(ENUMERATED),
-    "exact, several": one_alpha(replace(ENUMERATED, epochs=6, folds=3)),
-    "every alpha": lambda watch, resumed: runs.sweep_glimpse(
-        small_tree(), 3, ENUMERATED, watch, resumed
-    ),
-    "every alpha, several": lambda watch, resumed: runs.sweep_glimpse(
-        small_tree(), 3, replace(ENUMERATED, epochs=9, folds=2), watch, resumed
-    ),
 }
 # Dies when the bytes are written, and before the file has its name.
 KILLED_IN_A_SAVE = """
@@ -161,9 +153,10 @@ def test_a_finished_training_is_known_as_itself_only(tmp_path: Path) -> None:
     digest(STARTS["ppo"](Watch(), None), tmp_path)
     assert isinstance(finished(tmp_path, NAMED), TrainedRouter)
     assert finished(tmp_path, named(seed=4)) is None
-    digest(STARTS["every alpha"](Watch(), None), tmp_path)
+    digest(runs.sweep_glimpse(small_tree(), 3), tmp_path)
     assert finished(tmp_path, NAMED) is None
-    assert finished(tmp_path, named(config=ENUMERATED, alphas=runs.GRID)) is not None
+    assert finished(tmp_path, named(config=runs.VALUE, alphas=runs.GRID)) is not None
+    assert finished(tmp_path, named(config=runs.VALUE, alphas=runs.GRID[1:])) is None
 
 
 def test_the_draft_of_a_killed_save_is_removed_and_nothing_else(tmp_path: Path, warm: Warm) -> None:

@@ -22,7 +22,7 @@ from tests.hierrouter.trees import planted_tree, showing_leaves
 
 ALPHA = 0.01
 MAY = Objective(ALPHA, allow_return=True)
-EXACT = ExactConfig(epochs=10, folds=1, queries=16, steps=20, hidden=32)
+EXACT = ExactConfig(epochs=10, queries=16, steps=20, hidden=32)
 PPO = PPOConfig(epochs=24, rollouts=256, minibatches=8, hidden=32)
 
 
@@ -48,7 +48,7 @@ def reward(router: TrainedRouter, fold: RouteTree) -> float:
     return float(router.outcome(fold).reward(ALPHA).mean())
 
 
-@pytest.mark.parametrize("config", [EXACT, PPO], ids=["exact", "ppo"])
+@pytest.mark.parametrize("config", [EXACT, PPO, runs.VALUE], ids=["exact", "ppo", "value"])
 @pytest.mark.parametrize("stop", [False, True])
 def test_what_a_second_call_spoils_is_given_all_the_same(
     spoiling: RouteTree, config: TrainConfig, stop: bool
@@ -63,7 +63,8 @@ def test_what_a_second_call_spoils_is_given_all_the_same(
     ends = found.endings(fold).argmax(axis=1)
     assert (at[ends] >= fold.routes.states).all()  # a first answer does not say whether it is right
     assert (gives[ends] != at[ends]).any()
-    assert max(found.history) == pytest.approx(reward(found, spoiling.split("validation")))
+    if not found.holds_out:
+        assert max(found.history) == pytest.approx(reward(found, spoiling.split("validation")))
 
 
 def test_a_seed_is_a_router(spoiling: RouteTree, trained: TrainedRouter, tmp_path: Path) -> None:
@@ -74,8 +75,8 @@ def test_a_seed_is_a_router(spoiling: RouteTree, trained: TrainedRouter, tmp_pat
     assert runs.digest(pair[0], tmp_path / "c") == runs.digest(pair[1], tmp_path / "d")
 
 
-def test_one_network_for_every_alpha(spoiling: RouteTree, tmp_path: Path) -> None:
-    swept = train_sweep(spoiling, (0.0, ALPHA), MAY, replace(EXACT, epochs=40), seed=0)
+def test_one_model_for_every_alpha(spoiling: RouteTree, tmp_path: Path) -> None:
+    swept = train_sweep(spoiling, (0.0, ALPHA), MAY, runs.VALUE, seed=0)
     fold = spoiling.split("test")
     assert swept.at(ALPHA).outcome(fold).accuracy.mean() == 1
     save_checkpoint(swept, tmp_path)

@@ -34,9 +34,9 @@ def trained(
 def swept(tree: RouteTree, allow_stop: bool = False) -> Path:
     """A finished run of `sweep-alpha`."""
     folder, objective = Path("runs/sweep"), Objective(0.0, allow_stop)
-    network = train_sweep(tree, runs.GRID, objective, runs.EXACT_GLIMPSE, seed=0)
-    save_checkpoint(network, member_folder(folder, 0))
-    runs.finished_sweep(folder, Sweep(runs.GRID, (network,)), [0])
+    member = train_sweep(tree, runs.GRID, objective, runs.VALUE, seed=0)
+    save_checkpoint(member, member_folder(folder, 0))
+    runs.finished_sweep(folder, Sweep(runs.GRID, (member,)), [0])
     return folder
 
 
@@ -62,7 +62,7 @@ def test_a_sweep_s_router_is_shown_where_an_alpha_has_none(alpha: float, allow_s
     assert shown.run == run and shown.trained
     assert shown.trained.objective == Objective(alpha, allow_stop)
     assert shown.remarks == (
-        f"no run of `train` for alpha {alpha:g} on this tree; the sweep's network is shown, seed 0"
+        f"no run of `train` for alpha {alpha:g} on this tree; the sweep's router is shown, seed 0"
         + ", which may stop early" * allow_stop,
     )
 

@@ -8,14 +8,15 @@ import pytest
 
 from hierrouter.evaluation.outcome import Actions, fixed_route
 from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
-from hierrouter.learning.config import ExactConfig, Objective
+from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import Constant, TrainedRouter, train
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.learning.runs import ALPHA, GRID, OBJECTIVE, decided, digest
+from tests.hierrouter.learning.runs import ALPHA, GRID, OBJECTIVE, VALUE, decided, digest
 from tests.hierrouter.trees import planted_tree, random_tree
 
-QUICK = ExactConfig(epochs=9, folds=3, queries=8, steps=10, hidden=16)
+QUICK = ExactConfig(epochs=3, queries=8, steps=10, hidden=16)
+each_way = pytest.mark.parametrize("config", [QUICK, VALUE], ids=["exact", "value"])
 ANY = Constant(1, 0.0, 0.0, 0.0, 0)
 
 
@@ -49,12 +50,14 @@ def test_without_stop_it_ends_at_a_leaf(noise: RouteTree) -> None:
     assert replace(ANY, node=5).policy(actions)[[0, 1]].argmax(axis=1).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("folds", [1, 3])
-def test_where_there_is_nothing_to_learn_it_is_a_constant(noise: RouteTree, folds: int) -> None:
-    learned = train(noise, OBJECTIVE, replace(QUICK, folds=folds), 0)
+@each_way
+def test_where_there_is_nothing_to_learn_it_is_a_constant(
+    noise: RouteTree, config: TrainConfig
+) -> None:
+    learned = train(noise, OBJECTIVE, config, 0)
     found = learned.shipped(noise)
     assert found.constant and found.constant.low <= 0
-    assert found.as_learned == learned
+    assert replace(found, constant=None) == learned
     table = found.probabilities(noise.split("test"))
     assert (table == table[0]).all() and set(np.unique(table)) == {0, 1}
     live = np.zeros(noise.dim, dtype=np.float32)
@@ -65,9 +68,12 @@ def test_where_there_is_nothing_to_learn_it_is_a_constant(noise: RouteTree, fold
     assert learned.why_constant == ""
 
 
-def test_where_there_is_something_it_is_the_router() -> None:
+@pytest.mark.parametrize(
+    "config", [ExactConfig(epochs=24, hidden=32), VALUE], ids=["exact", "value"]
+)
+def test_where_there_is_something_it_is_the_router(config: TrainConfig) -> None:
     tree = replace(planted_tree(per_family=(30, 15, 5), dim=32), encoder="planted")
-    learned = train(tree, OBJECTIVE, ExactConfig(epochs=24, hidden=32), 0)
+    learned = train(tree, OBJECTIVE, config, 0)
     assert learned.shipped(tree) is learned
 
 
@@ -91,19 +97,20 @@ def odd(tree: RouteTree) -> dict[str, RouteTree]:
     }
 
 
+@each_way
 @pytest.mark.parametrize("name", odd(split(random_tree(Routes(3, 2), 10, 0))))
 def test_odd_trees_give_a_constant_choice_or_a_router_and_no_error(
-    noise: RouteTree, name: str
+    noise: RouteTree, name: str, config: TrainConfig
 ) -> None:
     tree = odd(noise)[name]
-    found = train(tree, OBJECTIVE, QUICK, 0).shipped(tree)
+    found = train(tree, OBJECTIVE, config, 0).shipped(tree)
     assert np.isfinite(found.outcome(tree).reward(ALPHA)).all()
     if name in ("one question", "constant scores", "one model"):
         assert found.constant and found.why_constant
 
 
 def test_a_sweep_decides_for_each_alpha_and_for_those_between(noise: RouteTree) -> None:
-    swept = train_sweep(noise, GRID, OBJECTIVE, QUICK, 0).shipped(noise)
+    swept = train_sweep(noise, GRID, OBJECTIVE, VALUE, 0).shipped(noise)
     assert len(swept.constants) == len(GRID)
     told = replace(swept, constants=(replace(ANY, node=4), None, replace(ANY, node=6)))
     nodes = [
@@ -116,13 +123,14 @@ def test_a_sweep_decides_for_each_alpha_and_for_those_between(noise: RouteTree) 
     ]
 
 
-def test_a_checkpoint_keeps_it(noise: RouteTree, tmp_path: Path) -> None:
-    found = train(noise, OBJECTIVE, QUICK, 0).shipped(noise)
+@each_way
+def test_a_checkpoint_keeps_it(noise: RouteTree, config: TrainConfig, tmp_path: Path) -> None:
+    found = train(noise, OBJECTIVE, config, 0).shipped(noise)
     save_checkpoint(found, tmp_path)
     loaded = load_checkpoint(tmp_path)
     assert isinstance(loaded, TrainedRouter) and loaded.constant == found.constant
     assert digest(loaded, tmp_path / "a") == digest(found, tmp_path / "b")
-    swept = train_sweep(noise, GRID, OBJECTIVE, QUICK, 0).shipped(noise)
+    swept = train_sweep(noise, GRID, OBJECTIVE, VALUE, 0).shipped(noise)
     save_checkpoint(swept, tmp_path)
     again = load_checkpoint(tmp_path)
     assert isinstance(again, TrainedSweep) and again.constants == swept.constants

@@ -1,5 +1,6 @@
-"""Pages of planted trees, without texts."""
+"""Pages of planted trees, without texts; sweeps of networks."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from hierrouter.learning.selection import SelectedRun
@@ -7,16 +8,24 @@ from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.reports.explore import Explored, explored
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.learning.runs import ALPHA
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, glimpse
 
 RUN, SWEEP = Path("runs/router"), Path("runs/sweep")
 
 
 def shown(trained: TrainedRouter | None = None, sweep: Sweep | None = None) -> SelectedRun:
-    """As `select_run` finds them: without a run the sweep's network stands for it."""
+    """As `select_run` finds them: without a run the sweep's router stands for it."""
     if trained or not sweep:
         return SelectedRun(RUN if trained else None, trained, ALPHA, sweep and SWEEP, sweep)
     return SelectedRun(SWEEP, sweep.like(None, ALPHA), ALPHA, SWEEP, sweep)
+
+
+def networks(tree: RouteTree, seeds: Sequence[int] = (0,)) -> Sweep:
+    """A sweep of a network for each alpha of a grid, and each seed."""
+    return Sweep(
+        GRID,
+        tuple(tuple(glimpse(tree, seed, alpha, EXACT_GLIMPSE) for alpha in GRID) for seed in seeds),
+    )
 
 
 def explored_of(

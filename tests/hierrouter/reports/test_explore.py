@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from hierrouter.evaluation.bounds import split_regret
-from hierrouter.evaluation.budget import oracle_break_points
-from hierrouter.learning.config import ExactConfig, Objective
+from hierrouter.learning.config import Objective
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
@@ -18,8 +17,9 @@ from hierrouter.reports import explore
 from hierrouter.reports.explore import Learned, as_html, as_object, explored, positions
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.evaluation.enumeration import oracle_break_points
 from tests.hierrouter.learning import runs
-from tests.hierrouter.reports.explored import explored_of, shown
+from tests.hierrouter.reports.explored import explored_of, networks, shown
 from tests.hostile import HARM, collect_hostile
 
 
@@ -30,11 +30,7 @@ def tree() -> RouteTree:
 
 @pytest.fixture(scope="module")
 def sweep(tree: RouteTree) -> Sweep:
-    """Two seeds; the first has learned enough to look at alpha."""
-    learned = ExactConfig(epochs=30, queries=15, steps=30, hidden=32)
-    return Sweep(
-        runs.GRID, (runs.sweep_glimpse(tree, config=learned), runs.sweep_glimpse(tree, seed=1))
-    )
+    return Sweep(runs.GRID, (runs.sweep_glimpse(tree),))
 
 
 def test_positions_hold_the_alphas_asked_for_and_all_changes(tree: RouteTree, sweep: Sweep) -> None:
@@ -47,7 +43,7 @@ def test_positions_hold_the_alphas_asked_for_and_all_changes(tree: RouteTree, sw
     other = replace(tree, score=np.where(test[:, None], 0.5, tree.score))
     assert positions(other, "test", sweep, None) == positions(tree, "test", sweep, None)
     # A sweep of single routers has its own only.
-    single = Sweep(runs.GRID, (tuple(runs.glimpse(tree, alpha=alpha) for alpha in runs.GRID),))
+    single = networks(tree)
     assert positions(tree, "test", single, None) == runs.GRID
     assert explored_of(tree, sweep=single).alphas == runs.GRID
 
@@ -73,6 +69,13 @@ def test_endings_are_those_of_the_first_seed_at_each_alpha(tree: RouteTree, swee
     np.testing.assert_array_equal(ends(alone, 50), runs.glimpse(tree).endings(fold).argmax(axis=1))
     assert sum(map(len, alone.changed)) == 0
     assert found.alphas[found.start] == runs.ALPHA
+    several, seen = networks(tree, (0, 1)), set()
+    [first] = explored_of(tree, sweep=several).learned
+    for position, routers in enumerate(several.routers):
+        one, other = (router.endings(fold).argmax(axis=1) for router in routers)
+        np.testing.assert_array_equal(ends(first, position), one)
+        seen.add((one == other).all())
+    assert False in seen
 
 
 def test_without_a_router_there_are_bounds_only_and_a_sweep_alone_is_shown_once(

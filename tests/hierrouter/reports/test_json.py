@@ -16,7 +16,6 @@ from jsonschema import Draft202012Validator
 from hierrouter.evaluation.policies import own_policy
 from hierrouter.learning.config import Objective
 from hierrouter.learning.selection import provenance
-from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import train
 from hierrouter.reports.evaluated import DeferTo, report_on
 from hierrouter.reports.results import Report, as_json
@@ -25,7 +24,7 @@ from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import significant
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, repriced
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, small_tree, sweep_glimpse
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, small_tree
 from tests.hierrouter.reports.examples import (
     deferring,
     example,
@@ -34,6 +33,7 @@ from tests.hierrouter.reports.examples import (
     three_times,
     two_prices,
 )
+from tests.hierrouter.reports.explored import networks
 
 DOCS = Path(__file__).parents[3] / "docs" / "report.md"
 
@@ -55,7 +55,7 @@ def everything() -> Report:
     """A real report with all there can be: two seeds, stop, deferral, price lists, a policy."""
     tree = small_tree()
     trained = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
-    sweep = Sweep(GRID, tuple(sweep_glimpse(tree, seed) for seed in (0, 1)))
+    sweep = networks(tree, (0, 1))
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
     lists = {"own": tree, "dear": repriced(tree, {name: Rate(*rate) for name, rate in rates})}
     return report_on(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
-from hierrouter.evaluation.budget import oracle_break_points
 from hierrouter.evaluation.policies import own_policies
 from hierrouter.learning.baselines.registry import baselines
-from hierrouter.learning.config import Objective, training_config
+from hierrouter.learning.config import Objective, ValueConfig, training_config
+from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import Selection, open_tree, training_tree
 from hierrouter.replay.tree import Tree
@@ -24,10 +24,12 @@ from hierrouter.reports.leaderboard import (
 )
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes
+from tests.hierrouter.evaluation.enumeration import oracle_break_points
 from tests.hierrouter.trees import random_tree
 
 SEEING = Learner("exact", "query+signals", allow_return=True)
-TRIED = (Learner("exact", "query", allow_return=False), SEEING)
+FITTED = Learner("value", "query", allow_return=False)
+TRIED = (Learner("exact", "query", allow_return=False), SEEING, FITTED)
 ALPHAS = (0.2, 0.05)
 
 
@@ -51,25 +53,30 @@ def test_everybody_is_there_and_worth_what_it_is_worth_alone(
     found: Leaderboard, testbed_cache: Path
 ) -> None:
     names = [place.name for place in found.places]
-    assert names[:4] == [*(one.name for one in TRIED), "best static on A", "cascade on A"]
-    assert [place.is_blind for place in found.places[:4]] == [True, False, True, False]
+    assert names[:5] == [*(one.name for one in TRIED), "best static on A", "cascade on A"]
+    assert [place.is_blind for place in found.places[:5]] == [True, False, True, True, False]
     assert (found.alphas, found.reward.shape[:2]) == ((0.05, 0.2), (2, len(names)))
     tree = open_tree(testbed_cache, Selection(view=SEEING.view, allow_return=True))
     fold = tree.split("test")
     config = training_config("default", "exact")
     router = train(training_tree(tree), Objective(0.2, True, None, True), config, 42)
     assert np.array_equal(found.reward[1, 1], router.outcome(fold).reward(0.2))
+    asked = open_tree(testbed_cache, Selection(view=FITTED.view))
+    may, fitted = Objective(0.0, allow_stop=True), ValueConfig()
+    swept = train_sweep(training_tree(asked), found.alphas, may, fitted, 42)
+    reached = swept.at(0.2).outcome(asked.split("test"))
+    assert np.array_equal(found.reward[1, 2], reached.reward(0.2))
     for at, alpha in enumerate(found.alphas):
         best = found.reward[at, found.find("anytime oracle")]
         assert np.array_equal(best, oracle(fold, alpha, True).reward(alpha))
-        assert (found.reward[at] <= best + 1e-9)[[0, 1, 4]].all()  # direct calls are no routes
+        assert (found.reward[at] <= best + 1e-9)[[0, 1, 2, 5]].all()  # direct calls are no routes
         fixed = best_fixed_route(tree.split("train"), alpha, fold, True)
         assert np.array_equal(found.reward[at, found.find("best fixed route")], fixed.reward(alpha))
 
 
 def test_who_is_compared_was_chosen_on_validation(found: Leaderboard) -> None:
     for at in range(2):
-        for is_blind, members in ((True, (0, 2)), (False, (1, 3, 4))):
+        for is_blind, members in ((True, (0, 2, 3)), (False, (1, 4, 5))):
             tried = {place: found.places[place].validation[at] for place in members}
             assert found.chosen(at, is_blind) == max(tried, key=tried.__getitem__)
     same = found.difference(0, 1, 1)

@@ -24,12 +24,13 @@ from tests.hostile import resealed
 from tests.servers import Server, serving
 
 
+@pytest.mark.parametrize(("algo", "epochs"), [("exact", 3), ("value", None)])
 def test_a_router_that_sees_how_sure_models_are_goes_the_replayed_routes(
-    testbed_cache: Path, tmp_path: Path
+    algo: str, epochs: int | None, testbed_cache: Path, tmp_path: Path
 ) -> None:
     """And takes no server that says nothing of it."""
     tree = open_tree(testbed_cache, Selection(view="query+answer+signals"))
-    config = training_config("default", "exact", 3)
+    config = training_config("default", algo, epochs)
     save_checkpoint(train(tree, Objective(0.1), config, seed=1), tmp_path)
     save_bundle(bundle_of(testbed_cache, tree), tmp_path)
     fold = tree.split("test").select(np.arange(20))

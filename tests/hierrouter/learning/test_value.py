@@ -1,0 +1,332 @@
+"""The value model: what it expects of queries it has seen and has not, and of odd trees."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.learning import value
+from hierrouter.learning.config import Objective
+from hierrouter.learning.loop import Watch
+from hierrouter.learning.sweep import TrainedSweep
+from hierrouter.learning.training import train
+from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_from
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import Rate, Routes, RouteTree, repriced
+from tests.hierrouter.learning.runs import ALPHA, GRID, OBJECTIVE, VALUE, digest, small_tree
+from tests.hierrouter.trees import (
+    FOLDS,
+    one_part,
+    planted_tree,
+    random_tree,
+    showing_leaves,
+    two_step_tree,
+)
+
+Floats = NDArray[np.float64]
+OTHER = "f" * 32  # the content of a tree that nobody learned from
+MAY = {
+    "calls": OBJECTIVE,
+    "stop": replace(OBJECTIVE, allow_stop=True),
+    "return": replace(OBJECTIVE, allow_return=True),
+    "both": Objective(ALPHA, allow_stop=True, allow_return=True),
+}
+
+
+def random(models: int, hops: int) -> RouteTree:
+    """A tree of noise, in folds of ten queries."""
+    return replace(random_tree(Routes(models, hops), 30, seed=0), splits=FOLDS * 10)
+
+
+def with_numbers(tree: RouteTree) -> RouteTree:
+    """The same, and three numbers: any, one that is never there, and one that answers have."""
+    numbers = np.random.default_rng(0).normal(size=(*tree.parts[0].row.shape, 3))
+    numbers[:, :, 1], numbers[:, 0, 2] = 0, 0
+    [part] = one_part(numbers)
+    return replace(tree, parts=(*tree.parts, replace(part, is_text=False)))
+
+
+@pytest.fixture(scope="module")
+def tree() -> RouteTree:
+    return small_tree()
+
+
+@pytest.fixture(scope="module")
+def model(tree: RouteTree) -> ValueModel:
+    return fit(tree, GRID, OBJECTIVE, VALUE)
+
+
+def visits(model: ValueModel, tree: RouteTree, state: int) -> tuple[NDArray[np.float32], ...]:
+    """What the model reads of a state on each query: components of the only text, C so far."""
+    vectors = tree.embedding_at(np.arange(len(tree)), np.full(len(tree), state))
+    return model.texts[0](vectors), tree.cost[:, [state]].astype(np.float32)
+
+
+def followed(tree: RouteTree, predicted: Floats, state: int, alpha: float) -> Floats:
+    """float64[n, M, 2]: Q and C after each call at a state of two hops, then the best expected.
+
+    `predicted`: float32[n, S, A, 2], what is expected at each state.
+    """
+    routes, rows = tree.routes, np.arange(len(tree))[:, None]
+    node = np.tile(routes.child(state, np.arange(routes.models)), (len(tree), 1))
+    if not state:
+        node = routes.child(node, (predicted[rows, node] @ (1, -alpha)).argmax(axis=2))
+    return np.stack([tree.score[rows, node], tree.cost[rows, node] - tree.cost[:, [state]]], axis=2)
+
+
+def regressed(alike: Floats, wanted: Floats, ridge: float, row: int) -> Floats:
+    """Kernel ridge regression with a free constant, from all rows but one, at that one."""
+    others = np.delete(np.arange(len(alike)), row)
+    system = np.ones((len(alike), len(alike)))
+    system[:-1, :-1] = alike[np.ix_(others, others)] + ridge * np.eye(len(others))
+    system[-1, -1] = 0
+    found = np.linalg.solve(system, np.vstack([wanted[others], np.zeros(wanted.shape[1])]))
+    predicted: Floats = alike[row, others] @ found[:-1] + found[-1]
+    return predicted
+
+
+def ridge_of(alike: Floats, leverage: Floats) -> float:
+    """The ridge at which the rows have these leverages, by their sum."""
+    centring = np.eye(len(alike)) - 1 / len(alike)
+    size = np.linalg.eigvalsh(centring @ alike @ centring).clip(min=0)
+
+    def excess(ridge: float) -> float:
+        return float((size / (size + ridge)).sum() + 1 - leverage.sum())
+
+    return float(brentq(excess, 1e-6, 1e6, rtol=1e-12))
+
+
+def test_a_learned_query_is_expected_what_a_regression_without_it_expects(
+    tree: RouteTree, model: ValueModel
+) -> None:
+    fold = learned_from(tree)
+    held_out, plain = map(model.predictions, (fold, replace(fold, content=OTHER)))
+    for state, position in enumerate(model.positions):
+        seen = position.seen(*visits(model, fold, state))
+        alike = seen.kernel(seen, int(position.kernel[0]))
+        ridge = ridge_of(alike, position.leverage.astype(float))
+        for knot, alpha in enumerate(model.knots):
+            wanted = followed(fold, held_out[:, :, :, knot], state, alpha).reshape(len(fold), -1)
+            expected = [regressed(alike, wanted, ridge, row) for row in range(len(fold))]
+            found = held_out[:, state, :, knot].reshape(len(fold), -1)
+            np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert np.abs(held_out - plain).max(axis=(0, 2, 3, 4)).min() > 0.1  # at each state
+
+
+def differ(one: NDArray[np.float32], other: NDArray[np.float32]) -> list[bool]:
+    """Of each query, whether what is expected differs by more than rounding."""
+    return (np.abs(one - other).max(axis=(1, 2, 3, 4)) > 1e-3).tolist()
+
+
+def test_only_what_was_learned_is_expected_without_itself(
+    tree: RouteTree, model: ValueModel
+) -> None:
+    plain = model.predictions(replace(tree, content=OTHER))
+    is_learned = np.isin(tree.splits, value.LEARNED)
+    assert differ(model.predictions(tree), plain) == is_learned.tolist()
+    elsewhere = replace(tree, datasets=("elsewhere",) * len(tree))
+    renamed = replace(tree, query_ids=tuple(f"x{at}" for at in range(len(tree))))
+    for other in (elsewhere, renamed):
+        assert not any(differ(model.predictions(other), plain))
+
+
+@pytest.mark.parametrize("factor", [1.05, 0.1, 20.0])
+def test_under_other_prices_a_learned_query_is_expected_what_it_was(
+    tree: RouteTree, model: ValueModel, factor: float
+) -> None:
+    priced = zip(tree.direct.models, factor * tree.direct.rate, strict=True)
+    other = repriced(tree, {name: Rate(*rate) for name, rate in priced})
+    before, found = model.predictions(tree), model.predictions(other)
+    is_new = ~np.isin(tree.splits, value.LEARNED)
+    np.testing.assert_array_equal(found[~is_new], before[~is_new])
+    assert any(differ(found[is_new], before[is_new]))  # it has cost another sum so far
+    assert np.abs(found[is_new]).max() < 2 * np.abs(before[is_new]).max()
+
+
+def test_of_too_many_queries_some_are_learned_and_the_others_are_new(tree: RouteTree) -> None:
+    model = fit(tree, GRID, OBJECTIVE, replace(VALUE, queries=10))
+    plain = model.predictions(replace(tree, content=OTHER))
+    is_learned = differ(model.predictions(tree), plain)
+    assert len(model.learned) == sum(is_learned) == 10
+    assert set(np.array(tree.splits)[is_learned]) == {"train", "validation"}
+
+
+def test_a_query_is_expected_the_same_in_whatever_company(
+    tree: RouteTree, model: ValueModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = model.predictions(tree)
+    order = np.random.default_rng(0).permutation(len(tree))
+    np.testing.assert_allclose(model.predictions(tree.select(order)), whole[order], atol=1e-4)
+    one = [model.predictions(tree.select(np.array([row]))) for row in range(len(tree))]
+    np.testing.assert_allclose(np.concatenate(one), whole, atol=1e-4)
+    router = ValueRouter(model, 0.03)
+    expected = router.rewards(tree)
+    monkeypatch.setattr(value, "HELD", 5 * whole[0].size)  # as if the tree were a great one
+    fresh = ValueRouter(replace(model), 0.03)
+    np.testing.assert_allclose(fresh.rewards(tree), expected, atol=1e-4)
+
+
+def test_queries_of_two_datasets_may_have_the_same_ids(tree: RouteTree) -> None:
+    each = len(tree) // 5  # of a family
+    named = replace(tree, query_ids=tuple(str(row % each) for row in range(len(tree))))
+    model = fit(named, GRID, OBJECTIVE, VALUE)
+    whole = model.predictions(named)
+    for rows in np.arange(len(tree)).reshape(5, each):
+        np.testing.assert_allclose(model.predictions(named.select(rows)), whole[rows], atol=1e-4)
+
+
+def test_the_order_of_the_queries_changes_no_byte(tree: RouteTree, tmp_path: Path) -> None:
+    order = np.random.default_rng(0).permutation(len(tree))
+    shuffled = train(tree.select(order), OBJECTIVE, VALUE, 0)
+    assert digest(shuffled, tmp_path / "a") == digest(
+        train(tree, OBJECTIVE, VALUE, 0), tmp_path / "b"
+    )
+
+
+def test_who_waits_is_told_of_each_state(tree: RouteTree) -> None:
+    told: list[tuple[int, int]] = []
+    train(tree, OBJECTIVE, VALUE, 0, Watch(lambda *said: told.append(said[:2])))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def odd(tree: RouteTree) -> dict[str, RouteTree]:
+    """Trees at which a statistic could break."""
+    learned, [part] = learned_from(tree), tree.parts
+    alike = replace(part, vectors=np.ones_like(part.vectors))
+    absent = replace(part, vectors=np.zeros_like(part.vectors), is_text=False)
+    return {
+        "one query": learned.select(np.arange(1)),
+        "two queries": learned.select(np.arange(2)),
+        "fewer queries than positions": learned.select(np.arange(3)),
+        "the same query again and again": learned.select(np.zeros(20, dtype=int)),
+        "constant scores": replace(tree, score=np.full_like(tree.score, 0.5)),
+        "no right answer": replace(tree, score=np.zeros_like(tree.score)),
+        "free": replace(tree, rate=np.zeros_like(tree.rate)),
+        "a free model": replace(tree, rate=tree.rate * [[0], [1], [1]]),
+        "dear": replace(tree, rate=tree.rate * 1e6),
+        "prices apart by a million": replace(tree, rate=tree.rate * [[1e-6], [1], [1]]),
+        "texts all alike": replace(tree, parts=(alike,)),
+        "numbers that are never there": replace(tree, parts=(part, absent)),
+        "no text": replace(tree, parts=()),
+        "one model": random(1, 2),
+        "one model and one hop": random(1, 1),
+    }
+
+
+@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("name", odd(small_tree()))
+def test_odd_trees_give_chances_all_the_same(tree: RouteTree, name: str, stop: bool) -> None:
+    given = odd(tree)[name]
+    model = fit(given, GRID, Objective(0.0, allow_stop=stop), VALUE)
+    for alpha, content in itertools.product((0.0, ALPHA, 1e9), (given.content, OTHER)):
+        chances = ValueRouter(model, alpha).probabilities(replace(given, content=content))
+        assert np.isfinite(chances).all() and (chances >= 0).all()
+        np.testing.assert_allclose(chances.sum(axis=2), 1)
+        assert not chances[:, ~model.actions.legal()].any()
+
+
+def test_a_limit_is_refused_and_either_fold_is_enough(tree: RouteTree) -> None:
+    with pytest.raises(InputError, match=r"max_cost cannot be kept .* use --algo ppo or exact"):
+        fit(tree, GRID, replace(OBJECTIVE, max_cost=1.0), VALUE)
+    assert len(fit(tree.split("validation"), GRID, OBJECTIVE, VALUE).learned) == 15
+
+
+SEEN: dict[str, Callable[[], RouteTree]] = {
+    "a text": lambda: showing_leaves(small_tree()),
+    "a text and numbers": lambda: with_numbers(showing_leaves(small_tree())),
+    "two texts": lambda: showing_leaves(two_step_tree(view="query+answer", copies=(1, 1, 1))),
+    "nothing": lambda: two_step_tree(view="stage", copies=(1, 1, 1)),
+    "three hops": lambda: showing_leaves(random(2, 3)),
+}
+
+
+@pytest.mark.parametrize("objective", MAY.values(), ids=MAY)
+@pytest.mark.parametrize("made", SEEN.values(), ids=SEEN)
+def test_a_live_state_gets_the_chances_of_the_fold(
+    made: Callable[[], RouteTree], objective: Objective
+) -> None:
+    tree = made()
+    router = train(tree, objective, VALUE, 0).router
+    assert isinstance(router, ValueRouter) and router.model.dim == tree.dim
+    fold, states = tree.split("test"), router.model.actions.states
+    chances = router.probabilities(fold)
+    query, node = (each.ravel() for each in np.indices((len(fold), states)))
+    live = router.live(
+        fold.embedding_at(query, node), node.tolist(), fold.cost[query, node].tolist()
+    )
+    np.testing.assert_allclose(live, chances[query, node], atol=1e-5)
+    legal = router.model.actions.legal()
+    assert not chances[:, ~legal].any()
+    np.testing.assert_allclose(chances.sum(axis=2), 1)
+
+
+def test_a_number_that_was_never_there_is_not_looked_at() -> None:
+    tree = with_numbers(small_tree())
+    trained, (text, numbers) = train(tree, OBJECTIVE, VALUE, 0), tree.parts
+    assert [trained.router.sees(number) for number in range(3)] == [True, False, True]
+
+    def decided(shift: list[float]) -> NDArray[np.float64]:
+        shifted = replace(numbers, vectors=numbers.vectors + np.float32(shift))
+        return trained.probabilities(replace(tree, parts=(text, shifted), content=str(shift)))
+
+    plain = decided([0, 0, 0])
+    np.testing.assert_array_equal(decided([0, 9, 0]), plain)
+    for seen in ([9, 0, 0], [0, 0, 9]):
+        assert np.abs(decided(seen) - plain).max() > 0.1
+
+
+def test_between_knots_values_are_too_and_beyond_the_last_one_its_own(
+    tree: RouteTree, model: ValueModel
+) -> None:
+    predicted, last = model.predictions(tree), model.knots[-1]
+    assert model.knots[0] == 0 and set(GRID) <= set(model.knots)
+    for place, knot in enumerate(model.knots):
+        np.testing.assert_array_equal(model.at(predicted, knot), predicted[..., place, :])
+        temperature = [at.temperature[place] for at in model.positions]
+        np.testing.assert_allclose(model.temperatures(knot), temperature)
+    for place, (low, high) in enumerate(itertools.pairwise(model.knots)):
+        between, ends = (low + high) / 2, (predicted[..., place, :], predicted[..., place + 1, :])
+        np.testing.assert_allclose(model.at(predicted, between), sum(ends) / 2, atol=1e-5)
+        squared = model.temperatures(low) * model.temperatures(high)
+        np.testing.assert_allclose(model.temperatures(between), np.sqrt(squared), rtol=1e-6)
+    for alpha in (1.01 * last, 1e9):
+        np.testing.assert_array_equal(model.at(predicted, alpha), predicted[..., -1, :])
+        np.testing.assert_array_equal(model.temperatures(alpha), model.temperatures(last))
+
+
+def test_more_landmarks_than_queries_are_all_and_fewer_expect_nearly_the_same() -> None:
+    tree = planted_tree(per_family=(30, 10, 20), dim=16, luck=0.0, noise=0.3)
+    fold, count = tree.split("test"), len(learned_from(tree))
+    whole, more, few = (
+        train(tree, OBJECTIVE, replace(VALUE, landmarks=landmarks), 0)
+        for landmarks in (count, 10 * count, count // 4)
+    )
+    models = [each.router.model for each in (whole, more, few)]
+    exact, same, near = (each.predictions(fold) for each in models)
+    np.testing.assert_array_equal(same, exact)
+    assert [len(each.positions[0].weight) for each in models] == [count, count, count // 4]
+    for each in range(2):  # of Q and C, beside how far these differ at all
+        assert (near - exact)[..., each].std() < 0.2 * exact[..., each].std()
+    reached = [each.outcome(fold).reward(ALPHA).mean() for each in (whole, few)]
+    assert reached[1] == pytest.approx(reached[0], abs=0.01)
+
+
+@pytest.mark.parametrize("alpha", [0.0, ALPHA, 0.03, 0.1])
+def test_where_the_text_tells_the_best_route_it_is_nearly_the_oracle(
+    planted: RouteTree, every_alpha: TrainedSweep, alpha: float
+) -> None:
+    fold, router = planted.split("test"), every_alpha.at(alpha)
+    fixed = best_fixed_route(planted.split("train"), alpha, fold).reward(alpha).mean()
+    bound = oracle(fold, alpha).reward(alpha).mean()
+    reached = router.outcome(fold).reward(alpha).mean()
+    assert bound - fixed > 0.3 and reached > bound - 0.03 * (bound - fixed)
+    judged = router.judged(planted)  # what it learned from, each as if it had not been there
+    assert len(judged) == 400 and router.holds_out
+    gap = oracle(judged, alpha).reward(alpha).mean() - router.outcome(judged).reward(alpha).mean()
+    assert 0 < gap < 0.05
