@@ -24,7 +24,7 @@ from tests.conftest import Run, Start, works
 
 CACHE, RUNS = Path("caches/default"), Path("runs")
 # What makes no figure: a lock, a log that says itself what is torn, a note for pulls.
-NO_FIGURE = ("lock", "draft", "looks", "number of a cache", "learning curve", "in quarantine")
+NO_FIGURE = ("lock", "draft", "looks", "number of a cache", "in quarantine")
 COMMANDS = {
     "verify": "verify",
     "doctor": "doctor",

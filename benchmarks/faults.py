@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("exported", "cache import all.jsonl --cache caches/other"),
     "train": ("collected", "train --algo exact --epochs 2 --out run"),
     "train again": ("begun", "train --algo ppo --epochs 3 --out run"),
-    "sweep-alpha": ("collected", "sweep-alpha --alphas 0,0.5 --epochs 2 --out run"),
+    "sweep-alpha": ("collected", "sweep-alpha --alphas 0,0.5 --out run"),
     "report": ("trained", "report --format json --out page"),
     "compare": ("trained", "compare --baselines best-static,ridge --format json --out page"),
     "explain": ("trained", "explain --worst 3 --format json"),
@@ -125,7 +125,7 @@ class Bench:
 
     def _train(self, place: Path) -> None:
         self.does("train --algo exact --epochs 2 --out runs/train", place)
-        self.does("sweep-alpha --alphas 0,0.5 --epochs 2 --out runs/sweep", place)
+        self.does("sweep-alpha --alphas 0,0.5 --out runs/sweep", place)
 
     def _begin(self, place: Path) -> None:
         self.does("train --algo ppo --epochs 3 --dry-run", place)

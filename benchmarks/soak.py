@@ -249,8 +249,8 @@ class Day:
     def sweep(self) -> None:
         run = self.place / "runs" / "sweep"
         on: list[str | Path] = ["--cache", self.cache]
-        epochs = ["--epochs", "6"]
-        self.do.run("sweep-alpha", "--alphas", "0,0.1,0.5", *epochs, *on, "--out", run)
+        learner = ["--algo", "exact", "--epochs", "6"]
+        self.do.run("sweep-alpha", "--alphas", "0,0.1,0.5", *learner, *on, "--out", run)
         page: list[str | Path] = ["--out", self.place / "page"]
         self.do.run("report", *on, "--sweep", run, "--alpha", "0.3", *page)
         for folder in (run, self.place / "page"):

@@ -154,9 +154,7 @@ def sweep_alpha(
 
 def say_if_few_choose(tree: RouteTree, config: TrainConfig) -> None:
     """Warn of a small validation fold where it chooses: not for the value model."""
-    from hierrouter.learning.config import NetworkConfig
-
-    if isinstance(config, NetworkConfig):
+    if config.algo != "value":
         say_if_few(tree, "validation", "they choose the weights")
 
 

@@ -77,7 +77,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
 def load_bundle(folder: Path) -> Bundle | None:
     """The bundle of the policy in a folder; None where it has none.
 
-    A network of a sweep has that of the sweep, one or two folders above; no run has one from above
+    A router of a sweep has that of the sweep, one or two folders above; no run has one from above
     it. Raises InputError: it is damaged, gone, or of another format.
     """
     for place in (folder, *folder.absolute().parents[:2]):

@@ -31,7 +31,8 @@ UNFINISHED = "training.safetensors"
 FORMAT = 5
 SNAPSHOT_FORMAT = 4
 HEADER = "hierrouter"  # in a safetensors file: checksum and description; two keys have no order
-MAX_NUMBERS = 1 << 25  # the paper's network has 2 million, a resumed training ten times that
+MAX_NUMBERS = 1 << 28  # in a file: the paper's network has 2 million, a value model the most
+MAX_NODES = 1 << 25
 HEX = 64  # characters of a checksum
 CEILINGS = ("ceilings.longest", "ceilings.growth")
 LFS_POINTER = b"version https://git-lfs"
@@ -272,14 +273,15 @@ def _check_fit(
     origin: Origin, objective: Objective, shape: RouterShape | None, ceilings: Ceilings | None
 ) -> None:
     """The parts of a description agree with each other, and with the ceilings."""
+    if origin.hops * math.log(len(origin.models) + 1) >= math.log(MAX_NODES):
+        raise ValueError("more nodes than can be counted")
     actions = Actions(origin.routes, objective.allow_stop, objective.allow_return)
     texts = (*origin.models, origin.encoder, origin.view, origin.fingerprint, origin.version)
     fits = [
         all(isinstance(text, str) for text in texts),
         isinstance(origin.seed, int) and isinstance(origin.hops, int),
         len(origin.rate) == len(origin.models),
-        # Before anything counts its nodes.
-        origin.hops * math.log(len(origin.models) + 1) < math.log(MAX_NUMBERS),
+        actions.states * actions.count <= MAX_NUMBERS,
         all(0 <= rate < np.inf for pair in origin.rate for rate in pair),
         (ceilings is None) == (objective.max_cost is None),
         shape is not None or objective.max_cost is None,

@@ -24,6 +24,7 @@ from hierrouter.learning.loop import OnEpoch, Snapshot, Watch, choosing_fold
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, UnderLimit, under_limit
 from hierrouter.learning.training import train as train_once
+from hierrouter.learning.value import learned_from
 from hierrouter.paper import PAPER_ALPHA, PAPER_SEED
 from hierrouter.replay.opening import training_tree
 from hierrouter.replay.tree import Tree
@@ -68,7 +69,7 @@ class Reached:
     Attributes:
         where: on what, in words.
         reward: mean R.
-        fixed: that of the fixed route that is best on the train fold.
+        fixed: that of the fixed route that is best on what it learned from.
         oracle: that of the best routes in hindsight.
         limit: how it keeps a limit on the cost of each query; None without one.
     """
@@ -83,7 +84,8 @@ class Reached:
     def by(cls, trained: TrainedRouter, tree: RouteTree) -> Reached:
         """What a router reaches on the tree that it learned from, see `TrainedRouter.judged`."""
         fold, alpha, stop = trained.judged(tree), trained.alpha, trained.objective.ends_early
-        fixed = best_fixed_route(tree.split("train"), alpha, fold, stop)
+        chooses = fold if trained.holds_out else tree.split("train")
+        fixed = best_fixed_route(chooses, alpha, fold, stop)
         return cls(
             where=judged_in_words(trained, fold),
             reward=float(trained.outcome(fold).reward(alpha).mean()),
@@ -253,7 +255,7 @@ def train(
         max_cost: most that one query may cost.
         keep_anyway: ship the router even where it shows no gain over the best fixed route; without
             it such a run is that route, and says so.
-        progress: told (label, epochs done, epochs in all, R on train, R on validation).
+        progress: told (label, epochs done, epochs in all, R on train, R on validation or NaN).
 
     Raises:
         InputError: something does not fit together, or there is too little to learn from.
@@ -318,13 +320,13 @@ def sweep(
 
 
 def require_possible(tree: RouteTree, budget: float | None, objective: Objective) -> None:
-    """Refuse what no policy can keep to on validation, before anything is trained.
+    """Refuse what no policy can keep to where it is judged, before anything is trained.
 
     Raises InputError: with what is possible.
     """
     fold, limit = tree.split("validation"), objective.max_cost
     if budget is not None:
-        optimum_at_mean_cost(fold, budget, objective.ends_early)
+        optimum_at_mean_cost(learned_from(tree), budget, objective.ends_early)
     cost = fold.cost[:, Actions(fold.routes, objective.ends_early).endings]
     if limit is not None and not within(cost, limit).any():
         raise InputError(

@@ -396,10 +396,10 @@ class TrainedRouter:
             choices = self.constant.policy(self.actions)
             return choices[[self.actions.routes.node(path) for path in paths]]
         nodes = [self.actions.routes.node(path) for path in paths]
-        if isinstance(self.router, ValueRouter):
-            return self.router.live(embedding, nodes, costs)
         known = zip(paths, costs, prompts, strict=True)
         legal = np.stack([self._legal(*one) for one in known])
+        if isinstance(self.router, ValueRouter):
+            return self.router.live(embedding, nodes, costs, legal)
         states = network.live_states(embedding, nodes, costs, legal)
         logits, _ = self.router(states)
         chances: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()

@@ -101,7 +101,7 @@ class Seen:
         gauss = number < len(GAUSS)
         found: Floats = np.exp(-GAUSS[number] * apart if gauss else -np.sqrt(apart))
         for here, there in zip(self.ranks.T, other.ranks.T, strict=True):
-            found *= (1 + np.exp(-8 * (here[:, None] - there) ** 2)) / 2
+            found *= (1 + np.exp(-8 * (here[:, None].astype(np.float64) - there) ** 2)) / 2
         return found
 
 
@@ -330,22 +330,24 @@ class ValueRouter:
         found: Floats = softmax(logits, axis=-1)
         return found
 
-    def live(self, embedding: Array, node: Sequence[int], cost: Sequence[float]) -> Floats:
+    def live(
+        self, embedding: Array, node: Sequence[int], cost: Sequence[float], may: NDArray[np.bool_]
+    ) -> Floats:
         """float64[n, A]: the same at some live states, a row each.
 
-        `embedding`: float32[n, dim]; `node`: n numbers of states; `cost`: n C so far, in money.
+        `embedding`: float32[n, dim]; `node`: n states; `cost`: n C so far; `may`: bool[n, A].
         """
         model, nodes = self.model, np.array(node)
         legal, temperature = model.actions.legal(), model.temperatures(self.alpha)
-        found = np.zeros((len(nodes), model.actions.count))
+        found = np.full((len(nodes), model.actions.count), -np.inf)
         for state in np.unique(nodes).tolist():
             rows = np.flatnonzero(nodes == state)
             seen = _split(embedding[rows], np.array(cost)[rows], model.texts)
             predicted = model.positions[state].predict(*seen)
             values = model.at(predicted.reshape(len(rows), -1, len(model.knots), 2), self.alpha)
-            chances = softmax(self._reward(values) / temperature[state], axis=-1)
-            found[np.ix_(rows, np.flatnonzero(legal[state]))] = chances
-        return found
+            logits = self._reward(values) / temperature[state]
+            found[np.ix_(rows, np.flatnonzero(legal[state]))] = logits
+        return np.asarray(softmax(np.where(may, found, -np.inf), axis=1))
 
     def _reward(self, values: Array) -> Floats:
         found: Floats = values[..., 0] - self.alpha * values[..., 1].astype(np.float64)
@@ -377,13 +379,6 @@ def fit(
     fold = learned_from(tree)
     fold = fold.select(np.argsort(_digests(fold), kind="stable")[: config.queries])
     parts, knots = fold.require_embedded(actions.allow_return), _knots(fold, alphas, objective)
-    texts = tuple(
-        Text.of(
-            part.vectors[np.unique(part.row)[:: 1 + part.row.size // SAMPLE]], config.components
-        )
-        for part in parts
-        if part.is_text
-    )
     # In the order of their digests, so the first ones are any.
     landmarks, positions = slice(config.landmarks), dict[int, Position]()
 
@@ -394,6 +389,9 @@ def fit(
         return predicted
 
     with threadpool_limits(1):  # another number of threads adds up in another order
+        rows = [(part.vectors, np.unique(part.row)) for part in parts if part.is_text]
+        few = [vectors[row[:: 1 + len(row) // SAMPLE]] for vectors, row in rows]
+        texts = tuple(Text.of(vectors, config.components) for vectors in few)
         _induce(fold, actions, knots, settle)
     ever = [(part.vectors[part.row] != 0).any(axis=(0, 1)) for part in parts if not part.is_text]
     return ValueModel(

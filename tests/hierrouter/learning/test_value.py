@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.budget import Ceilings
 from hierrouter.learning import value
-from hierrouter.learning.config import Objective
+from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.loop import Watch
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import train
@@ -257,13 +258,35 @@ def test_a_live_state_gets_the_chances_of_the_fold(
     fold, states = tree.split("test"), router.model.actions.states
     chances = router.probabilities(fold)
     query, node = (each.ravel() for each in np.indices((len(fold), states)))
-    live = router.live(
-        fold.embedding_at(query, node), node.tolist(), fold.cost[query, node].tolist()
-    )
-    np.testing.assert_allclose(live, chances[query, node], atol=1e-5)
     legal = router.model.actions.legal()
+    seen = fold.embedding_at(query, node), node.tolist(), fold.cost[query, node].tolist()
+    live = router.live(*seen, legal[node])
+    np.testing.assert_allclose(live, chances[query, node], atol=1e-5)
+    first = np.eye(legal.shape[1], dtype=bool)[legal.argmax(axis=1)]
+    np.testing.assert_array_equal(router.live(*seen, first[node]), first[node])
     assert not chances[:, ~legal].any()
     np.testing.assert_allclose(chances.sum(axis=2), 1)
+
+
+def test_many_queries_that_only_numbers_tell_apart_are_learned() -> None:
+    """More than landmarks, and alike: where rounding decides whether a kernel is positive."""
+    noise = random_tree(Routes(3, 2), 900, seed=0)
+    tree = replace(noise, splits=FOLDS * 300, parts=())
+    found = ValueRouter(fit(tree, GRID, OBJECTIVE, ValueConfig()), ALPHA).probabilities(tree)
+    np.testing.assert_allclose(found.sum(axis=2), 1)
+
+
+def test_a_limit_of_a_live_query_is_kept() -> None:
+    tree = small_tree()
+    ceilings = Ceilings.of(tree.split("train"))
+    trained = train(tree, OBJECTIVE, VALUE, 0)
+    limited = replace(trained, objective=replace(OBJECTIVE, max_cost=1e-9), ceilings=ceilings)
+    prompts = np.full(tree.routes.models, 10)
+    [free], [found] = (
+        one.decide_each(np.zeros((1, tree.dim), np.float32), [()], [0.0], [prompts])
+        for one in (trained, limited)
+    )
+    assert (free > 0).sum() > (found > 0).sum() == 1
 
 
 def test_a_number_that_was_never_there_is_not_looked_at() -> None:
