@@ -38,8 +38,7 @@ from hierrouter.learning.checkpoint import load_checkpoint, member_folder, save_
 from hierrouter.learning.config import Objective, TrainConfig, ValueConfig, preset, training_config
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, train
-from hierrouter.learning.value import LEARNED
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.opening import LEARNED_FROM, Selection, open_tree
 from hierrouter.replay.states import DEFAULT_VIEW, VIEWS
 from hierrouter_cache.tree import RouteTree
 
@@ -155,7 +154,7 @@ class Contest:
 
     def _drawn(self, seed: int) -> RouteTree:
         """What one seed learns from."""
-        rows = np.flatnonzero(np.isin(self.tree.splits, LEARNED))
+        rows = np.flatnonzero(np.isin(self.tree.splits, LEARNED_FROM))
         if self.questions is not None:
             rows = np.random.default_rng(seed).permutation(rows)[: self.questions]
         return self.tree.select(np.sort(rows))

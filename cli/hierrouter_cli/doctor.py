@@ -260,7 +260,7 @@ def router() -> Iterator[Finding]:
         return
     load_checkpoint(run)
     bundle = load_bundle(run)
-    known = map(listed, bundle.pool.models if bundle else ())
+    known = map(listed, (*bundle.pool.models, *bundle.pool.references) if bundle else ())
     away = [f"{one['name']} {one['weights']}" for one in known if one["weights"] not in SOUND]
     if away:
         text = f"{run}: {', '.join(away)}; fetched when it is first asked"

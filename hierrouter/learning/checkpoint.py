@@ -211,10 +211,8 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tens
     if shape is None:
         model = _value_model(found, origin, objective, tensors)
         if "alphas" in found:
-            grid, constants = (
-                _grid_of(found),
-                [_constant(one, origin) for one in found["constants"]],
-            )
+            grid = _grid_of(found)
+            constants = [_constant(one, origin) for one in found["constants"]]
             if constants and len(constants) != len(grid):
                 raise ValueError(f"{len(constants)} constants")
             return TrainedSweep(model, grid, objective, origin, tuple(constants))
@@ -227,10 +225,8 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tens
     budget = found.get("budget")  # None where alpha was given, and in files of before
     if budget is not None and not 0 < budget < np.inf:
         raise ValueError(f"budget {budget}")
-    history, constant = (
-        tuple(map(float, found["history"])),
-        _constant(found.get("constant"), origin),
-    )
+    history = tuple(map(float, found["history"]))
+    constant = _constant(found.get("constant"), origin)
     return TrainedRouter(router, objective, origin, history, ceilings, budget, constant)
 
 

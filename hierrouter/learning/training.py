@@ -396,8 +396,7 @@ class TrainedRouter:
             choices = self.constant.policy(self.actions)
             return choices[[self.actions.routes.node(path) for path in paths]]
         nodes = [self.actions.routes.node(path) for path in paths]
-        known = zip(paths, costs, prompts, strict=True)
-        legal = np.stack([self._legal(*one) for one in known])
+        legal = np.stack([self._legal(*one) for one in zip(paths, costs, prompts, strict=True)])
         if isinstance(self.router, ValueRouter):
             return self.router.live(embedding, nodes, costs, legal)
         states = network.live_states(embedding, nodes, costs, legal)

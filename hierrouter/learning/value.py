@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Actions, pairs
 from hierrouter.learning.config import MAX_ALPHA, Objective, ValueConfig
+from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
@@ -32,7 +33,6 @@ Integers = NDArray[np.int64]
 # of that: Q, and C from the state on.
 Settle = Callable[[int, Integers, Floats], Floats]
 
-LEARNED = ("train", "validation")
 GAUSS = (0.5, 2.0)  # Gauss's kernels; the next one is Laplace's
 KERNELS = len(GAUSS) + 1
 RIDGES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)  # of equal ones the strongest
@@ -252,12 +252,11 @@ class ValueModel:
         At the prices it was learned under, whatever they are now: only there is this exact.
         """
         tree = replace(tree, rate=np.array(self.rate))
-        plain = self._plain(tree)
-        found = plain.copy()
+        found = self._plain(tree)
 
         def settle(state: int, choices: Integers, target: Floats) -> Floats:
             leverage = self.positions[state].leverage[place][:, None, None, None]
-            without = (plain[:, state, choices] - leverage * target) / (1 - leverage)
+            without = _left_out(found[:, state, choices], target, leverage)
             found[:, state, choices] = without
             return without.astype(np.float64)
 
@@ -408,7 +407,7 @@ def fit(
 
 def learned_from(tree: RouteTree) -> RouteTree:
     """The queries of the folds "train" and "validation"; raises InputError: there are none."""
-    rows = np.flatnonzero(np.isin(tree.splits, LEARNED))
+    rows = np.flatnonzero(np.isin(tree.splits, LEARNED_FROM))
     if not len(rows):
         raise InputError("no query to train on: the train fold is empty; add queries")
     return tree.select(rows)
@@ -500,7 +499,7 @@ def _fit_state(
     flat = target.reshape(len(texts), -1)
     weight, added, plain = spanned.fit(flat, ridge)
     leverage = spanned.leverage(ridge)[:, None]
-    without = ((plain - leverage * flat) / (1 - leverage)).reshape(target.shape)
+    without = _left_out(plain, flat, leverage).reshape(target.shape)
     held_out = without[..., 0] - knots * without[..., 1]
     position = Position(
         kernel=np.array([kernel]),
@@ -514,6 +513,11 @@ def _fit_state(
         leverage=leverage[:, 0].astype(np.float32),
     )
     return position, without
+
+
+def _left_out(predicted: Array | Floats, wanted: Floats, leverage: Array | Floats) -> Floats:
+    """What a ridge regression predicts of each row without it, see `_Spanned.leverage`."""
+    return np.asarray((predicted - leverage * wanted) / (1 - leverage))
 
 
 class _Spanned:

@@ -227,7 +227,7 @@ def explored(
     # A sweep's router that stands for a run is the sweep's anyway.
     trained = shown.trained if shown.run != shown.sweep_run else None
     alphas = positions(tree, split, shown.sweep, trained)
-    # The sweep's network first: it is the one that moves with alpha.
+    # The sweep's router first: it is the one that moves with alpha.
     learned = [of_sweep(shown.sweep, fold, alphas, on_done)] if shown.sweep else []
     learned += [of_run(trained, fold, len(alphas))] if trained else []
     swept = shown.sweep.like(None, shown.alpha) if shown.sweep else None

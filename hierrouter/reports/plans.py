@@ -33,10 +33,12 @@ def listed(model: ModelSpec) -> dict[str, Any]:
 
     Raises InputError: a local folder that is not there or holds no model.
     """
-    folder = None if model.backend == OPENAI else saved_folder(model)
-    weights = _weights(folder)
     if model.backend == OPENAI:
+        folder = None
         weights = SERVED if model.endpoint and model.endpoint.base_url else NO_URL
+    else:
+        folder = saved_folder(model)
+        weights = _weights(folder)
     return {
         "name": model.name,
         "parameters": model.parameters or size_in(model.name) or size_in(Path(model.model).name),

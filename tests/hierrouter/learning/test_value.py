@@ -18,6 +18,7 @@ from hierrouter.learning.loop import Watch
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import train
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_from
+from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, Routes, RouteTree, repriced
 from tests.hierrouter.learning.runs import ALPHA, GRID, OBJECTIVE, VALUE, digest, small_tree
@@ -129,7 +130,7 @@ def test_only_what_was_learned_is_expected_without_itself(
     tree: RouteTree, model: ValueModel
 ) -> None:
     plain = model.predictions(replace(tree, content=OTHER))
-    is_learned = np.isin(tree.splits, value.LEARNED)
+    is_learned = np.isin(tree.splits, LEARNED_FROM)
     assert differ(model.predictions(tree), plain) == is_learned.tolist()
     elsewhere = replace(tree, datasets=("elsewhere",) * len(tree))
     renamed = replace(tree, query_ids=tuple(f"x{at}" for at in range(len(tree))))
@@ -144,7 +145,7 @@ def test_under_other_prices_a_learned_query_is_expected_what_it_was(
     priced = zip(tree.direct.models, factor * tree.direct.rate, strict=True)
     other = repriced(tree, {name: Rate(*rate) for name, rate in priced})
     before, found = model.predictions(tree), model.predictions(other)
-    is_new = ~np.isin(tree.splits, value.LEARNED)
+    is_new = ~np.isin(tree.splits, LEARNED_FROM)
     np.testing.assert_array_equal(found[~is_new], before[~is_new])
     assert any(differ(found[is_new], before[is_new]))  # it has cost another sum so far
     assert np.abs(found[is_new]).max() < 2 * np.abs(before[is_new]).max()
