@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pandas
 
 DIGITS = 12
+THOUSANDS = ("", "k", "M", "G", "T")
+DAYS, HOURS, MINUTES = 86_400, 3_600, 60
 
 
 def json_text(found: Mapping[str, Any], what: str) -> str:
@@ -467,3 +469,32 @@ def _pipes(cells: list[str]) -> str:
 
 def _ampersands(cells: list[str]) -> str:
     return rf"{' & '.join(cells)} \\"
+
+
+def whole(number: float) -> str:
+    """A count: 33,000."""
+    return f"{number:,.0f}"
+
+
+def short(number: float) -> str:
+    """Three digits and a unit: 1.23M."""
+    power = 0
+    while number >= 999.5 and power < len(THOUSANDS) - 1:
+        number, power = number / 1000, power + 1
+    return f"{number:.3g}{THOUSANDS[power]}"
+
+
+def size(count: float) -> str:
+    """Bytes: 1.23 MB."""
+    text = short(count)
+    digits = text.rstrip("".join(THOUSANDS))
+    return f"{digits} {text[len(digits) :]}B"
+
+
+def duration(seconds: float) -> str:
+    """The two largest units: 2 d 3 h, 3 h 5 min, 5 min, 12 s."""
+    if seconds >= DAYS:
+        return f"{seconds // DAYS:.0f} d {seconds % DAYS // HOURS:.0f} h"
+    if seconds >= HOURS:
+        return f"{seconds // HOURS:.0f} h {seconds % HOURS // MINUTES:.0f} min"
+    return f"{seconds / MINUTES:.0f} min" if seconds >= 10 * MINUTES else f"{seconds:.0f} s"

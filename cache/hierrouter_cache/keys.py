@@ -94,9 +94,11 @@ def row_fault(kind: str, row: Row) -> str | None:
             return f"{field.name} must be {field.type}, got {value!r:.40}"
     if kind == "signals":
         return None
+    name = {"scores": "value", "decisions": "chance"}.get(kind)
+    if name and not 0 <= row[name] <= 1:
+        return f"{name} must be from 0 to 1, got {row[name]!r:.40}"
     if kind == "scores":
-        value = row["value"]
-        return None if 0 <= value <= 1 else f"value must be from 0 to 1, got {value!r:.40}"
+        return None
     broken = next((name for name, key in _keys(kind, row).items() if row[name] != key), None)
     return broken and f"{broken} is not that of the row's content"
 
@@ -167,7 +169,9 @@ _TYPES: Mapping[pa.DataType, Callable[[object], bool]] = {
     pa.string(): _is_text,
     pa.int32(): _is_count,
     pa.float64(): _is_number,
+    pa.bool_(): lambda value: isinstance(value, bool),
     pa.list_(pa.string()): _are_texts,
+    pa.list_(pa.float64()): lambda value: isinstance(value, list) and all(map(_is_number, value)),
     CHOICES: _are_choices,
 }
 
@@ -179,7 +183,7 @@ def _keys(kind: str, row: Row) -> dict[str, str]:
             "key": call_key(row["step"], row["context"]),
             "outcome": next_context(row["context"], row["response"]),
         }
-    if kind == "failures":
+    if kind in ("failures", "decisions"):
         return {"key": call_key(row["step"], row["context"])}
     if kind == "plans":
         return {"plan": plan_key(row["pool"], row["queries"])}

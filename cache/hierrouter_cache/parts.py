@@ -110,6 +110,17 @@ SIGNALS = pa.schema(  # of calls that were stored without, see `CALLS`
         ("logprob_tokens", pa.int32()),
     ]
 )
+DECISIONS = pa.schema(  # of an adaptive collection, on each call that it could make
+    [
+        ("key", pa.string()),
+        ("step", pa.string()),
+        ("context", pa.string()),
+        ("model", pa.string()),
+        ("made", pa.bool_()),  # whether it was to be made
+        ("chance", pa.float64()),  # that it is the best one, at the alpha where that is likeliest
+        ("alphas", pa.list_(pa.float64())),
+    ]
+)
 KINDS = {
     "calls": CALLS,
     "queries": QUERIES,
@@ -117,6 +128,7 @@ KINDS = {
     "plans": PLANS,
     "failures": FAILURES,
     "signals": SIGNALS,
+    "decisions": DECISIONS,
 }
 SEALS = pa.schema(
     [
@@ -135,9 +147,10 @@ IDENTITY = {
     "signals": ("call", "outcome"),
     "plans": ("plan",),
     "failures": ("key",),
+    "decisions": ("key",),
 }
-# Kinds of which the last row is served: what was asked for, and what went wrong, most recently.
-LAST_WINS = ("plans", "failures")
+# Kinds of which the last row is served: what was asked for, decided, and went wrong most recently.
+LAST_WINS = ("plans", "failures", "decisions")
 
 
 def mismatch(found: pa.Schema, kind: str) -> str | None:

@@ -43,6 +43,8 @@ SQL_TYPES = {
     pa.int32(): "INTEGER",
     pa.float64(): "DOUBLE",
     pa.list_(pa.string()): "VARCHAR[]",
+    pa.bool_(): "BOOLEAN",
+    pa.list_(pa.float64()): "DOUBLE[]",
     CHOICES: ADDED["queries"]["choices"],
 }
 REOPENINGS = 5  # times that a query starts again because a compaction took its parts away

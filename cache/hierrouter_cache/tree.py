@@ -237,6 +237,9 @@ class RouteTree:
         content: digest of pool, queries, scores, tokens and encoder, without prices. A selection
             keeps that of the whole.
         left_out: queries asked for that are not here because their trees have holes.
+        pruned: queries of the train fold some of whose branches nobody called, because they hardly
+            could be the best, see `hierrouter.collection.adaptive`; their score is NaN there. None
+            where there are none. They are among no fold: only what learns from holes reads them.
         context_free: whether later hops are the models' own independent answers, imported from
             a table of single calls: no answer was seen by the next model.
         priced_by: who gave the rate of each model, in words.
@@ -261,6 +264,7 @@ class RouteTree:
     scorer: str
     content: str
     left_out: int = 0
+    pruned: RouteTree | None = None
     context_free: bool = False
     priced_by: Mapping[str, str] = field(default_factory=dict)
     encoder: str = ""
@@ -385,6 +389,23 @@ class RouteTree:
             direct=replace(self.direct, **_measured(self.direct, rows)),
         )
 
+    def with_pruned(self) -> RouteTree:
+        """The queries of this tree, and then the pruned ones."""
+        if self.pruned is None:
+            return self
+        both = self, self.pruned
+        names = {
+            name: getattr(self, name) + getattr(self.pruned, name)
+            for name in ("query_ids", "datasets", "splits")
+        }
+        parts = tuple(
+            replace(part, row=np.concatenate([part.row, other.row]))
+            for part, other in zip(self.parts, self.pruned.parts, strict=True)
+        )
+        direct = replace(self.direct, **_beside(*(tree.direct for tree in both)))
+        whole = {**names, **_beside(*both), "parts": parts, "direct": direct}
+        return replace(self, **whole, pruned=None)
+
     def split(self, name: str) -> Self:
         """The queries of one fold, "train", "validation" or "test", or of "all" of them.
 
@@ -416,7 +437,8 @@ def repriced(tree: AnyTree, prices: Mapping[str, Rate]) -> AnyTree:
     model of the tree, direct ones included.
     """
     direct = replace(tree.direct, rate=rate_table(tree.direct.models, prices))
-    return replace(tree, rate=rate_table(tree.models, prices), direct=direct)
+    pruned = tree.pruned and repriced(tree.pruned, prices)
+    return replace(tree, rate=rate_table(tree.models, prices), direct=direct, pruned=pruned)
 
 
 OTHER_NUMBERS = (
@@ -455,6 +477,7 @@ def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
             replace(part, row=part.row[:, kept[kept < part.row.shape[1]]]) for part in tree.parts
         ),
         unembedded=OTHER_NUMBERS if tree.numbers else tree.unembedded,
+        pruned=tree.pruned and sub_pool(tree.pruned, models),
         direct=DirectCalls(
             tuple(alone), **_measured(direct, (slice(None), column)), rate=direct.rate[column]
         ),
@@ -477,3 +500,8 @@ def kept_nodes(routes: Routes, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
 def _measured(calls: RouteTree | DirectCalls, chosen: Any) -> dict[str, Any]:
     """What was measured of some calls; `chosen` indexes [queries, columns]."""
     return {name: getattr(calls, name)[chosen] for name in MEASURED}
+
+
+def _beside(*calls: RouteTree | DirectCalls) -> dict[str, Any]:
+    """What was measured of the queries of the first, then of the others."""
+    return {name: np.concatenate([getattr(one, name) for one in calls]) for name in MEASURED}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,8 @@ class Nodes:
         key: uint64[queries, columns], hash of the call's key; 0 where there is none.
         outcome: uint64[queries, columns], hash of the context after the response.
         tokens_in, tokens_out: int64[queries, columns], 0 where there is no call.
+        pruned: bool[queries, columns], whether a call that is not there was left out on purpose, or
+            one before it.
     """
 
     found: NDArray[np.bool_]
@@ -59,6 +61,7 @@ class Nodes:
     outcome: NDArray[np.uint64]
     tokens_in: NDArray[np.int64]
     tokens_out: NDArray[np.int64]
+    pruned: NDArray[np.bool_]
 
     @property
     def complete(self) -> NDArray[np.bool_]:
@@ -73,17 +76,53 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Forest:
-    """Trees and direct calls of some queries, in the order of `keys`."""
+    """Trees and direct calls of some queries, in the order of `keys`.
+
+    `decided`: bool[queries], whether it was decided of each call if it was to be made.
+    """
 
     keys: tuple[str, ...]
     references: NDArray[np.uint64]
     tree: Nodes
     direct: Nodes
+    decided: NDArray[np.bool_]
 
     @property
     def complete(self) -> NDArray[np.bool_]:
         """bool[queries]: every node and every direct call is there."""
         return self.tree.complete & self.direct.complete
+
+    @property
+    def pruned(self) -> NDArray[np.bool_]:
+        """bool[queries]: which calls were to be made was decided, and these are there."""
+        accounted = [(each.found | each.pruned).all(axis=1) for each in (self.tree, self.direct)]
+        return self.decided & accounted[0] & accounted[1]
+
+    @property
+    def covered(self) -> Forest:
+        """The same with the first call of each query in the place of those that are not there.
+
+        With that of another query where it has none.
+        So every node can be looked up; what is found at these nodes means nothing.
+        """
+        tree, rows = self.tree, np.arange(len(self.keys))
+        first = 1 + tree.found[:, 1:].argmax(axis=1)
+        has = tree.found[rows, first]
+        rows = np.where(has, rows, has.argmax())
+        first = first[rows]
+
+        def cover(values: NDArray[Any]) -> NDArray[Any]:
+            return np.where(tree.found, values, values[rows, first][:, None])
+
+        return replace(
+            self,
+            tree=replace(
+                tree,
+                key=cover(tree.key),
+                outcome=cover(tree.outcome),
+                tokens_out=cover(tree.tokens_out),
+            ),
+        )
 
     def select(self, rows: NDArray[np.int64]) -> Forest:
         """The same for some of the queries."""
@@ -92,6 +131,7 @@ class Forest:
             self.references[rows],
             self.tree.at(rows),
             self.direct.at(rows),
+            self.decided[rows],
         )
 
 
@@ -105,8 +145,13 @@ def walk(reader: CacheReader, spec: TreeSpec, keys: Sequence[str]) -> Forest:
     roots, references = (
         reader.hashes(rows[name].combine_chunks()) for name in ("context", "references")
     )
-    direct = np.stack([table.after(step, roots) for _, step in spec.direct], axis=1)
-    return Forest(tuple(keys), references, _tree(table, spec, roots), table.take(direct))
+    direct = table.take(np.stack([table.after(step, roots) for _, step in spec.direct], axis=1))
+    left = [table.was_decided(step, roots, False) for _, step in spec.direct]
+    direct = replace(direct, pruned=np.stack(left, axis=1) & ~direct.found)
+    tree, decided = _tree(table, spec, roots), np.zeros(len(roots), np.bool_)
+    for step in spec.steps[0]:
+        decided |= table.was_decided(step, roots, True)
+    return Forest(tuple(keys), references, tree, direct, decided)
 
 
 @dataclass(frozen=True)
@@ -119,6 +164,7 @@ class _Calls:
     tokens_in: NDArray[np.int32]
     tokens_out: NDArray[np.int32]
     rows: dict[str, NDArray[np.int64]]  # of each step
+    decided: dict[str, dict[bool, NDArray[np.uint64]]]  # contexts, of each step: was it to be made
 
     @classmethod
     def of(cls, reader: CacheReader, spec: TreeSpec) -> _Calls:
@@ -137,18 +183,33 @@ class _Calls:
                     f"a negative number of {name} in the cache: {reader.root}; not written by "
                     "this program, find the part with `hierrouter cache sql`"
                 )
-        step = columns.pop("step")
-        rows = {
-            name: np.flatnonzero(step == number)
-            for name, number in zip(steps, reader.hashes(steps), strict=True)
-        }
-        return cls(**columns, rows=rows)
+        decided = reader.columns(
+            "SELECT hash(step) AS step, hash(context) AS context, made FROM decisions "  # noqa: S608 - our own names
+            f"WHERE step IN ({marks})",
+            steps,
+        )
+        step, numbers = columns.pop("step"), dict(zip(steps, reader.hashes(steps), strict=True))
+        return cls(
+            **columns,
+            rows={name: np.flatnonzero(step == number) for name, number in numbers.items()},
+            decided={
+                name: {
+                    made: decided["context"][(decided["step"] == at) & (decided["made"] == made)]
+                    for made in (False, True)
+                }
+                for name, at in numbers.items()
+            },
+        )
 
     def after(self, step: str, context: NDArray[np.uint64]) -> NDArray[np.int64]:
         """int64[*context.shape]: row of the call of `step` on each context, or -1."""
         rows = self.rows[step]
         place = first_match(context, self.context[rows])
         return np.where(place == MISSING, MISSING, rows[place] if len(rows) else MISSING)
+
+    def was_decided(self, step: str, context: NDArray[np.uint64], made: bool) -> NDArray[np.bool_]:
+        """bool[*context.shape]: was the call of `step` on each context to be made, or not to be."""
+        return np.isin(context, self.decided[step][made])
 
     def take(self, call: NDArray[np.int64]) -> Nodes:
         """The columns of these rows; zeros where a row is -1."""
@@ -164,24 +225,29 @@ class _Calls:
             outcome=column(self.outcome, np.uint64),
             tokens_in=column(self.tokens_in, np.int64),
             tokens_out=column(self.tokens_out, np.int64),
+            pruned=np.zeros_like(found),
         )
 
 
 def _tree(table: _Calls, spec: TreeSpec, roots: NDArray[np.uint64]) -> Nodes:
     routes = spec.routes
     call = np.full((len(roots), routes.nodes), MISSING, np.int64)
+    pruned = np.zeros(call.shape, np.bool_)
     context = roots[:, None]
     for level, steps in enumerate(spec.steps):
-        here = call[:, routes.level(level + 1)]
+        here, left = call[:, routes.level(level + 1)], pruned[:, routes.level(level + 1)]
+        left |= np.repeat(pruned[:, routes.level(level)], routes.models, axis=1)
         for action, step in enumerate(steps):
             here[:, action :: routes.models] = table.after(step, context)
+            left[:, action :: routes.models] |= table.was_decided(step, context, False)
+        left &= here == MISSING
         reached = table.take(here)
         # A hash of 0 is no context of ours: below a hole there is nothing.
         context = reached.outcome
     nodes = table.take(call)
     nodes.found[:, 0] = True
     nodes.outcome[:, 0] = roots
-    return nodes
+    return replace(nodes, pruned=pruned)
 
 
 @dataclass(frozen=True)
@@ -304,6 +370,7 @@ def load_tree(
     score: Scores,
     accuracy: Scores,
     scorer: str,
+    apart: NDArray[np.bool_] | None = None,
 ) -> RouteTree:
     """The dense arrays of a forest without holes; its order is the order of the tree's rows.
 
@@ -319,20 +386,23 @@ def load_tree(
         score: the values of Q.
         accuracy: the values that tell right from wrong.
         scorer: name of Q.
+        apart: bool[queries], those that may lack calls and stand apart; None is none.
     """
-    if lack := holes(forest, spec):
+    whole = np.ones(len(forest.keys), np.bool_) if apart is None else ~apart
+    if lack := holes(forest.select(np.flatnonzero(whole)), spec):
         raise IncompleteTree(f"the tree is incomplete: {reader.root}: {lack}; collect again")
-    for values in (score.tree, score.direct, accuracy.tree, accuracy.direct):
-        if np.isnan(values).any():
-            raise IncompleteTree(
-                f"{np.isnan(values).sum()} calls are not scored: {reader.root}; score them first"
-            )
+    for values in (score, accuracy):
+        for found, each in ((forest.tree, values.tree), (forest.direct, values.direct)):
+            if count := np.count_nonzero(np.isnan(each) & found.found):
+                raise IncompleteTree(
+                    f"{count} calls are not scored: {reader.root}; score them first"
+                )
     queries = reader.queries(forest.keys, ("id", "dataset", "split"))
     tree, direct = forest.tree, forest.direct
     alone = tuple(name for name, _ in spec.direct)
     measured = [score.tree, accuracy.tree, tree.tokens_in, tree.tokens_out]
     measured += [score.direct, accuracy.direct, direct.tokens_in, direct.tokens_out]
-    return RouteTree(
+    tree_of_all = RouteTree(
         models=spec.models,
         hops=spec.routes.hops,
         query_ids=tuple(queries["id"].to_pylist()),
@@ -357,6 +427,10 @@ def load_tree(
             [spec.models, spec.steps, spec.direct, scorer, encoder, forest.keys], measured
         ),
     )
+    if whole.all():
+        return tree_of_all
+    pruned = tree_of_all.select(np.flatnonzero(~whole))
+    return replace(tree_of_all.select(np.flatnonzero(whole)), pruned=pruned)
 
 
 def holes(forest: Forest, spec: TreeSpec) -> str | None:

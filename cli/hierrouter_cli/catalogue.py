@@ -19,8 +19,8 @@ def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") ->
     Tells of each model its size, price, window, and whether its weights are on this
     machine. No network is asked.
     """
+    from hierrouter.engines.listing import listed, pool_table
     from hierrouter.pools.files import load_pool, pool_names
-    from hierrouter.reports.plans import listed, pool_table
 
     known = {name: load_pool(name) for name in ([pool] if pool else pool_names())}
     for each in known.values():

@@ -17,6 +17,7 @@ from hierrouter_cli import console, options
 from hierrouter_cli.selecting import Selected
 
 if TYPE_CHECKING:
+    from hierrouter.collection.adaptive import Adaptive
     from hierrouter.collection.collect import Planned
     from hierrouter.collection.plan import Shard
     from hierrouter.collection.progress import Progress, Summary
@@ -120,11 +121,13 @@ def summary_line(summary: Summary) -> str:
     """What a collection did, in one line."""
     tokens = summary.tokens_in + summary.tokens_out
     rate = f", {tokens / summary.seconds:,.0f} tokens/s" if summary.seconds else ""
-    found = f"{summary.wanted - summary.missing:,} of " if summary.missing else ""
+    gone = summary.missing + summary.pruned
+    found = f"{summary.wanted - gone:,} of " if gone else ""
+    left = f", {summary.pruned:,} left out" if summary.pruned else ""
     return (
         f"collected: {found}{summary.wanted:,} nodes and direct calls of "
         f"{summary.queries:,} queries; "
-        f"{summary.calls:,} calls made, {summary.earlier:,} already there{rate}"
+        f"{summary.calls:,} calls made, {summary.earlier:,} already there{left}{rate}"
     )
 
 
@@ -166,9 +169,8 @@ def show_estimate(cache: Path, pool: Pool, queries: Sequence[Query], format: str
     """
     from dataclasses import asdict
 
-    from hierrouter.collection.estimate import estimate
+    from hierrouter.collection.estimate import estimate, estimate_object, estimate_table
     from hierrouter.engines.preflight import require_models, weights_needed, weights_notes
-    from hierrouter.reports.plans import estimate_object, estimate_table
 
     found = estimate(pool, queries, cache)
     due = found.models_due
@@ -193,6 +195,11 @@ def collect(
     encoder: options.Encoder = None,
     no_references: options.NoReferences = False,
     signals: options.Signals = False,
+    adaptive: options.AdaptiveOnly = False,
+    alphas: options.AdaptiveAlphas = None,
+    until: options.Until = None,
+    allow_stop: options.AllowStop = False,
+    allow_return: options.AllowReturn = False,
     dry_run: options.DryRun = False,
     format: options.ShortFormat = "text",
     yes: options.Yes = False,
@@ -240,7 +247,8 @@ def collect(
     found = planned(
         names, pool, cache, limit, seed, data, called, console.say, allow_endpoint or ()
     )
-    found = replace(found, **machines)
+    may = _adaptive(adaptive, alphas, until, allow_stop, allow_return)
+    found = replace(found, **machines, adaptive=may, encoder=encoder)
     if no_references:
         found = replace(found, pool=replace(found.pool, references=()))
     if dry_run:
@@ -274,6 +282,22 @@ def _fill_signals(found: Planned) -> None:
         console.say(f"note: {lost:,} have other tokens now than when they were made: left out")
     if lost := counts["unreadable"]:
         console.say(f"note: {lost:,} are of models behind servers, which do not read: left out")
+
+
+def _adaptive(
+    asked: bool, alphas: str | None, until: float | None, allow_stop: bool, allow_return: bool
+) -> Adaptive | None:
+    """What may matter, where only that is to be collected."""
+    from hierrouter.collection.adaptive import Adaptive
+
+    if not asked:
+        if alphas or until is not None or allow_stop or allow_return:
+            raise InputError(
+                "--alphas, --until, --allow-stop and --allow-return are for --adaptive; add it"
+            )
+        return None
+    given = options.parse_alphas(alphas) if alphas else ()
+    return Adaptive(given or (), allow_stop, allow_return, until)
 
 
 def _machines(

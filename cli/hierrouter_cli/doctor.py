@@ -242,9 +242,9 @@ def cache_health(folder: Path) -> Iterator[Finding]:
 
 def router() -> Iterator[Finding]:
     """The router that would answer live questions, and whether its models are here."""
+    from hierrouter.engines.listing import SOUND, listed
     from hierrouter.learning.bundle import load_bundle
     from hierrouter.learning.checkpoint import load_checkpoint
-    from hierrouter.reports.plans import SOUND, listed
     from hierrouter.serving.router import live_run
 
     if not finished_runs("train", "sweep-alpha"):

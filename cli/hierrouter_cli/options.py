@@ -414,6 +414,18 @@ NoReferences = Annotated[
 Signals = Annotated[
     bool, switch("--signals", "Have models read again what was stored without how sure they were.")
 ]
+AdaptiveOnly = Annotated[
+    bool, switch("--adaptive", "On train questions make only calls that may be best at --alphas.")
+]
+AdaptiveAlphas = Annotated[
+    str | None, typer.Option("--alphas", metavar="A,B", help="With --adaptive: these alphas count.")
+]
+Until = Annotated[
+    float | None,
+    typer.Option(
+        "--until", metavar="R", help="With --adaptive: stop where more gains less than R."
+    ),
+]
 DryRun = Annotated[
     bool, switch("--dry-run", "Print calls, tokens, time, cost and disk; call nothing.")
 ]

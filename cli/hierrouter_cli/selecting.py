@@ -43,6 +43,7 @@ def open_trees(
     """The tree in `cache` under each price list."""
     from hierrouter.pools.files import load_pool
     from hierrouter.pools.pool import guesses
+    from hierrouter.replay.inspection import pruned_note
     from hierrouter.replay.opening import open_trees as open_selected
 
     labels = {"embed": "embed states", "score": "score responses"}
@@ -58,6 +59,8 @@ def open_trees(
         console.say(note)
     if trees[0].left_out:
         console.say(f"left out: {trees[0].left_out} queries whose trees are incomplete")
+    if trees[0].pruned:
+        console.say(f"note: {pruned_note(trees[0])}")
     for line in dict.fromkeys(guesses(tree) for tree in trees):
         if line:
             console.say(line)

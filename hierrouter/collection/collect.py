@@ -5,10 +5,11 @@
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.estimate import require_consent
 from hierrouter.collection.plan import Shard, last_plan, refuse_stored_keys
 from hierrouter.collection.progress import Meter, Progress, Summary, changed_line, require_answers
@@ -24,6 +25,7 @@ from hierrouter.questions.query import Query
 from hierrouter.questions.shipped import group_of
 from hierrouter.replay.opening import Selection, listed, open_tree
 from hierrouter_cache import CACHE
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.mirror import copying_to, pull
 from hierrouter_cache.stores import store_at
 from hierrouter_cache.writer import no_copy
@@ -45,6 +47,8 @@ class Planned:
         on_ray: whether a Ray cluster makes them.
         workers, address: of the cluster, see `hierrouter.collection.cluster`.
         remote: URL of the cache's mirror.
+        adaptive: what may matter, where only that is to be called; None is everything.
+        encoder: sees the questions of an adaptive collection; None is the pool's.
     """
 
     pool: Pool
@@ -55,6 +59,14 @@ class Planned:
     workers: int | None = None
     address: str | None = None
     remote: str | None = None
+    adaptive: Adaptive | None = None
+    encoder: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.adaptive and (self.shard or self.on_ray):
+            raise InputError(
+                "--adaptive decides by what was answered before: leave --shard and --engine ray out"
+            )
 
     @property
     def own(self) -> Sequence[Query]:
@@ -80,6 +92,7 @@ def collect(
     device: str | None = None,
     allow_large: bool = False,
     signals: bool = False,
+    adaptive: Adaptive | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     on_note: Note | None = None,
 ) -> Path:
@@ -103,6 +116,8 @@ def collect(
         allow_large: more than 100,000 calls, or than a day of them.
         signals: have models on this machine read again what they answered when it was not stored
             yet how sure they are.
+        adaptive: make only calls that may be the best ones for these routers, see `Adaptive`;
+            validation and test get whole trees.
         progress: told (label of a model's level, calls done, calls of that level).
         on_note: told in a line what a person should know of the questions.
 
@@ -133,6 +148,7 @@ def collect(
         note,
         allow_endpoints,
     )
+    found = replace(found, adaptive=adaptive, encoder=encoder)
     if not allow_large:
         require_consent(found.pool, found.own, found.cache)
     if encoder:
@@ -228,15 +244,13 @@ def make_calls(found: Planned, progress: Progress, on_note: Note, stop: Stop = n
             on_note=on_note,
         )
     store = store_at(found.remote) if found.remote else None
-    summary = fill_cache(
-        found.pool,
-        found.queries,
-        found.cache,
-        progress,
-        stop,
-        shard=found.shard,
-        on_part=copying_to(store) if store else no_copy,
-    )
+    on_part = copying_to(store) if store else no_copy
+    asked = found.pool, found.queries, found.cache
+    if may := found.adaptive:
+        more: dict[str, Any] = {"encoder": found.encoder, "on_note": on_note, "on_part": on_part}
+        summary = fill_adaptively(*asked, may, progress, stop, **more)
+    else:
+        summary = fill_cache(*asked, progress, stop, shard=found.shard, on_part=on_part)
     if store:
         on_note(pull(store, found.cache).note)  # what other shards have done meanwhile
     return summary

@@ -6,10 +6,10 @@ The cache is walked as far as it knows the trees. Calls like those that are due 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from operator import add, mul
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines
 from hierrouter.pools.pool import MONEY, Identity, Pool
 from hierrouter.questions.query import Query
+from hierrouter.tables import Cell, Column, Line, Table, duration, short, size, whole
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.reader import CacheReader, reader_of
 from hierrouter_cache.tree import Rate
@@ -38,6 +39,9 @@ PILOT = (
 # A collection beyond either is not started without consent.
 MOST_CALLS = 100_000
 MOST_SECONDS = 24 * 3600.0
+COLUMNS = ("model", "there", "calls", "tokens in", "tokens out", "time", "cost", "disk")
+UNKNOWN = "unknown"
+Show = Callable[[float], str]
 
 
 @dataclass(frozen=True)
@@ -442,3 +446,56 @@ def survey(
     if reader:
         found.measure(reader)
     return found
+
+
+def estimate_table(estimate: Estimate) -> Table:
+    """A row a stage with something to tell, and two for all: as expected, and at most."""
+    shown = [stage for stage in estimate.stages if stage.there or stage.calls.most]
+    rows = [
+        Line(level, (model, *_cells(stage, _expected)))
+        for stage in shown
+        for level, _, model in [stage.label.rpartition(" ")]
+    ]
+    total = estimate.total
+    rows += [
+        Line("all", ("expected", *_cells(total, _expected))),
+        Line("all", ("at most", *_cells(total, _most))),
+    ]
+    return Table(
+        title=f"{estimate.queries:,} queries: {estimate.nodes:,} nodes and {estimate.direct:,} "
+        "direct calls, equal ones once",
+        columns=tuple(Column(title) for title in COLUMNS),
+        rows=tuple(rows),
+        note="~ is expected from earlier calls, or 4 bytes a token; <= where nothing is; time is "
+        f"that of earlier calls; cost is tokens times the pool's rates, in {estimate.currency}; "
+        "embeddings come on top; at most holds where the models' tokenizers count alike",
+    )
+
+
+def estimate_object(estimate: Estimate) -> dict[str, Any]:
+    """JSON values: counts, `stages` and `total`, each amount as {"expected", "most"}."""
+    return {**asdict(estimate), "total": asdict(estimate.total)}
+
+
+def _cells(stage: StageEstimate, show: Callable[[Amount, Show], str]) -> tuple[Cell, ...]:
+    return (
+        f"{stage.there:,}",
+        show(stage.calls, whole),
+        show(stage.tokens_in, short),
+        show(stage.tokens_out, short),
+        show(stage.seconds, duration),
+        show(stage.cost, short),
+        show(stage.disk, size),
+    )
+
+
+def _expected(amount: Amount, show: Show) -> str:
+    if amount.is_exact:
+        return show(amount.expected or 0)
+    if amount.expected is not None:
+        return f"~{show(amount.expected)}"
+    return UNKNOWN if amount.most is None else f"<={show(amount.most)}"
+
+
+def _most(amount: Amount, show: Show) -> str:
+    return UNKNOWN if amount.most is None else show(amount.most)

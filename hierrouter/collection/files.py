@@ -29,6 +29,7 @@ LINES = {
     "failure": "failures",
     "score": "scores",
     "signal": "signals",
+    "decision": "decisions",
     "plan": "plans",
 }
 HEADER = "cache"

@@ -150,6 +150,7 @@ class Summary:
         example: what the first of them said.
         missing: nodes and direct calls that are not there because of them.
         incomplete: queries that lack any.
+        pruned: nodes and direct calls that were left out, because they hardly could be the best.
     """
 
     queries: int
@@ -163,6 +164,7 @@ class Summary:
     example: str = ""
     missing: int = 0
     incomplete: int = 0
+    pruned: int = 0
 
     def __add__(self, other: Summary) -> Summary:
         """The summary of two shards of one plan; they ran side by side."""

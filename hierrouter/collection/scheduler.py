@@ -1,23 +1,29 @@
 """Walk the tree level by level and make the calls that are missing."""
 
+from __future__ import annotations
+
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import InitVar, dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
+
+import pyarrow as pa
 
 from hierrouter.collection import plan
 from hierrouter.collection.progress import Progress, Summary
 from hierrouter.engines import backend, generator, identify
-from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.pools.pool import Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter_cache.chain import seal_loose
 from hierrouter_cache.errors import Interrupted, WorldError, reason_of
-from hierrouter_cache.keys import next_context, root_context
+from hierrouter_cache.keys import call_key, next_context, root_context
 from hierrouter_cache.locks import collector_lock, shard_lock, start_lock
 from hierrouter_cache.mirror import finish_pull
+from hierrouter_cache.parts import DECISIONS
 from hierrouter_cache.reader import CacheReader, StoredPlan, reader_of
 from hierrouter_cache.walk import TreeSpec
 from hierrouter_cache.writer import OnPart, PartWriter, no_copy, sweep_drafts
@@ -62,36 +68,58 @@ def fill_cache(
         on_part: told each part after its commit, to copy it elsewhere.
     """
     identities = identify(pool.everyone, engines)
-    progress = progress or Progress()
-    writer = PartWriter(root, on_part=on_part)
-    ours = shard.own(queries) if shard else queries
+    progress, writer = progress or Progress(), PartWriter(root, on_part=on_part)
     with ExitStack() as held:
         # One shard after the other begins, so that the second finds the first one's plan.
         with start_lock(root) if shard else nullcontext():
             lock = shard_lock(root, shard.index, shard.count) if shard else collector_lock(root)
             held.enter_context(lock)
-            sweep_drafts(root)
-            finish_pull(root)
-            seal_loose(root)
-            reader = reader_of(root)
-            if shard:
-                keys = tuple(query.key for query in queries)
-                plan.require_alike(reader, StoredPlan(pool.to_json(identities), keys), shard)
-            if reader and (changed := plan.changed_queries(reader, queries)):
-                progress.on_changed(changed)
-            plan.store_plan(writer, reader, pool, identities, queries)
-        spec = pool.tree_spec(identities)
-        residency = generator.Residency(engines)
-        collection = _Collection(pool, ours, spec, reader, writer, progress, stop, residency)
-        collection.run()
+            collection = begin(pool, queries, identities, writer, progress, stop, engines, shard)
+        collection.run(collection.queries)
         if collection.summary.failed:
             collection.count_missing()
     return collection.summary
 
 
+def begin(
+    pool: Pool,
+    queries: Sequence[Query],
+    identities: Mapping[str, Identity],
+    writer: PartWriter,
+    progress: Progress,
+    stop: generator.Stop,
+    engines: generator.Engines,
+    shard: plan.Shard | None = None,
+) -> Collection:
+    """A collection that has made no call yet; whoever begins it holds the lock.
+
+    `identities`: of all models; `writer`: into the cache; the others are those of `fill_cache`.
+    """
+    root = writer.root
+    sweep_drafts(root)
+    finish_pull(root)
+    seal_loose(root)
+    reader = reader_of(root)
+    if shard:
+        keys = tuple(query.key for query in queries)
+        plan.require_alike(reader, StoredPlan(pool.to_json(identities), keys), shard)
+    if reader and (changed := plan.changed_queries(reader, queries)):
+        progress.on_changed(changed)
+    plan.store_plan(writer, reader, pool, identities, queries)
+    ours = shard.own(queries) if shard else queries
+    spec, residency = pool.tree_spec(identities), generator.Residency(engines)
+    return Collection(pool, ours, spec, reader, writer, progress, stop, residency)
+
+
 @dataclass
-class _Collection:
-    """A collection under way: the pool's models, what is committed, and where to write."""
+class Collection:
+    """A collection under way: the pool's models, what is committed, and where to write.
+
+    Attributes:
+        levels: the stages of each hop, see `plan.stages_of`.
+        responses: of every answered call, by key.
+        pruned: keys of calls that are not to be made.
+    """
 
     pool: Pool
     queries: Sequence[Query]
@@ -106,6 +134,7 @@ class _Collection:
         self.direct, self.levels = plan.stages_of(self.pool, spec)
         self.rates = self.pool.rates()
         self.responses = reader.responses() if reader else {}
+        self.pruned = set[str]()
         self.earlier = set(self.responses)
         self.failures = reader.failures() if reader else {}
         self.per_query = self.pool.routes.calls + len(self.pool.everyone)
@@ -115,18 +144,57 @@ class _Collection:
         self.seen: Counter[tuple[str, str]] = Counter()
         self.part_rows = FIRST_PART
 
-    def run(self) -> None:
-        """Make every direct call and every node of every tree."""
-        contexts = plan.root_contexts(query.question for query in self.queries)
+    def run(self, queries: Sequence[Query]) -> None:
+        """Make every direct call and every node of the trees of these queries.
+
+        Raises WorldError: a model failed, or was not to be reached; so do the others.
+        """
+        contexts = plan.root_contexts(query.question for query in queries)
         # The references first: they are the large ones, and called no more.
         for stage in sorted(self.direct, key=lambda stage: stage.model in self.pool.models):
             self._answer(stage, contexts)
             if stage.model in self.pool.references:
                 self.residency.release(stage.model.name)
-        for stages in self.levels:
-            for stage in sorted(stages, key=lambda stage: stage.model.name not in self.residency):
-                self._answer(stage, contexts)
-            contexts = plan.next_contexts(stages, contexts, self.responses)
+        for level in range(len(self.levels)):
+            contexts = self.go_on(level, contexts)
+        self.require_models()
+
+    def go_on(self, level: int, contexts: plan.Contexts) -> plan.Contexts:
+        """Make the calls of one hop at these contexts; returns those after it."""
+        stages = self.levels[level]
+        for stage in sorted(stages, key=lambda stage: stage.model.name not in self.residency):
+            self._answer(stage, contexts)
+        return plan.next_contexts(stages, contexts, self.responses)
+
+    def read_left_out(self) -> None:
+        """Leave out what was left out before."""
+        if reader := reader_of(self.writer.root):
+            left = reader.sql("SELECT key FROM decisions WHERE NOT made")
+            self.pruned.update(left["key"].to_pylist())
+
+    def decide(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Write down which calls are to be made, rows of `decisions`; the others are left out."""
+        self.writer.append("decisions", pa.Table.from_pylist(rows, schema=DECISIONS))
+        for row in rows:
+            (self.pruned.discard if row["made"] else self.pruned.add)(row["key"])
+
+    def contexts(self, question: str, level: int) -> list[str | None]:
+        """Of each node before a hop, in the order of the nodes; None where it is not there."""
+        found: list[str | None] = [root_context(question)]
+        for stages in self.levels[:level]:
+            calls = [
+                (where, where and call_key(at.step, where)) for where in found for at in stages
+            ]
+            found = [
+                next_context(where, self.responses[key])
+                if where and key in self.responses
+                else None
+                for where, key in calls
+            ]
+        return found
+
+    def require_models(self) -> None:
+        """Raises WorldError: a model was not to be reached."""
         for outage in self.outages.values():
             raise WorldError(
                 f"{outage}; {self.summary.calls} calls committed, the same command makes the rest"
@@ -152,9 +220,8 @@ class _Collection:
         found = self.earlier.intersection(call.key for call in calls)
         self.summary.earlier += len(found)
         self.earlier -= found
-        return [
-            call for call in calls if call.key not in self.responses and call.key not in self.lost
-        ]
+        settled = self.responses, self.lost, self.pruned
+        return [call for call in calls if not any(call.key in keys for keys in settled)]
 
     def _ask_until_final(self, model: ModelSpec, due: list[plan.Call]) -> None:
         for attempt in range(1, ATTEMPTS + 1):
@@ -252,21 +319,24 @@ class _Collection:
         self.progress.on_lost(len(failed))
 
     def count_missing(self) -> None:
-        """How much of the trees is not there because a call failed."""
+        """How much of the trees is not there because a call failed, and how much was left out."""
+        depth = len(self.levels)
         for query in self.queries:
-            contexts = [root_context(query.question)]
-            missing = self.per_query - len(
-                plan.responses_to(self.direct, contexts[0], self.responses)
-            )
-            for stages in self.levels:
-                contexts = [
-                    next_context(context, response)
-                    for context in contexts
-                    for response in plan.responses_to(stages, context, self.responses)
-                ]
-                missing -= len(contexts)
-            self.summary.missing += missing
-            self.summary.incomplete += missing > 0
+            contexts, gone = [root_context(query.question)], Counter[bool]()
+            direct = [call_key(stage.step, contexts[0]) for stage in self.direct]
+            gone.update(key in self.pruned for key in direct if key not in self.responses)
+            for level, stages in enumerate(self.levels):
+                below = sum(len(stages) ** hop for hop in range(depth - level))
+                calls = [(call_key(at.step, where), where) for where in contexts for at in stages]
+                contexts = []
+                for key, where in calls:
+                    if key in self.responses:
+                        contexts.append(next_context(where, self.responses[key]))
+                    else:
+                        gone[key in self.pruned] += below
+            self.summary.missing += gone[False]
+            self.summary.incomplete += gone[False] > 0
+            self.summary.pruned += gone[True]
 
 
 REMARKABLE: tuple[tuple[str, Callable[[generator.Response], bool], str], ...] = (

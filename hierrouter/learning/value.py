@@ -90,6 +90,10 @@ class Seen:
     texts: Array
     ranks: Array
 
+    def at(self, rows: slice | Integers) -> Seen:
+        """Some of the visits."""
+        return Seen(self.texts[rows], self.ranks[rows])
+
     def kernel(self, other: Seen, number: int) -> Floats:
         """float64[n, m]: how alike these are to those, at most 1; `number`: of the kernel.
 
@@ -118,7 +122,8 @@ class Position:
         weight: float32[m, a * K * 2].
         added: float32[a * K * 2].
         temperature: float32[K], in units of R.
-        leverage: float32[n], of each query that was learned from.
+        leverage: float32[n, a], of each query that was learned from; 0 where nobody called; of
+            equal columns only one.
     """
 
     kernel: Integers
@@ -207,7 +212,8 @@ class ValueModel:
                 all(0 <= column <= len(self.numbers) for column in at.columns),
                 at.weight.shape == (len(at.texts), outputs) and at.added.shape == (outputs,),
                 at.temperature.shape == (len(self.knots),) and bool((at.temperature > 0).all()),
-                at.leverage.shape == self.learned.shape,
+                len(at.leverage) == len(self.learned),
+                at.leverage.shape[1:] in ((1,), (legal[state].sum(),)),
                 bool(((at.leverage >= 0) & (at.leverage < 1)).all()),
             ]
         if not all(fits):
@@ -241,7 +247,7 @@ class ValueModel:
         found, legal = np.zeros((len(tree), *self._width), np.float32), self.actions.legal()
         with threadpool_limits(1):
             for state, at in enumerate(self.positions):
-                predicted = at.predict(*_visits(tree, state, self.texts))
+                predicted = at.predict(*_visits(tree, np.arange(len(tree)), state, self.texts))
                 shape = len(tree), int(legal[state].sum()), len(self.knots), 2
                 found[:, state, legal[state]] = predicted.reshape(shape)
         return found
@@ -255,7 +261,7 @@ class ValueModel:
         found = self._plain(tree)
 
         def settle(state: int, choices: Integers, target: Floats) -> Floats:
-            leverage = self.positions[state].leverage[place][:, None, None, None]
+            leverage = self.positions[state].leverage[place][:, :, None, None]
             without = _left_out(found[:, state, choices], target, leverage)
             found[:, state, choices] = without
             return without.astype(np.float64)
@@ -375,15 +381,19 @@ def fit(
     if objective.max_cost is not None:
         raise InputError("max_cost cannot be kept by a value model; use --algo ppo or exact")
     actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
-    fold = learned_from(tree)
+    fold = learned_from(tree).with_pruned()
     fold = fold.select(np.argsort(_digests(fold), kind="stable")[: config.queries])
     parts, knots = fold.require_embedded(actions.allow_return), _knots(fold, alphas, objective)
     # In the order of their digests, so the first ones are any.
     landmarks, positions = slice(config.landmarks), dict[int, Position]()
 
     def settle(state: int, choices: Integers, target: Floats) -> Floats:
-        seen = _visits(fold, state, texts)
-        positions[state], predicted = _fit_state(*seen, target, np.array(knots), landmarks)
+        rows, predicted = _reached(fold, state), np.full(target.shape, np.nan)
+        seen = _visits(fold, rows, state, texts)
+        found, predicted[rows] = _fit_state(*seen, target[rows], np.array(knots), landmarks)
+        leverage = np.zeros((len(fold), found.leverage.shape[1]), np.float32)
+        leverage[rows] = found.leverage
+        positions[state] = replace(found, leverage=leverage)
         on_state(len(positions), actions.states)
         return predicted
 
@@ -413,6 +423,11 @@ def learned_from(tree: RouteTree) -> RouteTree:
     return tree.select(rows)
 
 
+def _reached(tree: RouteTree, state: int) -> Integers:
+    """int64[n]: the queries on which somebody called what leads to a state."""
+    return np.flatnonzero(~np.isnan(tree.score[:, state]))
+
+
 def _knots(tree: RouteTree, alphas: Sequence[float], objective: Objective) -> tuple[float, ...]:
     """Where decisions change on the tree, 0, an alpha beyond, and those that are asked for."""
     points = policy_break_points(tree, objective.ends_early)
@@ -428,11 +443,12 @@ def _digests(tree: RouteTree) -> Integers:
     return np.array([int.from_bytes(one[:8], "big", signed=True) for one in digests], np.int64)
 
 
-def _visits(tree: RouteTree, state: int, texts: Sequence[Text]) -> tuple[Array, Array]:
-    """What is seen of a state on each query, see `_split`; C so far is the last number."""
-    query = np.arange(len(tree))
-    seen = tree.embedding_at(query, np.full(len(tree), state))
-    return _split(seen, tree.cost[:, state], texts)
+def _visits(
+    tree: RouteTree, query: Integers, state: int, texts: Sequence[Text]
+) -> tuple[Array, Array]:
+    """What is seen of a state on some queries, see `_split`; C so far is the last number."""
+    seen = tree.embedding_at(query, np.full(len(query), state))
+    return _split(seen, tree.cost[query, state], texts)
 
 
 def _split(seen: Array, cost: Floats, texts: Sequence[Text]) -> tuple[Array, Array]:
@@ -449,7 +465,10 @@ def _split(seen: Array, cost: Floats, texts: Sequence[Text]) -> tuple[Array, Arr
 
 
 def _induce(tree: RouteTree, actions: Actions, knots: Sequence[float], settle: Settle) -> None:
-    """From the last decisions to the first: what follows each action, and what is chosen then."""
+    """From the last decisions to the first: what follows each action, and what is chosen then.
+
+    What follows is NaN for a call that nobody made, and is its prediction where that is chosen.
+    """
     score, cost, alphas = tree.score, tree.cost, np.array(knots)
     at, gives, _ = pairs(tree.routes)
     legal, ahead = actions.legal(), dict[int, Floats]()
@@ -466,7 +485,9 @@ def _induce(tree: RouteTree, actions: Actions, knots: Sequence[float], settle: S
                 target[:, place, :, 1] += (cost[:, reached] - cost[:, state])[:, None]
         predicted = settle(state, choices, target)
         best = (predicted[..., 0] - alphas * predicted[..., 1]).argmax(axis=1)
-        ahead[state] = np.take_along_axis(target, best[:, None, :, None], axis=1)[:, 0]
+        chosen = best[:, None, :, None]
+        followed, told = (np.take_along_axis(each, chosen, 1) for each in (target, predicted))
+        ahead[state] = np.where(np.isnan(followed), told, followed)[:, 0]
 
 
 def _fit_state(
@@ -477,7 +498,7 @@ def _fit_state(
     Args:
         texts: float32[n, components].
         numbers: float32[n, numbers + 1].
-        target: float64[n, a, K, 2], what followed each action.
+        target: float64[n, a, K, 2], what followed each action; NaN where nobody called.
         knots: float64[K].
         landmarks: which of the queries the kernel is spanned by.
     """
@@ -485,54 +506,83 @@ def _fit_state(
     quantiles = np.quantile(numbers[:, columns], np.linspace(0, 1, QUANTILES), axis=0).T
     quantiles = quantiles.astype(np.float32).reshape(-1, QUANTILES)
     seen = Seen(texts, ranked(numbers[:, columns], quantiles))
+    known, shape = ~np.isnan(target[:, :, 0, 0]), target.shape[1:]
+    # Actions that are known on the same queries go together: what is not known is not asked.
+    groups = [
+        (np.flatnonzero(called), np.flatnonzero((known == called[:, None]).all(axis=0)))
+        for called in np.unique(known, axis=1).T
+    ]
     # What is compared: R of each action less the mean of all, at each knot in its own scale.
     reward = target[..., 0] - knots * target[..., 1]
-    apart = reward - reward.mean(axis=1, keepdims=True)
-    scale = apart.std(axis=(0, 1))
+    usual = np.where(known[..., None], reward, np.nanmean(reward, axis=0))
+    apart = reward - usual.mean(axis=1, keepdims=True)
+    scale = apart[known].std(axis=0)
     scale = np.where(scale > 0, scale, 1.0)
-    wanted = (apart / scale).reshape(len(texts), -1)
-    sketch = slice(min(SKETCH, landmarks.stop))
-    errors = [_Spanned(seen, kernel, sketch).errors(wanted).min() for kernel in range(KERNELS)]
-    kernel = int(np.argmin(errors))
-    spanned = _Spanned(seen, kernel, landmarks)
-    ridge = RIDGES[int(spanned.errors(wanted).argmin())]
-    flat = target.reshape(len(texts), -1)
-    weight, added, plain = spanned.fit(flat, ridge)
-    leverage = spanned.leverage(ridge)[:, None]
-    without = _left_out(plain, flat, leverage).reshape(target.shape)
+
+    def errors(kernel: int, among: Seen) -> Floats:
+        """float64[ridges]: of all actions."""
+        found = np.zeros(len(RIDGES))
+        for rows, group in groups:
+            wanted = (apart[np.ix_(rows, group)] / scale).reshape(len(rows), -1)
+            found += wanted.size * _Spanned(seen.at(rows), kernel, among).errors(wanted)
+        return found
+
+    among = seen.at(slice(min(SKETCH, landmarks.stop)))
+    kernel = int(np.argmin([errors(each, among).min() for each in range(KERNELS)]))
+    among = seen.at(landmarks)
+    ridge = RIDGES[int(errors(kernel, among).argmin())]
+    weight, added = np.empty((len(among.texts), *shape)), np.empty(shape)
+    without, leverage = np.empty(target.shape), np.zeros(known.shape)
+    for rows, group in groups:
+        spanned = _Spanned(seen.at(rows), kernel, among)
+        flat = target[np.ix_(rows, group)].reshape(len(rows), -1)
+        slopes, level, plain = spanned.fit(flat, ridge)
+        weight[:, group] = slopes.reshape(-1, len(group), *shape[1:])
+        added[group] = level.reshape(-1, *shape[1:])
+        leverage[np.ix_(rows, group)] = spanned.leverage(ridge)[:, None]
+        predicted = _left_out(plain, flat, leverage[rows][:, group[:1]])
+        without[np.ix_(rows, group)] = predicted.reshape(len(rows), len(group), *shape[1:])
+        if len(others := np.flatnonzero(~known[:, group[0]])):
+            told = seen.at(others).kernel(among, kernel) @ slopes + level
+            without[np.ix_(others, group)] = told.reshape(len(others), len(group), *shape[1:])
     held_out = without[..., 0] - knots * without[..., 1]
+    held_out[~known] = reward[~known] = -np.inf
+    some = known.any(axis=1)
     position = Position(
         kernel=np.array([kernel]),
-        texts=texts[landmarks],
-        ranks=seen.ranks[landmarks],
+        texts=among.texts,
+        ranks=among.ranks,
         columns=columns,
         quantiles=quantiles,
-        weight=weight.astype(np.float32),
-        added=added.astype(np.float32),
-        temperature=_temperature(held_out, reward, scale).astype(np.float32),
-        leverage=leverage[:, 0].astype(np.float32),
+        weight=weight.reshape(len(weight), -1).astype(np.float32),
+        added=added.ravel().astype(np.float32),
+        temperature=_temperature(held_out[some], reward[some], scale).astype(np.float32),
+        leverage=(leverage[:, :1] if known.all() else leverage).astype(np.float32),
     )
     return position, without
 
 
 def _left_out(predicted: Array | Floats, wanted: Floats, leverage: Array | Floats) -> Floats:
-    """What a ridge regression predicts of each row without it, see `_Spanned.leverage`."""
-    return np.asarray((predicted - leverage * wanted) / (1 - leverage))
+    """What a ridge regression predicts of each row without it, see `_Spanned.leverage`.
+
+    Of what nobody called, NaN in `wanted`, it learned nothing.
+    """
+    without = (predicted - leverage * wanted) / (1 - leverage)
+    return np.where(np.isnan(wanted), predicted, without)
 
 
 class _Spanned:
     """Ridge regressions on a kernel that some landmarks span (Nystroem's method).
 
-    With as many landmarks as there are rows it is kernel ridge regression itself.
+    Where the rows are among the landmarks it is kernel ridge regression itself.
 
     Args:
         seen: n rows.
         kernel: see `Seen.kernel`.
-        landmarks: m of the rows.
+        among: m landmarks.
     """
 
-    def __init__(self, seen: Seen, kernel: int, landmarks: slice) -> None:
-        among = Seen(seen.texts[landmarks], seen.ranks[landmarks])
+    def __init__(self, seen: Seen, kernel: int, among: Seen) -> None:
         own = among.kernel(among, kernel)
         root = np.linalg.cholesky(own + JITTER * np.eye(len(own)))
         wide = seen.kernel(among, kernel)

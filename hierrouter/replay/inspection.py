@@ -43,6 +43,8 @@ def data_notes(tree: RouteTree) -> list[str]:
         )
     if tree.left_out:
         notes.append(f"{tree.left_out} queries are left out: their trees are incomplete.")
+    if tree.pruned:
+        notes.append(pruned_note(tree))
     capped = getattr(tree, "capped", {})  # of a tree that was opened
     if cut := [f"{share:.0%} of {name}" for name, share in capped.items() if share >= MANY]:
         notes.append(
@@ -56,6 +58,17 @@ def data_notes(tree: RouteTree) -> list[str]:
             "of the others a state says that it is not known."
         )
     return notes
+
+
+def pruned_note(tree: RouteTree) -> str:
+    """What an adaptive collection left out, and who learns from such trees."""
+    assert tree.pruned is not None
+    score, whole = tree.pruned.score[:, 1:], tree.splits.count("train")
+    return (
+        f"{np.isnan(score).sum():,} of {score.size:,} calls of {len(score):,} train queries were "
+        "left out, because they hardly could be the best (collect --adaptive): the value model "
+        f"learns from them all, everybody else from the {whole:,} whole trees of the train fold."
+    )
 
 
 def cost_notes(tree: RouteTree, alpha: float) -> list[str]:
@@ -85,7 +98,8 @@ def cache_info(
 
     Raises CacheError: nothing there, or damaged; InputError: an unknown pool, model or number of
     hops. Returns format, queries, nodes (found of the trees, root excluded), direct (single-model
-    calls found), complete_queries, missing_nodes, missing_direct, failed_calls (by status), calls
+    calls found), complete_queries, missing_nodes, missing_direct, left_out (nodes that an adaptive
+    collection left out, not missing), failed_calls (by status), calls
     (distinct model calls stored), parts, bytes, models, datasets, context_free (later hops saw no
     answer), a fingerprint of pool and queries; with `incomplete` under that name a list of {query,
     missing_nodes, missing_direct}.
@@ -104,8 +118,9 @@ def cache_info(
         "nodes": int(np.count_nonzero(forest.tree.found[:, 1:])),
         "direct": int(np.count_nonzero(forest.direct.found)),
         "complete_queries": int(np.count_nonzero(forest.complete)),
-        "missing_nodes": int(np.count_nonzero(~forest.tree.found)),
-        "missing_direct": int(np.count_nonzero(~forest.direct.found)),
+        "missing_nodes": int(np.count_nonzero(~forest.tree.found & ~forest.tree.pruned)),
+        "missing_direct": int(np.count_nonzero(~forest.direct.found & ~forest.direct.pruned)),
+        "left_out": int(np.count_nonzero(forest.tree.pruned)),
         "failed_calls": {row["status"]: row["n"] for row in reader.sql(FAILED).to_pylist()},
         "calls": reader.number("SELECT count(DISTINCT key) FROM calls_rows"),
         "parts": len(reader.parts),

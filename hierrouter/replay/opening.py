@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hierrouter.engines.encoders import default_encoder, load_encoder
 from hierrouter.paper import PAPER_SCORER
@@ -62,6 +63,7 @@ class Selection:
         prices: prices that replace those of the pool, by model.
         allow_incomplete: leave out queries whose trees have holes, instead of refusing.
         allow_return: show what follows the last call, too, for routers that may give any answer.
+        growing: take queries of the train fold apart whatever their holes, because more calls come.
     """
 
     pool: str | None = None
@@ -76,6 +78,7 @@ class Selection:
     prices: Mapping[str, Price] = field(default_factory=dict)
     allow_incomplete: bool = False
     allow_return: bool = False
+    growing: bool = False
 
 
 def open(
@@ -189,7 +192,7 @@ def open_trees(
     prices = [prices_of(pool, given, known) for given in price_lists]
     currency = currency_of(pool, prices)
     forest = walk.walk(reader, spec, _chosen(reader, plan.queries, selection))
-    whole = _whole(forest, root, opened, selection)
+    whole, apart = _whole(reader, forest, opened, selection)
     named, encoder, unembedded = selection.encoder, None, ""
     if named is None:
         named = default_encoder(pool)
@@ -205,12 +208,12 @@ def open_trees(
     if accuracy.key != scorer.key:
         right = score_forest(reader, whole, accuracy, partial(on_done, "score"))
     parts: tuple[StatePart, ...] = ()
-    sure, leaves = None, selection.allow_return
+    sure, leaves, seen = None, selection.allow_return, whole.covered
     if encoder:
         told = partial(on_done, "embed")
-        parts = embed_states(reader, spec, whole, encoder, selection.view, told, leaves)
+        parts = embed_states(reader, spec, seen, encoder, selection.view, told, leaves)
     if (numbers := numbers_kind(selection.view)) and not unembedded:
-        part, sure = read_numbers(reader, spec, whole, numbers, leaves)
+        part, sure = read_numbers(reader, spec, seen, numbers, leaves)
         parts = (*parts, part)
     loaded = walk.load_tree(
         reader,
@@ -222,6 +225,7 @@ def open_trees(
         quality,
         right,
         scorer.name,
+        apart,
     )
     derived = {
         "left_out": len(forest.keys) - len(whole.keys),
@@ -244,15 +248,28 @@ def open_trees(
     ]
 
 
-def _whole(forest: Forest, root: Path, opened: OpenedPool, selection: Selection) -> Forest:
-    """The queries whose trees have no holes.
+def _whole(
+    reader: CacheReader, forest: Forest, opened: OpenedPool, selection: Selection
+) -> tuple[Forest, NDArray[np.bool_]]:
+    """The queries whose trees have no holes, and those of the train fold that were to have some.
+
+    Which of them stand apart, bool[queries]: if there are holes, all of which calls were chosen,
+    for what happens to be whole among them is no fair sample.
 
     Raises IncompleteTree: there are others and they may not be left out, or there is no whole one.
     """
-    rows = np.flatnonzero(forest.complete)
-    lack = walk.holes(forest, opened.spec)
-    if not lack or (selection.allow_incomplete and len(rows)):
-        return forest.select(rows)
+    root, apart = reader.root, forest.pruned
+    if selection.growing:
+        apart |= ~forest.complete
+    if apart.any():
+        folds = reader.queries(forest.keys, ("split",))["split"].to_numpy(zero_copy_only=False)
+        apart &= folds == "train"
+        apart &= bool((apart & ~forest.complete).any())
+    whole = forest.complete & ~apart
+    lack = walk.holes(forest.select(np.flatnonzero(~apart)), opened.spec)
+    if whole.any() and (not lack or selection.allow_incomplete):
+        rows = np.flatnonzero(whole | apart)
+        return forest.select(rows), apart[rows]
     again = f"`hierrouter collect --cache {root}" + (
         f" --pool {selection.pool}`" if selection.pool else "`"
     )
@@ -265,7 +282,7 @@ def _whole(forest: Forest, root: Path, opened: OpenedPool, selection: Selection)
         raise IncompleteTree(
             f"not collected with this configuration: {root}: {opened.changed}; run {again}"
         )
-    if not len(rows):
+    if not whole.any():
         raise IncompleteTree(
             f"no query is complete: {lack}; open fewer models or hops (--models, --hops), "
             f"or {again}"

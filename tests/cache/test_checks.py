@@ -32,6 +32,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "plans": (keys.plan_key("{}", ["q"]), "{}", ["q"]),
         "failures": (keys.call_key("m", "c"), "m", "c", "m", "empty", "", 1),
         "signals": (CALL["key"], CALL["outcome"], -0.5, -0.25, 3),
+        "decisions": (keys.call_key("m", "c"), "m", "c", "m", True, 0.5, [0.0, 1.6]),
     }.items()
 }
 WRONG = [
@@ -62,6 +63,10 @@ WRONG = [
     ("plans", "pool", "[]", "plan is not that of"),
     ("plans", "queries", [], "plan is not that of"),
     ("failures", "step", "forged", "key is not that of"),
+    ("decisions", "context", "forged", "key is not that of"),
+    ("decisions", "made", 1, "made must be bool, got 1"),
+    ("decisions", "chance", 1.5, "chance must be from 0 to 1, got 1.5"),
+    ("decisions", "alphas", [math.nan], "alphas must be list"),
     ("failures", "attempts", True, "attempts must be int32"),
 ]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hierrouter.engines.listing import listed
 from hierrouter.pools.files import load_pool
 from hierrouter.questions.shipped import FAMILIES
 from hierrouter.questions.sources import PAPER_DATASETS
-from hierrouter.reports.plans import listed
 from tests.cli.conftest import Place
 from tests.conftest import spawned, works
 from tests.hierrouter.questions.files import rows, write

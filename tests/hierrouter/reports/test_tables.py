@@ -5,8 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.collection.estimate import Amount, Estimate, StageEstimate, exactly
-from hierrouter.reports.plans import duration, estimate_object, estimate_table, short, size
+from hierrouter.collection.estimate import (
+    Amount,
+    Estimate,
+    StageEstimate,
+    estimate_object,
+    estimate_table,
+    exactly,
+)
 from hierrouter.reports.tables import (
     cost_table,
     price_table,
@@ -15,7 +21,7 @@ from hierrouter.reports.tables import (
     reward_table,
     summary_table,
 )
-from hierrouter.tables import Interval, Table
+from hierrouter.tables import Interval, Table, duration, short, size
 from tests.hierrouter.reports.examples import (
     deferring,
     example,
