@@ -195,17 +195,15 @@ def train_featured(
 ) -> TrainedFeatured:
     """Train on the fold "train", keep the iterate that is best on the fold "validation".
 
-    Raises InputError: there is nothing to train on, the cost of a query is limited, earlier answers
-    may be given, or the training diverged.
+    Raises InputError: there is nothing to train on, earlier answers may be given, or the training
+    diverged.
 
     Args:
         tree: all folds, of the pool as it is now.
-        objective: what to train for; without `max_cost` and `allow_return`.
+        objective: what to train for; without `allow_return`.
         config: settings of the training; the width of its router is not looked at.
         seed: of everything random.
     """
-    if objective.max_cost is not None:
-        raise InputError("max_cost cannot be kept in pools that change; train for one pool")
     if objective.allow_return:
         raise InputError("allow_return is not for pools that change; train for one pool")
     folds = training_folds(tree)

@@ -164,16 +164,12 @@ def parse_alphas(text: str) -> tuple[float, ...] | None:
     return tuple(sorted({parse_alpha(item, "--alphas") for item in items}))
 
 
-def cost_flag(flag: str, help: str) -> Any:
-    """A flag with a finite cost above 0; its parser raises InputError for anything else."""
-
-    def parse(text: str) -> float:
-        cost = _number(text, f"a cost must be a number: {flag} {text}; e.g. {flag} 0.8")
-        if not math.isfinite(cost) or cost <= 0:
-            raise InputError(f"a cost must be finite and above 0: {flag} {text}")
-        return cost
-
-    return value(flag, "C", help, parser=parse)
+def parse_budget(text: str) -> float:
+    """A finite cost above 0; raises InputError: anything else."""
+    cost = _number(text, f"a cost must be a number: --budget {text}; e.g. --budget 0.8")
+    if not math.isfinite(cost) or cost <= 0:
+        raise InputError(f"a cost must be finite and above 0: --budget {text}")
+    return cost
 
 
 def parse_width(text: str) -> float:
@@ -313,16 +309,11 @@ Epochs = Annotated[
 AllowStop = Annotated[bool, switch("--allow-stop", "The router may stop before the last hop.")]
 Budget = Annotated[
     float | None,
-    cost_flag(
+    value(
         "--budget",
+        "C",
         "Mean cost of a query, in the prices of the pool: finds the alpha that meets it.",
-    ),
-]
-MaxCost = Annotated[
-    float | None,
-    cost_flag(
-        "--max-cost",
-        "Most that one query may cost, in the prices of the pool: dearer calls are masked.",
+        parser=parse_budget,
     ),
 ]
 KeepAnyway = Annotated[

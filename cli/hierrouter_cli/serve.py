@@ -45,7 +45,6 @@ def route(
     pool: options.AnyPool = None,
     allow_endpoint: options.AllowEndpoint = None,
     alpha: options.ShownAlpha = None,
-    max_cost: options.MaxCost = None,
     sample: options.Sample = False,
     seed: options.Seed = options.DEFAULT_SEED,
     reroute: options.Reroute = False,
@@ -71,8 +70,8 @@ def route(
     run = checkpoint or live_run(alpha)
     given = load_pool(pool) if pool else None
     rng = np.random.default_rng(seed) if sample else None
-    route_options = RouteOptions(alpha, max_cost, rng, reroute)
-    begin = partial(_router, run, given, allow_endpoint or (), route_options)
+    route_options = RouteOptions(alpha, rng, reroute)
+    begin = partial(_router, run, given, allow_endpoint or (), alpha)
     if file is not None:
         failed = anyio.run(_all, begin, file, route_options)
         if failed:
@@ -97,18 +96,14 @@ def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None
 
 @asynccontextmanager
 async def _router(
-    run: Path,
-    pool: Pool | None,
-    allowed: Collection[str],
-    route_options: RouteOptions,
-    calls: bool = True,
+    run: Path, pool: Pool | None, allowed: Collection[str], alpha: float | None, calls: bool = True
 ) -> AsyncIterator[Router]:
-    """The router, and its models if it calls them, or counts their tokens for a limit on cost."""
+    """The router, and its models if it calls them."""
     from hierrouter.serving.router import Router
 
     router = Router(run, pool, load=False, allow_endpoints=allowed)
-    trained = router.policy.at(route_options.alpha, route_options.max_cost)
-    if calls or trained.objective.max_cost is not None:
+    router.policy.at(alpha)  # refused before anything is loaded
+    if calls:
         router.load_models()
     report.say_called("route", run, router.pool)
     try:
@@ -220,10 +215,9 @@ def _summary(result: RouteResult) -> str:
     from hierrouter.tables import money
 
     given = f", answer {result.returned.answer} of {len(result.hops)}" if result.returned else ""
-    over = f", above the limit of {result.max_cost:g}" if result.is_over_limit else ""
     return (
         f"route: {result.route}{given} at alpha {result.alpha:g}, "
-        f"{result.tokens_in} + {result.tokens_out} tokens, C {money(result.cost)}{over}"
+        f"{result.tokens_in} + {result.tokens_out} tokens, C {money(result.cost)}"
     )
 
 

@@ -33,7 +33,6 @@ def train(
     epochs: options.Epochs = None,
     allow_stop: options.AllowStop = False,
     budget: options.Budget = None,
-    max_cost: options.MaxCost = None,
     seeds: options.Seeds = 1,
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
@@ -52,10 +51,10 @@ def train(
     from hierrouter.learning.run_folders import check_out, seed_folders, timed
     from hierrouter.replay.opening import training_tree
 
-    algo = algorithm(algo, budget, max_cost, alpha)
+    algo = algorithm(algo, budget, alpha)
     config = training_config(preset, algo, epochs, seeds, keep_anyway)
     alpha = options.DEFAULT_ALPHA if alpha is None else alpha
-    objective = Objective(alpha, allow_stop, max_cost, selected.allow_return)
+    objective = Objective(alpha, allow_stop, selected.allow_return)
     several = seeds > 1
     if several and out is None:
         out = timed("train")
@@ -135,7 +134,7 @@ def sweep_alpha(
     from hierrouter.learning.run import sweep_run
     from hierrouter.learning.sweep import alpha_grid
 
-    may = Objective(0.0, allow_stop, allow_return=selected.allow_return)
+    may = Objective(0.0, allow_stop, selected.allow_return)
     grid = given or alpha_grid(tree, allow_stop=may.ends_early)
     planned = (
         f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)}), {algo}, "

@@ -260,10 +260,6 @@ class Caller:
         if isinstance(answer, Failure):
             raise server.Again(answer.detail)
 
-    def count(self, prompt: str) -> int | None:
-        """Tokens of a prompt, where a tokenizer is named."""
-        return None if self._tokenizer is None else len(prompt_tokens(self._tokenizer, prompt))
-
     def _request(self, prompt: str, limit: str) -> dict[str, Any]:
         generation = self._generation
         request: dict[str, Any] = {

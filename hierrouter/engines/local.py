@@ -190,10 +190,6 @@ class TransformersGenerator:
             asked = [prompts[place] for place in places], [said[place] for place in places]
             yield from zip(places, batches.reread(self._model, *asked, self._ends), strict=True)
 
-    def count(self, prompt: str) -> int:
-        """Tokens of a prompt as the model sees it."""
-        return len(generator.prompt_tokens(self._tokenizer, prompt))
-
     def _fitting(
         self, prompts: Sequence[str]
     ) -> tuple[dict[int, Prompt], dict[int, generator.Failure]]:

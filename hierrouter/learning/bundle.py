@@ -1,15 +1,11 @@
-"""`live.json`, beside a policy: the pool and the ceilings it needs to route live questions."""
+"""`live.json`, beside a policy: the pool it needs to route live questions."""
 
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from hierrouter.engines.generator import Engines
-from hierrouter.evaluation.budget import Ceilings
 from hierrouter.learning import run_folders
 from hierrouter.learning.training import Origin
 from hierrouter.pools.files import stored_pool
@@ -30,12 +26,10 @@ class Bundle:
     Attributes:
         pool: the models, with the instructions they are given.
         identities: what each resolved to when it was collected, by name.
-        ceilings: what calls cost at most on the train fold; None where there was none.
     """
 
     pool: Pool
     identities: Mapping[str, Identity]
-    ceilings: Ceilings | None
 
     @property
     def can_be_asked(self) -> bool:
@@ -53,9 +47,7 @@ def bundle_of(cache: Path, tree: RouteTree, pool: str | None = None) -> Bundle:
     """
     plan = CacheReader(cache).latest_plan()
     opened = opened_pool(plan.pool, pool, tree.models, tree.hops)
-    learned_from = tree.split("train")
-    ceilings = Ceilings.of(learned_from) if len(learned_from) else None
-    return Bundle(opened.pool, opened.identities, ceilings)
+    return Bundle(opened.pool, opened.identities)
 
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
@@ -63,14 +55,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
 
     Raises WorldError: the disk is full or failed.
     """
-    found = {
-        "format": FORMAT,
-        **json.loads(bundle.pool.to_json(bundle.identities)),
-        "ceilings": None,
-    }
-    if ceilings := bundle.ceilings:
-        arrays = {"longest": ceilings.longest, "growth": ceilings.growth}
-        found["ceilings"] = {name: array.tolist() for name, array in arrays.items()}
+    found = {"format": FORMAT, **json.loads(bundle.pool.to_json(bundle.identities))}
     write_atomically(folder / run_folders.LIVE, run_folders.sealed(found))
 
 
@@ -99,10 +84,9 @@ def load_bundle(folder: Path) -> Bundle | None:
                 f"{run_folders.LIVE} has format {found['format']!r:.20}, this version reads "
                 f"{FORMAT}: {file}; train again with this version"
             )
-        found = run_folders.unsealed(data)
+        run_folders.unsealed(data)
         run_folders.require_listed(file)
-        pool, identities = stored_pool(data.decode(), str(file))
-        return Bundle(pool, identities, _ceilings(found["ceilings"], pool.routes.nodes))
+        return Bundle(*stored_pool(data.decode(), str(file)))
     except (
         KeyError,
         TypeError,
@@ -172,12 +156,3 @@ def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:
                 f"model {spec.name} has other weights than the one that the policy learned with: "
                 f"{spec.model}; give those, or collect and train again"
             )
-
-
-def _ceilings(found: Any, nodes: int) -> Ceilings | None:
-    if found is None:
-        return None
-    longest, growth = (np.array(found[name], dtype=np.int64) for name in ("longest", "growth"))
-    if not longest.shape == growth.shape == (nodes,):
-        raise ValueError("ceilings of another number of nodes")
-    return Ceilings(longest, growth)

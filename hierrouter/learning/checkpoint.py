@@ -15,7 +15,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning import run_folders
 from hierrouter.learning.config import ALGORITHMS, Objective
@@ -34,7 +33,6 @@ HEADER = "hierrouter"  # in a safetensors file: checksum and description; two ke
 MAX_NUMBERS = 1 << 28  # in a file: the paper's network has 2 million, a value model the most
 MAX_NODES = 1 << 25
 HEX = 64  # characters of a checksum
-CEILINGS = ("ceilings.longest", "ceilings.growth")
 LFS_POINTER = b"version https://git-lfs"
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip around one
 AS_WRITTEN = ("hops", "encoder", "view", "seed", "fingerprint", "version")  # of an origin
@@ -142,16 +140,12 @@ def _told(model: ValueModel) -> dict[str, Any]:
 
 
 def tensors_of(policy: Policy) -> dict[str, Tensor]:
-    """The weights and, where the cost of a query is limited, the ceilings."""
+    """The weights."""
     if isinstance(policy, TrainedSweep):
         return _tensors_of_model(policy.model)
     if isinstance(policy.router, ValueRouter):
         return _tensors_of_model(policy.router.model)
-    tensors = dict(policy.router.state_dict())
-    if policy.ceilings:
-        arrays = policy.ceilings.longest, policy.ceilings.growth
-        tensors |= dict(zip(CEILINGS, map(torch.from_numpy, arrays), strict=True))
-    return tensors
+    return dict(policy.router.state_dict())
 
 
 def _tensors_of_model(model: ValueModel) -> dict[str, Tensor]:
@@ -170,8 +164,8 @@ def rebuild(text: str, tensors: dict[str, Tensor], file: Path) -> Policy:
 
     Raises InputError: another format, or parts that are missing, impossible or do not fit together.
 
-    `text`: what `describe` gave, as JSON; `tensors`: what `tensors_of` gave; the ceilings are taken
-    out; `file`: where both were read, for messages.
+    `text`: what `describe` gave, as JSON; `tensors`: what `tensors_of` gave; `file`: where both
+    were read, for messages.
     """
     try:
         found = run_folders.parsed(text.encode())
@@ -195,9 +189,6 @@ def rebuild(text: str, tensors: dict[str, Tensor], file: Path) -> Policy:
 
 
 def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tensor]) -> Policy:
-    ceilings = None
-    if tensors.keys() & set(CEILINGS):
-        ceilings = Ceilings(*(tensors.pop(name).numpy() for name in CEILINGS))
     origin = Origin(
         models=tuple(found["models"]),
         rate=tuple(
@@ -207,7 +198,7 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tens
         **{name: found[name] for name in AS_WRITTEN},
     )
     shape = RouterShape(**found["shape"]) if "shape" in found else None
-    _check_fit(origin, objective, shape, ceilings)
+    _check_fit(origin, objective, shape)
     if shape is None:
         model = _value_model(found, origin, objective, tensors)
         if "alphas" in found:
@@ -227,7 +218,7 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tens
         raise ValueError(f"budget {budget}")
     history = tuple(map(float, found["history"]))
     constant = _constant(found.get("constant"), origin)
-    return TrainedRouter(router, objective, origin, history, ceilings, budget, constant)
+    return TrainedRouter(router, objective, origin, history, budget, constant)
 
 
 def _value_model(
@@ -265,10 +256,8 @@ def _constant(found: dict[str, Any] | None, origin: Origin) -> Constant | None:
     return constant
 
 
-def _check_fit(
-    origin: Origin, objective: Objective, shape: RouterShape | None, ceilings: Ceilings | None
-) -> None:
-    """The parts of a description agree with each other, and with the ceilings."""
+def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) -> None:
+    """The parts of a description agree with each other."""
     if origin.hops * math.log(len(origin.models) + 1) >= math.log(MAX_NODES):
         raise ValueError("more nodes than can be counted")
     actions = Actions(origin.routes, objective.allow_stop, objective.allow_return)
@@ -279,8 +268,6 @@ def _check_fit(
         len(origin.rate) == len(origin.models),
         actions.states * actions.count <= MAX_NUMBERS,
         all(0 <= rate < np.inf for pair in origin.rate for rate in pair),
-        (ceilings is None) == (objective.max_cost is None),
-        shape is not None or objective.max_cost is None,
     ]
     if shape:
         fits += [
@@ -289,9 +276,6 @@ def _check_fit(
             (shape.models, shape.hops) == (len(origin.models), actions.steps),
             0 <= shape.numbers <= shape.dim and shape.hidden > 0 and shape.stage_dim >= 0,
         ]
-    if ceilings:
-        of_each_node = (origin.routes.nodes,)
-        fits += [array.shape == of_each_node for array in (ceilings.longest, ceilings.growth)]
     if not all(fits):
         raise ValueError("the parts of the description do not fit")
 

@@ -17,28 +17,21 @@ class Objective:
     Attributes:
         alpha: cost penalty of the reward R = Q - alpha * C.
         allow_stop: whether an episode may end before L calls (paper appendix A).
-        max_cost: what one query may cost at most, in money; None is no limit. Calls that
-            could exceed it are not chosen, see `hierrouter.evaluation.budget`.
         allow_return: whether any answer of the route may be given after each call.
 
     Raises:
-        InputError: a number is not finite or below 0, alpha is above `MAX_ALPHA`, or `max_cost` is
-            given with `allow_return`.
+        InputError: alpha is not finite, below 0 or above `MAX_ALPHA`.
     """
 
     alpha: float
     allow_stop: bool = False
-    max_cost: float | None = None
     allow_return: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in (("alpha", self.alpha), ("max_cost", self.max_cost)):
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name} must be a finite number >= 0, got {value}")
+        if not (math.isfinite(self.alpha) and self.alpha >= 0):
+            raise InputError(f"alpha must be a finite number >= 0, got {self.alpha}")
         if self.alpha > MAX_ALPHA:
             raise InputError(f"alpha must be at most 1e9, got {self.alpha}")
-        if self.allow_return and self.max_cost is not None:
-            raise InputError("max_cost cannot be kept with allow_return; leave one of them out")
 
     @property
     def ends_early(self) -> bool:
@@ -225,26 +218,22 @@ def preset(name: str, algo: str = "ppo") -> TrainConfig:
     return PRESETS[name, algo]
 
 
-def algorithm(name: str | None, budget: object, max_cost: object, alpha: object) -> str:
+def algorithm(name: str | None, budget: object, alpha: object) -> str:
     """The algorithm to train with: PPO, and the value model for a budget.
 
-    Raises InputError: a budget, or the value model, with what contradicts it.
+    Raises InputError: a budget with what contradicts it.
 
-    `name`: as asked for; None where nobody said; `budget`, `max_cost`, `alpha`: as asked for; None
-    where nobody said.
+    `name`, `budget`, `alpha`: as asked for; None where nobody said.
     """
     if budget is None:
-        if name == "value" and max_cost is not None:
-            raise InputError("--max-cost cannot be kept by --algo value; take --algo ppo or exact")
         return name or "ppo"
     if name not in (None, "value"):
         raise InputError(
             f"a budget needs a router for every alpha: --budget with --algo {name}; "
             "leave --algo out"
         )
-    for flag, value in (("--max-cost", max_cost), ("--alpha", alpha)):
-        if value is not None:
-            raise InputError(f"--budget and {flag} contradict each other; give one of them")
+    if alpha is not None:
+        raise InputError("--budget and --alpha contradict each other; give one of them")
     return "value"
 
 

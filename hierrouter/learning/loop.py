@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hierrouter.engines.devices import torch_threads
-from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.outcome import Actions, ending_reward, greedy
 from hierrouter.learning.config import NetworkConfig, Objective
 from hierrouter.learning.network import Router, StateTable, action_probabilities, state_table
@@ -256,12 +255,10 @@ class TrainingFold:
     table: StateTable
 
     @classmethod
-    def of(
-        cls, tree: RouteTree, objective: Objective, ceilings: Ceilings | None = None
-    ) -> TrainingFold:
-        """The fold `tree`; for the ceilings see `state_table`."""
+    def of(cls, tree: RouteTree, objective: Objective) -> TrainingFold:
+        """The fold `tree`."""
         actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
-        return cls(tree, actions, state_table(tree, objective, ceilings))
+        return cls(tree, actions, state_table(tree, objective))
 
     def episode_reward(self, alpha: float, standardise: bool) -> NDArray[np.float64]:
         """float64[queries, endings]: what an episode pays that ends so.
@@ -292,14 +289,14 @@ class TrainingFold:
 
 
 def fold_pair(
-    trees: tuple[RouteTree, RouteTree], objective: Objective, ceilings: Ceilings | None = None
+    trees: tuple[RouteTree, RouteTree], objective: Objective
 ) -> tuple[TrainingFold, TrainingFold]:
     """What `training_folds` gave, as tensors; the same fold twice where one does both."""
     learn_from, choose_on = trees
-    fold = TrainingFold.of(learn_from, objective, ceilings)
+    fold = TrainingFold.of(learn_from, objective)
     if choose_on is learn_from:
         return fold, fold
-    return fold, TrainingFold.of(choose_on, objective, ceilings)
+    return fold, TrainingFold.of(choose_on, objective)
 
 
 def make_adam(

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hierrouter.evaluation.budget import Ceilings, affordable
 from hierrouter.evaluation.outcome import Actions, pairs
 from hierrouter.learning.config import NetworkConfig, Objective
 from hierrouter_cache.tree import Routes, RouteTree
@@ -76,55 +75,24 @@ class StateTable:
         return self.rows(state.ravel())
 
 
-def state_table(
-    tree: RouteTree, objective: Objective, ceilings: Ceilings | None = None
-) -> StateTable:
+def state_table(tree: RouteTree, objective: Objective) -> StateTable:
     """The states of `tree`; its vectors are shared, so what is mapped stays mapped.
 
-    Raises ValueError: ceilings are needed, and are not given; InputError: the leaves are states,
-    and the tree does not show them.
+    Raises InputError: the leaves are states, and the tree does not show them.
 
-    `objective`: what may be done; `ceilings`: what calls may cost at most, needed where the
-    objective limits the cost of a query.
+    `objective`: what may be done.
     """
     actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
     states, queries = actions.states, len(tree)
-    if objective.max_cost is not None and ceilings is None:
-        raise ValueError(
-            "a limit on the cost of a query needs `ceilings`, the most a call may cost"
-        )
-    if objective.max_cost is None or ceilings is None:
-        legal = np.broadcast_to(actions.legal(), (queries, states, actions.count))
-    else:
-        legal = affordable(ceilings, tree, objective.max_cost, actions)
     parts = tree.require_embedded(actions.allow_return)
     return StateTable(
         vectors=tuple(torch.from_numpy(part.vectors) for part in parts),
         row=tuple(torch.from_numpy(part.row[:, :states].ravel()) for part in parts),
         node=torch.arange(states).repeat(queries),
         cost=torch.from_numpy(tree.cost[:, :states].astype(np.float32).ravel()),
-        legal=torch.from_numpy(np.array(legal).reshape(-1, actions.count)),
+        legal=torch.from_numpy(actions.legal()).repeat(queries, 1),
         per_query=states,
         numbers=tree.numbers,
-    )
-
-
-def live_states(
-    embedding: NDArray[np.float32],
-    node: Sequence[int],
-    cost: Sequence[float],
-    legal: NDArray[np.bool_],
-) -> States:
-    """Some states that are being decided on now, a row each.
-
-    `embedding`: float32[n, dim], the encoder's vectors of the view; `node`: n numbers of
-    nodes; `cost`: n costs so far, in money; `legal`: bool[n, A].
-    """
-    return States(
-        embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32)),
-        node=torch.tensor(node),
-        cost=torch.tensor(cost, dtype=torch.float32),
-        legal=torch.from_numpy(legal),
     )
 
 

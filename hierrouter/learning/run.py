@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from hierrouter.engines.encoders import not_the_papers
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
-from hierrouter.evaluation.budget import optimum_at_mean_cost, within
+from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.evaluation.outcome import Actions, Outcome, mean_outcome
 from hierrouter.learning import checkpoint, run_folders
 from hierrouter.learning import config as presets
@@ -22,7 +22,7 @@ from hierrouter.learning.checkpoint import finish_sweep, load_sweep, member_fold
 from hierrouter.learning.config import NetworkConfig, Objective, TrainConfig, ValueConfig
 from hierrouter.learning.loop import OnEpoch, Snapshot, Watch, choosing_fold
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
-from hierrouter.learning.training import Origin, TrainedRouter, UnderLimit, under_limit
+from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter.learning.training import train as train_once
 from hierrouter.learning.value import learned_from
 from hierrouter.paper import PAPER_ALPHA, PAPER_SEED
@@ -71,14 +71,12 @@ class Reached:
         reward: mean R.
         fixed: that of the fixed route that is best on what it learned from.
         oracle: that of the best routes in hindsight.
-        limit: how it keeps a limit on the cost of each query; None without one.
     """
 
     where: str
     reward: float
     fixed: float
     oracle: float
-    limit: UnderLimit | None = None
 
     @classmethod
     def by(cls, trained: TrainedRouter, tree: RouteTree) -> Reached:
@@ -91,7 +89,6 @@ class Reached:
             reward=float(trained.outcome(fold).reward(alpha).mean()),
             fixed=float(fixed.reward(alpha).mean()),
             oracle=float(oracle(fold, alpha, stop).reward(alpha).mean()),
-            limit=None if trained.objective.max_cost is None else under_limit(trained, fold),
         )
 
     @property
@@ -101,17 +98,9 @@ class Reached:
         return (self.reward - self.fixed) / gap if gap > 0 else None
 
     def __str__(self) -> str:
-        line = (
+        return (
             f"R {self.reward:.3f} on {self.where} (best fixed route {self.fixed:.3f}, "
             f"oracle {self.oracle:.3f})"
-        )
-        found = self.limit
-        if found is None:
-            return line
-        return (
-            f"{line}; {found.share_over:.1%} of queries cost more than {found.limit:g}, "
-            f"{found.impossible:.1%} have no route within it; "
-            f"with hindsight R is at most {found.bound:.3f}"
         )
 
 
@@ -227,7 +216,6 @@ def train(
     epochs: int | None = None,
     out: str | Path | None = None,
     budget: float | None = None,
-    max_cost: float | None = None,
     keep_anyway: bool = False,
     progress: Progress | None = None,
 ) -> Run:
@@ -252,7 +240,6 @@ def train(
         epochs: length of the training; default: the preset's.
         out: the run's folder; default: a new one below `runs`.
         budget: mean cost of a query, instead of alpha: the alpha that meets it is looked for.
-        max_cost: most that one query may cost.
         keep_anyway: ship the router even where it shows no gain over the best fixed route; without
             it such a run is that route, and says so.
         progress: told (label, epochs done, epochs in all, R on train, R on validation or NaN).
@@ -262,10 +249,10 @@ def train(
         CacheLocked: another process is at work in `out`.
         WorldError: the disk is full or failed.
     """
-    algo = presets.algorithm(algo, budget, max_cost, alpha)
+    algo = presets.algorithm(algo, budget, alpha)
     config = presets.training_config(preset, algo, epochs, seeds, keep_anyway)
     alpha = PAPER_ALPHA if alpha is None else alpha
-    objective = Objective(alpha, allow_stop, max_cost, allow_return)
+    objective = Objective(alpha, allow_stop, allow_return)
     learned_from, folder = training_tree(tree), None if out is None else Path(out)
     require_possible(learned_from, budget, objective)
     watch = RunWatch.of(progress)
@@ -306,7 +293,7 @@ def sweep(
     The other arguments and the errors are those of `train`.
     """
     config = presets.training_config(preset, algo, epochs, seeds, keep_anyway)
-    learned_from, may = training_tree(tree), Objective(0.0, allow_stop, allow_return=allow_return)
+    learned_from, may = training_tree(tree), Objective(0.0, allow_stop, allow_return)
     if isinstance(alphas, str):
         if alphas != "auto":
             raise InputError(f"alphas are numbers, or auto: {alphas:.60}; e.g. alphas=[0, 0.005]")
@@ -324,15 +311,8 @@ def require_possible(tree: RouteTree, budget: float | None, objective: Objective
 
     Raises InputError: with what is possible.
     """
-    fold, limit = tree.split("validation"), objective.max_cost
     if budget is not None:
         optimum_at_mean_cost(learned_from(tree), budget, objective.ends_early)
-    cost = fold.cost[:, Actions(fold.routes, objective.ends_early).endings]
-    if limit is not None and not within(cost, limit).any():
-        raise InputError(
-            f"no query can be answered that cheaply: a limit of {limit:g}; "
-            f"the cheapest route of all costs {money(cost.min())}"
-        )
 
 
 def train_run(
@@ -559,5 +539,4 @@ def describe_training(
     price = f"alpha {objective.alpha:g}" if budget is None else f"mean cost {budget:g}"
     stop = ", may stop early" if objective.allow_stop else ""
     stop += ", may return earlier answers" if objective.allow_return else ""
-    limit = "" if objective.max_cost is None else f", at most {objective.max_cost:g} a query"
-    return f"{price}{stop}{limit}, {config.algo}, preset {config.preset}"
+    return f"{price}{stop}, {config.algo}, preset {config.preset}"

@@ -355,7 +355,6 @@ def provenance(
         "trained_alpha": trained.alpha if trained else None,
         "allow_stop": trained.objective.allow_stop if trained else None,
         **({"allow_return": True} if trained and trained.objective.allow_return else {}),
-        "max_cost": trained.objective.max_cost if trained else None,
         "budget": trained.budget if trained else None,
         "trained_on": trained.origin.fingerprint if trained else None,
         "test_looks": count_test_looks(tree, trained_in),

@@ -77,7 +77,7 @@ def train_sweep(
 ) -> TrainedSweep:
     """Fit the value model for all alphas.
 
-    Raises InputError: there is nothing to learn from, or the cost of a query is limited.
+    Raises InputError: there is nothing to learn from.
 
     Args:
         tree: all folds.

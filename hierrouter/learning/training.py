@@ -11,9 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hierrouter import __version__
-from hierrouter.evaluation import budget
 from hierrouter.evaluation.bounds import best_ending
-from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.intervals import interval, queries_needed
 from hierrouter.evaluation.outcome import (
     ROUTER,
@@ -74,8 +72,7 @@ def train(
         return TrainedRouter(ValueRouter(model, alpha), objective, origin, history=())
     assert isinstance(config, NetworkConfig)
     trees = loop.training_folds(tree)
-    ceilings = None if objective.max_cost is None else Ceilings.of(trees[0])
-    folds = learn_from, _ = loop.fold_pair(trees, objective, ceilings)
+    folds = learn_from, _ = loop.fold_pair(trees, objective)
 
     def start() -> Learner[Router]:
         router = Router(network.shape_for(trees[0], learn_from.actions, config))
@@ -93,7 +90,7 @@ def train(
         return fold.value(router, alpha)
 
     router, best = loop.best_iterate(start, value, folds, config, seed, watch, resumed)
-    return TrainedRouter(router, objective, origin, tuple(best.history), ceilings)
+    return TrainedRouter(router, objective, origin, tuple(best.history))
 
 
 def fit_value(
@@ -254,7 +251,6 @@ class TrainedRouter:
         objective: what it was trained for.
         origin: where it comes from.
         history: exact greedy R of a network on the validation fold at each evaluation.
-        ceilings: what calls may cost at most, where the objective limits the cost of a query.
         budget: mean cost of a query, in money, that alpha was chosen to keep within; None
             where alpha was given.
         constant: the choice that is made instead, because the router showed no gain; None where it
@@ -265,7 +261,6 @@ class TrainedRouter:
     objective: Objective
     origin: Origin
     history: tuple[float, ...]
-    ceilings: Ceilings | None = None
     budget: float | None = None
     constant: Constant | None = None
 
@@ -274,12 +269,11 @@ class TrainedRouter:
 
         The gain is that over the best fixed route, one of fewer calls where the router may stop, on
         the queries that judge the router, see `judged`; a gain is shown where the whole interval is
-        above 0. Nothing is put in the place of a router with a limit on each query: a route has
-        none.
+        above 0.
 
         `tree`: that it learned from.
         """
-        if self.origin.config.keep_anyway or self.objective.max_cost is not None:
+        if self.origin.config.keep_anyway:
             return self
         judged = self.judged(tree)
         chooses = judged if self.holds_out else tree.split("train")
@@ -322,7 +316,7 @@ class TrainedRouter:
             return np.repeat(self.constant.policy(self.actions)[None], len(tree), axis=0)
         if isinstance(self.router, ValueRouter):
             return self.router.probabilities(tree)
-        table = network.state_table(tree, self.objective, self.ceilings)
+        table = network.state_table(tree, self.objective)
         chances = network.action_probabilities(self.router, table)
         return chances.reshape(len(tree), self.actions.states, -1)
 
@@ -342,7 +336,7 @@ class TrainedRouter:
         if isinstance(self.router, ValueRouter):
             rewards = self.router.rewards(tree)
             return np.where(np.isfinite(rewards), rewards, 0.0)
-        table = network.state_table(tree, self.objective, self.ceilings)
+        table = network.state_table(tree, self.objective)
         found = network.in_chunks(self.router.features, table).double().numpy()
         return found.reshape(len(tree), self.actions.states, -1)
 
@@ -377,86 +371,23 @@ class TrainedRouter:
         embedding: NDArray[np.float32],
         paths: Sequence[tuple[int, ...]],
         costs: Sequence[float],
-        prompts: Sequence[NDArray[np.int64] | None],
     ) -> NDArray[np.float64]:
         """float64[n, A]: the stochastic policy at some live states, worked out together.
 
-        Raises ValueError: prompts are needed, and are not given or not M; or ceilings are, and
-        there are none.
-
-        Args:
-            embedding: float32[n, dim], the encoder's vectors of the view.
-            paths: the models called so far, by number; fewer than L, but with `allow_return`.
-            costs: C so far, in money.
-            prompts: int64[M], tokens of the prompt that each model would be asked with next, as it
-                counts them; needed, and read, only where the objective limits the cost of a query.
-                Calls are priced as at the time of training.
+        `embedding`: float32[n, dim], the encoder's vectors of the view; `paths`: the models called
+        so far, by number, fewer than L but with `allow_return`; `costs`: C so far, in money.
         """
-        if self.constant:
-            choices = self.constant.policy(self.actions)
-            return choices[[self.actions.routes.node(path) for path in paths]]
         nodes = [self.actions.routes.node(path) for path in paths]
-        legal = np.stack([self._legal(*one) for one in zip(paths, costs, prompts, strict=True)])
+        if self.constant:
+            return self.constant.policy(self.actions)[nodes]
         if isinstance(self.router, ValueRouter):
-            return self.router.live(embedding, nodes, costs, legal)
-        states = network.live_states(embedding, nodes, costs, legal)
+            return self.router.live(embedding, nodes, costs)
+        states = network.States(
+            embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32)),
+            node=torch.tensor(nodes),
+            cost=torch.tensor(costs, dtype=torch.float32),
+            legal=torch.from_numpy(self.actions.legal()[nodes]),
+        )
         logits, _ = self.router(states)
         chances: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()
         return chances
-
-    def _legal(
-        self, path: tuple[int, ...], cost: float, prompts: NDArray[np.int64] | None
-    ) -> NDArray[np.bool_]:
-        """bool[A]: what may be chosen at one live state."""
-        limit, actions = self.objective.max_cost, self.actions
-        if limit is None:
-            legal: NDArray[np.bool_] = actions.legal()[actions.routes.node(path)]
-            return legal
-        if self.ceilings is None:
-            raise ValueError("a limit on the cost of a query needs `ceilings` of the router")
-        if prompts is None:
-            raise ValueError("a limit on the cost of a query needs `prompts`, the tokens of each")
-        rate = np.array(self.origin.rate)
-        return budget.affordable_at(self.ceilings, actions, rate, limit, path, prompts, cost)
-
-
-@dataclass(frozen=True)
-class UnderLimit:
-    """What a limit on each query does to a router.
-
-    Attributes:
-        limit: greatest C of a query, in money.
-        share_over: share of queries that cost more; the limit rests on the longest answers of the
-            train fold, and new ones can be longer.
-        impossible: share of queries without any route within it.
-        bound: mean R of the best routes within the limit, knowing all answers; of the cheapest
-            route where none is.
-        masked: the same among the calls that the mask leaves, which are not within the limit where
-            no call is sure to be.
-    """
-
-    limit: float
-    share_over: float
-    impossible: float
-    bound: float
-    masked: float
-
-
-def under_limit(trained: TrainedRouter, fold: RouteTree) -> UnderLimit:
-    """Value a limited router on a fold, exactly.
-
-    `trained`: its objective has a `max_cost`.
-    """
-    objective, actions, ceilings = trained.objective, trained.actions, trained.ceilings
-    if objective.max_cost is None or ceilings is None:
-        raise ValueError("the router was trained without a limit on the cost of a query")
-    limit, alpha = objective.max_cost, objective.alpha
-    allowed = budget.affordable(ceilings, fold, limit, actions)
-    best = budget.optimum_under_budget(fold, limit, alpha, objective.allow_stop)
-    return UnderLimit(
-        limit=limit,
-        share_over=budget.share_over(fold, trained.endings(fold), limit),
-        impossible=float((~budget.within(fold.cost[:, actions.endings], limit).any(axis=1)).mean()),
-        bound=float(best.reward(alpha).mean()),
-        masked=float(budget.masked_optimum(fold, actions, allowed, alpha).reward(alpha).mean()),
-    )

@@ -335,12 +335,10 @@ class ValueRouter:
         found: Floats = softmax(logits, axis=-1)
         return found
 
-    def live(
-        self, embedding: Array, node: Sequence[int], cost: Sequence[float], may: NDArray[np.bool_]
-    ) -> Floats:
+    def live(self, embedding: Array, node: Sequence[int], cost: Sequence[float]) -> Floats:
         """float64[n, A]: the same at some live states, a row each.
 
-        `embedding`: float32[n, dim]; `node`: n states; `cost`: n C so far; `may`: bool[n, A].
+        `embedding`: float32[n, dim]; `node`: n states; `cost`: n C so far.
         """
         model, nodes = self.model, np.array(node)
         legal, temperature = model.actions.legal(), model.temperatures(self.alpha)
@@ -352,7 +350,7 @@ class ValueRouter:
             values = model.at(predicted.reshape(len(rows), -1, len(model.knots), 2), self.alpha)
             logits = self._reward(values) / temperature[state]
             found[np.ix_(rows, np.flatnonzero(legal[state]))] = logits
-        return np.asarray(softmax(np.where(may, found, -np.inf), axis=1))
+        return np.asarray(softmax(found, axis=1))
 
     def _reward(self, values: Array) -> Floats:
         found: Floats = values[..., 0] - self.alpha * values[..., 1].astype(np.float64)
@@ -376,10 +374,8 @@ def fit(
         on_state: told (done, total) after each state.
 
     Raises:
-        InputError: there is nothing to learn from, or the cost of a query is limited.
+        InputError: there is nothing to learn from.
     """
-    if objective.max_cost is not None:
-        raise InputError("max_cost cannot be kept by a value model; use --algo ppo or exact")
     actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
     fold = learned_from(tree).with_pruned()
     fold = fold.select(np.argsort(_digests(fold), kind="stable")[: config.queries])

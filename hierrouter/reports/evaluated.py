@@ -17,7 +17,7 @@ from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_ot
 from hierrouter.learning.config import Objective
 from hierrouter.learning.deferral import Deferral, calibrated, direct_call
 from hierrouter.learning.sweep import Sweep
-from hierrouter.learning.training import Origin, TrainedRouter, under_limit
+from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter.replay.inspection import cost_notes, data_notes
 from hierrouter.reports import results
 from hierrouter.reports.analysis import add_analysis, add_regret
@@ -121,7 +121,6 @@ def report_on(
             *_price_notes(trained, sweep, several, tree),
             *_stop_notes(trained, sweep),
             *_budget_notes(fold, trained, mine.router),
-            *_limit_notes(fold, trained),
         ),
         deferral=_handing_over(fold, alpha, deferral, defer.share if defer else None),
     )
@@ -336,16 +335,3 @@ def _budget_notes(
     except InputError:
         return [f"{start} No policy is that cheap here."]
     return [f"{start} With hindsight Q is at most {best.quality.mean():.4f} at that mean cost."]
-
-
-def _limit_notes(fold: RouteTree, trained: TrainedRouter | None) -> list[str]:
-    """How a router keeps its limit on the cost of each query, and what the limit costs."""
-    if trained is None or trained.objective.max_cost is None:
-        return []
-    found = under_limit(trained, fold)
-    return [
-        f"HierRouter is limited to a cost of {found.limit:g} a query: {found.share_over:.1%} of "
-        f"the queries cost more, {found.impossible:.1%} have no route within it. With hindsight R "
-        f"is at most {found.bound:.4f} at alpha {trained.alpha:g}; with the calls that are open to "
-        f"it, {found.masked:.4f}."
-    ]

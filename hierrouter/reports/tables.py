@@ -285,7 +285,6 @@ TRAINING = {
     "view": "state view {}",
     "allow_stop": "may stop early",
     "allow_return": "may return earlier answers",
-    "max_cost": "at most {:g} a query",
 }
 
 

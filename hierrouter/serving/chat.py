@@ -49,7 +49,7 @@ class ModelNames:
 
         `alpha`: of the plain name; None is the policy's own.
         """
-        policy.at(alpha, None)
+        policy.at(alpha)
         if not policy.any_alpha:
             return cls({BASE: alpha}, any_alpha=False)
         grid = policy.alphas
@@ -88,7 +88,6 @@ class Extension(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     alpha: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    max_cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
 class ChatRequest(BaseModel):

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from hierrouter.engines.devices import lone_thread
 from hierrouter.engines.encoders import Encoder
-from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.outcome import Actions, greedy
 from hierrouter.learning.sweep import Policy
 from hierrouter.learning.training import TrainedRouter
@@ -61,8 +60,6 @@ class LiveState:
         question: as the models see it.
         answers: those so far, oldest first.
         cost: C so far, in money.
-        prompts: int64[M], tokens of the next prompt as each model counts them; needed where there
-            is a limit.
         rng: draws the action from the stochastic policy; None takes the greedy one.
     """
 
@@ -70,7 +67,6 @@ class LiveState:
     question: str
     answers: tuple[LiveAnswer, ...] = ()
     cost: float = 0.0
-    prompts: NDArray[np.int64] | None = None
     rng: np.random.Generator | None = None
 
     @property
@@ -80,31 +76,28 @@ class LiveState:
 
 
 class LivePolicy:
-    """One checkpoint, for every alpha and limit that it can be asked for.
+    """One checkpoint, for every alpha that it can be asked for.
 
     Args:
         policy: the checkpoint.
         encoder: the one that it reads.
-        ceilings: what calls cost at most; needed for a limit that it was not trained with.
 
     Attributes:
-        at: the router for an alpha and a limit on the cost of a question. None is the alpha it was
-            trained for (of a policy for every alpha, the smallest of its grid), and the limit that
-            it was trained with. Raises InputError where it was trained for another alpha alone, or
-            there are no ceilings.
+        at: the router for an alpha. None is the alpha it was trained for; of a policy for every
+            alpha, the smallest of its grid. Raises InputError where it was trained for another
+            alpha alone.
 
     Raises:
         InputError: the encoder gives vectors of another length than the policy reads.
     """
 
-    def __init__(self, policy: Policy, encoder: Encoder, ceilings: Ceilings | None = None) -> None:
+    def __init__(self, policy: Policy, encoder: Encoder) -> None:
         self.origin = policy.origin
         self._policy = policy
         self._encoder = encoder
-        self._ceilings = ceilings
-        self.at: Callable[[float | None, float | None], TrainedRouter]
+        self.at: Callable[[float | None], TrainedRouter]
         self.at = lru_cache(ROUTERS_KEPT)(self._at)
-        trained = self.at(None, None)
+        trained = self.at(None)
         wanted, given = trained.dim, self.embed([LiveState(trained, "")]).shape[1]
         if given != wanted:
             raise InputError(
@@ -126,7 +119,7 @@ class LivePolicy:
     @property
     def action_names(self) -> tuple[str, ...]:
         """The name of each action: a model, `model>stop`, or `return>1`."""
-        return self.at(None, None).actions.names(self.origin.models)
+        return self.at(None).actions.names(self.origin.models)
 
     def embed(self, states: Sequence[LiveState]) -> NDArray[np.float32]:
         """float32[n, dim]: what the policy sees of each state."""
@@ -138,13 +131,13 @@ class LivePolicy:
         ]
         if texts:
             vectors = self._encoder.encode(texts).reshape(len(states), -1)
-        actions, answers = self.at(None, None).actions, [state.answers for state in states]
+        actions, answers = self.at(None).actions, [state.answers for state in states]
         return np.concatenate([vectors, live_numbers(view, actions, answers)], axis=1)
 
     @property
     def must_tell(self) -> tuple[str, ...]:
         """The models that must say how sure they are of their answers, for the policy reads it."""
-        models, trained = self.origin.models, self.at(None, None)
+        models, trained = self.origin.models, self.at(None)
         if numbers_kind(self.origin.view) != SIGNALS or trained.actions.steps == 1:
             return ()
         places = (knows(len(models), number) for number in range(len(models)))
@@ -166,7 +159,6 @@ class LivePolicy:
                 embedded[places],
                 [states[place].path for place in places],
                 [states[place].cost for place in places],
-                [states[place].prompts for place in places],
             )
             table = greedy(chances, self.origin.base_rate, trained.actions.returns)
             likeliest = table.argmax(axis=1).tolist()
@@ -180,26 +172,16 @@ class LivePolicy:
                 decisions[place] = Decision(action, propensity, row, legal)
         return [decisions[place] for place in range(len(states))]
 
-    def _at(self, alpha: float | None, max_cost: float | None) -> TrainedRouter:
+    def _at(self, alpha: float | None) -> TrainedRouter:
         policy = self._policy
         if not isinstance(policy, TrainedRouter):
-            trained = policy.at(policy.alphas[0] if alpha is None else alpha)
-        elif alpha in (None, policy.alpha):
-            trained = policy
-        else:
+            return policy.at(policy.alphas[0] if alpha is None else alpha)
+        if alpha not in (None, policy.alpha):
             raise InputError(
                 f"this policy was trained for alpha {policy.alpha:g} alone, asked for was "
                 f"{alpha:g}; that of `sweep-alpha` answers any"
             )
-        if max_cost is None:
-            return trained
-        ceilings = trained.ceilings or self._ceilings
-        if ceilings is None:
-            raise InputError(
-                "max_cost needs live.json in the policy's folder, which `train` writes"
-            )
-        objective = replace(trained.objective, max_cost=max_cost)
-        return replace(trained, objective=objective, ceilings=ceilings)
+        return policy
 
 
 def live_numbers(

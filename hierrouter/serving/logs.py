@@ -316,15 +316,8 @@ def from_texts(
 ) -> tuple[Log, LoggedStates]:
     """The log of episodes that carry their texts; no tree is needed.
 
-    Raises InputError: the router's limit on cost asks for what no log has.
-
     `encoder`: the one whose embeddings the router reads.
     """
-    if trained.objective.max_cost is not None:
-        raise InputError(
-            "a router with a limit on cost needs the tokens of every prompt, and a log has only "
-            "those of the calls made; collect the questions and log without texts"
-        )
     numbers: dict[tuple[str, str], int] = {}
     query = [numbers.setdefault((e.dataset, e.query), len(numbers)) for e in episodes]
     log = log_of(episodes, trained, np.array(query))
@@ -333,7 +326,7 @@ def from_texts(
     row = np.zeros(log.action.shape, dtype=np.int64)
     row[log.alive] = np.arange(len(node))
     paths = [trained.origin.routes.path(at) for at in node.tolist()]
-    chances = trained.decide_each(embedding, paths, spent.tolist(), [None] * len(paths))
+    chances = trained.decide_each(embedding, paths, spent.tolist())
     target = greedy(chances, trained.origin.base_rate, trained.actions.returns)
     return log, logged_states(log, row, node, spent, embedding, target)
 

@@ -32,10 +32,6 @@ class LiveModel(Protocol):
         """
         ...
 
-    def count(self, prompt: str) -> int | None:
-        """Tokens of a prompt as the model counts them; None where nobody here can count."""
-        ...
-
     async def close(self) -> None:
         """Take no more prompts, and let go of threads and connections."""
         ...
@@ -97,11 +93,6 @@ class BatchedModel:
             raise CallFailed(self._name, found.detail, found.status)
         return found
 
-    def count(self, prompt: str) -> int | None:
-        """Tokens of a prompt, where the engine tells."""
-        generator = self._generator
-        return generator.count(prompt) if isinstance(generator, AnswersNow) else None
-
     async def close(self) -> None:
         """Answer what waits now, and nothing more."""
         if not self._closed:
@@ -152,16 +143,12 @@ class BatchedModel:
 
 @runtime_checkable
 class AnswersNow(Protocol):
-    """A generator for people who wait: it hands texts on as they grow, and counts tokens."""
+    """A generator for people who wait: it hands texts on as they grow."""
 
     def answer_now(
         self, prompts: Sequence[str], follow: Mapping[int, OnText]
     ) -> Iterator[tuple[int, Answer]]:
         """As `Generator.generate`; the texts at these places are told as they grow."""
-        ...
-
-    def count(self, prompt: str) -> int:
-        """Tokens of a prompt."""
         ...
 
 

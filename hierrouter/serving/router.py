@@ -17,7 +17,6 @@ import anyio
 import numpy as np
 from anyio import to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from numpy.typing import NDArray
 
 from hierrouter.engines import backend
 from hierrouter.engines.encoders import load_encoder
@@ -87,8 +86,7 @@ class Router:
             raise InputError(f"no live.json, so no pool: {folder}; give the pool it learned with")
         bundle.require_pool(checkpoint.origin, pool)
         encoder = load_encoder(checkpoint.origin.encoder)
-        ceilings = self._bundle.ceilings if self._bundle else None
-        self.policy = LivePolicy(checkpoint, encoder, ceilings)
+        self.policy = LivePolicy(checkpoint, encoder)
         self.pool = pool
         self.models = {}
         self._engines = engines
@@ -117,9 +115,9 @@ class Router:
     async def aroute(self, question: Question, options: RouteOptions | None = None) -> RouteResult:
         """Answer a question.
 
-        Raises InputError: no question, or an alpha or limit that the policy cannot be asked for; or
-        a limit, and nobody counts tokens; CallFailed: a model gave no answer, or, where others may
-        be taken, none of them did: the last failure, with those before it.
+        Raises InputError: no question, or an alpha that the policy cannot be asked for; CallFailed:
+        a model gave no answer, or, where others may be taken, none of them did: the last failure,
+        with those before it.
 
         `question`: its text, or messages as OpenAI's chat completions have them; `options`: how it
         is to be routed, and who is told on the way.
@@ -164,7 +162,7 @@ class Router:
 
     def _routing(self, question: Question, options: RouteOptions | None) -> _Routing:
         options = options or RouteOptions()
-        trained = self.policy.at(options.alpha, options.max_cost)
+        trained = self.policy.at(options.alpha)
         return _Routing(
             question_of(question), trained, options, self.pool, self.models, self._batcher
         )
@@ -201,8 +199,6 @@ class RouteOptions:
 
     Attributes:
         alpha: cost penalty; None is the one that the policy was trained for.
-        max_cost: what the whole route may cost at most, in money, as far as the ceilings of
-            the train fold hold; None is what the policy was trained with.
         rng: draw actions from the stochastic policy, for logs that other policies can be judged
             on; None takes the likeliest.
         reroute: where a model gives no answer, take the next likeliest action instead of failing.
@@ -213,7 +209,6 @@ class RouteOptions:
     """
 
     alpha: float | None = None
-    max_cost: float | None = None
     rng: np.random.Generator | None = None
     reroute: bool = False
     on_text: OnText | None = None
@@ -311,14 +306,12 @@ class RouteResult:
         question: as the models saw it.
         alpha: the cost penalty that it was routed for.
         hops: the calls, 1 to L.
-        max_cost: the limit that was set; None where none was.
         returned: the choice of the answer; None where the last call was to be the end.
     """
 
     question: str
     alpha: float
     hops: tuple[Hop, ...]
-    max_cost: float | None = None
     returned: Returned | None = None
 
     @property
@@ -351,12 +344,6 @@ class RouteResult:
         """C of all calls, in money."""
         return sum(hop.cost for hop in self.hops)
 
-    @property
-    def is_over_limit(self) -> bool:
-        """Whether it cost more than it may: an answer is owed, even where no route is cheap enough,
-        and an answer may be longer than any of the train fold."""
-        return self.max_cost is not None and self.cost > self.max_cost
-
     def as_object(self) -> dict[str, Any]:
         """JSON values: the route, what it cost, and each call of it."""
         return {
@@ -364,8 +351,6 @@ class RouteResult:
             "answer": self.answer,
             "route": self.route,
             "alpha": self.alpha,
-            "max_cost": self.max_cost,
-            "over_limit": self.is_over_limit,
             "cost": significant(self.cost),
             "tokens_in": self.tokens_in,
             "tokens_out": self.tokens_out,
@@ -393,15 +378,13 @@ class _Routing:
             self.options.on_hop(made)
             if made.stops or len(self.hops) == self.trained.actions.steps:
                 break
-        limit = self.trained.objective.max_cost
         returned = None if isinstance(made, Hop) else made
-        found = RouteResult(self.question, self.trained.alpha, tuple(self.hops), limit, returned)
+        found = RouteResult(self.question, self.trained.alpha, tuple(self.hops), returned)
         if returned and self.options.on_text:
             self.options.on_text(found.answer)
         return found
 
     async def decide(self) -> Decision:
-        limited = self.trained.objective.max_cost is not None
         state = LiveState(
             trained=self.trained,
             question=self.question,
@@ -416,8 +399,6 @@ class _Routing:
                 for hop in self.hops
             ),
             cost=sum(hop.cost for hop in self.hops),
-            # Long prompts take seconds to count, so in a thread.
-            prompts=await to_thread.run_sync(self._prompt_tokens) if limited else None,
             rng=self.options.rng,
         )
         return await self.batcher.decide(state)
@@ -487,19 +468,6 @@ class _Routing:
     def _prompt(self) -> str:
         responses = [hop.response for hop in self.hops]
         return prompt_text(self.question, responses, self.pool.instruction(len(self.hops)))
-
-    def _prompt_tokens(self) -> NDArray[np.int64]:
-        """int64[M]: of the next prompt, as each model counts them."""
-        prompt, counts = self._prompt(), []
-        for spec in self.pool.models:
-            count = self.models[spec.name].count(prompt)
-            if count is None:
-                raise InputError(
-                    f"a limit on cost needs the tokens of each prompt: model {spec.name}; "
-                    "name a tokenizer in its endpoint"
-                )
-            counts.append(count)
-        return np.array(counts, dtype=np.int64)
 
     def _model(self, action: int) -> ModelSpec:
         return self.pool.models[action % len(self.pool.models)]

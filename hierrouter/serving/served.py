@@ -72,10 +72,6 @@ class ServedModel:
                 raise Refused(f"the answer broke off: {error}") from error
             raise
 
-    def count(self, prompt: str) -> int | None:
-        """Tokens of a prompt, where a tokenizer is named."""
-        return self._caller.count(prompt)
-
     async def close(self) -> None:
         """Close every connection."""
         await self._client.close()

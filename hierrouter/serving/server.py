@@ -334,9 +334,7 @@ class ChatAnswer:
         server, model = self.server, self.request.model
         settings, wanted = server.settings, self.request.hierrouter
         alpha = settings.names.alpha(model) if wanted.alpha is None else wanted.alpha
-        options = RouteOptions(
-            alpha, wanted.max_cost, server.rng, settings.reroute, on_text, self._on_hop
-        )
+        options = RouteOptions(alpha, server.rng, settings.reroute, on_text, self._on_hop)
         failed = partial(server.log.failed, self.name, model, self.hops)
         try:
             result = await server.router.aroute(self.question, options)

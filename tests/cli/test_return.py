@@ -44,7 +44,6 @@ def test_an_earlier_answer_is_routed(trained: Place) -> None:
 
 
 def test_it_is_refused_where_it_cannot_be(trained: Place) -> None:
-    assert "max_cost cannot be kept" in trained.refuses(f"{RETURNING}2 --max-cost 5")
     for command in ("explore", "report --defer-to calc"):
         said = trained.refuses(f"{command} --checkpoint runs/returning")
         assert "--allow-return" in said

@@ -16,11 +16,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import save_checkpoint
-from hierrouter.learning.config import Objective, training_config
-from hierrouter.learning.training import train
-from hierrouter.replay.opening import open_tree
 from hierrouter.serving.messages import piped_lines
 from hierrouter_cache.errors import InputError
 from tests.cli.conftest import Place
@@ -54,15 +49,6 @@ def test_what_it_would_do_first(home: Place) -> None:
     )
     assert sum(float(chance) for chance, _ in chances) == pytest.approx(1, abs=1e-3)
     assert home.tells(f"{ASK} --dry-run")["first"] == chances[0][1]
-
-
-def test_what_it_would_do_first_within_the_limit_that_it_was_trained_with(
-    testbed_cache: Path, place: Place
-) -> None:
-    tree, config = open_tree(testbed_cache), training_config("default", "exact", 2)
-    save_checkpoint(train(tree, Objective(0.1, max_cost=5.0), config, seed=1), place / "run")
-    save_bundle(bundle_of(testbed_cache, tree), place / "run")
-    assert len(place.does(f"{ASK} --dry-run --checkpoint run").stdout.splitlines()) == 3
 
 
 def asked(place: Place, rows: list[dict[str, object]]) -> str:
@@ -100,15 +86,6 @@ def test_a_sweeps_policy_takes_any_alpha(home: Place) -> None:
     # Of the runs, the one that can be asked for it is found.
     done = home.does(f"{ASK} --alpha 0.0123")
     assert "sweep" in done.stderr and "at alpha 0.0123, " in done.stderr
-
-
-def test_a_limit_on_cost(home: Place) -> None:
-    free = home.tells(f"{ASK} --max-cost 100")
-    limit = 0.99 * free["cost"]
-    tight = home.tells(f"{ASK} --max-cost {limit}")
-    assert (free["over_limit"], tight["max_cost"]) == (False, pytest.approx(limit))
-    assert tight["cost"] <= limit or tight["over_limit"]
-    assert "above the limit of 0.01" in home.does(f"{ASK} --max-cost 0.01").stderr
 
 
 @pytest.mark.parametrize(

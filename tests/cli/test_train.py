@@ -35,13 +35,13 @@ def test_enumeration_and_stop_are_in_the_checkpoint_and_the_report(bare: Place) 
     assert done.stdout == "stopping\n"
     assert json.loads((bare / "stopping/run.json").read_text())["command"] == "train"
     found = described(bare / "stopping")
-    objective = {"alpha": 0.1, "allow_stop": True, "max_cost": None}
+    objective = {"alpha": 0.1, "allow_stop": True}
     assert (found["algo"], found["objective"]) == ("exact", objective)
     assert found["config"]["epochs"] == 2
     shown = bare.tells("report --checkpoint stopping")
     assert shown["alpha"] == 0.1
-    told = ("algo", "allow_stop", "max_cost", "view")
-    assert [shown["provenance"][name] for name in told] == ["exact", True, None, "context"]
+    told = ("algo", "allow_stop", "view")
+    assert [shown["provenance"][name] for name in told] == ["exact", True, "context"]
     routes = {row["policy"] for row in shown["rows"] if row["kind"] == "route"}
     assert routes >= {">calc", "text>calc"}  # of one call and of two
 
@@ -94,16 +94,6 @@ def test_an_impossible_budget_is_refused_before_the_training(bare: Place) -> Non
     line = bare.refuses("train --budget 0.001 --out poor")
     assert "no policy is that cheap: a mean cost of 0.001" in line
     assert not list((bare / "poor").rglob("*.safetensors"))
-
-
-def test_a_limit_for_each_query_is_told_and_kept(bare: Place) -> None:
-    done = bare.does("train --epochs 2 --max-cost 1.2 --out limit")
-    assert "at most 1.2 a query" in done.stderr
-    assert "of queries cost more than 1.2" in done.stderr
-    assert described(bare / "limit")["objective"]["max_cost"] == 1.2
-    shown = bare.tells("report --checkpoint limit")
-    assert (shown["provenance"]["max_cost"], shown["provenance"]["algo"]) == (1.2, "ppo")
-    assert any("limited to a cost of 1.2" in note for note in shown["notes"])
 
 
 def test_a_sweep_is_one_fit_that_answers_every_alpha(bare: Place) -> None:
@@ -163,13 +153,6 @@ def test_what_a_fit_has_no_use_for_is_refused(bare: Place, words: str, flags: st
     assert not (bare / "refused").exists()
 
 
-def test_a_limit_for_each_query_cannot_be_kept_by_a_fit(bare: Place) -> None:
-    for more in ("", " --dry-run"):
-        line = bare.refuses(f"train --algo value --max-cost 3 --out refused{more}")
-        assert line == "error: --max-cost cannot be kept by --algo value; take --algo ppo or exact"
-    assert not (bare / "refused").exists()
-
-
 @pytest.mark.parametrize("algo", ["exact", "ppo"])
 def test_a_sweep_of_networks_is_one_training_an_alpha_and_seed(bare: Place, algo: str) -> None:
     out = f"by-{algo}"
@@ -208,8 +191,8 @@ def test_of_several_seeds_the_best_on_validation_is_the_latest_run(bare: Place) 
 
 
 def test_a_dry_run_trains_nothing(bare: Place) -> None:
-    done = bare.does("train --allow-stop --max-cost 3 --algo exact --dry-run --out none")
-    told = "train: alpha 0.005, may stop early, at most 3 a query, exact, preset default, seed 42: "
+    done = bare.does("train --allow-stop --algo exact --dry-run --out none")
+    told = "train: alpha 0.005, may stop early, exact, preset default, seed 42: "
     assert done.stdout.startswith(told) and done.stdout.count("\n") == 1
     assert (done.stderr, (bare / "none").exists()) == ("", False)
 
@@ -235,7 +218,7 @@ def imported(place: Place, test_score: float) -> Place:
 
 TRAININGS = {
     "ppo": "train --epochs 2",
-    "exact": "train --algo exact --max-cost 30 --epochs 2",
+    "exact": "train --algo exact --epochs 2",
     "value": "train --algo value",
     "budget": "train --budget 30",
     "sweep": "sweep-alpha",

@@ -221,7 +221,7 @@ def test_a_shape_that_is_not_the_weights_takes_no_memory(policies: dict[str, Pat
         ("value", {"hops": 10**9}, {}, "more nodes"),
         ("value", {"texts": 10**9}, {}, "text1.mean"),
         ("value", {}, many, "do not fit"),
-        ("value", {"objective": {"alpha": 0.1, "max_cost": 1.0}}, {}, "do not fit"),
+        ("value", {"objective": {"alpha": 0.1, "max_cost": 1.0}}, {}, "max_cost"),
     ):
         tensors, text = checkpoint.read_tensors(file := policies[name])
         told = json.dumps(json.loads(text) | changed)

@@ -126,7 +126,7 @@ def test_a_body_that_does_not_say_its_length_is_cut(url: str) -> None:
         '{"messages": ' + "[" * 100_000,
         '{"a": ' * 100_000,
         '{"messages": [{"role": "user", "content": "x"}], "hierrouter": {"alpha": NaN}}',
-        '{"messages": [{"role": "user", "content": "x"}], "hierrouter": {"max_cost": 1e999}}',
+        '{"messages": [{"role": "user", "content": "x"}], "hierrouter": {"alpha": 1e999}}',
         '{"messages": [{"role": "user", "content": "x"}], "n": ' + "9" * 5_000 + "}",
         json.dumps({"messages": [{"role": "user", "content": [{}]}] * 100_000}),
     ],

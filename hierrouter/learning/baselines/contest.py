@@ -264,11 +264,6 @@ def _notes_on_router(trained: TrainedRouter | None, tree: RouteTree, alpha: floa
             f"HierRouter may {what} and the routes of set B may not: what stopping saves "
             "counts as adaptivity here."
         )
-    if trained.objective.max_cost is not None:
-        notes.append(
-            f"HierRouter is limited to a cost of {trained.objective.max_cost:g} a query, "
-            "baselines are not."
-        )
     return notes
 
 

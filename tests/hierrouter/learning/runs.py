@@ -42,14 +42,10 @@ def sweep_glimpse(tree: RouteTree, seed: int = 0) -> TrainedSweep:
 
 
 def decided(
-    trained: TrainedRouter,
-    embedding: NDArray[np.float32],
-    path: tuple[int, ...],
-    cost: float,
-    prompts: NDArray[np.int64] | None = None,
+    trained: TrainedRouter, embedding: NDArray[np.float32], path: tuple[int, ...], cost: float
 ) -> NDArray[np.float64]:
     """float64[A]: the stochastic policy at one live state; see `TrainedRouter.decide_each`."""
-    return trained.decide_each(embedding[None], [path], [cost], [prompts])[0]
+    return trained.decide_each(embedding[None], [path], [cost])[0]
 
 
 def finished(trained: TrainedRouter, folder: Path) -> Record:

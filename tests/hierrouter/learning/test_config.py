@@ -57,22 +57,16 @@ def test_what_is_fitted_once_takes_neither_epochs_nor_seeds(
 
 
 def test_a_budget_takes_the_value_model_and_nothing_that_contradicts_it() -> None:
-    assert [algorithm(None, None, 1.0, 0.1), algorithm("exact", None, None, None)] == [
-        "ppo",
-        "exact",
-    ]
-    assert algorithm(None, 0.5, None, None) == algorithm("value", 0.5, None, None) == "value"
+    assert (algorithm(None, None, 0.1), algorithm("exact", None, None)) == ("ppo", "exact")
+    assert algorithm(None, 0.5, None) == algorithm("value", 0.5, None) == "value"
     for name in ("ppo", "exact"):
         with pytest.raises(InputError, match=f"--budget with --algo {name}; leave --algo out"):
-            algorithm(name, 0.5, None, None)
-    for flag, given in (("--max-cost", (1.0, None)), ("--alpha", (None, 0.1))):
-        with pytest.raises(InputError, match=f"--budget and {flag} contradict each other"):
-            algorithm(None, 0.5, *given)
+            algorithm(name, 0.5, None)
+    with pytest.raises(InputError, match="--budget and --alpha contradict each other"):
+        algorithm(None, 0.5, 0.1)
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
-def test_an_objective_has_finite_numbers(value: float) -> None:
+def test_an_objective_has_a_finite_alpha(value: float) -> None:
     with pytest.raises(InputError, match="alpha must be a finite number >= 0"):
         Objective(value)
-    with pytest.raises(InputError, match="max_cost must be a finite number >= 0"):
-        Objective(0.0, max_cost=value)

@@ -41,7 +41,6 @@ STARTS: dict[str, Start] = {
     "ppo": one_alpha(SAMPLED),
     "ppo, warm-up and no noise": one_alpha(PAPERS),
     "ppo with stop": one_alpha(SAMPLED, Objective(0.05, allow_stop=True)),
-    "ppo with a limit": one_alpha(SAMPLED, Objective(0.05, max_cost=1.2)),
     "ppo that gives up": one_alpha(
         replace(SAMPLED, epochs=9, evaluate_every=1, patience=3, learning_rate=0.0)
     ),
@@ -115,7 +114,7 @@ def named(
     ("asked", "words"),
     [
         (named(seed=4), "seed differ"),
-        (named(objective=Objective(0.1, True, 2.0)), "allow_stop, alpha, max_cost differ"),
+        (named(objective=Objective(0.1, True)), "allow_stop, alpha differ"),
         (named(config=replace(SAMPLED, epochs=9, clip=0.3)), "clip, epochs differ"),
         (named(tree=replace(small_tree(), view="query")), "view differ"),
         (named(tree=replace(small_tree(), encoder="paper")), "encoder differ"),

@@ -95,7 +95,7 @@ def test_there_and_back_and_as_before(
     np.testing.assert_array_equal(loaded.endings(spoiling), trained.endings(spoiling))
     # Without it a description is what it was before, and a tree may show more than is read.
     plain = runs.glimpse(runs.small_tree())
-    assert checkpoint.describe(plain)["objective"].keys() == {"alpha", "allow_stop", "max_cost"}
+    assert checkpoint.describe(plain)["objective"].keys() == {"alpha", "allow_stop"}
     leaves = showing_leaves(runs.small_tree())
     np.testing.assert_array_equal(plain.endings(leaves), plain.endings(runs.small_tree()))
     assert sub_pool(leaves, leaves.models[1:]).shows_leaves
@@ -118,8 +118,6 @@ def test_a_report_counts_calls_and_answers_apart(
 
 
 def test_what_it_does_not_go_with(spoiling: RouteTree, trained: TrainedRouter) -> None:
-    with pytest.raises(InputError, match="max_cost cannot be kept with allow_return"):
-        Objective(ALPHA, max_cost=1.0, allow_return=True)
     with pytest.raises(InputError, match="cannot hand over"):
         calibrated(trained, spoiling, "model-0")
     with pytest.raises(InputError, match="open the cache with allow_return"):

@@ -1,6 +1,7 @@
-"""Routers for many alphas: one value model for all, grids, and sweeps in folders."""
+"""Routers for many alphas: one value model for all, grids, budgets, and sweeps in folders."""
 
 import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,21 +9,15 @@ import numpy as np
 import pytest
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning import checkpoint
 from hierrouter.learning.checkpoint import load_sweep, member_folder, save_checkpoint
-from hierrouter.learning.config import Objective
 from hierrouter.learning.run_folders import record_of
-from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, train_sweep
+from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget
+from hierrouter.learning.training import TrainedRouter
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.learning.runs import (
-    GRID,
-    VALUE,
-    finished_sweep,
-    glimpse,
-    small_tree,
-    sweep_glimpse,
-)
+from tests.hierrouter.learning.runs import GRID, finished_sweep, glimpse, small_tree, sweep_glimpse
 
 GAP = 0.02  # smaller ones are left aside: at the largest alphas all routes are nearly alike
 
@@ -41,13 +36,44 @@ def test_it_beats_the_best_fixed_route_wherever_that_leaves_a_gap(
     assert gaps >= len(every_alpha.alphas) - 1
 
 
-def test_alphas_out_of_proportion_and_query_limits_are_refused(every_alpha: TrainedSweep) -> None:
+def test_alphas_out_of_proportion_are_refused(every_alpha: TrainedSweep) -> None:
     assert every_alpha.at(1e9).alpha == 1e9
     with pytest.raises(InputError, match="alpha must be at most 1e9, got 1"):
         every_alpha.at(1.1e9)
-    objective = Objective(0.0, max_cost=1.0)
-    with pytest.raises(InputError, match=r"max_cost cannot be kept .*; use --algo ppo or exact"):
-        train_sweep(small_tree(), GRID, objective, VALUE, seed=0)
+
+
+def cost_of(trained: TrainedRouter, fold: RouteTree) -> float:
+    return float(trained.outcome(fold).cost.mean())
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
+def test_a_budget_is_met_and_made_use_of(
+    planted: RouteTree, every_alpha: TrainedSweep, share: float
+) -> None:
+    fold = every_alpha.at(0.0).judged(planted)
+    dear, cheap = (cost_of(every_alpha.at(alpha), fold) for alpha in (0.0, 5.0))
+    budget = cheap + share * (dear - cheap)
+    trained = meet_budget(every_alpha, planted, budget)
+    reached = trained.outcome(fold)
+    assert reached.cost.mean() <= budget * (1 + 1e-9)
+    assert reached.cost.mean() > cheap
+    assert cost_of(every_alpha.at(trained.alpha * 0.9), fold) >= reached.cost.mean()
+    best = optimum_at_mean_cost(fold, budget).quality.mean()
+    assert 0.8 * best <= reached.quality.mean() <= best
+
+
+def test_the_least_budget_is_told_and_the_greatest_buys_the_best(
+    planted: RouteTree, every_alpha: TrainedSweep
+) -> None:
+    message = r"no router is that cheap: --budget 0.1; at .* costs (\S+) per query, allow at least"
+    with pytest.raises(InputError, match=message) as caught:
+        meet_budget(every_alpha, planted, 0.1)
+    told = re.search(message, str(caught.value))
+    assert told
+    cheapest = 1.001 * float(told[1])  # it is told with four digits
+    trained = meet_budget(every_alpha, planted, cheapest)
+    assert cost_of(trained, trained.judged(planted)) <= cheapest
+    assert meet_budget(every_alpha, planted, 1e9).alpha == 0
 
 
 @pytest.mark.parametrize("count", [2, 3, 6, 12])

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
-from hierrouter.evaluation.budget import Ceilings
 from hierrouter.learning import value
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.loop import Watch
@@ -19,7 +18,6 @@ from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import train
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_from
 from hierrouter.replay.opening import LEARNED_FROM
-from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, Routes, RouteTree, repriced
 from tests.hierrouter.learning.runs import ALPHA, GRID, OBJECTIVE, VALUE, digest, small_tree
 from tests.hierrouter.trees import (
@@ -233,9 +231,7 @@ def test_odd_trees_give_chances_all_the_same(tree: RouteTree, name: str, stop: b
         assert not chances[:, ~model.actions.legal()].any()
 
 
-def test_a_limit_is_refused_and_either_fold_is_enough(tree: RouteTree) -> None:
-    with pytest.raises(InputError, match=r"max_cost cannot be kept .* use --algo ppo or exact"):
-        fit(tree, GRID, replace(OBJECTIVE, max_cost=1.0), VALUE)
+def test_either_fold_is_enough(tree: RouteTree) -> None:
     assert len(fit(tree.split("validation"), GRID, OBJECTIVE, VALUE).learned) == 15
 
 
@@ -259,13 +255,9 @@ def test_a_live_state_gets_the_chances_of_the_fold(
     fold, states = tree.split("test"), router.model.actions.states
     chances = router.probabilities(fold)
     query, node = (each.ravel() for each in np.indices((len(fold), states)))
-    legal = router.model.actions.legal()
     seen = fold.embedding_at(query, node), node.tolist(), fold.cost[query, node].tolist()
-    live = router.live(*seen, legal[node])
-    np.testing.assert_allclose(live, chances[query, node], atol=1e-5)
-    first = np.eye(legal.shape[1], dtype=bool)[legal.argmax(axis=1)]
-    np.testing.assert_array_equal(router.live(*seen, first[node]), first[node])
-    assert not chances[:, ~legal].any()
+    np.testing.assert_allclose(router.live(*seen), chances[query, node], atol=1e-5)
+    assert not chances[:, ~router.model.actions.legal()].any()
     np.testing.assert_allclose(chances.sum(axis=2), 1)
 
 
@@ -275,19 +267,6 @@ def test_many_queries_that_only_numbers_tell_apart_are_learned() -> None:
     tree = replace(noise, splits=FOLDS * 300, parts=())
     found = ValueRouter(fit(tree, GRID, OBJECTIVE, ValueConfig()), ALPHA).probabilities(tree)
     np.testing.assert_allclose(found.sum(axis=2), 1)
-
-
-def test_a_limit_of_a_live_query_is_kept() -> None:
-    tree = small_tree()
-    ceilings = Ceilings.of(tree.split("train"))
-    trained = train(tree, OBJECTIVE, VALUE, 0)
-    limited = replace(trained, objective=replace(OBJECTIVE, max_cost=1e-9), ceilings=ceilings)
-    prompts = np.full(tree.routes.models, 10)
-    [free], [found] = (
-        one.decide_each(np.zeros((1, tree.dim), np.float32), [()], [0.0], [prompts])
-        for one in (trained, limited)
-    )
-    assert (free > 0).sum() > (found > 0).sum() == 1
 
 
 def test_a_number_that_was_never_there_is_not_looked_at() -> None:

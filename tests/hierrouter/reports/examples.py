@@ -122,7 +122,6 @@ def stopping(**fields: Any) -> Report:
             "preset": "default",
             "view": "query+answer",
             "allow_stop": True,
-            "max_cost": None,
             "trained_alpha": ALPHA,
         },
         "frontier": [FrontierPoint(ALPHA, (router, worse))],

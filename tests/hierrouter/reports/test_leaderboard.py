@@ -59,7 +59,7 @@ def test_everybody_is_there_and_worth_what_it_is_worth_alone(
     tree = open_tree(testbed_cache, Selection(view=SEEING.view, allow_return=True))
     fold = tree.split("test")
     config = training_config("default", "exact")
-    router = train(training_tree(tree), Objective(0.2, True, None, True), config, 42)
+    router = train(training_tree(tree), Objective(0.2, True, True), config, 42)
     assert np.array_equal(found.reward[1, 1], router.outcome(fold).reward(0.2))
     asked = open_tree(testbed_cache, Selection(view=FITTED.view))
     may, fitted = Objective(0.0, allow_stop=True), ValueConfig()

@@ -141,7 +141,6 @@ def test_provenance_is_flat_sorted_and_says_how_the_router_was_trained() -> None
         ("algo", "exact"),
         ("view", "query+answer"),
         ("allow_stop", "true"),
-        ("max_cost", "null"),
         ("trained_alpha", "0.1"),
     ):
         assert f"<dt>{key}</dt><dd><code>{value}</code></dd>" in html

@@ -27,17 +27,13 @@ MODELS = ("calc", "text", "facts")
 
 @dataclass
 class Double:
-    """A live model that answers, counts and closes as it is told."""
+    """A live model that answers and closes as it is told."""
 
     answers: Callable[[str], Response] = lambda prompt: told("m", prompt)
-    counts: Callable[[str], int] = len
     closes: Callable[[], object] = bool
 
     async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
         return self.answers(prompt)
-
-    def count(self, prompt: str) -> int:
-        return self.counts(prompt)
 
     async def close(self) -> None:
         self.closes()

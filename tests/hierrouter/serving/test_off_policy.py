@@ -118,12 +118,6 @@ def test_texts_are_seen_as_a_live_router_sees_them(router: TrainedRouter) -> Non
     assert states.features[1, 8:].tolist() == [0, 1, 0, 1]  # model 1 was called, and C is the most
 
 
-def test_texts_do_not_tell_what_prompts_would_cost(tree: RouteTree) -> None:
-    limited = train(tree, Objective(0.02, max_cost=1.5), EXACT_GLIMPSE, 0)
-    with pytest.raises(InputError, match="a limit on cost"):
-        from_texts([episode("a"), episode("b")], limited, HashedNgrams(8))
-
-
 def test_a_reader_is_warned_and_what_is_not_known_is_null_and_empty(
     tree: RouteTree, router: TrainedRouter
 ) -> None:

@@ -115,8 +115,6 @@ def test_drawn_answers_have_the_probability_they_are_drawn_with(router: Router, 
 def test_a_server_gives_it_too(router: Router, run: Path, tmp_path: Path) -> None:
     with served(router, log=tmp_path / "served.jsonl") as url:
         body = ask(url).json()
-        limited = ask(url, hierrouter={"max_cost": 5.0})
-        assert (limited.status_code, "allow_return" in limited.text) == (400, True)
     [line] = (tmp_path / "served.jsonl").read_text().splitlines()[:1]
     noted = json.loads(line)
     number = noted["returned"]["answer"]

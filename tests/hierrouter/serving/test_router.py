@@ -1,6 +1,5 @@
-"""What a router draws, counts, refuses and lets go of; its other answers: `test_serve`."""
+"""What a router draws, refuses and lets go of; its other answers: `test_serve`."""
 
-import asyncio
 import shutil
 import threading
 from dataclasses import replace
@@ -18,8 +17,7 @@ from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.tree import load_texts
 from hierrouter.serving.router import Hop, RouteOptions, Router
 from hierrouter_cache.errors import InputError
-from tests.engines import Scripted
-from tests.hierrouter.serving.serving import MODELS, QUESTION, Double, bundle_in, over, with_server
+from tests.hierrouter.serving.serving import QUESTION, Double, bundle_in, over, with_server
 from tests.hostile import resealed
 from tests.servers import Server, serving
 
@@ -74,17 +72,6 @@ def test_drawn_calls_have_the_probability_they_are_drawn_with(live_run: Path) ->
         assert router.route("the word takomi", again).route == routes[0].route
 
 
-@pytest.mark.parametrize("dear", MODELS)
-def test_tokens_are_those_of_the_model_that_counted_them(live_run: Path, dear: str) -> None:
-    """A prompt that is too dear for one model alone."""
-    counts = [Double(counts=lambda prompt, n=name: 10**9 if n == dear else 1) for name in MODELS]
-    with over(live_run, *counts) as router:
-        decision = asyncio.run(router.first(QUESTION, RouteOptions(max_cost=1000.0)))
-        chances = dict(zip(router.policy.action_names, decision.chances.tolist(), strict=True))
-    possible = {name.partition(">")[0] for name, chance in chances.items() if chance > 0}
-    assert possible == {*MODELS} - {dear}
-
-
 def test_a_model_that_does_not_close_holds_no_other(live_run: Path) -> None:
     before, closed = set(threading.enumerate()), []
 
@@ -121,8 +108,3 @@ def test_a_bundle_that_is_damaged_or_not_there(live_run: Path, tmp_path: Path) -
     (run / LIVE).unlink()
     with pytest.raises(InputError, match=r"no live.json, so no pool"):
         Router(run)
-    with (
-        Router(run, bundle_in(live_run).pool, engines=Scripted()) as router,
-        pytest.raises(InputError, match=r"max_cost needs live.json"),
-    ):
-        router.route(QUESTION, RouteOptions(max_cost=1))
