@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation import bounds, metrics, outcome
+from hierrouter.evaluation import bounds, metrics, outcome, reliability
 from hierrouter.evaluation.calls import repair_matrices
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.evaluation.looks import looks_per_dataset
@@ -15,6 +15,7 @@ from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.replay.tree import Tree, first_sureness
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, columns_of, each
+from hierrouter.tables import finite
 from hierrouter_cache.tree import RouteTree
 
 
@@ -26,7 +27,7 @@ def add_analysis(
     trained: TrainedRouter | None,
     endings: NDArray[np.float64] | None,
 ) -> None:
-    """The ladder, what a look is worth, the router's regret and calls, and repairs.
+    """The ladder, what a look is worth, the router's regret, reliability and calls, and repairs.
 
     Raises InputError: a router made for another tree.
 
@@ -53,6 +54,9 @@ def add_analysis(
             lost = train.datasets, bounds.split_regret(train, alpha, ends, stop, returns)
         regret = bounds.split_regret(fold, alpha, endings, stop, returns)
         add_regret(found, outcome.ROUTER, regret, lost)
+    # Other learners' probabilities are exploration, and those of one fixed route say nothing.
+    if trained and trained.holds_out and trained.alpha == alpha and not trained.constant:
+        _add_reliability(found, fold, trained)
     _add_calls(found, fold, alpha, endings, stop)
     _add_repair(found, fold)
 
@@ -82,6 +86,26 @@ def _add_looks(
         rule = rules.get(dataset)
         said = rule.name(tree.models, tree.routes) if rule else None
         found.add("looks", more, [dataset], policy=said)
+
+
+def _add_reliability(found: Estimates, fold: RouteTree, trained: TrainedRouter) -> None:
+    """How often a value model's choices were the best, by how likely it said that was."""
+    table, how = trained.probabilities(fold), found.bootstrap
+    query, said, lost = reliability.decisions(fold, trained.actions, table, trained.alpha)
+    for least, below in reliability.GROUPS:
+        here = (said >= least) & (said < below)
+        if not here.any():
+            continue
+        best, draws = lost[here] == 0, how.draws(found.every)
+        ends = reliability.share_interval(query[here], best, how.n, how.level, draws)
+        figures = {
+            "least": Estimate(least),
+            "below": Estimate(finite(below)),
+            "said": Estimate(float(said[here].mean())),
+            "best": Estimate(float(best.mean()), *ends),
+            "lost": Estimate(None if best.all() else float(lost[here][~best].mean())),
+        }
+        found.state("reliability", figures, policy=outcome.ROUTER, n=len(best))
 
 
 PARTS = ("whole", "plan", "adaptivity")  # of a regret

@@ -214,6 +214,16 @@ class Report:
         return pivot(self.estimates, "looks", "policy", "dataset", "n")
 
     @cached_property
+    def reliability(self) -> tuple[Row, ...]:
+        """The router's n decisions by the probability it chose with, from `least` to `below`.
+
+        said is its mean, best the share that were the best choice, lost the mean R lost by the
+        others, None without any. The last row has all from `reliability.SURE` on once more, where
+        there are some. Empty where no value model decides.
+        """
+        return pivot(self.estimates, "reliability", "policy", "n")
+
+    @cached_property
     def regret(self) -> tuple[Row, ...]:
         """The regret of the router, then of policies of the user's own, by dataset.
 
@@ -339,6 +349,7 @@ def _analysis(report: Report) -> dict[str, Any]:
         "looks": ("policy dataset n", "quality cost reward"),
         "calls": ("policy kind hop model", "calls"),
         "repair": ("hop before model right cost", "repair damage quality"),
+        "reliability": ("least below n said lost", "best"),
     }
     return {
         **{

@@ -8,6 +8,7 @@ from hierrouter.engines.encoders import not_the_papers
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
+from hierrouter.evaluation.reliability import SURE
 from hierrouter.reports.results import HandingOver, Report, Saving
 from hierrouter.reports.values import ALL, GROUPS, Row
 from hierrouter.tables import Cell, Column, Line, Table, numbered
@@ -52,6 +53,8 @@ def named_tables(
         tables["depths"] = depth_table(report)
     if report.deferral:
         tables["deferral"] = deferral_table(report, report.deferral)
+    if report.reliability:
+        tables["reliability"] = reliability_table(report)
     return {**tables, **(analysis_tables(report) if analysis else {})}
 
 
@@ -442,6 +445,33 @@ def depth_table(report: Report) -> Table:
         note="Q, C and R are means over the queries that end there, so rows differ by their "
         "queries as well as by their calls.",
     )
+
+
+def reliability_table(report: Report) -> Table:
+    """How often the router's choices were the best, by how likely it said that was."""
+    *_, last = rows = report.reliability
+    level, sure = report.bootstrap.interval_title, last if last.least == SURE else None
+    titles = ("Said to be the best", "Decisions", "Mean said", "Were the best", level)
+    lines = [
+        Line("Together" if row is sure else "", (_said(row), *row.cells("n said best [best] lost")))
+        for row in rows
+    ]
+    found = sure and (
+        f"Of choices said to be the best with {_said(sure)}, {sure.best:.3f} were "
+        f"[{sure.best_low:.3f}, {sure.best_high:.3f}]. "
+    )
+    return Table(
+        title="How often HierRouter's choices were the best, by how likely it said that was",
+        columns=(*map(Column, titles), Column("R lost by the others", 4)),
+        rows=tuple(lines),
+        note=f"{found or ''}The best is what no other choice would have beaten on that very query, "
+        "had HierRouter gone on after it. States with one choice do not count.",
+    )
+
+
+def _said(row: Row) -> str:
+    below = f"to {row.below:g}" if row.below else "or more"
+    return f"{row.least:g} {below}" if row.least else f"below {row.below:g}"
 
 
 # The analysis: bounds, regret, calls and repair.

@@ -24,7 +24,7 @@ from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import significant
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, repriced
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, small_tree
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, VALUE, small_tree
 from tests.hierrouter.reports.examples import (
     deferring,
     example,
@@ -71,6 +71,15 @@ def everything() -> Report:
     )
 
 
+@cache
+def valued() -> Report:
+    """A real report of a value model."""
+    tree = small_tree()
+    trained = train(tree, Objective(ALPHA), VALUE, 0)
+    source = provenance(tree, Path("cache"), None, trained, None, {})
+    return report_on(tree, ALPHA, trained, None, source, bootstrap=Bootstrap(n=50))
+
+
 def keys_of(value: Any) -> Iterator[str]:
     """Every key of nested objects; names of datasets, models and lists are keys, too."""
     if isinstance(value, dict):
@@ -101,13 +110,13 @@ def objects() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(
     "report",
-    [everything, example, stopping, two_prices, deferring, hostile],
+    [everything, valued, example, stopping, two_prices, deferring, hostile],
     ids=lambda make: make.__name__,
 )
 def test_reports_are_valid(report: Any) -> None:
     Draft202012Validator.check_schema(schema())
     made = report()
-    if report is not everything:
+    if report not in (everything, valued):
         made = replace(made, provenance={})  # theirs is made up
     Draft202012Validator(schema()).validate(loaded(made))
 
@@ -124,7 +133,7 @@ def test_a_key_more_or_less_is_not_valid() -> None:
 
 def test_the_real_reports_have_every_key_of_the_schema() -> None:
     """Objects are closed, so the schema lacks none of theirs."""
-    reports = (everything(), example(), three_times())
+    reports = (everything(), valued(), example(), three_times())
     there = {key for report in reports for key in keys_of(loaded(report))}
     assert {key for keys in objects().values() for key in keys} <= there
     assert sorted(loaded(everything())["provenance"]) == objects()["Provenance"]

@@ -130,7 +130,7 @@ def test_a_router_that_may_stop_has_a_table_and_terms_more() -> None:
     told = ("Where HierRouter stops", "from the lowest to the highest seed")
     for shown in (*told, "other seeds"):
         assert shown in page.words and shown not in plain
-    for term in ("ppo, exact", "state view", "stop", "seeds"):
+    for term in ("ppo, exact, value", "state view", "stop", "seeds"):
         assert f"<dt>{term}</dt>" in html_of(stopping) and f"<dt>{term}</dt>" not in plain
     assert "<dt>deferral</dt>" in html_of(deferring) and "<dt>deferral</dt>" not in plain
 
