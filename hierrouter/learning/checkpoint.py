@@ -27,7 +27,7 @@ from hierrouter_cache.errors import InputError, open_plain
 from hierrouter_cache.writer import write_atomically
 
 UNFINISHED = "training.safetensors"
-FORMAT = 5
+FORMAT = 6
 SNAPSHOT_FORMAT = 4
 HEADER = "hierrouter"  # in a safetensors file: checksum and description; two keys have no order
 MAX_NUMBERS = 1 << 28  # in a file: the paper's network has 2 million, a value model the most
