@@ -7,8 +7,8 @@ Each draw collects so many train and validation questions of the cache anew, by 
 itself: its models answer what the cache holds. The value model learns from what came, and its R on
 the whole test fold is compared with that of the same questions as full trees. With as many calls:
 full trees of fewer questions; the same questions with branches drawn at random; and LinUCB, which
-plays one route a question and learns from its R alone. Calls are those of the train fold, where
-calls are left out; direct calls, which are left out there as well, are not counted.
+plays one route a question and learns from its R alone. Calls are distinct ones of the train fold,
+where calls are left out: equal answers lead to equal calls, which are made once.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.plan import last_plan
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Answer, Confidence, Response, Stop, never
 from hierrouter.evaluation.bounds import best_ending, oracle
 from hierrouter.evaluation.intervals import interval
@@ -64,7 +65,6 @@ class Replayed:
             )
             for row in rows.to_pylist()
         }
-        self.calls = 0
 
     def __call__(self, name: str) -> "Replayed":
         return self
@@ -89,7 +89,6 @@ class _Model:
 
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
         for place, prompt in enumerate(prompts):
-            self.engine.calls += 1
             yield place, self.engine.answers[self.name, prompt]
 
 
@@ -212,13 +211,14 @@ class Study:
         part = self.fold.select(np.array([place[one.dataset, one.id] for one in asked]))
         train = part.splits.count("train")  # which come first
         with tempfile.TemporaryDirectory() as folder:
+            root, engines = Path(folder), self.engine
             may = Adaptive(self.alphas, given.allow_stop, given.allow_return, given.until)
-            fill_adaptively(self.pool, asked, Path(folder), may, engines=self.engine)
-            grown = open_tree(Path(folder), self.selection)
-            own = grown.with_pruned()
-            made = ~np.isnan(own.score[np.array(own.splits) == "train", 1:])
-            ways = [self.reached(grown)]
-        calls = int(made.sum())
+            made = fill_adaptively(self.pool, asked, root / "grown", may, engines=engines).calls
+            judged = fill_cache(self.pool, asked[train:], root / "whole", engines=engines).calls
+            every = judged + fill_cache(self.pool, asked, root / "whole", engines=engines).calls
+            ways = [self.reached(open_tree(root / "grown", self.selection))]
+        left = 1 - (made - judged) / (every - judged)
+        calls = round(self.calls * train * (1 - left))  # nodes, as many as that share of all
         kept = [*range(max(1, calls // self.calls)), *range(train, len(part))]
         ways.append(self.reached(part.select(np.array(kept))))
         called = np.ones((len(part), part.routes.nodes), bool)
@@ -232,7 +232,7 @@ class Study:
             for way in ways
             for mine, theirs in zip(way, full, strict=True)
         ]
-        return [1 - calls / (train * self.calls), *differences]
+        return [left, *differences]
 
 
 def main() -> None:

@@ -224,6 +224,7 @@ def collect(
     """
     from dataclasses import asdict, replace
 
+    from hierrouter.collection.adaptive import expected
     from hierrouter.collection.collect import planned
     from hierrouter.collection.estimate import require_consent
     from hierrouter.engines.encoders import require_encoder
@@ -252,6 +253,8 @@ def collect(
     if no_references:
         found = replace(found, pool=replace(found.pool, references=()))
     if dry_run:
+        if may:
+            console.say(expected(found.pool, found.queries, cache, may, encoder))
         show_estimate(cache, found.pool, found.own, format)
         return
     if not yes:

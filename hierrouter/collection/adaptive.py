@@ -9,6 +9,7 @@ What is left out is stored as well: a tree knows its holes, and a killed collect
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,12 +30,15 @@ from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.states import AGREEMENT, CONTEXT, SIGNALS
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import CacheError, InputError
 from hierrouter_cache.keys import call_key, root_context
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.reader import reader_of
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.writer import OnPart, PartWriter, no_copy
+
+Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
 
 PILOT = 40  # train questions whose trees are whole; questions of a round, at least
 GROWTH = 0.5  # questions of a round, of those that are learned from
@@ -192,7 +196,7 @@ class _Growing:
         contexts = plan.root_contexts(query.question for query in batch)
         for level, stages in enumerate(made.levels):
             if self._undecided(stages, contexts):
-                tree = self._open()
+                tree = grown(self.root, self.adaptive, self.encoder)
                 learned = learned or self._learn(tree, asked)
                 if learned is None:
                     return False
@@ -209,17 +213,6 @@ class _Growing:
         made = self.collection
         calls = (call.key for stage in stages for call in stage.calls(contexts))
         return any(key not in made.responses and key not in made.pruned for key in calls)
-
-    def _open(self) -> RouteTree:
-        """What is there, and what is known of how sure the models were."""
-        may = self.adaptive
-        wanted = Selection(
-            encoder=self.encoder, allow_incomplete=True, allow_return=may.allow_return, growing=True
-        )
-        try:
-            return open_tree(self.root, replace(wanted, view=f"{CONTEXT}+{SIGNALS}"))
-        except InputError:  # nobody said how sure he was
-            return open_tree(self.root, replace(wanted, view=f"{CONTEXT}+{AGREEMENT}"))
 
     def _learn(self, tree: RouteTree, asked: Sequence[Query]) -> TrainedSweep | None:
         """What these queries teach; None where half of them taught it."""
@@ -249,42 +242,103 @@ class _Growing:
         self, learned: TrainedSweep, tree: RouteTree, batch: Sequence[Query], level: int
     ) -> list[dict[str, Any]]:
         """Rows of `decisions`, for all calls of a hop; before the first for direct calls, too."""
-        made, routes, alphas = self.collection, tree.routes, self.adaptive.alphas
-        whole = tree.with_pruned()
+        made, whole = self.collection, tree.with_pruned()
         place = {name: row for row, name in _named(whole)}
         rows = np.array([place[query.dataset, query.id] for query in batch])
-        fold, calls = whole.select(rows), learned.at(0.0).actions.calls
-        chance = np.zeros((len(batch), routes.models**level, routes.models))
-        for alpha in alphas:
-            each = learned.at(alpha).probabilities(fold)[:, routes.level(level), :calls]
-            # Whether it is the last call or not.
-            each = each.reshape(*chance.shape[:2], -1, routes.models).sum(axis=2)
-            chance = np.maximum(chance, each)
-        chance[chance == chance.max(axis=2, keepdims=True)] = 1.0  # something is called
-        likely: dict[str, NDArray[np.float64]] = {}
-        for query, chances in zip(batch, chance, strict=True):
-            for context, each in zip(made.contexts(query.question, level), chances, strict=True):
-                if context:
-                    likely[context] = np.maximum(each, likely.get(context, 0.0))
+        chance = chances(learned, whole.select(rows), level)
+        likely: dict[str, tuple[Floats, Booleans]] = {}
+        for query, each, make in zip(batch, chance, wanted(chance), strict=True):
+            for node, context in enumerate(made.contexts(query.question, level)):
+                if context:  # which several nodes may share
+                    most, any_of = likely.get(context, (each[node], make[node]))
+                    likely[context] = np.maximum(most, each[node]), any_of | make[node]
         found = [
-            (stage, context, chance)
-            for context, chances in likely.items()
-            for stage, chance in zip(made.levels[level], chances.tolist(), strict=True)
+            (stage, context, *decision)
+            for context, both in likely.items()
+            for stage, *decision in zip(
+                made.levels[level], *(x.tolist() for x in both), strict=True
+            )
         ]
         if level == 0:  # direct calls are for folds on which models are judged
-            found += [(stage, context, 0.0) for context in likely for stage in made.direct]
+            found += [(stage, context, 0.0, False) for context in likely for stage in made.direct]
         decided = {
             call_key(stage.step, context): {
                 "step": stage.step,
                 "context": context,
                 "model": stage.model.name,
+                "made": make,
                 "chance": chance,
-                "made": chance >= LEAST,
-                "alphas": alphas,
+                "alphas": self.adaptive.alphas,
             }
-            for stage, context, chance in reversed(found)  # of equal calls the first one counts
+            # Two stages may make the same call: the one that wants it counts.
+            for stage, context, chance, make in sorted(found, key=lambda each: each[3])
         }
         return [{"key": key, **row} for key, row in decided.items()]
+
+
+def chances(learned: TrainedSweep, fold: RouteTree, level: int) -> Floats:
+    """float64[queries, M^level, M]: that a call is the best one, at the likeliest of the alphas.
+
+    Whether an episode ends with the call or goes on. `learned`: names the alphas; `level`: of the
+    states from which the calls are made.
+    """
+    routes, calls = fold.routes, learned.at(0.0).actions.calls
+    found = np.zeros((len(fold), routes.models**level, routes.models))
+    for alpha in learned.alphas:
+        each = learned.at(alpha).probabilities(fold)[:, routes.level(level), :calls]
+        found = np.maximum(found, each.reshape(*found.shape[:2], -1, routes.models).sum(axis=2))
+    return found
+
+
+def wanted(chance: Floats) -> Booleans:
+    """bool[..., M]: which calls are to be made: the likeliest one, and all that are likely."""
+    found: Booleans = (chance >= LEAST) | (chance == chance.max(axis=-1, keepdims=True))
+    return found
+
+
+def expected(
+    pool: Pool, queries: Sequence[Query], root: Path, adaptive: Adaptive, encoder: str | None = None
+) -> str:
+    """What of these would be called, in words, as far as whole trees in the cache tell.
+
+    The arguments are those of `fill_adaptively`.
+    """
+    whole, *others = rounds(queries)
+    per_query = pool.routes.calls + len(pool.everyone)
+    more = per_query * sum(map(len, others))
+    line = f"adaptive: {per_query * len(whole):,} calls of {len(whole):,} whole trees are made"
+    if not more:
+        return f"{line}, and there are no others"
+    share = None
+    with contextlib.suppress(CacheError, InputError):
+        tree = grown(root, adaptive, encoder)
+        fold = learned_from(tree)
+        if len(fold) >= PILOT and tree.models == tuple(model.name for model in pool.models):
+            share = _called(adaptive.learn(replace(fold, pruned=None)), fold) / per_query
+    if share is None:
+        return f"{line}; what of the other {more:,} is unknown before these are there: look again"
+    return f"{line}, and of the other {more:,} about {share * more:,.0f}, as these tell so far"
+
+
+def _called(learned: TrainedSweep, fold: RouteTree) -> float:
+    """How many nodes of a tree are to be called, in the mean; each without what it taught."""
+    reached, count = np.ones((len(fold), 1), bool), 0.0
+    for level in range(fold.hops):
+        called = reached[:, :, None] & wanted(chances(learned, fold, level))
+        count += called.sum() / len(fold)
+        reached = called.reshape(len(fold), -1)
+    return count
+
+
+def grown(root: Path, adaptive: Adaptive, encoder: str | None) -> RouteTree:
+    """What is there of trees under way, and what is known of how sure the models were."""
+    selection = Selection(
+        encoder=encoder, allow_incomplete=True, allow_return=adaptive.allow_return, growing=True
+    )
+    try:
+        return open_tree(root, replace(selection, view=f"{CONTEXT}+{SIGNALS}"))
+    except InputError:  # no model says how sure it was
+        return open_tree(root, replace(selection, view=f"{CONTEXT}+{AGREEMENT}"))
 
 
 def _named(tree: RouteTree) -> Iterator[tuple[int, tuple[str, str]]]:

@@ -73,6 +73,8 @@ def realistic(kind: str) -> pa.Table:
             return {field.name: value(field.type) for field in of}
         if pa.types.is_string(of):
             return dice.randbytes(dice.choice([8, 8, 600])).hex()
+        if pa.types.is_boolean(of):
+            return dice.random() < 0.5
         return dice.random() if pa.types.is_floating(of) else dice.randrange(1000)
 
     fields = KINDS[kind]

@@ -93,7 +93,7 @@ def test_what_is_there_is_what_full_trees_hold(grown: Path, tmp_path: Path) -> N
 def test_decisions_are_kept_with_their_chances(grown: Path) -> None:
     rows = CacheReader(grown).sql("SELECT * FROM decisions").to_pylist()
     assert {tuple(row["alphas"]) for row in rows} == {MAY.alphas}
-    assert all(row["made"] == (row["chance"] >= LEAST) for row in rows)
+    assert all(row["made"] == (row["chance"] >= LEAST) for row in rows)  # of three one is likely
     stored = CacheReader(grown).responses()
     assert all(row["key"] in stored for row in rows if row["made"])
 
