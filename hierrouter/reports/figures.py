@@ -66,10 +66,7 @@ def figures(report: Report) -> list[Drawing]:
 def frontier_figure(report: Report) -> Drawing:
     """Mean quality over mean cost of every policy, and of those swept over alpha."""
     level = f"{report.bootstrap.level:.0%}"
-    others = "other queries and other seeds" if report.has_spread else "other queries"
-    band = f"; band: {level} intervals of Q, for {others}"
-    bars = "; thin bars: from the lowest to the highest seed"
-    marks = (band if report.frontier else "") + (bars if report.has_spread else "")
+    marks = f"; band: {level} intervals of Q, for other queries" if report.frontier else ""
     with settings():
         figure, axes = canvas(WIDTH, 4.6)
         _draw_routes(axes, [row for row in report.overall if row.kind == "route"])
@@ -120,38 +117,13 @@ def _draw_sweeps(axes: Axes, points: Sequence[Row]) -> None:
         )
         if learned:
             _draw_band(axes, rows)
-        _draw_seeds(axes, rows)
 
 
 def _draw_band(axes: Axes, rows: Sequence[Row]) -> None:
-    """Intervals of quality at every point, for other seeds too where there are several."""
-    ends = [
-        row.crossed.quality if row.crossed else (row.quality_low, row.quality_high) for row in rows
-    ]
-    low, high = zip(*ends, strict=True)
+    """Intervals of quality at every point."""
+    low, high = zip(*[(row.quality_low, row.quality_high) for row in rows], strict=True)
     cost = [row.cost for row in rows]
     axes.fill_between(cost, low, high, color=ROUTER_COLOUR, alpha=0.15, linewidth=0, zorder=2.2)
-
-
-def _draw_seeds(axes: Axes, rows: Sequence[Row]) -> None:
-    """Thin bars from the lowest to the highest seed, of quality and of cost."""
-    several = [(row, row.spread) for row in rows if row.spread]
-    if not several:
-        return
-    cost, quality = np.array([(row.cost, row.quality) for row, _ in several]).T
-    costs = np.array([spread.cost for _, spread in several]).T
-    qualities = np.array([spread.quality for _, spread in several]).T
-    axes.errorbar(
-        cost,
-        quality,
-        yerr=np.abs(qualities - quality),
-        xerr=np.abs(costs - cost),
-        fmt="none",
-        ecolor=ROUTER_COLOUR,
-        elinewidth=0.9,
-        alpha=0.6,
-        zorder=2.8,
-    )
 
 
 def _draw_points(axes: Axes, report: Report) -> None:
@@ -204,9 +176,7 @@ def _cost_axis(axes: Axes, unit: str, *, logarithmic: bool) -> None:
 
 def _cost_ratio(report: Report) -> float:
     """Highest cost over lowest; 0 where a cost is nil, which no logarithm shows."""
-    costs = [row.cost for row in report.overall]
-    for row in report.frontier:
-        costs += row.spread.cost if row.spread else [row.cost]
+    costs = [row.cost for row in (*report.overall, *report.frontier)]
     return max(costs) / min(costs) if min(costs) > 0 else 0.0
 
 

@@ -140,34 +140,18 @@ def but(row: Row, **changes: object) -> Row:
     return Row(**{**vars(row), **changes})
 
 
-def svg_lines(svg: str) -> int:
-    """Straight lines in the colour of the router: bars, and nothing where there are none."""
-    paths = [element for element in ET.fromstring(svg).iter() if element.tag.endswith("path")]
-    found = [path for path in paths if path.get("stroke") == figures.ROUTER_COLOUR]
-    return sum(path.get("d", "").count("L") == 1 for path in found)
-
-
-def test_seeds_are_bars_of_the_frontier_and_a_sweep_is_in_the_order_of_alpha() -> None:
-    assert svg_lines(swept(POINT)) - svg_lines(swept(but(POINT, spread=None))) == 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ET.fromstring(swept(but(POINT, spread=but(POINT.spread, cost=(0.0, 1.0)))))
-    rows = [
-        but(POINT, alpha=alpha, quality=1 - alpha, cost=1 / alpha, crossed=None)
-        for alpha in (0.1, 0.2, 0.4)
-    ]
+def test_a_sweep_is_in_the_order_of_alpha() -> None:
+    rows = [but(POINT, alpha=alpha, quality=1 - alpha, cost=1 / alpha) for alpha in (0.1, 0.2, 0.4)]
     orders = ((0, 1, 2), (1, 0, 2), (2, 0, 1))
     assert len({swept(*(rows[at] for at in order)) for order in orders}) == 1
 
 
-def test_the_band_is_for_other_seeds_where_there_are_several_and_not_for_bounds() -> None:
+def test_the_band_is_for_the_router_and_not_for_bounds() -> None:
     def drawn(**changes: object) -> str:
         return swept(*[but(POINT, **changes)] * 2)
 
-    assert drawn(crossed=but(POINT.crossed, quality=(0.1, 0.9))) != drawn()
-    assert drawn(quality_low=0.1) == drawn()
-    assert drawn(crossed=None, quality_low=0.1) != drawn(crossed=None)
-    bound = {"policy": "oracle", "kind": "oracle", "spread": None, "crossed": None}
+    assert drawn(quality_low=0.1) != drawn()
+    bound = {"policy": "oracle", "kind": "oracle"}
     assert drawn(**bound, quality_low=0.0, quality_high=1.0) == drawn(**bound)
 
 
