@@ -23,7 +23,7 @@ from tests.hostile import HARM, collect_hostile
 MOST_BYTES = 3_000_000
 QUICK = Bootstrap(n=100)
 SMALLEST_LABEL = 7  # pixels, the height of the font
-FIGURES = 4  # net reward, frontier, ladder, deferral
+FIGURES = 3  # frontier, ladder, deferral
 # Of each drawing in sight its place on the page, and how much of it lies outside of its own frame.
 DRAWINGS = """[...document.querySelectorAll('svg')].filter(
   svg => svg.checkVisibility()).map(svg => {
