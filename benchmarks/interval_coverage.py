@@ -8,8 +8,7 @@ Samples of 30, 90 and 900 queries from populations whose means are known, see
 
 * single figures and paired differences: expanded percentiles; percentiles; BCa; Student's t;
 * share of the gap closed: the best fixed route of the sample kept, or chosen anew in each resample;
-* one router against 15 policies, all intervals at once: max-t; Bonferroni; one at a time;
-* mean over seeds and queries: Student's t by variance components; both resampled; queries alone.
+* one router against 15 policies, all intervals at once: max-t; Bonferroni; one at a time.
 
 With --table FILE the first of these on real answers: a table of scores (parquet; query_id, model,
 score) of models that answered the same questions, each alone and every two. With --timing: CPU
@@ -34,7 +33,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from hierrouter.evaluation.intervals import (
-    crossed_interval,
     gap_closed_interval,
     percentile_interval,
     resampled_means,
@@ -70,8 +68,6 @@ def main() -> None:
             continue
         gaps(queries, samples, asked.resamples)
         family(queries, samples, asked.resamples)
-    for queries in () if asked.table else SIZES[1:]:
-        crossed(queries, asked.samples // 4, asked.resamples // 2)
 
 
 def answers(table: Path) -> dict[str, Floats]:
@@ -204,52 +200,6 @@ def family(queries: int, samples: int, n: int) -> None:
 def bonferroni(sample: Floats) -> Ends:
     level = 1 - (1 - LEVEL) / len(sample)
     return tuple(stats.ttest_1samp(sample, 0, axis=1).confidence_interval(level))
-
-
-def crossed(queries: int, samples: int, n: int) -> None:
-    """Coverage of the mean over seeds and queries."""
-    ways: dict[str, Way] = {
-        "components": lambda values, rng: crossed_interval(values, LEVEL),
-        "both resampled": partial(both_resampled, n=n),
-        "queries alone": lambda values, rng: percentile_interval(
-            resampled_means(values.mean(axis=0)[None], n, rng)[0], queries, LEVEL
-        ),
-    }
-    cases = [(seeds, of_seed) for seeds in (3, 5) for of_seed in (0.0, 0.005, 0.02, 0.1)]
-    table: dict[str, list[float]] = {name: [] for name in ways}
-    for seeds, of_seed in cases:
-        rng = np.random.default_rng(1)
-        found = []
-        for _ in range(samples):
-            values = simulated.grid(rng, seeds, queries, (of_seed, 0.45, 0.2))
-            found.append([holds(way, 0.0, values, rng) for way in ways.values()])
-        for name, held in zip(ways, np.mean(found, axis=0), strict=True):
-            table[name].append(float(held))
-    labels = [f"{seeds} seeds, {of_seed:g} apart" for seeds, of_seed in cases]
-    show(f"seeds and queries, {queries} queries", labels, table)
-
-
-def both_resampled(values: Floats, rng: np.random.Generator, n: int) -> Ends:
-    """Seeds and queries drawn with replacement, independently: the pigeonhole bootstrap.
-
-    Owen, The Pigeonhole Bootstrap, Annals of Applied Statistics 1(2), 2007.
-    """
-
-    def mean(seeds: NDArray[np.int64], queries: NDArray[np.int64], axis: int) -> Floats:
-        by_seed = values[:, queries].mean(axis=axis)  # [seeds, resamples]
-        found: Floats = np.take_along_axis(by_seed.T, seeds, axis=1).mean(axis=axis)
-        return found
-
-    found = stats.bootstrap(
-        tuple(np.arange(size) for size in values.shape),
-        mean,
-        n_resamples=n,
-        batch=64,
-        vectorized=True,
-        method="percentile",
-        rng=rng,
-    )
-    return tuple(found.confidence_interval)
 
 
 def holds(

@@ -52,7 +52,7 @@ def quickstart(
     console.say("3/4 sweep-alpha: one value model for every price of cost")
     grid = alpha_grid(learned_from, allow_stop=True)
     config = preset("default", "value")
-    swept = sweep_run(learned_from, grid, config, [seed], may, folders.sweep, watching, over=True)
+    swept = sweep_run(learned_from, grid, config, seed, may, folders.sweep, watching, over=True)
     console.put(f"{swept.table}\n")
     console.say("4/4 report: exact values on the test fold, intervals by bootstrap over queries")
     shown = select_run(tree, alpha, folders.train, folders.sweep, with_sweep=True)

@@ -111,7 +111,6 @@ def sweep_alpha(
     preset: options.Preset = "default",
     epochs: options.Epochs = None,
     allow_stop: options.AllowStop = False,
-    seeds: options.Seeds = 1,
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
     keep_anyway: options.KeepAnyway = False,
@@ -127,7 +126,7 @@ def sweep_alpha(
     from hierrouter.replay.opening import training_tree
 
     given = options.parse_alphas(alphas)
-    config = training_config(preset, algo, epochs, seeds, keep_anyway)
+    config = training_config(preset, algo, epochs, keep_anyway=keep_anyway)
     check_out(out, "sweep-alpha")
     tree = training_tree(selected.open())
     # What needs torch comes after all that can be refused without it.
@@ -138,7 +137,7 @@ def sweep_alpha(
     grid = given or alpha_grid(tree, allow_stop=may.ends_early)
     planned = (
         f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)}), {algo}, "
-        f"{seeds} {'seed' if seeds == 1 else 'seeds'}: {describe(tree)}"
+        f"seed {seed}: {describe(tree)}"
     )
     if dry_run:
         console.put(f"{planned}\n")
@@ -146,7 +145,7 @@ def sweep_alpha(
     console.say(planned)
 
     with told_how_to_go_on("sweep-alpha", out, lambda: say_if_few_choose(tree, config)) as watch:
-        run = sweep_run(tree, grid, config, range(seed, seed + seeds), may, out, watch)
+        run = sweep_run(tree, grid, config, seed, may, out, watch)
     console.put(run.table)
     console.put(f"{run.folder}\n")
 

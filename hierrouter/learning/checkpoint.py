@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from math import prod
 from pathlib import Path
@@ -297,20 +297,19 @@ def member_folder(run: Path, seed: int, alpha: float | None = None) -> Path:
     return folder if alpha is None else folder / f"alpha-{alpha!r}"
 
 
-def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int]) -> None:
+def finish_sweep(run: Path, sweep: Sweep) -> None:
     """Write the record that makes the folder a finished sweep.
 
     Raises WorldError: the disk is full or failed.
 
-    `run`: folder of the sweep; each checkpoint is in its `member_folder` already; `seeds`: one for
-    each member.
+    `run`: folder of the sweep; each checkpoint is in its `member_folder` already.
     """
     described = {
         "alphas": list(sweep.alphas),
-        "conditioned": isinstance(sweep.members[0], TrainedSweep),
+        "conditioned": isinstance(sweep.trained, TrainedSweep),
         "encoder": sweep.origin.encoder,
         "fingerprint": sweep.origin.fingerprint,
-        "seeds": list(seeds),
+        "seeds": [sweep.origin.seed],
         "view": sweep.origin.view,
     }
     run_folders.finish_run(run, described)
@@ -326,23 +325,17 @@ def load_sweep(run: Path) -> Sweep:
         raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first")
     try:
         alphas, conditioned = _grid_of(record.result), bool(record.result["conditioned"])
-        seeds = [int(seed) for seed in record.result["seeds"]]
-        if not seeds:
-            raise ValueError("no seeds")
+        (seed,) = map(int, record.result["seeds"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise InputError(
             f"{run_folders.RECORD} of a sweep is damaged: {run}; sweep again"
         ) from error
-
-    def routers(seed: int) -> tuple[TrainedRouter, ...]:
-        folders = (member_folder(run, seed, alpha) for alpha in alphas)
-        return tuple(_member(place, TrainedRouter, "every alpha, not for one") for place in folders)
-
-    if not conditioned:
-        return Sweep(alphas, tuple(map(routers, seeds)))
-    folders = (member_folder(run, seed) for seed in seeds)
-    wrong = "one alpha, not for a sweep"
-    return Sweep(alphas, tuple(_member(place, TrainedSweep, wrong) for place in folders))
+    if conditioned:
+        wrong = "one alpha, not for a sweep"
+        return Sweep(alphas, _member(member_folder(run, seed), TrainedSweep, wrong))
+    places = (member_folder(run, seed, alpha) for alpha in alphas)
+    wrong = "every alpha, not for one"
+    return Sweep(alphas, tuple(_member(place, TrainedRouter, wrong) for place in places))
 
 
 def _member(folder: Path, kind: type[Member], wrong: str) -> Member:

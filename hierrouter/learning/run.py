@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from hierrouter.engines.encoders import not_the_papers
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost
-from hierrouter.evaluation.outcome import Actions, Outcome, mean_outcome
+from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.learning import checkpoint, run_folders
 from hierrouter.learning import config as presets
 from hierrouter.learning.bundle import bundle_of, save_bundle
@@ -276,7 +276,6 @@ def sweep(
     preset: str = "default",
     allow_stop: bool = False,
     allow_return: bool = False,
-    seeds: int = 1,
     seed: int = PAPER_SEED,
     epochs: int | None = None,
     out: str | Path | None = None,
@@ -288,11 +287,10 @@ def sweep(
     Args:
         alphas: prices of cost; "auto" takes them from the data's break-points.
         algo: "value" is one fit for all alphas; "exact" and "ppo" train a network for each.
-        seeds: how many trainings, from `seed` on.
 
     The other arguments and the errors are those of `train`.
     """
-    config = presets.training_config(preset, algo, epochs, seeds, keep_anyway)
+    config = presets.training_config(preset, algo, epochs, keep_anyway=keep_anyway)
     learned_from, may = training_tree(tree), Objective(0.0, allow_stop, allow_return)
     if isinstance(alphas, str):
         if alphas != "auto":
@@ -300,10 +298,10 @@ def sweep(
         grid = alpha_grid(learned_from, allow_stop=may.ends_early)
     else:
         grid = tuple(sorted({Objective(float(alpha)).alpha for alpha in alphas}))
-    if not grid or seeds < 1:
-        raise InputError(f"nothing to train: {len(grid)} alphas, {seeds} seeds; give at least one")
-    each, folder = range(seed, seed + seeds), None if out is None else Path(out)
-    return sweep_run(learned_from, grid, config, each, may, folder, RunWatch.of(progress))
+    if not grid:
+        raise InputError("nothing to train: no alphas; give at least one")
+    folder = None if out is None else Path(out)
+    return sweep_run(learned_from, grid, config, seed, may, folder, RunWatch.of(progress))
 
 
 def require_possible(tree: RouteTree, budget: float | None, objective: Objective) -> None:
@@ -392,7 +390,7 @@ def sweep_run(
     tree: Tree,
     grid: tuple[float, ...],
     config: TrainConfig,
-    seeds: Sequence[int],
+    seed: int,
     may: Objective,
     out: Path | None,
     watch: RunWatch,
@@ -403,14 +401,24 @@ def sweep_run(
     `may`: what routers may do; its alpha is not looked at.
     """
     objectives = [replace(may, alpha=alpha) for alpha in grid]  # refuses what is no alpha
-    named = training_named(Origin.of(tree, config, seeds[0]), objectives[0], grid)
-    with run_folders.resumable("sweep-alpha", {**named, "seeds": list(seeds)}, out, over) as begun:
+    named = training_named(Origin.of(tree, config, seed), objectives[0], grid)
+    with run_folders.resumable("sweep-alpha", {**named, "seeds": [seed]}, out, over) as begun:
         folder = begun.folder
         watch.on_folder(folder)
         if not begun.is_finished:
             keep_for_live(tree, folder)
-        found = train_members(tree, objectives, config, seeds, folder, watch)
-        finish_sweep(folder, found, seeds)
+        if isinstance(config, ValueConfig):
+            place = member_folder(folder, seed)
+            every = train_alphas(tree, grid, objectives[0], config, seed, place, watch)
+            found = Sweep(grid, every)
+        else:
+            places = (member_folder(folder, seed, alpha) for alpha in grid)
+            each = (
+                train_router(tree, objective, config, seed, place, watch)
+                for objective, place in zip(objectives, places, strict=True)
+            )
+            found = Sweep(grid, tuple(each))
+        finish_sweep(folder, found)
     return SweepRun(folder, found, sweep_table(found, tree))
 
 
@@ -486,48 +494,19 @@ def _once(
     return trained
 
 
-def train_members(
-    tree: RouteTree,
-    objectives: Sequence[Objective],
-    config: TrainConfig,
-    seeds: Sequence[int],
-    folder: Path,
-    watch: RunWatch,
-) -> Sweep:
-    """Train with every seed for every objective; what is there is not trained again.
-
-    `objectives`: the same but for their alphas, which ascend.
-    """
-    grid = tuple(objective.alpha for objective in objectives)
-
-    def member(seed: int) -> TrainedSweep | tuple[TrainedRouter, ...]:
-        if isinstance(config, ValueConfig):
-            place = member_folder(folder, seed)
-            return train_alphas(tree, grid, objectives[0], config, seed, place, watch)
-        return tuple(
-            train_router(tree, each, config, seed, member_folder(folder, seed, each.alpha), watch)
-            for each in objectives
-        )
-
-    return Sweep(grid, tuple(map(member, seeds)))
-
-
 def sweep_table(sweep: Sweep, tree: RouteTree) -> str:
-    """Alpha, quality, cost and reward, means over the seeds, where they flatter nobody."""
-    each = sweep.routers
-    first = each[0][0]
-    fold = first.judged(tree)
-    lines = [f"alpha      Q      C      R    ({judged_in_words(first, fold)})"]
-    for alpha, routers in zip(sweep.alphas, each, strict=True):
-        reached = mean_outcome([router.outcome(fold) for router in routers])
-        always = {
-            f"  always {safe_text(one.actions.routes.name(one.constant.node, one.origin.models))}"
-            for one in routers
-            if one.constant
-        }
+    """Alpha, quality, cost and reward, where they flatter nobody."""
+    routers = sweep.routers
+    fold = routers[0].judged(tree)
+    lines = [f"alpha      Q      C      R    ({judged_in_words(routers[0], fold)})"]
+    for alpha, router in zip(sweep.alphas, routers, strict=True):
+        reached, always = router.outcome(fold), ""
+        if router.constant:
+            route = router.actions.routes.name(router.constant.node, router.origin.models)
+            always = f"  always {safe_text(route)}"
         lines.append(
             f"{alpha:<8.4g}{reached.quality.mean():6.3f}{money(reached.cost.mean()):>10}"
-            f"{reached.reward(alpha).mean():7.3f}{''.join(sorted(always)[:1])}"
+            f"{reached.reward(alpha).mean():7.3f}{always}"
         )
     return "\n".join(lines) + "\n"
 

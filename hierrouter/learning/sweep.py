@@ -1,7 +1,7 @@
 """Routers for many alphas: one model for every alpha, sweeps, grids, and budgets."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -101,15 +101,15 @@ class Sweep:
 
     Attributes:
         alphas: the grid, ascending.
-        members: for each seed a policy for every alpha, or one router for each of `alphas`.
+        trained: a policy for every alpha, or one router for each of `alphas`.
     """
 
     alphas: tuple[float, ...]
-    members: tuple[TrainedSweep | tuple[TrainedRouter, ...], ...]
+    trained: TrainedSweep | tuple[TrainedRouter, ...]
 
     @property
     def origin(self) -> Origin:
-        """Where it comes from; the seed is that of the first member."""
+        """Where it comes from."""
         return self._first.origin
 
     @property
@@ -119,42 +119,37 @@ class Sweep:
 
     @property
     def _first(self) -> Policy:
-        first = self.members[0]
-        return first if isinstance(first, TrainedSweep) else first[0]
+        return self.trained if isinstance(self.trained, TrainedSweep) else self.trained[0]
 
-    def at(self, alpha: float) -> list[TrainedRouter]:
-        """The router of each seed for one alpha; none where no policy knows that alpha."""
-        return list(self._each(alpha))
+    def at(self, alpha: float) -> TrainedRouter:
+        """The router for one alpha that it has, see `has`."""
+        if isinstance(self.trained, TrainedSweep):
+            return self.trained.at(alpha)
+        return self.trained[self.alphas.index(alpha)]
 
     def has(self, alpha: float) -> bool:
         """Whether there is a router for one alpha; makes none."""
-        return alpha in self.alphas or any(isinstance(each, TrainedSweep) for each in self.members)
+        return alpha in self.alphas or isinstance(self.trained, TrainedSweep)
 
     def like(self, trained: TrainedRouter | None, alpha: float) -> TrainedRouter | None:
-        """The first seed's router for one alpha that may do what `trained` may, or also stop early.
+        """The router for one alpha, if it may do what `trained` may, or also stop early.
 
         `trained`: None is anything. Returns None without one.
         """
-        for router in self._each(alpha):
-            stop = router.objective.allow_stop or (trained and trained.objective.allow_stop)
-            if trained is None or router.objective == replace(
-                trained.objective, alpha=alpha, allow_stop=bool(stop)
-            ):
-                return router
+        if not self.has(alpha):
+            return None
+        router = self.at(alpha)
+        stop = router.objective.allow_stop or (trained and trained.objective.allow_stop)
+        if trained is None or router.objective == replace(
+            trained.objective, alpha=alpha, allow_stop=bool(stop)
+        ):
+            return router
         return None
 
     @property
-    def routers(self) -> list[list[TrainedRouter]]:
-        """For each alpha of the grid the router of each seed."""
+    def routers(self) -> list[TrainedRouter]:
+        """The router for each alpha of the grid."""
         return [self.at(alpha) for alpha in self.alphas]
-
-    def _each(self, alpha: float) -> Iterator[TrainedRouter]:
-        """The same as `at`, each made when it is asked for."""
-        for member in self.members:
-            if isinstance(member, TrainedSweep):
-                yield member.at(alpha)
-            elif alpha in self.alphas:
-                yield member[self.alphas.index(alpha)]
 
 
 def alpha_grid(tree: RouteTree, count: int = POINTS, allow_stop: bool = False) -> tuple[float, ...]:

@@ -1,7 +1,6 @@
 """From outcomes to a report: means, intervals, claims."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from hierrouter.evaluation.bounds import gap_closed
 from hierrouter.evaluation.calls import by_depth
 from hierrouter.evaluation.intervals import (
     POWER,
-    crossed_interval,
     expanded_tail,
     gap_closed_interval,
     percentile_interval,
@@ -20,24 +18,11 @@ from hierrouter.evaluation.intervals import (
     simultaneous_intervals,
     smallest_difference,
 )
-from hierrouter.evaluation.outcome import Outcome, ended_at, mean_outcome, worth
+from hierrouter.evaluation.outcome import Outcome, ended_at, worth
 from hierrouter.reports.results import Power, Report, Saving
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, each
 from hierrouter.tables import finite
 from hierrouter_cache.tree import RouteTree, net_reward
-
-
-@dataclass(frozen=True)
-class FrontierPoint:
-    """A policy at one alpha of a sweep: a trained one, or a bound such as the oracle.
-
-    Attributes:
-        alpha: cost penalty of the reward R = Q - alpha * C.
-        by_seed: what it does with each seed, at least one; a bound has one.
-    """
-
-    alpha: float
-    by_seed: tuple[Outcome, ...]
 
 
 def build_report(
@@ -48,7 +33,7 @@ def build_report(
     split: str,
     scorer: str,
     provenance: Mapping[str, Any],
-    frontier: Sequence[FrontierPoint] = (),
+    frontier: Sequence[tuple[float, Outcome]] = (),
     price_lists: Mapping[str, Sequence[Outcome]] | None = None,
     **more: Any,
 ) -> Report:
@@ -62,7 +47,7 @@ def build_report(
         split: fold the queries come from.
         scorer: name of Q.
         provenance: JSON values that say where data and policy came from.
-        frontier: policies over a sweep of alpha.
+        frontier: policies over a sweep of alpha, each with its alpha: trained ones, and bounds.
         price_lists: the same policies at costs under each of several price lists.
         more: further fields of `Report`.
     """
@@ -74,8 +59,9 @@ def build_report(
         for one in priced:
             metrics = {"cost": one.cost, "reward": one.reward(alpha)}
             found.add("prices", metrics, prices=name, policy=one.name, kind=one.kind)
-    for point in frontier:
-        _add_frontier_point(found, point)
+    for swept, one in frontier:
+        metrics = {"quality": one.quality, "cost": one.cost, "reward": one.reward(swept)}
+        found.add("frontier", metrics, policy=one.name, kind=one.kind, alpha=float(swept))
     return Report(
         alpha=float(alpha),
         scorer=scorer,
@@ -236,31 +222,6 @@ def _power(outcomes: Sequence[Outcome], alpha: float, level: float) -> Power | N
         wanted_difference=WANTED,
         queries=queries_needed(WANTED, deviation, level),
     )
-
-
-def _add_frontier_point(found: Estimates, point: FrontierPoint) -> None:
-    """Means over all queries and seeds; of several seeds also how far they lie apart.
-
-    "seeds" holds the lowest and the highest seed, "crossed" intervals for other seeds and other
-    queries.
-    """
-    seeds, mean = point.by_seed, mean_outcome(point.by_seed)
-    of: dict[str, Any] = {"policy": mean.name, "kind": mean.kind, "alpha": float(point.alpha)}
-
-    def metrics(one: Outcome) -> dict[str, Values]:
-        return {"quality": one.quality, "cost": one.cost, "reward": one.reward(point.alpha)}
-
-    found.add("frontier", metrics(mean), **of)
-    if len(seeds) < 2:
-        return
-    values = {name: np.array([metrics(one)[name] for one in seeds]) for name in metrics(mean)}
-    means = {name: one.mean(axis=1).tolist() for name, one in values.items()}
-    spread = {name: Estimate(None, min(one), max(one)) for name, one in means.items()}
-    found.state("seeds", spread, n=len(seeds), **of)
-    if len(mean.quality) > 1:
-        low, high = crossed_interval(np.array(list(values.values())), found.bootstrap.level)
-        ends = (Estimate(None, *both) for both in zip(low.tolist(), high.tolist(), strict=True))
-        found.state("crossed", dict(zip(values, ends, strict=True)), n=len(seeds), **of)
 
 
 def add_depths(

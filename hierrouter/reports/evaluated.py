@@ -21,7 +21,7 @@ from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter.replay.inspection import cost_notes, data_notes
 from hierrouter.reports import results
 from hierrouter.reports.analysis import add_analysis, add_regret
-from hierrouter.reports.build import FrontierPoint, add_depths, build_report
+from hierrouter.reports.build import add_depths, build_report
 from hierrouter.reports.values import ALL, Bootstrap, Estimates
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
@@ -98,9 +98,7 @@ def report_on(
     for name, ends in mine.own.items():
         lost = bounds.split_regret(fold, alpha, ends, may.ends_early, may.allow_return)
         add_regret(found, name, lost)
-    bound = [
-        FrontierPoint(one.alpha, (bounds.oracle(fold, one.alpha, swept_stop),)) for one in learned
-    ]
+    bound = [(price, bounds.oracle(fold, price, swept_stop)) for price, _ in learned]
     return build_report(
         found,
         mine.outcomes(deferral),
@@ -223,14 +221,11 @@ def value_policies(
     )
 
 
-def _swept(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
+def _swept(fold: RouteTree, sweep: Sweep | None) -> list[tuple[float, Outcome]]:
     """What a sweep does at each alpha."""
     if sweep is None:
         return []
-    return [
-        FrontierPoint(alpha, tuple(router.outcome(fold) for router in routers))
-        for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
-    ]
+    return [(router.alpha, router.outcome(fold)) for router in sweep.routers]
 
 
 def _handing_over(

@@ -125,7 +125,7 @@ def of_sweep(
     alphas: Sequence[float],
     on_done: OnDone = lambda done, total: None,
 ) -> Learned:
-    """The first seed's router at each alpha.
+    """The sweep's router at each alpha.
 
     Raises InputError: a sweep of another tree.
 
@@ -134,7 +134,7 @@ def of_sweep(
 
     def endings() -> Iterator[Integers]:
         for done, alpha in enumerate(alphas, start=1):
-            yield sweep.at(alpha)[0].endings(fold).argmax(axis=1)
+            yield sweep.at(alpha).endings(fold).argmax(axis=1)
             on_done(done, len(alphas))
 
     low, high = sweep.alphas[0], sweep.alphas[-1]

@@ -12,7 +12,6 @@ from hierrouter.evaluation.metrics import frontier
 from hierrouter.reports.drawing import (
     CHARACTER_INCHES,
     INK,
-    LEGEND_KEY_INCHES,
     LONGEST_LABEL,
     WIDTH,
     Drawing,
@@ -39,7 +38,6 @@ HATCHES = ("", "///", "...", "xxx")
 
 LOG_FROM_RATIO = 10.0  # of the highest cost to the lowest
 RUNG_INCHES = 0.34
-BAR_INCHES = 0.12
 PAPER_AXES_INCHES = 2.3  # height of a figure in a paper below its legend
 PAPER_KEY_INCHES = 0.25  # of its legend
 ENTRY_INCHES = 0.21  # height of a row of it
@@ -54,8 +52,8 @@ Fill = tuple[str, str]  # colour and hatch of a bar or a point
 
 
 def figures(report: Report) -> list[Drawing]:
-    """Every figure, each drawn once."""
-    drawn = [reward_figure(report), frontier_figure(report)]
+    """Every figure of the page, each drawn once."""
+    drawn = [frontier_figure(report)]
     if report.ladder:
         drawn.append(ladder_figure(report))
     if report.deferral:
@@ -66,10 +64,7 @@ def figures(report: Report) -> list[Drawing]:
 def frontier_figure(report: Report) -> Drawing:
     """Mean quality over mean cost of every policy, and of those swept over alpha."""
     level = f"{report.bootstrap.level:.0%}"
-    others = "other queries and other seeds" if report.has_spread else "other queries"
-    band = f"; band: {level} intervals of Q, for {others}"
-    bars = "; thin bars: from the lowest to the highest seed"
-    marks = (band if report.frontier else "") + (bars if report.has_spread else "")
+    marks = f"; band: {level} intervals of Q, for other queries" if report.frontier else ""
     with settings():
         figure, axes = canvas(WIDTH, 4.6)
         _draw_routes(axes, [row for row in report.overall if row.kind == "route"])
@@ -120,38 +115,13 @@ def _draw_sweeps(axes: Axes, points: Sequence[Row]) -> None:
         )
         if learned:
             _draw_band(axes, rows)
-        _draw_seeds(axes, rows)
 
 
 def _draw_band(axes: Axes, rows: Sequence[Row]) -> None:
-    """Intervals of quality at every point, for other seeds too where there are several."""
-    ends = [
-        row.crossed.quality if row.crossed else (row.quality_low, row.quality_high) for row in rows
-    ]
-    low, high = zip(*ends, strict=True)
+    """Intervals of quality at every point."""
+    low, high = zip(*[(row.quality_low, row.quality_high) for row in rows], strict=True)
     cost = [row.cost for row in rows]
     axes.fill_between(cost, low, high, color=ROUTER_COLOUR, alpha=0.15, linewidth=0, zorder=2.2)
-
-
-def _draw_seeds(axes: Axes, rows: Sequence[Row]) -> None:
-    """Thin bars from the lowest to the highest seed, of quality and of cost."""
-    several = [(row, row.spread) for row in rows if row.spread]
-    if not several:
-        return
-    cost, quality = np.array([(row.cost, row.quality) for row, _ in several]).T
-    costs = np.array([spread.cost for _, spread in several]).T
-    qualities = np.array([spread.quality for _, spread in several]).T
-    axes.errorbar(
-        cost,
-        quality,
-        yerr=np.abs(qualities - quality),
-        xerr=np.abs(costs - cost),
-        fmt="none",
-        ecolor=ROUTER_COLOUR,
-        elinewidth=0.9,
-        alpha=0.6,
-        zorder=2.8,
-    )
 
 
 def _draw_points(axes: Axes, report: Report) -> None:
@@ -204,9 +174,7 @@ def _cost_axis(axes: Axes, unit: str, *, logarithmic: bool) -> None:
 
 def _cost_ratio(report: Report) -> float:
     """Highest cost over lowest; 0 where a cost is nil, which no logarithm shows."""
-    costs = [row.cost for row in report.overall]
-    for row in report.frontier:
-        costs += row.spread.cost if row.spread else [row.cost]
+    costs = [row.cost for row in (*report.overall, *report.frontier)]
     return max(costs) / min(costs) if min(costs) > 0 else 0.0
 
 
@@ -249,31 +217,26 @@ def _dots(report: Report) -> list[tuple[str, float, tuple[float, float], str]]:
     return dots
 
 
-def reward_figure(report: Report, inches: float | None = None) -> Drawing:
-    """Net reward R = Q - alpha * C by dataset, with intervals.
+def reward_figure(report: Report, width: float) -> Drawing:
+    """The paper's figure: net reward R = Q - alpha * C by dataset, with intervals.
 
-    Args:
-        inches: the width of a paper's column, which it is drawn for; there, as in the paper, are no
-            bars over all queries. None for a page, where the width follows the bars.
+    `width`: of the paper's column, in inches.
     """
     fills = _fills(report)
     # The policies of the paper's figure, in its order.
     policies = [rows for kind in PAPER_KINDS for rows in report.by_policy if rows[0].kind == kind]
-    names = report.shown_datasets if inches is None else report.datasets[:-1]
+    names = report.datasets[:-1]  # as in the paper, no bars over all queries
     level = f"{report.bootstrap.level:.0%}"
     with settings():
-        wanted = 1.2 + len(names) * (len(policies) + 1) * BAR_INCHES
-        width = min(max(WIDTH, wanted), 1.5 * WIDTH) if inches is None else inches
-        labels = [label(rows[0].policy) for rows in policies]
-        key = LEGEND_KEY_INCHES if inches is None else PAPER_KEY_INCHES
-        below = -(-len(labels) // legend_columns(labels or [""], width, key)) * ENTRY_INCHES
-        figure, axes = canvas(width, 4.2 if inches is None else PAPER_AXES_INCHES + below)
+        labels = [label(rows[0].policy) for rows in policies] or [""]
+        below = -(-len(labels) // legend_columns(labels, width, PAPER_KEY_INCHES)) * ENTRY_INCHES
+        figure, axes = canvas(width, PAPER_AXES_INCHES + below)
         for at, rows in enumerate(policies):
             _bars(axes, rows[: len(names)], at, len(policies), fills[rows[0].kind, rows[0].policy])
         _name_groups(axes, names, width)
         axes.axhline(0, color=INK, linewidth=0.8)
-        axes.set_ylabel(f"net reward R = Q − {report.alpha:g} C" if inches is None else "R")
-        legend(figure, key)
+        axes.set_ylabel("R")
+        legend(figure, PAPER_KEY_INCHES)
     return Drawing(
         name="net-reward",
         title="Net reward by dataset",

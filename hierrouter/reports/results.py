@@ -156,24 +156,8 @@ class Report:
 
     @cached_property
     def frontier(self) -> tuple[Row, ...]:
-        """Policies over a sweep of alpha: quality, cost, reward at that alpha, mean of the seeds.
-
-        `spread` says how far several seeds lie apart, `crossed` has intervals for other seeds and
-        other queries; both are None where there is one seed.
-        """
-        names = ("policy", "kind", "alpha")
-        rows = pivot(self.estimates, "frontier", *names)
-        for section, title in (("seeds", "spread"), ("crossed", "crossed")):
-            several = {
-                tuple(getattr(row, name) for name in names): row
-                for row in pivot(self.estimates, section, *names, "n")
-            }
-            for row in rows:
-                ends = several.get(tuple(getattr(row, name) for name in names))
-                setattr(row, title, ends and _ends(ends))
-                if ends and title == "spread":
-                    row.spread.seeds = ends.n
-        return rows
+        """Policies over a sweep of alpha: quality, cost, reward at that alpha."""
+        return pivot(self.estimates, "frontier", "policy", "kind", "alpha")
 
     @cached_property
     def price_lists(self) -> tuple[Row, ...]:
@@ -257,11 +241,6 @@ class Report:
         """The trained policy over all queries, if there is one."""
         return next((row for row in self.overall if row.kind == "router"), None)
 
-    @property
-    def has_spread(self) -> bool:
-        """Whether the frontier is the mean of several seeds."""
-        return any(row.spread for row in self.frontier)
-
     def best(self, kind: str, by: str = "reward") -> Row | None:
         """The policy of this kind with the highest `by` over all queries, the cheaper on a tie."""
         rows = [row for row in self.overall if row.kind == kind]
@@ -285,12 +264,6 @@ class Report:
         return float(self.router.quality / single.quality)
 
 
-def _ends(row: Row) -> Row:
-    """Low and high of each figure of a sweep."""
-    figures = ("quality", "cost", "reward")
-    return Row(**{name: (row.estimate(name).low, row.estimate(name).high) for name in figures})
-
-
 FORMAT = 2  # of the object; goes up where a key leaves or changes its meaning
 
 
@@ -301,9 +274,6 @@ def as_json(report: Report) -> str:
 
 def as_object(report: Report) -> dict[str, Any]:
     """The report as dictionaries and lists, floats as they are."""
-    frontier = [{**vars(row)} for row in report.frontier]
-    for point in frontier:
-        point |= {name: point[name] and vars(point[name]) for name in ("spread", "crossed")}
     own: dict[str, list[dict[str, Any]]] = {}  # there only where somebody brought a policy
     for row in report.regret:
         if row.policy != ROUTER:
@@ -325,7 +295,7 @@ def as_object(report: Report) -> dict[str, Any]:
             for row in report.comparisons
         ],
         "power": asdict(report.power) if report.power else None,
-        "frontier": frontier,
+        "frontier": [vars(row) for row in report.frontier],
         "price_lists": [
             {**vars(prices), "rows": [_but(row, "prices") for row in prices.rows]}
             for prices in report.price_lists

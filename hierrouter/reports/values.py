@@ -40,7 +40,7 @@ SCHEMA = pa.schema(
         ("hop", pa.int64()),
         ("before", pa.string()),  # the model that was called a hop earlier
         ("model", pa.string()),
-        ("n", pa.int64()),  # how many queries, seeds or decisions
+        ("n", pa.int64()),  # how many queries or decisions
         ("metric", pa.string()),
         ("value", pa.float64()),
         ("low", pa.float64()),

@@ -88,7 +88,7 @@ def many(write: Write) -> Path:
     """The page of more than a thousand queries."""
     tree = planted_tree(per_family=(9, 3, MANY // 5), dim=8)
     tree = replace(tree, encoder="planted")
-    sweep = Sweep(GRID, (sweep_glimpse(tree),))
+    sweep = Sweep(GRID, sweep_glimpse(tree))
     return write(as_html(explored_of(tree, sweep=sweep)))
 
 

@@ -23,7 +23,7 @@ from tests.hostile import HARM, collect_hostile
 MOST_BYTES = 3_000_000
 QUICK = Bootstrap(n=100)
 SMALLEST_LABEL = 7  # pixels, the height of the font
-FIGURES = 4  # net reward, frontier, ladder, deferral
+FIGURES = 3  # frontier, ladder, deferral
 # Of each drawing in sight its place on the page, and how much of it lies outside of its own frame.
 DRAWINGS = """[...document.querySelectorAll('svg')].filter(
   svg => svg.checkVisibility()).map(svg => {
@@ -59,7 +59,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> dict
 def page_of_testbed(cache: Path) -> str:
     tree, objective = open_tree(cache), Objective(ALPHA, allow_stop=True)
     trained = train(tree, objective, EXACT_GLIMPSE, 0)
-    sweep = Sweep(GRID, (train_sweep(tree, GRID, objective, VALUE, 0),))
+    sweep = Sweep(GRID, train_sweep(tree, GRID, objective, VALUE, 0))
     report = report_on(tree, ALPHA, trained, sweep, {}, "test", QUICK, defer=DeferTo("facts", 0.5))
     worst = explain(cache, tree, worst_queries(tree, "test", ALPHA, trained, 5), ALPHA, trained)
     assert len(worst) == 5

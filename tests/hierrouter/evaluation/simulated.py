@@ -77,21 +77,6 @@ def ladder(seed: int, apart: float) -> tuple[Floats, Floats, Floats]:
     return routes, np.where(rng.random(QUERIES) < 0.35, oracle, best), oracle
 
 
-def grid(
-    rng: np.random.Generator, seeds: int, queries: int, deviations: tuple[float, float, float]
-) -> Floats:
-    """float64[seeds, queries]: mean 0 plus what comes from seed, query and both.
-
-    `deviations`: standard deviations of the three.
-    """
-    of_seed, of_query, of_both = deviations
-    return (
-        of_seed * rng.normal(size=(seeds, 1))
-        + of_query * rng.normal(size=(1, queries))
-        + of_both * rng.normal(size=(seeds, queries))
-    )
-
-
 def coverage(
     population: Floats,
     queries: int,

@@ -1,6 +1,5 @@
 """Trainings short enough for tests."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,10 +54,10 @@ def finished(trained: TrainedRouter, folder: Path) -> Record:
     return finish_run(folder, learned(trained))
 
 
-def finished_sweep(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> None:
+def finished_sweep(folder: Path, sweep: Sweep) -> None:
     """A finished run of `sweep-alpha`, whose checkpoints are in `folder` already."""
     Record(folder, "sweep-alpha", {}).write()
-    finish_sweep(folder, sweep, seeds)
+    finish_sweep(folder, sweep)
 
 
 def digest(trained: TrainedRouter | TrainedSweep, folder: Path) -> str:

@@ -36,7 +36,7 @@ def swept(tree: RouteTree, allow_stop: bool = False) -> Path:
     folder, objective = Path("runs/sweep"), Objective(0.0, allow_stop)
     member = train_sweep(tree, runs.GRID, objective, runs.VALUE, seed=0)
     save_checkpoint(member, member_folder(folder, 0))
-    runs.finished_sweep(folder, Sweep(runs.GRID, (member,)), [0])
+    runs.finished_sweep(folder, Sweep(runs.GRID, member))
     return folder
 
 

@@ -96,42 +96,36 @@ def test_a_grid_needs_two_alphas_and_a_train_fold(planted: RouteTree) -> None:
 
 def test_a_finished_sweep_of_one_training_an_alpha_is_read_back(tmp_path: Path) -> None:
     tree, alphas = small_tree(), (0.0, 0.005, 0.5)
-    members = tuple(tuple(glimpse(tree, seed, alpha) for alpha in alphas) for seed in (7, 8))
-    for seed, routers in zip((7, 8), members, strict=True):
-        for router in routers:
-            save_checkpoint(router, member_folder(tmp_path, seed, router.alpha))
+    routers = tuple(glimpse(tree, 7, alpha) for alpha in alphas)
+    for router in routers:
+        save_checkpoint(router, member_folder(tmp_path, 7, router.alpha))
     with pytest.raises(InputError, match="no finished sweep"):
         load_sweep(tmp_path)
-    finished_sweep(tmp_path, Sweep(alphas, members), (7, 8))
+    finished_sweep(tmp_path, Sweep(alphas, routers))
     found = load_sweep(tmp_path)
     assert found.alphas == alphas
-    assert [[router.alpha for router in seeds] for seeds in found.routers] == [
-        [alpha, alpha] for alpha in alphas
-    ]
-    assert [router.origin.seed for router in found.at(0.5)] == [7, 8]
-    assert found.at(0.1) == []
+    assert tuple(router.alpha for router in found.routers) == alphas
+    assert found.origin.seed == 7 == found.at(0.5).origin.seed
     assert found.has(0.5) and not found.has(0.1)
+    assert found.like(None, 0.5) and found.like(None, 0.1) is None
 
 
-def test_a_finished_sweep_of_value_models_has_a_router_for_any_alpha(tmp_path: Path) -> None:
+def test_a_finished_sweep_of_a_value_model_has_a_router_for_any_alpha(tmp_path: Path) -> None:
     tree = small_tree()
-    members = tuple(sweep_glimpse(tree, seed) for seed in (7, 8))
-    for member in members:
-        save_checkpoint(member, member_folder(tmp_path, member.origin.seed))
-    finished_sweep(tmp_path, Sweep(GRID, members), (7, 8))
+    every = sweep_glimpse(tree, 7)
+    save_checkpoint(every, member_folder(tmp_path, 7))
+    finished_sweep(tmp_path, Sweep(GRID, every))
     sweep = load_sweep(tmp_path)
     assert sweep.has(GRID[1]) and sweep.has(0.1)
-    assert [router.origin.seed for router in sweep.at(0.1)] == [7, 8]
     found = sweep.like(None, 0.1)
     assert found and (found.alpha, found.origin.seed) == (0.1, 7)
-    assert (sweep.alphas, sweep.origin) == (GRID, members[0].origin)
-    assert [len(routers) for routers in sweep.routers] == [2, 2, 2]
-    for member, loaded in zip(members, sweep.members, strict=True):
-        assert isinstance(loaded, TrainedSweep)
-        assert replace(loaded, model=member.model) == member
+    assert (sweep.alphas, sweep.origin) == (GRID, every.origin)
+    assert tuple(router.alpha for router in sweep.routers) == GRID
+    assert isinstance(sweep.trained, TrainedSweep)
+    assert replace(sweep.trained, model=every.model) == every
     for alpha in (*GRID, 0.7):
-        expected = members[0].at(alpha).probabilities(tree)
-        for router in (sweep.at(alpha)[0], checkpoint.router_at(member_folder(tmp_path, 7), alpha)):
+        expected = every.at(alpha).probabilities(tree)
+        for router in (sweep.at(alpha), checkpoint.router_at(member_folder(tmp_path, 7), alpha)):
             np.testing.assert_array_equal(router.probabilities(tree), expected)
     assert checkpoint.router_at(member_folder(tmp_path, 7), None).alpha == GRID[0]
 
@@ -139,22 +133,23 @@ def test_a_finished_sweep_of_value_models_has_a_router_for_any_alpha(tmp_path: P
 def test_a_sweep_with_a_checkpoint_of_the_other_kind_is_an_error(tmp_path: Path) -> None:
     every = sweep_glimpse(small_tree())
     save_checkpoint(glimpse(small_tree()), member_folder(tmp_path, 0))
-    finished_sweep(tmp_path, Sweep(GRID, (every,)), (0,))
+    finished_sweep(tmp_path, Sweep(GRID, every))
     with pytest.raises(InputError, match="for one alpha, not for a sweep"):
         load_sweep(tmp_path)
     save_checkpoint(every, member_folder(tmp_path, 0, 0.0))
-    finished_sweep(tmp_path, Sweep((0.0,), ((glimpse(small_tree()),),)), (0,))
+    finished_sweep(tmp_path, Sweep((0.0,), (glimpse(small_tree()),)))
     with pytest.raises(InputError, match="for every alpha, not for one"):
         load_sweep(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("alphas", []), ("alphas", [-1]), ("alphas", "many"), ("seeds", [])]
+    ("name", "value"),
+    [("alphas", []), ("alphas", [-1]), ("alphas", "many"), ("seeds", []), ("seeds", [7, 8])],
 )
 def test_a_summary_without_numbers_is_an_error(tmp_path: Path, name: str, value: object) -> None:
     every = sweep_glimpse(small_tree(), 7)
     save_checkpoint(every, member_folder(tmp_path, 7))
-    finished_sweep(tmp_path, Sweep(GRID, (every,)), (7,))
+    finished_sweep(tmp_path, Sweep(GRID, every))
     record = record_of(tmp_path)
     assert record
     replace(record, result={**record.result, name: value}).write()

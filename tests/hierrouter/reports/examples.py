@@ -12,7 +12,7 @@ import numpy as np
 
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import Kind, Outcome
-from hierrouter.reports.build import FrontierPoint, build_report
+from hierrouter.reports.build import build_report
 from hierrouter.reports.results import HandingOver, Report
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates
 
@@ -70,7 +70,7 @@ def example(
         "split": "test",
         "scorer": "token_f1",
         "provenance": {"cache": "caches/default", "seed": 42, "encoder": {"name": "mpnet"}},
-        "frontier": [FrontierPoint(alpha, (one,)) for one in swept for alpha in (0.2, 0.1)],
+        "frontier": [(alpha, one) for one in swept for alpha in (0.2, 0.1)],
     }
     table = found or Estimates(datasets, Bootstrap(n=resamples, seed=7))
     return build_report(table, chosen, **{**usual, **fields})
@@ -112,8 +112,7 @@ def depths_added() -> Estimates:
 
 
 def stopping(**fields: Any) -> Report:
-    """`example` of a router that may stop, trained by `exact`, and a sweep of two seeds."""
-    worse = outcome("hierrouter", "router", [0.7, 0.3, 0.7, 0.7], [0.5] * 4)
+    """`example` of a router that may stop, trained by `exact`, and a sweep of one alpha."""
     [router] = [policy for policy in policies() if policy.kind == "router"]
     short = outcome(">a", "route", [0.4, 0.4, 0.2, 0.2], [0.6] * 4)
     usual: dict[str, Any] = {
@@ -124,7 +123,7 @@ def stopping(**fields: Any) -> Report:
             "allow_stop": True,
             "trained_alpha": ALPHA,
         },
-        "frontier": [FrontierPoint(ALPHA, (router, worse))],
+        "frontier": [(ALPHA, router)],
     }
     return example([*policies(), short], found=depths_added(), **{**usual, **fields})
 

@@ -1,6 +1,5 @@
 """Pages of planted trees, without texts; sweeps of networks."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from hierrouter.learning.selection import SelectedRun
@@ -20,12 +19,9 @@ def shown(trained: TrainedRouter | None = None, sweep: Sweep | None = None) -> S
     return SelectedRun(SWEEP, sweep.like(None, ALPHA), ALPHA, SWEEP, sweep)
 
 
-def networks(tree: RouteTree, seeds: Sequence[int] = (0,)) -> Sweep:
-    """A sweep of a network for each alpha of a grid, and each seed."""
-    return Sweep(
-        GRID,
-        tuple(tuple(glimpse(tree, seed, alpha, EXACT_GLIMPSE) for alpha in GRID) for seed in seeds),
-    )
+def networks(tree: RouteTree) -> Sweep:
+    """A sweep of a network for each alpha of a grid."""
+    return Sweep(GRID, tuple(glimpse(tree, alpha=alpha, config=EXACT_GLIMPSE) for alpha in GRID))
 
 
 def explored_of(

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierrouter.evaluation.intervals import crossed_interval
-from hierrouter.reports.build import FrontierPoint
 from hierrouter.reports.results import Report
 from hierrouter.reports.tables import claims_sentence, summary_table
-from hierrouter.reports.values import Bootstrap, Estimates, Row
+from hierrouter.reports.values import Row
 from tests.hierrouter.reports import examples
 
 
@@ -99,57 +97,16 @@ def test_ties_are_broken_by_cost() -> None:
     assert found is not None and found.policy == "cheap"
 
 
-# --- sweeps: the mean of several seeds, how far they lie apart, and how sure it is
-
-SEEDS = (
-    examples.outcome("hierrouter", "router", [0.8, 0.6], [2.0, 4.0]),
-    examples.outcome("hierrouter", "router", [0.2, 0.4], [1.0, 1.0]),
-    examples.outcome("hierrouter", "router", [0.5, 0.5], [0.5, 0.5]),
-)
-
-
-def swept(*points: FrontierPoint) -> tuple[Row, ...]:
-    outcomes = [points[0].by_seed[0]] if points else [SEEDS[0]]
-    found = Estimates(["one"] * len(outcomes[0].quality), Bootstrap(n=500))
-    return examples.example(outcomes, found=found, frontier=points).frontier
-
-
 def test_frontier_keeps_points_with_their_own_alpha() -> None:
     points = examples.example().frontier
     expected = [(name, alpha) for name in ("hierrouter", "oracle") for alpha in (0.2, 0.1)]
     assert [(point.policy, point.alpha) for point in points] == expected
     assert points[0].reward == pytest.approx(points[0].quality - 0.2 * points[0].cost)
-    dear = examples.outcome("oracle", "oracle", [1.0, 1.0], [9.0, 9.0])
-    learned, bound = swept(FrontierPoint(0.1, SEEDS), FrontierPoint(0.2, (dear,)))
-    assert (learned.cost_low, learned.cost_high) == pytest.approx((3.5 / 3, 5.5 / 3))
+    dear = examples.outcome("oracle", "oracle", [1.0] * 4, [9.0] * 4)
+    (bound,) = examples.example(frontier=[(0.2, dear)]).frontier
     assert (bound.cost_low, bound.cost, bound.cost_high) == (9, 9, 9)
     assert bound.reward_high == pytest.approx(1 - 0.2 * 9)
-    assert swept() == ()
-
-
-def test_a_point_is_the_mean_of_its_seeds_which_have_a_spread() -> None:
-    """Of each figure on its own: the best seed by quality is not the best one by reward."""
-    (row,) = swept(FrontierPoint(0.1, SEEDS))
-    assert (row.policy, row.kind, row.alpha) == ("hierrouter", "router", 0.1)
-    assert (row.quality, row.cost, row.reward) == pytest.approx((0.5, 1.5, 0.35))
-    assert (row.spread.seeds, row.spread.quality) == (3, pytest.approx((0.3, 0.7)))
-    assert (*row.spread.cost, *row.spread.reward) == pytest.approx((0.5, 3.0, 0.2, 0.45))
-    for values, ends in (
-        ([seed.reward(0.1) for seed in SEEDS], row.crossed.reward),
-        ([seed.cost for seed in SEEDS], row.crossed.cost),
-    ):
-        assert ends == pytest.approx(crossed_interval(np.array(values)))
-    (alone,) = swept(FrontierPoint(0.1, SEEDS[:1]))
-    assert alone.spread is alone.crossed is None
-
-
-def test_seeds_are_averaged_within_a_query_before_resampling() -> None:
-    """Two seeds that are right on each other's mistakes: their mean does not vary."""
-    first = np.random.default_rng(0).integers(2, size=50).astype(float)
-    seeds = [examples.outcome("hierrouter", "router", one.tolist()) for one in (first, 1 - first)]
-    together, alone = swept(FrontierPoint(0.0, tuple(seeds)), FrontierPoint(0.0, (seeds[0],)))
-    assert together.quality_low == pytest.approx(0.5) == together.quality_high
-    assert alone.quality_high - alone.quality_low > 0.2
+    assert examples.example(frontier=[]).frontier == ()
 
 
 # --- claims: who is beaten for sure, and what the queries can show

@@ -49,7 +49,7 @@ def router(config: TrainConfig = PPO, allow_stop: bool = False) -> TrainedRouter
 @cache
 def sweep(allow_stop: bool = False) -> Sweep:
     objective = Objective(ALPHA, allow_stop)
-    return Sweep(GRID, (train_sweep(half_easy(), GRID, objective, ValueConfig(), 0),))
+    return Sweep(GRID, train_sweep(half_easy(), GRID, objective, ValueConfig(), 0))
 
 
 def shown(

@@ -52,10 +52,10 @@ def schema() -> dict[str, Any]:
 
 @cache
 def everything() -> Report:
-    """A real report with all there can be: two seeds, stop, deferral, price lists, a policy."""
+    """A real report with all there can be: stop, deferral, price lists, a policy."""
     tree = small_tree()
     trained = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
-    sweep = networks(tree, (0, 1))
+    sweep = networks(tree)
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
     lists = {"own": tree, "dear": repriced(tree, {name: Rate(*rate) for name, rate in rates})}
     return report_on(
@@ -185,16 +185,10 @@ def test_what_may_be_claimed() -> None:
     assert low <= found["gap_closed"]["all"] <= high
 
 
-def test_a_point_of_a_sweep_has_intervals_and_several_seeds_a_spread() -> None:
+def test_a_point_of_a_sweep_has_intervals() -> None:
     (point,) = loaded(stopping())["frontier"]
     for figure in ("quality", "cost", "reward"):
         assert point[f"{figure}_low"] <= point[figure] <= point[f"{figure}_high"]
-        low, high = point["crossed"][figure]
-        assert low < point[f"{figure}_low"] and point[f"{figure}_high"] < high
-    ends = {"quality": [0.6, 0.7], "cost": [0.5, 1.0], "reward": [0.55, 0.6]}
-    assert point["spread"] == {"seeds": 2, **ends}
-    alone = loaded(example())["frontier"]
-    assert {(point["spread"], point["crossed"]) for point in alone} == {(None, None)}
 
 
 def test_identical_inputs_give_identical_sorted_bytes_of_short_floats() -> None:
