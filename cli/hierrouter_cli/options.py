@@ -34,8 +34,8 @@ ENCODERS = ("hashed-ngrams", "paper")
 SCORERS = ("token_f1", "exact_match", "numeric", "boxed", "choice", "accuracy", "given")
 BASELINES = (
     *("random", "cheapest", "largest", "best-static", "dataset-oracle", "knn"),
-    *("ridge", "logistic", "mlp", "svm", "matrix-factorisation", "elo"),
-    *("quality-gap", "cascade", "confidence-cascade", "agreement-cascade"),
+    *("ridge", "logistic", "mlp", "svm", "matrix-factorisation"),
+    *("cascade", "confidence-cascade", "agreement-cascade"),
     *("cascade-routing", "majority-vote", "best-of-ensemble"),
 )
 BACKENDS = ("transformers", "openai", "vllm")
@@ -170,14 +170,6 @@ def parse_budget(text: str) -> float:
     if not math.isfinite(cost) or cost <= 0:
         raise InputError(f"a cost must be finite and above 0: --budget {text}")
     return cost
-
-
-def parse_width(text: str) -> float:
-    """Inches, from 2 to 20: of a column, or of a page; raises InputError: anything else."""
-    width = _number(text, f"a width must be a number of inches: --width {text}; e.g. --width 3.3")
-    if not 2 <= width <= 20:
-        raise InputError(f"a width must be from 2 to 20 inches: --width {text}; e.g. --width 3.3")
-    return width
 
 
 def parse_share(text: str | None, defer_to: str | None) -> float | None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 TEST = "test"
 FULL, PAPER = STYLES = ("full", "paper")
 PRINTED = ("text", "md", "latex")  # formats that a reader reads
-COLUMN = 5.5  # inches: a page of one column
 FEW_QUERIES = 30
 
 
@@ -52,15 +51,9 @@ def report(
     style: Annotated[
         str,
         options.choice(
-            "--style", STYLES, "All of it, or the tables and the figure of the paper.", what="style"
+            "--style", STYLES, "All of it, or the paper's tables and the frontier.", what="style"
         ),
     ] = FULL,
-    width: Annotated[
-        float,
-        options.value(
-            "--width", "INCHES", "Of the figure of --style paper.", parser=options.parse_width
-        ),
-    ] = COLUMN,
     format: options.Format = "text",
     out: options.Out = None,
 ) -> None:
@@ -106,7 +99,7 @@ def report(
     if style == PAPER:
         folder = new_run("report", out)
         with drafted(folder) as draft:
-            show_paper(finished.result, format, folder, draft, files, width)
+            show_paper(finished.result, format, folder, draft, files)
         return
     tables = functools.partial(report_tables, analysis=all_tables)
     console.put_as(format, finished.result, as_json, long_table, tables)
@@ -135,21 +128,20 @@ def say_what(request: ReportRequest) -> None:
 
 
 def show_paper(
-    result: Report, format: str, folder: Path, draft: Path, files: Sequence[str], width: float
+    result: Report, format: str, folder: Path, draft: Path, files: Sequence[str]
 ) -> None:
-    """The paper's two tables on stdout, its figure in files; what it lacks is said.
+    """The paper's two tables on stdout, the frontier in files; what the tables lack is said.
 
-    `folder`: where the figure will be; `draft`: where it is written; `width`: of the figure, in
-    inches.
+    `folder`: where the figure will be; `draft`: where it is written.
     """
-    from hierrouter.reports.figures import latex_figure, reward_figure, save
+    from hierrouter.reports.figures import frontier_figure, latex_figure, save
     from hierrouter.reports.results import as_json
     from hierrouter.reports.tables import lacking_for_paper, long_table, paper_tables
 
     for lacking in lacking_for_paper(result):
         console.say(f"report: {lacking}")
     console.put_as(format, result, as_json, long_table, paper_tables)
-    drawing = reward_figure(result, width)
+    drawing = frontier_figure(result)
     for suffix in dict.fromkeys(files):
         name = save(drawing, draft / f"{drawing.name}.{suffix}").name
         console.say(f"report: figure {folder / name}")

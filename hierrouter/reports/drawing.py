@@ -89,21 +89,17 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def legend(figure: Figure, key: float = LEGEND_KEY_INCHES) -> None:
-    """A legend above the axes, as many entries a row as fit.
-
-    `key`: inches of what stands before a name.
-    """
+def legend(figure: Figure) -> None:
+    """A legend above the axes, as many entries a row as fit."""
     labels = figure.axes[0].get_legend_handles_labels()[1]
     if labels:
-        columns = legend_columns(labels, figure.get_figwidth(), key)
-        small = {} if key == LEGEND_KEY_INCHES else {"handlelength": 1.0, "columnspacing": 1.0}
-        figure.legend(loc="outside upper center", ncols=columns, **small)
+        columns = legend_columns(labels, figure.get_figwidth())
+        figure.legend(loc="outside upper center", ncols=columns)
 
 
-def legend_columns(labels: Sequence[str], width: float, key: float = LEGEND_KEY_INCHES) -> int:
+def legend_columns(labels: Sequence[str], width: float) -> int:
     """How many entries fit into one row of a legend of `width` inches; at least one."""
-    return max(1, int(width / (key + max(map(len, labels)) * CHARACTER_INCHES)))
+    return max(1, int(width / (LEGEND_KEY_INCHES + max(map(len, labels)) * CHARACTER_INCHES)))
 
 
 def label(name: str) -> str:

@@ -10,7 +10,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from hierrouter.evaluation.metrics import frontier
 from hierrouter.reports.drawing import (
-    CHARACTER_INCHES,
     INK,
     LONGEST_LABEL,
     WIDTH,
@@ -19,11 +18,9 @@ from hierrouter.reports.drawing import (
     canvas,
     label,
     legend,
-    legend_columns,
     settings,
 )
 from hierrouter.reports.results import HandingOver, Report
-from hierrouter.reports.tables import PAPER_KINDS
 from hierrouter.reports.values import ALL, Row
 from hierrouter.tables import latex_text, one_line
 from hierrouter_cache.errors import InputError
@@ -38,10 +35,6 @@ HATCHES = ("", "///", "...", "xxx")
 
 LOG_FROM_RATIO = 10.0  # of the highest cost to the lowest
 RUNG_INCHES = 0.34
-PAPER_AXES_INCHES = 2.3  # height of a figure in a paper below its legend
-PAPER_KEY_INCHES = 0.25  # of its legend
-ENTRY_INCHES = 0.21  # height of a row of it
-FEWEST_GROUPS = 3  # room is left as if there were so many: bars stay bars
 
 FORMATS = ("svg", "pdf", "png")
 DOTS_PER_INCH = 300
@@ -217,36 +210,6 @@ def _dots(report: Report) -> list[tuple[str, float, tuple[float, float], str]]:
     return dots
 
 
-def reward_figure(report: Report, width: float) -> Drawing:
-    """The paper's figure: net reward R = Q - alpha * C by dataset, with intervals.
-
-    `width`: of the paper's column, in inches.
-    """
-    fills = _fills(report)
-    # The policies of the paper's figure, in its order.
-    policies = [rows for kind in PAPER_KINDS for rows in report.by_policy if rows[0].kind == kind]
-    names = report.datasets[:-1]  # as in the paper, no bars over all queries
-    level = f"{report.bootstrap.level:.0%}"
-    with settings():
-        labels = [label(rows[0].policy) for rows in policies] or [""]
-        below = -(-len(labels) // legend_columns(labels, width, PAPER_KEY_INCHES)) * ENTRY_INCHES
-        figure, axes = canvas(width, PAPER_AXES_INCHES + below)
-        for at, rows in enumerate(policies):
-            _bars(axes, rows[: len(names)], at, len(policies), fills[rows[0].kind, rows[0].policy])
-        _name_groups(axes, names, width)
-        axes.axhline(0, color=INK, linewidth=0.8)
-        axes.set_ylabel("R")
-        legend(figure, PAPER_KEY_INCHES)
-    return Drawing(
-        name="net-reward",
-        title="Net reward by dataset",
-        caption=f"Net reward R = Q − {report.alpha:g} C by dataset, with {level} intervals",
-        description=f"Grouped bars with {level} intervals; the numbers are in the table of net "
-        "rewards.",
-        figure=figure,
-    )
-
-
 def latex_figure(drawing: Drawing, file: str) -> str:
     """A `figure` environment with the drawing at its column's width; needs the package graphicx.
 
@@ -262,39 +225,6 @@ def latex_figure(drawing: Drawing, file: str) -> str:
         r"\end{figure}",
     )
     return "\n".join(lines) + "\n"
-
-
-def _name_groups(axes: Axes, datasets: Sequence[str], width: float) -> None:
-    """Names below the bars, slanted where they would run into each other."""
-    groups, labels = len(datasets), [label(name) for name in datasets]
-    slanted = max(map(len, labels)) * groups * CHARACTER_INCHES > width - 1
-    axes.set_xticks(
-        range(groups), labels, rotation=30 if slanted else 0, ha="right" if slanted else "center"
-    )
-    middle, half = (groups - 1) / 2, max(groups, FEWEST_GROUPS) / 2
-    axes.set_xlim(middle - half, middle + half)
-    axes.tick_params(axis="x", length=0)
-
-
-def _bars(axes: Axes, rows: Sequence[Row], at: int, policies: int, fill: Fill) -> None:
-    colour, hatch = fill
-    place = np.arange(len(rows)) + (at - (policies - 1) / 2) * 0.84 / policies
-    reward = np.array([row.reward for row in rows])
-    low = reward - [row.reward_low for row in rows]
-    high = [row.reward_high for row in rows] - reward
-    axes.bar(
-        place,
-        reward,
-        0.84 / policies,
-        color=colour,
-        hatch=hatch,
-        edgecolor=INK if hatch else "none",
-        linewidth=0,
-        label=label(rows[0].policy),
-    )
-    # Percentiles of few queries may miss the mean by rounding; a bar cannot have negative length.
-    lengths = np.maximum([low, high], 0)
-    axes.errorbar(place, reward, lengths, fmt="none", ecolor=INK, elinewidth=0.9, alpha=0.7)
 
 
 def deferral_figure(report: Report, handing: HandingOver) -> Drawing:

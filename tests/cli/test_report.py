@@ -58,19 +58,13 @@ def test_a_report_of_a_router_that_hands_over_with_figures(routed: Place) -> Non
 
 
 def test_the_papers_outputs_and_nothing_else(routed: Place) -> None:
-    done = routed.does("report --style paper --format latex --width 3.3 --out paper")
+    done = routed.does("report --style paper --format latex --out paper")
     assert done.stdout.count(r"\begin{table}") == 2
-    assert r"\includegraphics[width=\columnwidth]{paper/net-reward}" in done.stdout
-    assert {file.name for file in (routed / "paper").iterdir()} == {
-        "contents.json",
-        "net-reward.pdf",
-    }
-    assert b"/MediaBox [ 0 0 237.6 " in (routed / "paper/net-reward.pdf").read_bytes()  # 3.3 inches
+    assert r"\includegraphics[width=\columnwidth]{paper/frontier}" in done.stdout
+    assert {file.name for file in (routed / "paper").iterdir()} == {"contents.json", "frontier.pdf"}
     assert "report: no reference models, with which the paper's tables begin" in done.stderr
     line = routed.refuses("report --style paper --format json")
     assert line.endswith("--style paper --format json; give --format text, md or latex")
-    for width in ("wide", "nan", "0"):
-        assert "inches: --width " in routed.refuses(f"report --style paper --width {width}")
 
 
 def test_a_sweep_that_reads_another_view_is_named_and_can_be_shown(routed: Place) -> None:

@@ -200,61 +200,6 @@ def _probability(
     return lambda asked: model.predict_proba(asked)[:, 1]
 
 
-@dataclass(frozen=True)
-class QualityGap(GridSearch):
-    """Grid: pairs of arms and thresholds.
-
-    Attributes:
-        pairs: how many are tried: those that would have the highest mean R on the train fold if
-            the better of the two were always chosen.
-        threshold: probabilities above which the small arm is taken; at 1 it never is.
-        strength: inverse of the regularisation (C of scikit-learn).
-    """
-
-    pairs: int = 12
-    threshold: tuple[float, ...] = (0.5, 0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)
-    strength: float = 10.0
-    name: ClassVar[str] = "quality gap"
-    source: ClassVar[str] = "Ding et al. 2024, arXiv 2404.14618"
-
-    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
-        """Gaps are learned on `train` for each pair."""
-        pairs = promising_pairs(train.reward(alpha), train.cost.mean(axis=0), self.pairs)
-        for small, large in pairs:
-            gap = train.quality[:, large] - train.quality[:, small]
-            margin = max(0.0, float(np.median(gap)))
-            good = gap <= margin
-            model = LogisticRegression(C=self.strength, max_iter=1000)
-            if not good.all():
-                model.fit(arms.columns(train.seen.question), good)
-            names = {"small": train.names[small], "large": train.names[large], "margin": margin}
-            for threshold in self.threshold:
-                play = partial(_small_where_good, None if good.all() else model, small, large)
-                yield {**names, "threshold": threshold}, partial(play, threshold)
-
-
-def _small_where_good(
-    model: LogisticRegression | None, small: int, large: int, threshold: float, seen: Seen
-) -> Play:
-    good = model.predict_proba(arms.columns(seen.question))[:, 1] if model else np.ones(len(seen))
-    return Play.of(seen, np.where(good > threshold, small, large))
-
-
-def promising_pairs(
-    reward: NDArray[np.float64], cost: NDArray[np.float64], most: int
-) -> list[tuple[int, int]]:
-    """Pairs of a cheaper and a dearer arm by the mean reward of their better one, highest first.
-
-    `reward`: float64[queries, arms]; `cost`: float64[arms], its mean; `most`: how many pairs are
-    returned; a pair of an arm and itself counts as one.
-    """
-    order = np.argsort(cost, kind="stable")
-    small, large = np.triu_indices(len(order))
-    better = np.array([np.maximum(reward[:, [arm]], reward).mean(axis=0) for arm in order])
-    best = np.argsort(-better[small, order[large]], kind="stable")[:most]
-    return [(int(order[small[pair]]), int(order[large[pair]])) for pair in best]
-
-
 PENALTIES = (0.1, 1.0, 10.0, 100.0)
 NEIGHBOURS = (10, 30, 100)
 FOLDS = 5

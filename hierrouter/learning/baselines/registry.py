@@ -31,8 +31,6 @@ BUILT_IN: tuple[Baseline, ...] = (  # pyright: ignore  class variables do for pr
     classifiers.Mlp(),
     classifiers.Svm(),
     simple.Factorisation(),
-    simple.Elo(),
-    classifiers.QualityGap(),
     *cascades.CASCADES,
     cascades.CascadeRouting(),
     cascades.MajorityVote(),

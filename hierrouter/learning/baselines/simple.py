@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -103,45 +102,6 @@ def best_arm(value: NDArray[np.float64], cost: NDArray[np.float64]) -> int:
     """The arm with the highest mean value, float64[rows, arms]; ties: lower mean cost."""
     means = value.mean(axis=0, keepdims=True), cost.mean(axis=0, keepdims=True)
     return int(cheapest_best(*means)[0])
-
-
-@dataclass(frozen=True)
-class Elo(GridSearch):
-    """Grid: how much similar questions count, and what difference in R is a draw.
-
-    Attributes:
-        base: a comparison weighs base to the power of the cosine of the two questions (the source
-            divides it by the highest one); 1 is plain Elo, 10 the source's choice.
-        draw: differences in R up to this one are draws; equal rewards always are.
-    """
-
-    base: tuple[float, ...] = (10.0, 1.0, 1e3, 1e6, 1e12)
-    draw: tuple[float, ...] = (0.0, 0.05, 0.2)
-    name: ClassVar[str] = "Elo"
-    source: ClassVar[str] = "Ong et al. 2024, arXiv 2406.18665"
-
-    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
-        """Wins are counted on `train`, once for each size of a draw."""
-        won = {draw: wins(train.reward(alpha), draw) for draw in self.draw}
-        for base, draw in product(self.base, self.draw):
-            yield {"base": base, "draw": draw}, partial(_most_wins, train, won[draw], base)
-
-
-def wins(reward: NDArray[np.float64], draw: float) -> NDArray[np.float64]:
-    """float64[queries, arms]: how many other arms each one beats, and half of those it draws with.
-
-    `reward`: float64[queries, arms]; `draw`: differences up to this one are draws.
-    """
-    leads = (reward[:, [arm]] - reward for arm in range(reward.shape[1]))
-    points = [(lead > draw).sum(axis=1) + (abs(lead) <= draw).sum(axis=1) / 2 for lead in leads]
-    return np.stack(points, axis=1) - 0.5  # an arm draws with itself
-
-
-def _most_wins(train: Arms, won: NDArray[np.float64], base: float, seen: Seen) -> Play:
-    cosine = (arms.unit(seen.question) @ arms.unit(train.seen.question).T).astype(np.float64)
-    weight = base ** (cosine - cosine.max(axis=1, keepdims=True))
-    strength = (weight @ won) / weight.sum(axis=1, keepdims=True)
-    return arms.strongest(seen, strength, train.cost.mean(axis=0))
 
 
 Battles = Literal["all", "best"]

@@ -4,7 +4,6 @@ import re
 import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -33,9 +32,8 @@ def of(draw: Callable[[results.Report], Drawing]) -> Draw:
     return lambda report: as_svg(draw(report))
 
 
-reward = of(partial(figures.reward_figure, width=5.5))
 frontier = of(figures.frontier_figure)
-FIGURES = [reward, frontier]
+FIGURES = [frontier]
 
 
 def texts(svg: str) -> list[str]:
@@ -76,7 +74,7 @@ def test_svg_is_self_contained(draw: Draw, report: results.Report) -> None:
 
 
 def test_two_figures_share_no_id() -> None:
-    first, second = (draw(example()) for draw in FIGURES)
+    first, second, *_ = map(as_svg, figures.figures(deferring()))
     assert not ids(first) & ids(second)
 
 
@@ -90,7 +88,6 @@ def test_axes_and_lines_say_what_they_are() -> None:
     labels = texts(frontier(example()))
     sweeps = {"fixed routes", "hierrouter over alpha", "oracle over alpha", "random"}
     assert {*sweeps, "mean cost C (money per question)"} <= set(labels)
-    assert "R" in texts(reward(example()))
     page = as_html(deferring())
     for said in ("share of queries handed over to big", "hierrouter in doubt", "chance", "oracle"):
         assert f">{said}</text>" in page
@@ -119,8 +116,8 @@ def test_odd_reports_are_drawn_without_a_warning(draw: Draw, outcomes: list[Outc
 
 def test_models_beyond_the_palette_differ_by_hatch_and_costs_have_no_powers_of_ten() -> None:
     many = example([outcome(f"m{number}", "single", [0.5] * 4) for number in range(12)])
-    assert "pattern" in reward(many)
-    assert "pattern" not in reward(example())
+    assert "pattern" in frontier(many)
+    assert "pattern" not in frontier(example())
     cheap = [outcome(f"m{at}", "single", [0.5] * 4, [0.000002 * 30**at] * 4) for at in range(3)]
     labels = texts(frontier(example(cheap)))
     assert "0.00001" in labels

@@ -8,7 +8,7 @@ from sklearn.svm import SVC
 
 from hierrouter.learning.baselines import classifiers
 from hierrouter.learning.baselines.arms import value_of
-from hierrouter.learning.baselines.simple import Elo, Factorisation
+from hierrouter.learning.baselines.simple import Factorisation
 from tests.hierrouter.learning.baselines import known
 from tests.hierrouter.learning.baselines.known import (
     EMPTY,
@@ -25,7 +25,6 @@ LEARNED = [
     classifiers.LogisticPerArm(),
     classifiers.Mlp(steps=(300,), penalties=(0.01,), hidden=16),
     classifiers.Svm(),
-    Elo(),
     Factorisation(("all",), (100,), learning_rate=0.1),
 ]
 each = pytest.mark.parametrize("baseline", LEARNED, ids=lambda baseline: baseline.name)
@@ -108,36 +107,3 @@ def votes_of_pairs(questions, label, asked):
     first_wins = pairs.fit(questions, label).decision_function(asked) > 0
     winner = np.where(first_wins, [0, 0, 1], [1, 2, 2])
     return np.stack([(winner == arm).sum(axis=1) for arm in range(3)], axis=1).max(axis=1)
-
-
-def _small_and_large(queries, seed):
-    """Arm 1 is right always and dear; arm 0 is right in group 0 alone."""
-    planted = planted_arms(queries, arms=2, seed=seed)
-    small = known.group_of(queries, 2) == 0
-    quality = np.stack([small, np.ones(queries)], axis=1).astype(np.float64)
-    return arms_with(quality, planted.cost, planted.seen.question)
-
-
-def test_it_asks_the_large_arm_only_where_the_small_one_fails_and_that_is_worth_it():
-    train, validation, held_out = (_small_and_large(60, seed) for seed in range(3))
-    for alpha, expected in ((0.1, known.group_of(60, 2)), (100.0, 0)):
-        tuned = fitted(classifiers.QualityGap(), train, validation, alpha)
-        assert (choices(held_out, tuned.play) == expected).all()
-
-
-def test_it_takes_the_best_pair_a_margin_of_half_the_labels_and_an_equal_small_arm():
-    # Arms 0 and 2 complete each other; arm 1 is always half right.
-    quality = np.array([[1, 0.5, 0], [0, 0.5, 1]] * 10)
-    train = arms_with(quality, np.tile([1.0, 2, 3], (20, 1)), np.eye(20, 3, dtype=np.float32))
-    assert classifiers.promising_pairs(quality, np.arange(3.0), 1) == [(0, 2)]
-    tuned = fitted(classifiers.QualityGap(pairs=1), train, train.select(EMPTY), alpha=0.0)
-    assert (tuned.settings["small"], tuned.settings["large"]) == ("arm-0", "arm-2")
-    # The margin makes half of the labels good.
-    quality = np.array([[0.0, gap] for gap in (0.1, 0.2, 0.3, 0.4)])
-    train = arms_with(quality, np.tile([1.0, 2], (4, 1)), np.eye(4, dtype=np.float32))
-    tuned = fitted(classifiers.QualityGap(pairs=1), train, train.select(EMPTY), alpha=0.0)
-    assert tuned.settings["margin"] == 0.25
-    # A small arm that is always as good is always taken.
-    train = arms_with(np.ones((4, 2)), np.tile([2.0, 1], (4, 1)), np.eye(4, dtype=np.float32))
-    tuned = fitted(classifiers.QualityGap(), train, alpha=0.0)
-    assert choices(train, tuned.play).tolist() == [1] * 4

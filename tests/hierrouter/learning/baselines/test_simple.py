@@ -1,4 +1,4 @@
-"""Routers that do not read the question, Elo, matrix factorisation."""
+"""Routers that do not read the question, and matrix factorisation."""
 
 from dataclasses import replace
 from itertools import product
@@ -6,13 +6,11 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import softplus
 
 from hierrouter.learning.baselines import simple
-from hierrouter.learning.baselines.simple import Elo, wins
 from tests.hierrouter.learning.baselines import known
-from tests.hierrouter.learning.baselines.known import arms_with, choices, fitted, planted_arms
+from tests.hierrouter.learning.baselines.known import arms_with, choices, fitted
 
 QUALITY = np.array([[1.0, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1]])
 COST = np.tile([2.0, 1.0, 3.0], (4, 1))
@@ -51,27 +49,6 @@ def test_the_best_of_each_dataset_and_over_all_for_an_unknown_one():
     unknown = replace(train, seen=replace(train.seen, datasets=("one", "two", "three", "three")))
     assert choices(unknown, tuned.play).tolist() == [0, 2, 0, 0]
     assert tuned.settings == {"arms": {"one": "arm-0", "two": "arm-2"}}
-
-
-def test_plain_elo_takes_the_arm_that_wins_most_and_not_where_questions_tell_more():
-    quality = np.array([[0, 1, 0.5], [0, 1, 0.5], [1, 0, 0.5]])
-    train = arms_with(quality, np.ones((3, 3)), np.eye(3, dtype=np.float32))
-    plain = fitted(Elo(base=(1.0,), draw=(0.0,)), train, train.select(known.EMPTY))
-    assert choices(train, plain.play).tolist() == [1, 1, 1]
-    assert fitted(Elo(), planted_arms(60), planted_arms(60, seed=1)).settings["base"] > 1
-
-
-def test_a_draw_is_half_a_win_and_wins_are_ordered_as_bradley_terry_strengths():
-    assert wins(np.array([[0.5, 0.5, 0.0]]), 0.0).tolist() == [[1.5, 1.5, 0.0]]
-    assert wins(np.array([[0.5, 0.45, 0.0]]), 0.1).tolist() == [[1.5, 1.5, 0.0]]
-    rng = np.random.default_rng(0)
-    first, second = np.triu_indices(4, 1)
-    for _ in range(5):
-        reward = rng.normal(0, 1, (40, 4)) + rng.normal(0, 0.5, 4)
-        battles = np.tile(np.eye(4)[first] - np.eye(4)[second], (len(reward), 1))
-        won = (reward[:, first] > reward[:, second]).ravel()
-        strengths = LogisticRegression(C=1e6, fit_intercept=False).fit(battles, won).coef_[0]
-        assert (np.diff(wins(reward, 0.0).sum(axis=0)[strengths.argsort()]) >= 0).all()
 
 
 def test_it_finds_the_right_arm_of_each_group():
