@@ -151,10 +151,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(_is_text(item) for item in value)
-
-
 def _are_choices(value: object) -> bool:
     """One or more; none at all are null, so that a row can be written in one way only."""
     return (
@@ -170,7 +166,7 @@ _TYPES: Mapping[pa.DataType, Callable[[object], bool]] = {
     pa.int32(): _is_count,
     pa.float64(): _is_number,
     pa.bool_(): lambda value: isinstance(value, bool),
-    pa.list_(pa.string()): _are_texts,
+    pa.list_(pa.string()): lambda value: isinstance(value, list) and all(map(_is_text, value)),
     pa.list_(pa.float64()): lambda value: isinstance(value, list) and all(map(_is_number, value)),
     CHOICES: _are_choices,
 }

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,8 +79,8 @@ def report(
     share = options.parse_share(defer_share, defer_to)
     policies = own_policies(policy)
     lists = price_lists(selected.prices or [], selected.price or [])
-    selection = as_trained(selected, checkpoint).unpriced()
-    trees = open_trees(selected.cache, selection, list(lists.values()))
+    unpriced = replace(as_trained(selected, checkpoint), prices=None, price=None)
+    trees = open_trees(selected.cache, unpriced.selection(), list(lists.values()))
     # What needs torch comes after all that can be refused without it.
     from hierrouter.learning.selection import select_run
     from hierrouter.reports.evaluated import DeferTo

@@ -119,10 +119,6 @@ class Selected:
             allow_return=self.allow_return,
         )
 
-    def unpriced(self) -> Selection:
-        """The same for a command that shows it under several price lists."""
-        return replace(self, prices=None, price=None).selection()
-
     def open(self) -> Tree:
         """The tree; see `hierrouter.replay.opening.open_tree` for the errors."""
         selection = self.selection()

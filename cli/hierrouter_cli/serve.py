@@ -141,7 +141,8 @@ async def _one(begin: Begin, question: str, route_options: RouteOptions, format:
 async def _first(begin: Begin, question: str, route_options: RouteOptions, format: str) -> None:
     async with begin(calls=False) as router:
         decision = await router.first(question, route_options)
-        names = router.policy.action_names
+        policy = router.policy
+        names = policy.at(None).actions.names(policy.origin.models)
     chances = dict(zip(names, decision.chances.tolist(), strict=True))
     if format == "json":
         console.put_json({"first": names[decision.action], "chances": chances})
@@ -274,7 +275,9 @@ def serve(
         settings = Settings(names, str(run), key, rng_seed, reroute, max_requests)
         app = make_app(router, settings, lines)
         report.say_called("serve", run, router.pool)
-        _run(app, listener, f"http://{_address(listener)}/v1", list(names.alphas))
+        host, port = listener.getsockname()[:2]
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        _run(app, listener, f"http://{place}/v1", list(names.alphas))
 
 
 def _key(variable: str | None, host: str) -> str | None:
@@ -310,11 +313,6 @@ def _bound(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror}; give another --host or --port"
         ) from error
     return listener
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _run(app: FastAPI, listener: socket.socket, address: str, names: Sequence[str]) -> None:

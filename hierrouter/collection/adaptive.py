@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from hierrouter.engines import backend, generator, identify
 from hierrouter.engines.encoders import default_encoder, load_encoder
 from hierrouter.evaluation.intervals import interval
 from hierrouter.learning.config import Objective, ValueConfig
-from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.value import learned_from
 from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import Query
@@ -36,6 +35,9 @@ from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.reader import reader_of
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.writer import OnPart, PartWriter, no_copy
+
+if TYPE_CHECKING:
+    from hierrouter.learning.sweep import TrainedSweep
 
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
@@ -81,6 +83,8 @@ class Adaptive:
 
     def learn(self, tree: RouteTree) -> TrainedSweep:
         """What is known of these queries; raises WorldError: the tree has no embeddings."""
+        from hierrouter.learning.sweep import train_sweep  # torch: slow to import
+
         return train_sweep(tree, self.alphas, self.objective, ValueConfig(), 0)
 
 

@@ -98,8 +98,8 @@ def import_(
         CacheError: the cache is damaged, in use by a collector, or cannot be written.
         WorldError: the disk is full or failed.
     """
-    if format is not None:
-        _require_known(format)
+    if format is not None and format not in IMPORTS:
+        raise InputError(f"unknown format: {format}; {suggestion(format, IMPORTS)}".rstrip("; "))
     path, root, on_progress = Path(file), Path(cache), progress or storing.ignored
     rates = rates_of(given_prices(prices))
     name = format or guess_format(path)
@@ -201,11 +201,6 @@ def leak_line(root: Path) -> str:
     rows = reader.queries(keys, ("id", "dataset", "question", "split")).to_pylist()
     pairs = near_pairs([Query(**row, answers=()) for row in rows])
     return near_line(pairs) if pairs else ""
-
-
-def _require_known(name: str) -> None:
-    if name not in IMPORTS:
-        raise InputError(f"unknown format: {name}; {suggestion(name, IMPORTS)}".rstrip("; "))
 
 
 def export(

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from hierrouter.engines import identity
 from hierrouter.engines.identity import BYTES, CONFIGS, HUB_TIMEOUT_S, INDEX, SINGLE, WANTED
@@ -84,13 +83,9 @@ def _of_hub(spec: ModelSpec) -> Weights:
     if not download:
         problem = f"{_named(spec)} has no .safetensors; other weights are not loaded"
         return Weights(spec.name, spec.model, problem=problem)
-    return Weights(spec.name, spec.model, sum(download), _memory(info, spec, sum(download)))
-
-
-def _memory(info: Any, spec: ModelSpec, download: int) -> int:
     counts = info.safetensors.parameters if info.safetensors else {}
     told = (n * WANTED.get(spec.dtype, BYTES.get(dtype, 4)) for dtype, n in counts.items())
-    return sum(told) or download
+    return Weights(spec.name, spec.model, sum(download), sum(told) or sum(download))
 
 
 def _named(spec: ModelSpec) -> str:

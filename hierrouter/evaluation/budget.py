@@ -75,16 +75,11 @@ def policy_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
             np.add.reduceat(values[: len(starts) * size], starts) / size
             for values in (tree.cost, tree.score)
         )
-        slopes = _slopes(cost, quality, endings)
+        slopes = Hulls.of(cost[:, endings], quality[:, endings]).slope[::-1]  # ascending
         if len(slopes):
             found.append(np.quantile(slopes, spread))
         size *= 2
     return np.sort(np.concatenate(found))
-
-
-def _slopes(cost: Floats, quality: Floats, endings: slice) -> Floats:
-    """The slopes of all hulls, ascending: float64[changes]."""
-    return Hulls.of(cost[:, endings], quality[:, endings]).slope[::-1]
 
 
 def _climb(cost: Floats, quality: Floats, start: Integers) -> tuple[Integers, Integers, Integers]:

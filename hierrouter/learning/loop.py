@@ -308,7 +308,10 @@ def make_adam(
     )
 
     def schedule(*_: object) -> None:
-        factor = _factor(steps_made(adam), steps, config)
+        step = steps_made(adam)
+        rising = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+        falling = 1 - step / steps if config.decay else 1.0
+        factor = rising * max(falling, 0.0)
         for group in adam.param_groups:
             group["lr"] = config.learning_rate * factor
 
@@ -320,12 +323,6 @@ def steps_made(adam: torch.optim.Adam) -> int:
     """Gradient steps so far, as Adam itself counts them."""
     first = adam.param_groups[0]["params"][0]
     return int(adam.state[first]["step"]) if first in adam.state else 0
-
-
-def _factor(step: int, steps: int, config: NetworkConfig) -> float:
-    rising = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
-    falling = 1 - step / steps if config.decay else 1.0
-    return rising * max(falling, 0.0)
 
 
 def adam_tensors(adam: torch.optim.Adam) -> dict[str, Tensor]:

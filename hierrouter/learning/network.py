@@ -257,7 +257,10 @@ class Router(nn.Module):
         self.policy = _head(shape.hidden, shape.actions, gain=None if plain else 0.01)
         self.value = _head(shape.hidden, 1, gain=None if plain else 1.0)
         if plain:
-            _start_as_one(self.context, self.progress)
+            # Both maps anew, as torch draws one map of the concatenation of their inputs.
+            bound = 1 / math.sqrt(shape.dim + self.progress.in_features)
+            for values in (self.context.weight, self.progress.weight, self.progress.bias):
+                nn.init.uniform_(values, -bound, bound)
         if shape.numbers:
             self.register_buffer("centre", torch.zeros(shape.numbers))
             self.register_buffer("spread", torch.ones(shape.numbers))
@@ -322,14 +325,6 @@ def _empty(inputs: int, outputs: int, bias: bool) -> nn.Linear:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
         return nn.Linear(inputs, outputs, bias=bias)
-
-
-@torch.no_grad()
-def _start_as_one(context: nn.Linear, progress: nn.Linear) -> None:
-    """Draw both maps anew as torch draws one map of the concatenation of their inputs."""
-    bound = 1 / math.sqrt(context.in_features + progress.in_features)
-    for values in (context.weight, progress.weight, progress.bias):
-        values.uniform_(-bound, bound)
 
 
 def _head(inputs: int, outputs: int, gain: float | None) -> nn.Linear:

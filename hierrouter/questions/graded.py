@@ -21,6 +21,7 @@ TAUGHT = "taught"
 FOLDS = {TAUGHT: 60, "train": 22, "validation": 6, "test": 12}  # in percent
 PLACES = 400
 ZIPF = 0.9  # the place of rank n is spoken of in proportion to n to the power of minus this
+SPOKEN_OF = tuple(accumulate(rank**-ZIPF for rank in range(1, PLACES + 1)))
 SENTENCES = {
     "small": ("compute {terms}", "how much is {terms} ?"),
     "plus": ("compute {terms}", "how much is {terms} ?"),
@@ -81,7 +82,7 @@ class Draw:
     def place(self) -> Place:
         """One of this fold's, each as often; of all, by its rank, where it is taught."""
         if self.fold == TAUGHT:
-            return self.rng.choices(world(), cum_weights=_frequencies())[0]
+            return self.rng.choices(world(), cum_weights=SPOKEN_OF)[0]
         return self.rng.choice([place for place in world() if place.fold == self.fold])
 
     def _is_ours(self, text: str) -> bool:
@@ -218,8 +219,3 @@ def world() -> tuple[Place, ...]:
         Place(name(), name(), rng.randint(10, 99), folds[rank * 9 % len(folds)])
         for rank in range(PLACES)
     )
-
-
-@cache
-def _frequencies() -> tuple[float, ...]:
-    return tuple(accumulate(rank**-ZIPF for rank in range(1, PLACES + 1)))

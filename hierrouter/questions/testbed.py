@@ -65,7 +65,7 @@ class Draw:
                 return word
 
     def place(self) -> Place:
-        return self.rng.choice(world().places_of(self.split))
+        return self.rng.choice([one for one in world().places if one.split == self.split])
 
     def room(self) -> Room:
         return self.rng.choice(world().rooms_of(self.split))
@@ -360,9 +360,6 @@ class World:
     places: tuple[Place, ...]
     rooms: tuple[Room, ...]
     names: frozenset[str]
-
-    def places_of(self, split: Split) -> tuple[Place, ...]:
-        return tuple(place for place in self.places if place.split == split)
 
     def rooms_of(self, split: Split) -> tuple[Room, ...]:
         return tuple(room for room in self.rooms if room.split == split)

@@ -1,6 +1,6 @@
 """What a report says beside its policies: bounds, regret, calls, and repairs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -44,7 +44,11 @@ def add_analysis(
     may = trained.objective if trained else Objective(alpha)
     stop, returns = may.ends_early, may.allow_return
     ladder = bounds.ladder(train, alpha, fold, stop)
-    _add_ladder(found, ladder, alpha)
+    for rung, one in ladder.items():
+        # Oracles, chance and classifiers choose none.
+        chosen = one.name if one.kind in ("single", "route") else rung
+        worth = {"quality": one.quality, "cost": one.cost, "reward": one.reward(alpha)}
+        found.add("ladder", worth, found.columns, rung=rung, policy=chosen)
     if isinstance(tree, Tree) and len(train) and tree.hops > 1:
         _add_looks(found, tree, split, alpha, stop, ladder[bounds.PER_DATASET])
     if endings is not None:
@@ -59,15 +63,6 @@ def add_analysis(
         _add_reliability(found, fold, trained)
     _add_calls(found, fold, alpha, endings, stop)
     _add_repair(found, fold)
-
-
-def _add_ladder(found: Estimates, ladder: Mapping[str, outcome.Outcome], alpha: float) -> None:
-    """Q, C and R of rung after rung, each by dataset."""
-    for rung, one in ladder.items():
-        # Oracles, chance and classifiers choose none.
-        chosen = one.name if one.kind in ("single", "route") else rung
-        worth = {"quality": one.quality, "cost": one.cost, "reward": one.reward(alpha)}
-        found.add("ladder", worth, found.columns, rung=rung, policy=chosen)
 
 
 def _add_looks(
@@ -162,7 +157,9 @@ def _add_calls(
     found: Estimates, fold: RouteTree, alpha: float, endings: NDArray[np.float64] | None, stop: bool
 ) -> None:
     """Expected calls of each model at each hop, by the router and by the tree oracle."""
-    policies = {("oracle", "oracle"): _oracle_endings(fold, alpha, stop)}
+    best = np.zeros((len(fold), fold.routes.nodes))  # 1 where the tree oracle ends
+    best[np.arange(len(fold)), bounds.best_nodes(fold, alpha, stop)] = 1
+    policies = {("oracle", "oracle"): best}
     if endings is not None:
         policies = {(outcome.ROUTER, "router"): endings, **policies}
     for (policy, kind), ends in policies.items():
@@ -170,13 +167,6 @@ def _add_calls(
         for hop, (at, model) in product(range(fold.hops), enumerate(fold.models)):
             calls = {"calls": mix[:, hop, at]}
             found.add("calls", calls, policy=policy, kind=kind, hop=hop + 1, model=model)
-
-
-def _oracle_endings(fold: RouteTree, alpha: float, stop: bool) -> NDArray[np.float64]:
-    """float64[queries, nodes]: 1 where the tree oracle ends."""
-    endings = np.zeros((len(fold), fold.routes.nodes))
-    endings[np.arange(len(fold)), bounds.best_nodes(fold, alpha, stop)] = 1
-    return endings
 
 
 def _add_repair(found: Estimates, fold: RouteTree) -> None:

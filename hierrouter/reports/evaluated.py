@@ -89,7 +89,8 @@ def report_on(
     }
     mine = next(every[name] for name, priced in lists.items() if priced is tree)
     may = trained.objective if trained else untrained
-    learned = _swept(fold, sweep)
+    learned = [(one.alpha, one.outcome(fold)) for one in sweep.routers] if sweep else []
+    points = policy_break_points(fold, may.ends_early)
     deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
     if may.ends_early and mine.endings is not None:
         add_depths(found, fold, mine.endings, alpha)
@@ -109,7 +110,7 @@ def report_on(
         frontier=[*learned, *bound],
         price_lists={name: every[name].outcomes(deferral) for name in several},
         cost_unit=tree.cost_unit,
-        deciding_alphas=_deciding(fold, may.ends_early),
+        deciding_alphas=(float(points[0]), float(points[-1])) if len(points) else None,
         notes=(
             *(ALL_NOTES if split == ALL_FOLDS else ()),
             *data_notes(tree),
@@ -221,13 +222,6 @@ def value_policies(
     )
 
 
-def _swept(fold: RouteTree, sweep: Sweep | None) -> list[tuple[float, Outcome]]:
-    """What a sweep does at each alpha."""
-    if sweep is None:
-        return []
-    return [(router.alpha, router.outcome(fold)) for router in sweep.routers]
-
-
 def _handing_over(
     fold: RouteTree, alpha: float, deferral: Deferral | None, share_allowed: float | None
 ) -> results.HandingOver | None:
@@ -242,12 +236,6 @@ def _handing_over(
         chosen=on_fold.point(deferral.threshold, alpha),
         curve=tuple(on_fold.curve(alpha, DEFERRAL_POINTS)),
     )
-
-
-def _deciding(fold: RouteTree, allow_stop: bool) -> tuple[float, float] | None:
-    """The least and the greatest break-point."""
-    points = policy_break_points(fold, allow_stop)
-    return (float(points[0]), float(points[-1])) if len(points) else None
 
 
 TIE = 5e-4  # of R; less is 0.000 in a sentence

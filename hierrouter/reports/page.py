@@ -57,10 +57,12 @@ def headlines(report: Report) -> list[tuple[str, str, str]]:
     closed, route = report.gap_closed.get(ALL), report.best("route")
     if closed is not None:
         gap = f"{report.gap(ALL):.3f} from the best fixed route to the oracle"
-        found.append(("Gap closed", _share(closed), f"{_share_span(report)}of the {gap}"))
+        ends = report.gap_closed_intervals.get(ALL)  # None where it has no bounds
+        span = f"[{_share(ends[0])}, {_share(ends[1])}] " if ends else ""
+        found.append(("Gap closed", _share(closed), f"{span}of the {gap}"))
     if route is not None and route.difference is not None:
-        ends = f"[{route.difference_low:+.3f}, {route.difference_high:+.3f}]"
-        said = f"{route.policy}, the best one on these queries, {ends}"
+        lead = f"[{route.difference_low:+.3f}, {route.difference_high:+.3f}]"
+        said = f"{route.policy}, the best one on these queries, {lead}"
         found.append(("R over the best fixed route", f"{route.difference:+.3f}", said))
     best, factor = report.best("single", by="quality"), report.quality_factor
     if factor is not None and best is not None:
@@ -71,12 +73,6 @@ def headlines(report: Report) -> list[tuple[str, str, str]]:
 
 def _span(row: Row) -> str:
     return f"[{row.reward_low:.3f}, {row.reward_high:.3f}] over {row.n} queries"
-
-
-def _share_span(report: Report) -> str:
-    """The interval of the share of the gap closed, where it has bounds."""
-    ends = report.gap_closed_intervals.get(ALL)
-    return f"[{_share(ends[0])}, {_share(ends[1])}] " if ends else ""
 
 
 def _share(share: float) -> str:

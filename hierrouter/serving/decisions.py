@@ -116,11 +116,6 @@ class LivePolicy:
         """Whether it can be asked for any alpha."""
         return not isinstance(self._policy, TrainedRouter)
 
-    @property
-    def action_names(self) -> tuple[str, ...]:
-        """The name of each action: a model, `model>stop`, or `return>1`."""
-        return self.at(None).actions.names(self.origin.models)
-
     def embed(self, states: Sequence[LiveState]) -> NDArray[np.float32]:
         """float32[n, dim]: what the policy sees of each state."""
         view, vectors = self.origin.view, np.empty((len(states), 0), dtype=np.float32)

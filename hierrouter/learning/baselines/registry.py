@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from hierrouter.engines.devices import torch_threads
@@ -161,17 +160,13 @@ def fault(played: Any, seen: Seen) -> str:
     for name, values, columns in shapes:
         if np.shape(values) != (len(seen), columns):
             return f"{name} is {np.shape(values)}, not {(len(seen), columns)}"
-        if not _probable(values):
+        if not ((values >= -EXACT) & (values <= 1 + EXACT)).all():  # NaN is none
             return f"{name} holds what is no probability"
     if np.abs(played.answer.sum(axis=1) - 1).max(initial=0) > EXACT:
         return "the probabilities of its answers do not add up to 1"
     if (played.answer @ seen.calls > played.called + EXACT).any():
         return "it gives an answer whose calls were not made"
     return ""
-
-
-def _probable(values: NDArray[np.float64]) -> bool:
-    return bool(((values >= -EXACT) & (values <= 1 + EXACT)).all())  # nor is NaN
 
 
 @contextmanager
