@@ -16,8 +16,8 @@ FLOORS = (
     {"pools", "questions", "tables"},
     {"engines", "evaluation"},
     {"replay"},
-    {"collection", "learning"},
-    {"reports", "serving"},
+    {"learning"},
+    {"collection", "reports", "serving"},
     {"cli"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS, 1) for room in rooms}
