@@ -117,7 +117,8 @@ def row(name: str, shape: Shape, work: Work, device: str) -> str:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(shape.config(), dtype=dtype).eval()
-    model.generation_config.eos_token_id = shape.vocabulary + 1  # no token
+    model.generation_config.eos_token_id = end = shape.vocabulary - 1
+    model.get_output_embeddings().weight.data[end] = 0  # never the likeliest of so many
     spec = ModelSpec(name, name, 0.0, device=device, generation=Generation(work.new))
     tokenizer = AutoTokenizer.from_pretrained(model_path("testbed:calc"))
     static = TransformersGenerator(model, tokenizer, spec, "")
