@@ -3,9 +3,9 @@
     python benchmarks/collect_gpu.py              one GPU; weights are random, nothing is downloaded
     python benchmarks/collect_gpu.py --shrink     the same at reduced shapes, for a processor
 
-300 prompts of 150 tokens, 300 new tokens each, no end token, so that all lengths are true. `engine
-alone` is `model.generate` on all prompts in one batch, halved until it fits; `one by one` is
-extrapolated from a few prompts. GPU busy is the mean of nvidia-smi while our side runs.
+300 prompts of 150 tokens, 300 new tokens each; the end token never comes, so that all lengths are
+true. `engine alone` is `model.generate` on all prompts in one batch, halved until it fits; `one by
+one` is extrapolated from a few prompts. GPU busy is the mean of nvidia-smi while our side runs.
 """
 
 from __future__ import annotations
