@@ -1,7 +1,7 @@
 """Adaptive collection against full trees, fewer questions, random branches and a bandit.
 
     OMP_NUM_THREADS=1 python benchmarks/adaptive.py --cache DIR --at 0.005 1.6 3.2
-        [--draws 20] [--questions 300] [--state VIEW] [--allow-stop] [--allow-return] [--until R]
+        [--draws 20] [--questions 600] [--state VIEW] [--allow-stop] [--allow-return] [--until R]
 
 Each draw collects so many train and validation questions of the cache anew, by the collector
 itself: its models answer what the cache holds. The value model learns from what came, and its R on
@@ -241,7 +241,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--at", type=float, nargs="+", required=True)
     parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--questions", type=int, default=300)
+    parser.add_argument("--questions", type=int, default=600)
     parser.add_argument("--state", default=DEFAULT_VIEW, choices=sorted(VIEWS))
     parser.add_argument("--allow-stop", action="store_true")
     parser.add_argument("--allow-return", action="store_true")

@@ -43,7 +43,7 @@ def open_trees(
     """The tree in `cache` under each price list."""
     from hierrouter.pools.files import load_pool
     from hierrouter.pools.pool import guesses
-    from hierrouter.replay.inspection import pruned_note
+    from hierrouter.replay.inspection import left_out_note, pruned_note
     from hierrouter.replay.opening import open_trees as open_selected
 
     labels = {"embed": "embed states", "score": "score responses"}
@@ -58,7 +58,7 @@ def open_trees(
     if selection.pool and (note := load_pool(selection.pool).unit_note()):
         console.say(note)
     if trees[0].left_out:
-        console.say(f"left out: {trees[0].left_out} queries whose trees are incomplete")
+        console.say(f"note: {left_out_note(trees[0])}")
     if trees[0].pruned:
         console.say(f"note: {pruned_note(trees[0])}")
     for line in dict.fromkeys(guesses(tree) for tree in trees):

@@ -44,7 +44,7 @@ Booleans = NDArray[np.bool_]
 
 PILOT = 40  # train questions whose trees are whole; questions of a round, at least
 GROWTH = 0.5  # questions of a round, of those that are learned from
-LEAST = 0.1  # a call that is the best with a smaller chance is left out
+LEAST = 0.15  # a call that is the best with a smaller chance is left out
 
 
 @dataclass(frozen=True)

@@ -250,6 +250,7 @@ def _identities(answers: Answers, pool: Pool) -> dict[str, Identity]:
                 path,
                 [answer.prompt, answer.response, answer.tokens_in, answer.tokens_out],
                 [answer.latency_s, answer.score],
+                *(["ended"] if answer.ended else []),
             ]
             digests[path[-1]].append(digest(content))
     return {
@@ -266,19 +267,20 @@ def _calls(
     query: Query, found: Mapping[Route, Answer], pool: Pool, spec: TreeSpec
 ) -> Iterator[tuple[dict[str, Any], float | None]]:
     """(row of `calls`, given score) of every node of one query's tree that has an answer."""
-    reached: dict[Route, str] = {(): root_context(query.question)}
+    # After an answer that ended its chain it is there again, whoever is called.
+    reached: dict[Route, tuple[str, Answer | None]] = {(): (root_context(query.question), None)}
     for steps in spec.steps:
         following = {}
-        for path, context in reached.items():
+        for path, (context, ended) in reached.items():
             for model, step in zip(pool.models, steps, strict=True):
                 there = (*path, model.model)
-                answer = found.get((model.model,) if pool.context_free else there)
+                answer = ended or found.get((model.model,) if pool.context_free else there)
                 if answer is None:
                     continue
                 call = Call(call_key(step, context), step, context, answer.prompt)
                 tokens = answer.tokens_in, answer.tokens_out
                 response = Response(answer.response, *tokens, finish_reason="unknown")
                 row = call_row(model.name, call, response, answer.latency_s)
-                following[there] = row["outcome"]
+                following[there] = row["outcome"], answer.again if answer.ended else None
                 yield row, answer.score
         reached = following

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Answer:
         tokens_in, tokens_out: of this call.
         latency_s: seconds, None where unknown.
         score: the file's own value for the response, in [0, 1], None where it has none.
+        ended: whether its source called nobody after it, by design.
     """
 
     where: str
@@ -53,6 +54,12 @@ class Answer:
     tokens_out: int
     latency_s: float | None = None
     score: float | None = None
+    ended: bool = False
+
+    @property
+    def again(self) -> Answer:
+        """The same, as what every further call gives, for nothing."""
+        return replace(self, prompt="", tokens_in=0, tokens_out=0, latency_s=None)
 
 
 @dataclass(frozen=True)
@@ -88,8 +95,8 @@ class Answers:
 def gather(answers: Iterable[Answer], seed: int) -> Answers:
     """The answers by query, with folds cut where the file says none.
 
-    Raises InputError: two answers at one place, one whose earlier hop is missing, a query with two
-    questions, or a question in both train and test.
+    Raises InputError: two answers at one place, one whose earlier hop is missing or has ended, a
+    query with two questions, or a question in both train and test.
 
     `answers`: in any order; `seed`: of the folds.
     """
@@ -119,6 +126,11 @@ def gather(answers: Iterable[Answer], seed: int) -> Answers:
                     f"hop {len(path)} without its earlier hop {' > '.join(path[:-1])}: "
                     f"{answer.where}; add that row"
                 )
+            if len(path) > 1 and by_path[path[:-1]].ended:
+                raise InputError(
+                    f"hop {len(path)} after one that ended: {answer.where}; remove either `ended` "
+                    "or that row"
+                )
     queries = with_folds([answer.query for answer in first.values()], seed)
     refuse_leaks(queries)
     return Answers(tuple(queries), tuple(models), tuple(found.values()))
@@ -127,8 +139,8 @@ def gather(answers: Iterable[Answer], seed: int) -> Answers:
 def read_table(path: Path) -> Iterator[Answer]:
     """The answers of a table, row by row.
 
-    Beside `COLUMNS` it may have dataset, final_answer, prompt, split, score, latency_s, hop, path.
-    Raises InputError: a column is missing, or the first bad row.
+    Beside `COLUMNS` it may have dataset, final_answer, prompt, split, score, latency_s, hop, path,
+    ended. Raises InputError: a column is missing, or the first bad row.
 
     `path`: a .parquet, .csv or .jsonl file; the dataset is named by it where no column does.
     """
@@ -164,6 +176,7 @@ def _answer(row: Row, dataset: str, base: int) -> Answer:
         tokens_out=row.count("tokens_out"),
         latency_s=row.number("latency_s"),
         score=row.share("score"),
+        ended=row.flag("ended"),
     )
 
 
@@ -249,6 +262,14 @@ class Row:
                 f"got {self.values.get(name)!r:.40}: {self.where}"
             )
         return int(value)
+
+    def flag(self, name: str) -> bool:
+        """Whether true stands there, or the word; false where nothing does."""
+        value = self.values.get(name)
+        known = {"true": True, "false": False, "none": False}
+        if (word := str(value).lower()) not in known:
+            raise InputError(f"{name} must be true or false, got {value!r:.40}: {self.where}")
+        return known[word]
 
     def share(self, name: str) -> float | None:
         """A number from 0 to 1, or None where nothing stands there."""

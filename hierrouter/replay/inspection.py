@@ -1,5 +1,6 @@
 """What is in a cache, whether it is sound, and what a reader must know of it."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from hierrouter_cache.parts import FORMAT
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.sql import ask
 from hierrouter_cache.tree import RouteTree
-from hierrouter_cache.walk import Forest, walk
+from hierrouter_cache.walk import Forest, Scores, walk
 
 MANY = 0.05  # of a model's answers, cut at its cap of new tokens
 COUNTS = 1e-3  # of R: what prices must move it by to be worth a thought
@@ -42,7 +43,7 @@ def data_notes(tree: RouteTree) -> list[str]:
             "no model saw an earlier answer."
         )
     if tree.left_out:
-        notes.append(f"{tree.left_out} queries are left out: their trees are incomplete.")
+        notes.append(f"{left_out_note(tree)}.")
     if tree.pruned:
         notes.append(pruned_note(tree))
     capped = getattr(tree, "capped", {})  # of a tree that was opened
@@ -58,6 +59,48 @@ def data_notes(tree: RouteTree) -> list[str]:
             "of the others a state says that it is not known."
         )
     return notes
+
+
+def left_out_note(tree: RouteTree) -> str:
+    """How many queries are not here because of holes, and how they differ from those that are."""
+    shift = getattr(tree, "shift", "")  # of a tree that was opened
+    return f"{tree.left_out} queries are left out: their trees are incomplete; {shift}".rstrip("; ")
+
+
+def population_shift(
+    reader: CacheReader, lost: Forest, kept: Forest, scores: tuple[Scores, Scores]
+) -> str:
+    """How the queries that are left out differ from those kept, in words.
+
+    Each call of theirs that is there is compared with the mean of the same call over those kept.
+
+    `reader`: the cache; `scores`: the value of every call of either, NaN where there is none.
+    """
+    mine, others = (np.hstack([each.tree[:, 1:], each.direct]) for each in scores)
+    apart = [np.asarray(row)[~np.isnan(row)] for row in mine - others.mean(axis=0)]
+    apart = [row.mean() for row in apart if row.size]
+    found = []
+    if len(apart) > 1:
+        mean, wide = np.mean(apart), 1.96 * np.std(apart, ddof=1) / len(apart) ** 0.5
+        low, high = mean - wide, mean + wide
+        fair = "not clearly better or worse than"
+        if low > 0 or high < 0:
+            fair = "better than" if low > 0 else "worse than"
+        found.append(
+            f"the answers that they have are {fair} those of the others at the same calls "
+            f"({mean:+.3f} [{low:+.3f}, {high:+.3f}] in Q)"
+        )
+    names = ("dataset", "length(question) AS characters")
+    ours, theirs = (reader.queries(each.keys, names).to_pylist() for each in (lost, kept))
+    long, other = (np.mean([row["characters"] for row in rows]) for rows in (ours, theirs))
+    found.append(f"their questions have {long:,.0f} characters, those of the others {other:,.0f}")
+    gone = Counter(row["dataset"] for row in ours)
+    every = gone + Counter(row["dataset"] for row in theirs)
+    if len(every) > 1:
+        shares = sorted(every, key=lambda name: gone[name] / every[name])
+        ends = (f"{gone[name] / every[name]:.1%} of {name}" for name in (shares[-1], shares[0]))
+        found.append(f"left out are {' and '.join(ends)}")
+    return "; ".join(found)
 
 
 def pruned_note(tree: RouteTree) -> str:

@@ -20,6 +20,7 @@ from hierrouter.questions.scoring import GIVEN
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.questions.shipped import GROUPS
 from hierrouter.questions.sources import dataset_called, is_file
+from hierrouter.replay.inspection import population_shift
 from hierrouter.replay.states import (
     DEFAULT_VIEW,
     embed_states,
@@ -33,7 +34,7 @@ from hierrouter_cache import walk
 from hierrouter_cache.errors import IncompleteTree, InputError, WorldError, suggestion
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import AnyTree, StatePart, repriced
-from hierrouter_cache.walk import Forest, TreeSpec
+from hierrouter_cache.walk import Forest, Scores, TreeSpec
 
 CAPPED = (
     "SELECT step, count(*) AS calls, count(*) FILTER (finish_reason = 'length') AS cut "
@@ -227,8 +228,15 @@ def open_trees(
         scorer.name,
         apart,
     )
+    lost, shift = ~np.isin(forest.keys, whole.keys), ""
+    if lost.any():
+        gone, there = forest.select(np.flatnonzero(lost)), np.flatnonzero(whole.complete)
+        same = Scores(quality.tree[there], quality.direct[there])
+        scores = score_forest(reader, gone, scorer), same
+        shift = population_shift(reader, gone, whole.select(there), scores)
     derived = {
-        "left_out": len(forest.keys) - len(whole.keys),
+        "left_out": np.count_nonzero(lost),
+        "shift": shift,
         "context_free": pool.context_free,
         "encoder": named,
         "unembedded": unembedded,

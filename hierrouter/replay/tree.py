@@ -112,12 +112,14 @@ class Tree(RouteTree):
         capped: share of the answers of each model that ended at the most new tokens it may give.
         sure: share of the answers that a policy may look at of which it is known how sure the model
             was; None where the view shows no numbers.
+        shift: how the queries that were left out differ from these, in words; "" where none was.
     """
 
     root: Path
     pool: str | None = None
     capped: Mapping[str, float] = field(default_factory=dict)
     sure: float | None = None
+    shift: str = ""
 
     @cached_property
     def texts(self) -> list[Texts]:

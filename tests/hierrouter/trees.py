@@ -27,13 +27,15 @@ def planted_tree(
     dim: int = 64,
     luck: float = 0.02,
     noise: float = 1.0,
+    spread: float | None = None,
     seed: int = 0,
 ) -> RouteTree:
     """A tree of `families * sum(per_family)` queries.
 
     `per_family`: queries of each family in the train, validation and test fold; `luck`: probability
     that a route's answer is right where it should be wrong, or vice versa; `noise`: length of an
-    embedding's random part; its family's direction has length 1.
+    embedding's random part; its family's direction has length 1; `spread`: of the dearest model's
+    price to the cheapest's, the others in equal ratios; None has them in equal steps.
     """
     rng = np.random.default_rng(seed)
     routes = Routes(models, hops)
@@ -50,9 +52,10 @@ def planted_tree(
     tokens_out = rng.integers(20, 60, (queries, routes.nodes))
     tokens_in = 60 + 90 * routes.depth() + rng.integers(0, 30, (queries, 1))
     tokens_in[:, 0] = tokens_out[:, 0] = 0
+    steps = 1 + np.arange(models) if spread is None else np.geomspace(1, spread, models)
     return _tree(
         routes,
-        rate=0.002 * (1 + np.arange(models)),
+        rate=0.002 * steps,
         datasets=tuple(f"family-{number}" for number in family),
         splits=tuple(splits.tolist()),
         score=score,

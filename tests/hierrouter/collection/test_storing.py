@@ -158,6 +158,32 @@ public = pytest.mark.skipif(not examples.DATA.is_dir(), reason="no tables beside
 SINGLE = {"depth1_gsm8k_openai4_200": 4, "depth1_mbpp_mapcoder3_100": 3}
 
 
+def test_an_answer_that_ended_its_chain_stands_whoever_is_called_next(tmp_path: Path) -> None:
+    rows = [{**row, "hop": 1, "path": row["model"]} for row in examples.single_answers()]
+    first, second = examples.MODELS
+    for row in list(rows):
+        row["ended"] = row["model"] == second
+        if row["model"] == first:
+            for model in (first, second):
+                later = {**row, "hop": 2, "model": model, "path": f"{first}>{model}", "score": 0.25}
+                rows.append({**later, "ended": None})
+    tree = open_tree(examples.cache_of(rows, tmp_path), Selection(scorer="given"))
+    ended, routes = tree.routes.node((1,)), tree.routes
+    assert (len(tree), tree.left_out, tree.context_free) == (10, 0, False)
+    for model in (0, 1):
+        leaf = routes.child(ended, model)
+        assert np.array_equal(tree.cost[:, leaf], tree.cost[:, ended])
+        assert tree.score[:, leaf].tolist() == tree.score[:, ended].tolist() == [1.0] * 10
+        assert tree.score[:, routes.node((0, model))].tolist() == [0.25] * 10
+        assert {texts.answers[leaf] == texts.answers[ended] for texts in tree.texts} == {True}
+    rows[0]["ended"] = True
+    with pytest.raises(InputError, match="hop 2 after one that ended: "):
+        examples.answers_of(rows, tmp_path)
+    odd = [{**row, "ended": "perhaps"} for row in rows]
+    with pytest.raises(InputError, match=r"ended must be true or false, got 'perhaps': .*row 1"):
+        examples.answers_of(odd, tmp_path)
+
+
 @public
 @pytest.mark.parametrize("name", SINGLE)
 def test_single_answers_keep_the_sources_verdict(tmp_path: Path, name: str) -> None:

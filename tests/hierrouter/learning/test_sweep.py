@@ -12,12 +12,14 @@ from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning import checkpoint
 from hierrouter.learning.checkpoint import load_sweep, member_folder, save_checkpoint
+from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.run_folders import record_of
-from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget
+from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import TrainedRouter
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import RouteTree, sub_pool
 from tests.hierrouter.learning.runs import GRID, finished_sweep, glimpse, small_tree, sweep_glimpse
+from tests.hierrouter.trees import planted_tree
 
 GAP = 0.02  # smaller ones are left aside: at the largest alphas all routes are nearly alike
 
@@ -34,6 +36,27 @@ def test_it_beats_the_best_fixed_route_wherever_that_leaves_a_gap(
         gaps += bound - fixed > GAP
         assert reached > fixed or bound - fixed <= GAP, alpha
     assert gaps >= len(every_alpha.alphas) - 1
+
+
+def best_per_kind(fold: RouteTree, alpha: float) -> float:
+    """R of who knows each query's family and right route, and not how long its answers are."""
+    rewards = fold.reward(alpha)
+    right = fold.accuracy[:, fold.routes.leaves].argmax(axis=1)
+    kinds = list(zip(fold.datasets, right.tolist(), strict=True))
+    rows = [[at for at, each in enumerate(kinds) if each == kind] for kind in set(kinds)]
+    return sum(float(rewards[each].mean(axis=0).max()) * len(each) for each in rows) / len(fold)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_where_prices_differ_90_fold_each_alpha_gets_its_router(seed: int) -> None:
+    tree = planted_tree(spread=90, luck=0, noise=0.5, seed=seed)
+    fold = tree.split("test")
+    sweep = train_sweep(tree, alpha_grid(tree), Objective(0.0), ValueConfig(), 0)
+    for alpha in sweep.alphas:
+        reached = sweep.at(alpha).outcome(fold).reward(alpha).mean()
+        assert best_per_kind(fold, alpha) - reached <= 0.02 * best_per_kind(fold, 0.0), alpha
+    # Who never calls the dear model is far below that.
+    assert best_per_kind(sub_pool(fold, tree.models[:2]), 0.005) < best_per_kind(fold, 0.005) - 0.2
 
 
 def test_alphas_out_of_proportion_are_refused(every_alpha: TrainedSweep) -> None:

@@ -1,6 +1,7 @@
 """Opening a part of a cache: fewer models, hops or queries, another scorer, holes."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
-from tests.holes import drop_five_leaves_of_three_queries
+from tests.holes import drop_calls, drop_five_leaves_of_three_queries
 
 TESTBED = Path(hr.load_pool.__code__.co_filename).with_name("testbed.toml").read_text()
 
@@ -89,8 +90,39 @@ def test_holes_are_refused_with_their_number_or_left_out(cache: Path) -> None:
         hr.open(cache)
     tree = hr.open(cache, allow_incomplete=True)
     assert (len(tree), tree.left_out) == (197, 3)
+    assert "not clearly better or worse than those of the others at the same calls" in tree.shift
+    assert re.search(r"their questions have \d+ characters, those of the others \d+;", tree.shift)
     part = hr.open(cache, allow_incomplete=True, hops=1)
-    assert (len(part), part.left_out) == (200, 0)
+    assert (len(part), part.left_out, part.shift) == (200, 0, "")
+
+
+def test_who_is_left_out_is_compared_with_who_is_kept(cache: Path) -> None:
+    whole = hr.open(cache)
+    rows = whole.sql(
+        "SELECT call, any_value(dataset) AS dataset, any_value(id) AS id, "
+        "any_value(route) AS route FROM nodes "
+        "GROUP BY call HAVING count(*) = 1 AND any_value(hop) = 2 ORDER BY call"
+    ).to_pylist()
+    leaf = {
+        (row["dataset"], row["id"]): row for row in rows
+    }  # one of each query that has such a one
+    place = {
+        name: row for row, name in enumerate(zip(whole.datasets, whole.query_ids, strict=True))
+    }
+    ease = whole.score[:, 1:].mean(axis=1)
+    hard = sorted(leaf, key=lambda name: (ease[place[name]], name))[:20]
+    drop_calls(cache, {leaf[name]["call"] for name in hard})
+    tree = hr.open(cache, allow_incomplete=True)
+    values = np.hstack([whole.score[:, 1:], whole.direct.score])
+    kept = values[[row for name, row in place.items() if name not in hard]].mean(axis=0)
+    names = [whole.routes.name(node, whole.models) for node in range(1, whole.routes.nodes)]
+    apart = np.array([values[place[name]] - kept for name in hard])
+    apart[range(20), [names.index(leaf[name]["route"]) for name in hard]] = np.nan
+    assert tree.left_out == 20
+    found = (
+        f"worse than those of the others at the same calls ({np.nanmean(apart, axis=1).mean():+.3f}"
+    )
+    assert tree.shift.startswith(f"the answers that they have are {found} ")
 
 
 def test_a_changed_setting_is_named(testbed_cache: Path, tmp_path: Path) -> None:
