@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/adaptive.py --cache DIR --at 0.005 1.6 3.2
         [--draws 20] [--questions 600] [--state VIEW] [--allow-stop] [--allow-return] [--until R]
+        [--grown DIR]
 
 Each draw collects so many train and validation questions of the cache anew, by the collector
 itself: its models answer what the cache holds. The value model learns from what came, and its R on
@@ -9,6 +10,9 @@ the whole test fold is compared with that of the same questions as full trees. W
 full trees of fewer questions; the same questions with branches drawn at random; and LinUCB, which
 plays one route a question and learns from its R alone. Calls are distinct ones of the train fold,
 where calls are left out: equal answers lead to equal calls, which are made once.
+
+With `--grown` no draw is made: that cache was collected with `--adaptive`, of the same questions,
+by the models themselves.
 """
 
 import argparse
@@ -35,6 +39,7 @@ from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.states import DEFAULT_VIEW, VIEWS
+from hierrouter.replay.tree import calls_of
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
 
@@ -234,6 +239,28 @@ class Study:
         ]
         return [left, *differences]
 
+    def compared(self, grown: Path) -> None:
+        """Print what another cache of the same questions left out, and R less that of this one."""
+        calls = []
+        for root in (self.given.cache, grown):
+            reader = CacheReader(root)
+            judged = open_tree(root, Selection(allow_incomplete=True))
+            rows = np.flatnonzero(np.array(judged.splits) != "train")
+            found = calls_of(root, judged.select(rows))[2]
+            kept = np.unique(
+                np.concatenate([found.tree.key[:, 1:].ravel(), found.direct.key.ravel()])
+            )
+            made = reader.hashes(reader.sql("SELECT key FROM calls")["key"].combine_chunks())
+            calls.append(np.setdiff1d(made, kept).size)
+        left = 1 - calls[1] / calls[0]
+        print(f"calls of the train fold alone: {calls[1]:,} of {calls[0]:,}, left out {left:.4f}")
+        here, there = (
+            self.reached(open_tree(root, self.selection)) for root in (self.given.cache, grown)
+        )
+        for alpha, full, less in zip(self.alphas, here, there, strict=True):
+            low, high = interval(less - full, rng=np.random.default_rng(0))
+            print(f"alpha {alpha:<8g} {(less - full).mean():+.4f} [{low:+.4f}, {high:+.4f}]")
+
 
 def main() -> None:
     """Print a row a draw, and the means with their intervals over the draws."""
@@ -246,10 +273,14 @@ def main() -> None:
     parser.add_argument("--allow-stop", action="store_true")
     parser.add_argument("--allow-return", action="store_true")
     parser.add_argument("--until", type=float)
+    parser.add_argument("--grown", type=Path)
     given = parser.parse_args()
     study, rows = Study(given), []
     gaps = ", ".join(f"{gap:.3f}" for gap in study.gaps)
     print(f"{versions()}; {given.cache}; {given.questions} questions, gaps {gaps}")
+    if given.grown:
+        study.compared(given.grown)
+        return
     for seed in range(given.draws):
         rows.append(study.draw(seed))
         print(seed, " ".join(f"{value:+.4f}" for value in rows[-1]), flush=True)
