@@ -235,7 +235,7 @@ def open_trees(
         scores = score_forest(reader, gone, scorer), same
         shift = population_shift(reader, gone, whole.select(there), scores)
     derived = {
-        "left_out": np.count_nonzero(lost),
+        "left_out": int(np.count_nonzero(lost)),
         "shift": shift,
         "context_free": pool.context_free,
         "encoder": named,
