@@ -5,24 +5,30 @@
 A server in a process of its own answers each call after a fixed delay. The engine asks it with one
 call at a time and with 16; a bare loop of asyncio and the HTTP client asks it the same 16 at a
 time, without attempts, checks or counts. Then the same calls again with every fifth reply a fault
-(429 with Retry-After, 500, cut streams). Prints ratios.
+(429 with Retry-After, 500, cut streams). Then three such servers, a model each: a collection of 25
+questions, 300 calls, against one server alone with its 100. Prints ratios.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import random
+import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import httpx2
 
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Response
-from hierrouter.pools.pool import Endpoint, Generation, ModelSpec
+from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
+from hierrouter.questions.query import Query
 
 WIDTH = 16
 RETRY_AFTER_S = 1
@@ -60,6 +66,32 @@ def main() -> None:
         f"a fifth of faults: {faulty[0]:.1f} s; without {wide[0]:.1f} s, and {silence:.1f} s "
         f"in which the server asked not to be called: ratio {faulty[0] / (wide[0] + silence):.2f}"
     )
+    side_by_side(10 * asked.delay)
+
+
+def side_by_side(delay_s: float, width: int = 4, questions: int = 25) -> None:
+    """Print how long a collection from three servers takes, and one of them alone."""
+    names = ("a", "b", "c")
+    with contextlib.ExitStack() as running:
+        urls = [running.enter_context(Serving(delay_s, share=0.0, name=name)) for name in names]
+        models = tuple(
+            ModelSpec(name, name, 0.1, backend="openai", endpoint=Endpoint(url, concurrency=width))
+            for name, url in zip(names, urls, strict=True)
+        )
+        pool = Pool(models, 2, ("",), encoder="hashed-ngrams")
+        queries = [
+            Query(str(n), "made", f"question {n}", ("x",), "train") for n in range(questions)
+        ]
+        alone = [f"prompt {n}" for n in range(4 * questions)]  # of one hop, and of three before
+        own = timed(lambda: engine(urls[0], width, alone, "a"))[0]
+        folder = running.enter_context(tempfile.TemporaryDirectory())
+        began = time.perf_counter()
+        made = fill_cache(pool, queries, Path(folder)).calls
+        took = time.perf_counter() - began
+    print(
+        f"three servers, {made} calls: {took:.1f} s; one of them alone, {len(alone)} calls: "
+        f"{own:.1f} s; ratio {took / own:.2f}"
+    )
 
 
 def timed(work: Callable[[], None]) -> tuple[float, float]:
@@ -69,10 +101,10 @@ def timed(work: Callable[[], None]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def engine(url: str, width: int, prompts: list[str]) -> None:
+def engine(url: str, width: int, prompts: list[str], name: str = "m") -> None:
     """The openai engine."""
     endpoint = Endpoint(url, concurrency=width)
-    spec = ModelSpec("m", "m", 0.1, generation=Generation(8), endpoint=endpoint)
+    spec = ModelSpec(name, name, 0.1, generation=Generation(8), endpoint=endpoint)
     answers = dict(backend("openai").load(spec).generate(prompts))
     assert len(answers) == len(prompts)
     assert all(isinstance(answer, Response) for answer in answers.values())
@@ -99,11 +131,13 @@ class Serving:
     `silence` is how many seconds it asked not to be called, overlaps counted once.
     """
 
-    def __init__(self, delay_s: float, share: float) -> None:
+    def __init__(self, delay_s: float, share: float, name: str = "m") -> None:
         spawn = multiprocessing.get_context("spawn")
         self._here, there = spawn.Pipe()
         self.silence = spawn.Value("d", 0.0)
-        self._process = spawn.Process(target=serve, args=(delay_s, share, there, self.silence))
+        self._process = spawn.Process(
+            target=serve, args=(delay_s, share, name, there, self.silence)
+        )
 
     def __enter__(self) -> str:
         self._process.start()
@@ -114,26 +148,27 @@ class Serving:
         self._process.join()
 
 
-def serve(delay_s: float, share: float, told: Connection, silence: Any) -> None:
-    """Answer until the process is ended; the port goes to `told`."""
+def serve(delay_s: float, share: float, model: str, told: Connection, silence: Any) -> None:
+    """Answer what nobody answered before until the process is ended; the port goes to `told`."""
     draws = random.Random(0)
     quiet_until = 0.0
     completion = {
-        "model": "m",
+        "model": model,
         "choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 1},
     }
-    body = json.dumps(completion)
+    body, count = json.dumps(completion), 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal quiet_until
+        nonlocal quiet_until, count
         while head := await reader.readline():
             length = 0
             while (line := await reader.readline()).strip():
                 name, _, value = line.partition(b":")
                 length = int(value) if name.lower() == b"content-length" else length
             await reader.readexactly(length)
-            status, sent = "200 OK", body
+            count += 1
+            status, sent = "200 OK", body.replace('"x"', f'"{model}{count}"')
             if head.startswith(b"POST"):
                 await asyncio.sleep(delay_s)
                 if draws.random() < share:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hierrouter.engines import backend
-from hierrouter.engines.generator import Answer, Failure, Generator, Response, Stop, never
+from hierrouter.engines.generator import Answer, Failure, Feed, Generator, Response, Stop, never
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter_cache.keys import digest
 
@@ -81,7 +81,29 @@ class _Noting:
     model: Generator
     asked: Counter[tuple[str, str]]
 
-    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
-        for place, answer in self.model.generate(prompts, stop):
-            self.asked[self.name, prompts[place]] += 1
-            yield place, answer
+    def generate(
+        self, prompts: Sequence[str] | Feed, stop: Stop = never
+    ) -> Iterator[tuple[int, Answer]]:
+        if not isinstance(prompts, Feed):
+            for place, answer in self.model.generate(prompts, stop):
+                self.asked[self.name, prompts[place]] += 1
+                yield place, answer
+            return
+        for place, prompt in taken(prompts):
+            for _, answer in self.model.generate([prompt], stop):
+                self.asked[self.name, prompt] += 1
+                yield place, answer
+
+
+def taken(prompts: Sequence[str] | Feed) -> Iterator[tuple[int, str]]:
+    """Each prompt with its place, from a feed as they come."""
+    if not isinstance(prompts, Feed):
+        yield from enumerate(prompts)
+        return
+    while not prompts.cancelled:
+        if item := prompts.take():
+            yield item
+        elif prompts.closed:
+            return
+        else:
+            prompts.woken.wait(0.01)

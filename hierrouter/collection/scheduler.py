@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import InitVar, dataclass
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
 from hierrouter.collection import plan
+from hierrouter.collection.lanes import Ended, Lane, News, asked_of
 from hierrouter.collection.progress import Progress, Summary
 from hierrouter.engines import backend, generator, identify
-from hierrouter.pools.pool import Identity, ModelSpec, Pool
+from hierrouter.pools.pool import OPENAI, Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter_cache.chain import seal_loose
 from hierrouter_cache.errors import Interrupted, WorldError, reason_of
@@ -140,6 +143,7 @@ class Collection:
         self.per_query = self.pool.routes.calls + len(self.pool.everyone)
         self.summary = Summary(len(self.queries), len(self.queries) * self.per_query)
         self.outages: dict[str, generator.Outage] = {}
+        self.lanes: dict[str, Lane] = {}
         self.lost: set[str] = set()
         self.seen: Counter[tuple[str, str]] = Counter()
         self.part_rows = FIRST_PART
@@ -147,24 +151,173 @@ class Collection:
     def run(self, queries: Sequence[Query]) -> None:
         """Make every direct call and every node of the trees of these queries.
 
-        Raises WorldError: a model failed, or was not to be reached; so do the others.
+        Models behind servers answer side by side, each as fast as it can: what follows an answer is
+        asked at once. Those on this machine come one after the other, level by level. Raises
+        WorldError: a model failed, or was not to be reached; so do the others.
         """
-        contexts = plan.root_contexts(query.question for query in queries)
-        # The references first: they are the large ones, and called no more.
-        for stage in sorted(self.direct, key=lambda stage: stage.model in self.pool.models):
-            self._answer(stage, contexts)
-            if stage.model in self.pool.references:
-                self.residency.release(stage.model.name)
-        for level in range(len(self.levels)):
-            contexts = self.go_on(level, contexts)
+        contexts, last = (
+            plan.root_contexts(query.question for query in queries),
+            len(self.levels) - 1,
+        )
+        with self._side_by_side(len(queries) * self.per_query, last):
+            self._follow(contexts, 0, self.direct)
+            # The references first: they are the large ones, and called no more.
+            for stage in sorted(self.direct, key=lambda stage: stage.model in self.pool.models):
+                self._answer(stage, contexts)
+                if stage.model in self.pool.references:
+                    self.residency.release(stage.model.name)
+            for level in range(len(self.levels)):
+                contexts = self._go_on(level, contexts)
+            self._settle(len(self.levels))
         self.require_models()
 
     def go_on(self, level: int, contexts: plan.Contexts) -> plan.Contexts:
         """Make the calls of one hop at these contexts; returns those after it."""
+        with self._side_by_side(len(contexts) * len(self.levels[level]), level):
+            self._follow(contexts, level)
+            return self._go_on(level, contexts)
+
+    def _go_on(self, level: int, contexts: plan.Contexts) -> plan.Contexts:
         stages = self.levels[level]
         for stage in sorted(stages, key=lambda stage: stage.model.name not in self.residency):
             self._answer(stage, contexts)
-        return plan.next_contexts(stages, contexts, self.responses)
+        self._settle(level)
+        after = plan.next_contexts(stages, contexts, self.responses)
+        self._follow(after, level + 1)
+        return after
+
+    @contextmanager
+    def _side_by_side(self, most: int, last: int) -> Iterator[None]:
+        """A lane for each model behind a server, until all that they answered is committed.
+
+        `most`: of the calls; `last`: level of the contexts after which nothing is asked.
+        """
+        self.last, self.news = last, SimpleQueue[News]()
+        self.followed, self.under_way = set[str](), set[str]()
+        self.owed = Counter[int]()
+        self.lanes = {
+            model.name: Lane(model, partial(self._load_served, model), self.stop, self.news)
+            for model in self.pool.everyone
+            if model.backend == OPENAI and model.name not in self.outages
+        }
+        started, seconds = perf_counter(), self.summary.seconds
+        if self.lanes:
+            self.progress.on_level(f"{len(self.lanes)} servers", most)
+        try:
+            yield
+        finally:
+            for lane in self.lanes.values():
+                lane.end()
+            for lane in self.lanes.values():
+                self._commit_lane(lane)
+            if self.lanes:
+                self.summary.seconds = seconds + perf_counter() - started
+            self.lanes = {}
+
+    def _load_served(self, model: ModelSpec) -> generator.Served:
+        return cast("generator.Served", self.residency.engines(model.backend).load(model))
+
+    def _follow(
+        self, contexts: plan.Contexts, level: int, direct: Sequence[plan.Stage] = ()
+    ) -> None:
+        """Ask the servers at these contexts, and at all that follow from answers that are there.
+
+        `level`: of the contexts; `direct`: stages of direct calls at these contexts.
+        """
+        if not self.lanes or level > self.last:
+            return
+        for context, texts in contexts.items():
+            if context in self.followed:
+                continue
+            self.followed.add(context)
+            for stage in self.levels[level]:
+                if (said := self._said(stage, context, texts, level)) is not None:
+                    self._follow({next_context(context, said): (*texts, said)}, level + 1)
+            for stage in direct:
+                self._said(stage, context, texts, len(self.levels))
+
+    def _said(
+        self, stage: plan.Stage, context: str, texts: tuple[str, ...], level: int
+    ) -> str | None:
+        """What a model has answered there; None where it has not: if a server can, it is asked."""
+        key, lane = call_key(stage.step, context), self.lanes.get(stage.model.name)
+        if lane and key in self.earlier:
+            self.earlier.discard(key)
+            self.summary.earlier += 1
+        if key in self.responses:
+            return self.responses[key]
+        settled = self.under_way, self.lost, self.pruned
+        if lane and stage.model.name not in self.outages and not any(key in at for at in settled):
+            self.under_way.add(key)
+            self.owed[level] += 1
+            lane.ask(asked_of(stage, context, level, texts))
+        return None
+
+    def _settle(self, level: int) -> None:
+        """Wait for the servers, until what they owe at contexts up to this level is there.
+
+        Raises Interrupted: it is to stop.
+        """
+        while any(count for at, count in self.owed.items() if at <= level):
+            with suppress(Empty):
+                self._take(*self.news.get(timeout=1.0))
+            for lane in self.lanes.values():
+                if self._is_due(lane.part, lane.began):
+                    self._commit_lane(lane)
+        self._require_going()
+
+    def _take(self, lane: Lane, place: int, answer: generator.Answer | Ended) -> None:
+        """What a lane has to tell."""
+        if isinstance(answer, Ended):
+            if isinstance(answer.error, generator.Outage):
+                self.outages[lane.model.name] = answer.error
+            elif answer.error:
+                with blaming(lane.model):
+                    raise answer.error
+            for asked in (*lane.open.values(), *lane.again):
+                self.owed[asked.level] -= 1
+            return
+        asked = lane.open.pop(place)
+        if isinstance(answer, generator.Response):
+            self._count(lane.model, answer)
+            lane.part.append((asked.call, answer))
+            after = {next_context(asked.call.context, answer.text): (*asked.texts, answer.text)}
+            self._follow(after, asked.level + 1)
+            self.owed[asked.level] -= 1
+        elif answer.may_pass and asked.attempt < ATTEMPTS:
+            lane.again.append(asked)
+        else:
+            lane.lost.append((asked, answer))
+            self.owed[asked.level] -= 1
+        if not lane.open and lane.again:
+            # The second attempt comes after all the others: what was busy may be free by then.
+            lane.ask_again()
+
+    def _commit_lane(self, lane: Lane) -> None:
+        """Write down what a lane has answered, and what it has not."""
+        (part, lane.part), (lost, lane.lost) = (lane.part, []), (lane.lost, [])
+        began, lane.began = lane.began, perf_counter()
+        self._commit(lane.model, part, began)
+        for attempt in sorted({asked.attempt for asked, _ in lost}):
+            failed = [(asked.call, why) for asked, why in lost if asked.attempt == attempt]
+            self._give_up(lane.model, failed, attempt)
+
+    def _is_due(self, part: Sequence[Any], began: float) -> bool:
+        """Whether a part is to be committed now."""
+        return len(part) >= self.part_rows or perf_counter() - began > SECONDS_PER_PART
+
+    def _require_going(self) -> None:
+        if self.stop():
+            raise Interrupted(
+                f"interrupted: {self.summary.calls} calls committed; "
+                "rerun the same command to resume"
+            )
+
+    def _count(self, model: ModelSpec, answer: generator.Response) -> None:
+        """One more answer for those who look on."""
+        rate, tokens_in, tokens_out = self.rates[model.name], answer.tokens_in, answer.tokens_out
+        cost = rate.tokens_in * tokens_in + rate.tokens_out * tokens_out
+        self.progress.on_calls(1, tokens_in + tokens_out, cost)
 
     def read_left_out(self) -> None:
         """Leave out what was left out before."""
@@ -201,15 +354,12 @@ class Collection:
             )
 
     def _answer(self, stage: plan.Stage, contexts: plan.Contexts) -> None:
-        due = self._due(stage, contexts)
-        if not due or stage.model.name in self.outages:
+        """Make a stage's calls by a model on this machine."""
+        if stage.model.backend == OPENAI or not (due := self._due(stage, contexts)):
             return
-        self.progress.on_level(stage.label, len(due))
-        try:
-            self._ask_until_final(stage.model, due)
-        except generator.Outage as error:
-            self.outages[stage.model.name] = error
-            self.residency.release_served()  # the same server is not waited for again
+        if not self.lanes:
+            self.progress.on_level(stage.label, len(due))
+        self._ask_until_final(stage.model, due)
 
     def _due(self, stage: plan.Stage, contexts: plan.Contexts) -> list[plan.Call]:
         """What nobody has answered yet, in the order of the queries.
@@ -238,7 +388,6 @@ class Collection:
     ) -> list[tuple[plan.Call, generator.Failure]]:
         """Make these calls and commit the answers; returns those that have none."""
         failed: list[tuple[plan.Call, generator.Failure]] = []
-        rate = self.rates[model.name]
         with blaming(model):
             self.residency.generator(model)
         part: list[tuple[plan.Call, generator.Response]] = []
@@ -249,20 +398,14 @@ class Collection:
                     failed.append((call, answer))
                     continue
                 part.append((call, answer))
-                tokens_in, tokens_out = answer.tokens_in, answer.tokens_out
-                cost = rate.tokens_in * tokens_in + rate.tokens_out * tokens_out
-                self.progress.on_calls(1, tokens_in + tokens_out, cost)
-                if len(part) >= self.part_rows or perf_counter() - started > SECONDS_PER_PART:
+                self._count(model, answer)
+                if self._is_due(part, started):
                     full, part = part, []
                     began, started = started, perf_counter()
                     self._commit(model, full, began)
         finally:
             self._commit(model, part, started)
-        if self.stop():
-            raise Interrupted(
-                f"interrupted: {self.summary.calls} calls committed; "
-                "rerun the same command to resume"
-            )
+        self._require_going()
         return failed
 
     def _answers(

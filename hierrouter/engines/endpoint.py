@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
@@ -26,6 +26,7 @@ from hierrouter.engines.generator import (
     Answer,
     Confidence,
     Failure,
+    Feed,
     Outage,
     Response,
     Stop,
@@ -71,7 +72,7 @@ LIST_ATTEMPTS = 2
 NAMED = 5  # models of a server, in a message
 
 
-async def _require_served(client: server.Client, model: str) -> None:
+async def _require_served(client: server.Deployment, model: str) -> None:
     """Ask for the list of models; a server that has none is not asked further.
 
     Raises Outage: there is no server, it refuses the key, or this model is not on its list.
@@ -93,7 +94,7 @@ async def _require_served(client: server.Client, model: str) -> None:
     )
 
 
-async def _listed(client: server.Client) -> list[str]:
+async def _listed(client: server.Deployment) -> list[str]:
     """Names of the served models; empty where the server does not tell."""
     try:
         body = await client.list_models()
@@ -133,17 +134,25 @@ class EndpointGenerator:
         self._key = key
         self.caller = Caller(spec, endpoint)
 
-    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+    def generate(
+        self, prompts: Sequence[str] | Feed, stop: Stop = never
+    ) -> Iterator[tuple[int, Answer]]:
         """The answers as they come.
 
         Once `stop()` is true, what the server is answering is still delivered; a call that waits
         for its next attempt is not made. Closing the iterator cancels what is under way. Raises
         Outage: the server gives nothing but failures; what was under way is delivered before;
         RuntimeError: another model answers, or answers come without token counts.
+
+        `prompts`: all of them, or a feed that others fill meanwhile; it ends once that is closed.
         """
+        width = self._endpoint.concurrency * len(self._endpoint.servers)
+        if isinstance(prompts, Feed):
+            feed = prompts
+        else:
+            feed, width = Feed(prompts), min(width, len(prompts))
+            feed.close()
         stopping = Event()
-        width = min(self._endpoint.concurrency, len(prompts))
-        due = iter(enumerate(prompts))
         pending: dict[Future[Answer | None], int] = {}
         outage: Outage | None = None
         with _session(self._endpoint, self._key) as (portal, client):
@@ -151,15 +160,19 @@ class EndpointGenerator:
             patience = server.Patience(self._endpoint.attempts, width, probe, stopping.is_set)
             try:
                 while True:
-                    over = outage is not None or stop()
-                    while not over and len(pending) < width and (item := next(due, None)):
+                    feed.woken.clear()  # before it is looked at, so that nothing is missed
+                    over, is_last = outage is not None or stop(), feed.closed
+                    while not over and len(pending) < width and (item := feed.take()):
                         call = partial(self.caller.complete, client, item[1])
-                        pending[portal.start_task_soon(_final_answer, patience, call)] = item[0]
+                        future = portal.start_task_soon(_final_answer, patience, call)
+                        pending[future] = item[0]
+                        future.add_done_callback(lambda _: feed.woken.set())
                         over = stop()
                     if over:
                         stopping.set()
-                    if not pending:
+                    if feed.cancelled or (not pending and (over or is_last)):
                         break
+                    feed.woken.wait(server.TICK_S)
                     try:
                         yield from _finished(pending)
                     except Outage as error:
@@ -184,8 +197,8 @@ async def _final_answer(
 
 
 def _finished(pending: dict[Future[Answer | None], int]) -> Iterator[tuple[int, Answer]]:
-    """Take out what is finished by now, or soon; an error comes after the answers."""
-    done, _ = wait(pending, server.TICK_S, FIRST_COMPLETED)
+    """Take out what is finished; an error comes after the answers."""
+    done = [future for future in pending if future.done()]
     for future in sorted(done, key=lambda each: each.exception() is not None):
         place = pending.pop(future)
         answer = future.result()
@@ -222,7 +235,7 @@ class Caller:
         self._tokenizer = _tokenizer(spec, endpoint.tokenizer) if endpoint.tokenizer else None
 
     async def complete(
-        self, client: server.Client, prompt: str, on_text: Callable[[str], None] | None = None
+        self, client: server.Deployment, prompt: str, on_text: Callable[[str], None] | None = None
     ) -> Answer:
         """What one attempt gives.
 
@@ -254,7 +267,7 @@ class Caller:
             raise server.Again(f"unexpected answer from {client.address}: {error}") from None
         return await self.complete(client, prompt, on_text)
 
-    async def probe(self, client: server.Client) -> None:
+    async def probe(self, client: server.Deployment) -> None:
         """One attempt at a prompt that no server can mind."""
         answer = await self.complete(client, PROBE)
         if isinstance(answer, Failure):
@@ -433,9 +446,11 @@ def _is_choice(choice: Any) -> bool:
 
 
 @contextmanager
-def _session(endpoint: Endpoint, key: str | None) -> Iterator[tuple[BlockingPortal, server.Client]]:
+def _session(
+    endpoint: Endpoint, key: str | None
+) -> Iterator[tuple[BlockingPortal, server.Deployment]]:
     """A client and an event loop in a thread of its own to run it in; both gone afterwards."""
-    client = server.Client(endpoint, key)
+    client = server.Deployment(endpoint, key)
     with start_blocking_portal("asyncio", name=f"endpoint {client.address}") as portal:
         try:
             yield portal, client

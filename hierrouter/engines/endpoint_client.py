@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from random import Random
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
+from aiolimiter import AsyncLimiter
 from httpx2 import TransportError
 from openai import (
     APIConnectionError,
@@ -33,6 +34,8 @@ from hierrouter.pools.pool import Endpoint, is_loopback
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+# Puts a body together from all pieces of a stream; the text is told on the way.
+Gather = Callable[[AsyncIterator[Any], Callable[[str], None]], Awaitable[str]]
 
 
 class Again(Exception):
@@ -139,10 +142,7 @@ class Client:
             return self._body(await create(**request))
 
     async def stream(
-        self,
-        request: dict[str, Any],
-        gather: Callable[[AsyncIterator[Any], Callable[[str], None]], Awaitable[str]],
-        on_text: Callable[[str], None],
+        self, request: dict[str, Any], gather: Gather, on_text: Callable[[str], None]
     ) -> str:
         """As `complete`, the text handed on as it comes.
 
@@ -256,6 +256,83 @@ class Client:
             body = f"{words} {body.get('code') or body.get('type') or ''}".strip()
         text = self._hidden(str(body or ""))
         return "HTML" if text.lstrip().startswith("<") else " ".join(text.split())[:LONGEST_DETAIL]
+
+
+RETIRED_S = 10.0  # a replica that cannot be reached is left out for so long, where others can
+BURST_S = 1.0  # of a limit a minute, what may be asked for at once
+
+
+class Deployment:
+    """All servers of one endpoint: calls go to who has the fewest, within the limits a minute.
+
+    Args:
+        endpoint: where they are.
+        key: for each of them.
+    """
+
+    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
+        urls = endpoint.servers
+        self._clients = [Client(replace(endpoint, base_url=url), key) for url in urls]
+        self._under_way = [0] * len(urls)
+        self._retired = [0.0] * len(urls)
+        self._requests = _limiter(endpoint.requests_per_minute)
+        self._tokens = _limiter(endpoint.tokens_per_minute)
+        self.address = ", ".join(client.address for client in self._clients)
+
+    async def complete(self, request: dict[str, Any]) -> str:
+        """As that of `Client`."""
+        return await self._by_one(lambda client: client.complete(request), request)
+
+    async def stream(
+        self, request: dict[str, Any], gather: Gather, on_text: Callable[[str], None]
+    ) -> str:
+        """As that of `Client`."""
+        return await self._by_one(lambda client: client.stream(request, gather, on_text), request)
+
+    async def list_models(self) -> str | None:
+        """As that of `Client`."""
+        return await self._by_one(lambda client: client.list_models())
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for client in self._clients:
+            await client.close()
+
+    async def _by_one(
+        self, ask: Callable[[Client], Awaitable[T]], request: dict[str, Any] | None = None
+    ) -> T:
+        """What one of the servers gives; another one is tried where it cannot be reached."""
+        if request and self._requests:
+            await self._requests.acquire()
+        if request and self._tokens:
+            await self._tokens.acquire(min(_tokens_of(request), self._tokens.max_rate))
+        for left in reversed(range(len(self._clients))):
+            now, places = monotonic(), range(len(self._clients))
+            at = min(places, key=lambda place: (self._retired[place] > now, self._under_way[place]))
+            self._under_way[at] += 1
+            try:
+                return await ask(self._clients[at])
+            except Busy as busy:
+                if busy.is_there or not left:
+                    raise
+                self._retired[at] = monotonic() + RETIRED_S
+            finally:
+                self._under_way[at] -= 1
+        raise AssertionError("an endpoint has at least one server")
+
+
+def _limiter(per_minute: float | None) -> AsyncLimiter | None:
+    if per_minute is None:
+        return None
+    most = max(per_minute * BURST_S / 60, 1.0)
+    return AsyncLimiter(most, 60 * most / per_minute)
+
+
+def _tokens_of(request: dict[str, Any]) -> float:
+    """About what a request may take: four characters a token, and the longest answer."""
+    prompt = sum(len(message["content"]) for message in request["messages"])
+    longest = request.get("max_tokens") or request.get("max_completion_tokens") or 0
+    return prompt / 4 + float(longest)
 
 
 def is_broken(status: int) -> bool:

@@ -6,8 +6,10 @@ Then what engines share: the prompt of a call, its tokens, and which models stay
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Any, Protocol
 
 from hierrouter.pools.pool import Identity, ModelSpec
@@ -119,6 +121,40 @@ class Outage(WorldError):
     """One model's engine cannot be reached; the other models may go on."""
 
 
+class Feed:
+    """Prompts for a server that come while it answers: more may be put until it is closed.
+
+    One thread puts them, another one takes them. `woken` is set whenever there may be more to do.
+    """
+
+    def __init__(self, prompts: Iterable[str] = ()) -> None:
+        self._due = deque(enumerate(prompts))
+        self._put = len(self._due)
+        self.closed = self.cancelled = False
+        self.woken = Event()
+
+    def put(self, prompt: str) -> int:
+        """Add a prompt; returns its place."""
+        self._due.append((self._put, prompt))
+        self._put += 1
+        self.woken.set()
+        return self._put - 1
+
+    def close(self) -> None:
+        """No more will come."""
+        self.closed = True
+        self.woken.set()
+
+    def cancel(self) -> None:
+        """Nobody waits for an answer any more."""
+        self.cancelled = True
+        self.close()
+
+    def take(self) -> tuple[int, str] | None:
+        """(place, prompt) of the next one; None where none is due now."""
+        return self._due.popleft() if self._due else None
+
+
 class Generator(Protocol):
     """A loaded model."""
 
@@ -130,6 +166,16 @@ class Generator(Protocol):
         whole failed, e.g. for lack of memory; what was delivered before stands; Outage: its server
         cannot be reached.
         """
+        ...
+
+
+class Served(Protocol):
+    """A model that a server answers for: it takes prompts that come meanwhile, too."""
+
+    def generate(
+        self, prompts: Sequence[str] | Feed, stop: Stop = never
+    ) -> Iterator[tuple[int, Answer]]:
+        """As a `Generator`; of a feed until it is closed and everything in it is answered."""
         ...
 
 
@@ -251,7 +297,7 @@ class Residency:
     """
 
     def __init__(self, engines: Engines, room: Room = room_for_weights) -> None:
-        self._engines = engines
+        self.engines = engines
         self._room = room
         self._loaded: dict[str, Generator] = {}
         self._bytes: dict[str, int] = {}
@@ -269,7 +315,7 @@ class Residency:
         if spec.name in self._loaded:
             self._loaded[spec.name] = self._loaded.pop(spec.name)
             return self._loaded[spec.name]
-        engine = self._engines(spec.backend)
+        engine = self.engines(spec.backend)
         self._bytes[spec.name] = engine.weight_bytes(spec)
         self._make_room(spec)
         self._loaded[spec.name] = engine.load(spec)
@@ -281,11 +327,6 @@ class Residency:
             from hierrouter.engines.devices import give_back_memory
 
             give_back_memory()
-
-    def release_served(self) -> None:
-        """Let go what servers hold: whether they answer is looked at again before the next call."""
-        for name in [name for name in self._loaded if not self._bytes[name]]:
-            self.release(name)
 
     def _make_room(self, spec: ModelSpec) -> None:
         """Where it is too large for an empty device it is tried all the same: this is a guess."""

@@ -203,6 +203,8 @@ def overridden(
         model = replace(model, backend=backend or model.backend, device=device or model.device)
         if model.backend != OPENAI or not server:
             return model
+        if base_url is not None:
+            server["replicas"] = ()
         endpoint = replace(model.endpoint or Endpoint(), **server)
         endpoint.check(f"model {model.name} endpoint")
         return replace(model, endpoint=endpoint)

@@ -85,6 +85,12 @@ def _url(url: str) -> str:
     return url
 
 
+def _above_0(number: float) -> float:
+    if not 0 < number < float("inf"):
+        raise ValueError("must be a number above 0")
+    return number
+
+
 Text = Annotated[str, Checked(_not_empty)]
 Variable = Annotated[str, Checked(_variable)]
 TokenRate = Annotated[float, Checked(_rate)]  # cost of `per_tokens` tokens
@@ -138,7 +144,10 @@ class Endpoint:
             a name of its own a server keeps its answers when it moves to another address.
         answers_as: the model that answers must name; None is the one that is asked for.
         tokenizer: folder or hub id; counts tokens where the server sends no usage.
-        concurrency: calls under way at once.
+        replicas: further servers of the same deployment, as `base_url`; they share the calls.
+        concurrency: calls under way at once, at each server.
+        requests_per_minute, tokens_per_minute: what all servers together are asked for at most;
+            tokens are those that a call may take. None is as much as they take.
         timeout_s: seconds for one call, from the connection to the last byte.
         attempts: how often one call is made before it has failed.
         insecure: send the key over plain http to another machine.
@@ -157,9 +166,15 @@ class Endpoint:
     timeout_s: Annotated[
         float, must_be("above 0 and at most 86400 seconds", lambda seconds: 0 < seconds <= 86_400)
     ] = 600.0
+    replicas: tuple[Annotated[str, Checked(_url)], ...] = ()
+    requests_per_minute: Annotated[float, Checked(_above_0)] | None = None
+    tokens_per_minute: Annotated[float, Checked(_above_0)] | None = None
     attempts: Annotated[int, must_be("1 to 20", lambda attempts: 1 <= attempts <= 20)] = 5
     insecure: bool = False
     public_only: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "replicas", tuple(self.replicas))  # a list where it is read
 
     @property
     def address(self) -> str:
@@ -169,6 +184,11 @@ class Endpoint:
         host = parts.hostname or ""
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The base_url of each server; empty where none is named."""
+        return tuple(url for url in (self.base_url, *self.replicas) if url)
+
     def check(self, place: str) -> None:
         """Refuse what cannot be called, or not safely.
 
@@ -177,8 +197,8 @@ class Endpoint:
         `place`: where the endpoint stands, for messages.
         """
         validated(Endpoint, asdict(self), place)
-        parts = urlsplit(self.base_url)
-        risky = parts.scheme == "http" and not is_loopback(parts.hostname or "")
+        parts = map(urlsplit, self.servers)
+        risky = any(at.scheme == "http" and not is_loopback(at.hostname or "") for at in parts)
         if self.api_key_env and risky and not self.insecure:
             raise InputError(
                 f"the key in {self.api_key_env} would go over plain http: {place}; "
@@ -406,14 +426,15 @@ def reachable(pool: Pool, allowed: Collection[str] | None, where: str) -> Pool:
         end = model.endpoint
         if end is None or not end.base_url:
             return model
-        host = urlsplit(end.base_url).hostname or ""
-        is_allowed = allowed is None or host in allowed
-        address = _ip_address(host)
-        if not is_allowed and (host == "localhost" or (address and not address.is_global)):
-            raise InputError(
-                f"{where} would call {end.address}, on this machine or a private network; "
-                f"give --allow-endpoint {host}, or --pool"
-            )
+        hosts = [urlsplit(url).hostname or "" for url in end.servers]
+        is_allowed = allowed is None or all(host in allowed for host in hosts)
+        for host in () if is_allowed else hosts:
+            address = _ip_address(host)
+            if host == "localhost" or (address and not address.is_global):
+                raise InputError(
+                    f"{where} would call {host}, on this machine or a private network; "
+                    f"give --allow-endpoint {host}, or --pool"
+                )
         return replace(model, endpoint=replace(end, public_only=not is_allowed))
 
     models, references = (tuple(map(told, group)) for group in (pool.models, pool.references))

@@ -5,7 +5,7 @@ from functools import partial
 import anyio
 
 from hierrouter.engines.endpoint import Caller
-from hierrouter.engines.endpoint_client import Again, Busy, Client, Patience, Refused
+from hierrouter.engines.endpoint_client import Again, Busy, Deployment, Patience, Refused
 from hierrouter.engines.generator import Answer, Failure, Outage, Response, never
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.pools.pool import ModelSpec
@@ -27,11 +27,12 @@ class ServedModel:
         endpoint = endpoint_of(spec)
         self._name = spec.name
         self._caller = caller
-        self._client = Client(endpoint, endpoint.key(f"model {spec.name}"))
-        self._places = anyio.CapacityLimiter(endpoint.concurrency)
+        self._client = Deployment(endpoint, endpoint.key(f"model {spec.name}"))
+        width = endpoint.concurrency * len(endpoint.servers)
+        self._places = anyio.CapacityLimiter(width)
         self._patience = Patience(
             endpoint.attempts,
-            endpoint.concurrency,
+            width,
             partial(self._caller.probe, self._client),
             never,
             pauses=PAUSES,

@@ -5,6 +5,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -217,14 +218,17 @@ def breaking(error: Exception) -> Scripted:
     return Scripted(script)
 
 
+SERVED = replace(POOL, models=tuple(replace(model, backend="openai") for model in POOL.models))
 BREAKS = {
     # the direct calls of model a, and two of model b
-    "a model": (RuntimeError("no memory"), r"model b failed: org/b: no memory; .* rerun", 6 + 2),
-    # a and c: direct, first hop, and the second hop below each of the two; b: two direct calls
+    "a model": (POOL, RuntimeError("no memory"), r"b failed: org/b: no memory; .* rerun", 6 + 2),
+    # a and c: direct, first hop, second hop below each of the two; b: both of one question, and
+    # what the others say after its first hop
     "a server": (
+        SERVED,
         Outage("model b: nobody listens at 127.0.0.1:9"),
         r"nobody listens at 127.0.0.1:9; \d+ calls committed",
-        6 * 2 * (1 + 1 + 2) + 2,
+        6 * 2 * (1 + 1 + 2) + 2 + 2,
     ),
 }
 
@@ -232,13 +236,28 @@ BREAKS = {
 @pytest.mark.parametrize("what", BREAKS)
 def test_what_was_answered_before_it_broke_is_kept(tmp_path: Path, what: str) -> None:
     """After a server that is down the other models go on."""
-    error, message, kept = BREAKS[what]
+    pool, error, message, kept = BREAKS[what]
     with pytest.raises(WorldError, match=message):
-        fill_cache(POOL, QUERIES, tmp_path, engines=breaking(error))
+        fill_cache(pool, QUERIES, tmp_path, engines=breaking(error))
     assert len(CacheReader(tmp_path).responses()) == kept
     again = Scripted()
-    fill_cache(POOL, QUERIES, tmp_path, engines=again)
+    fill_cache(pool, QUERIES, tmp_path, engines=again)
     assert sum(again.asked.values()) == ALL_CALLS - kept
+
+
+def test_a_slow_server_keeps_the_others_waiting_for_nothing(tmp_path: Path) -> None:
+    """b and c are asked what follows their answers while a has not given its first one."""
+    beyond = Event()
+
+    def script(model: str, prompt: str) -> Answer:
+        if model == "a" and not beyond.wait(60):
+            raise RuntimeError("the others wait for me")
+        if model == "c" and prompt.endswith("Solve."):
+            beyond.set()
+        return told(model, prompt)
+
+    summary = fill_cache(SERVED, QUERIES, tmp_path, engines=Scripted(script))
+    assert (summary.calls, summary.missing) == (ALL_CALLS, 0)
 
 
 def test_who_cannot_be_told_is_not_the_model(tmp_path: Path) -> None:

@@ -330,6 +330,30 @@ def test_an_outage_waits_for_no_call_longer_than_its_timeout() -> None:
     assert PROBE not in server.asked
 
 
+def test_replicas_share_the_calls_and_do_without_one_that_is_gone() -> None:
+    with scripted(after(0.05)) as first, scripted(after(0.05)) as second:
+        with scripted(well) as gone:
+            pass
+        replicas = second.url, gone.url
+        generator = load(first, replicas=replicas, concurrency=4)
+        assert answers_in_order(generator, PROMPTS) == ALL_GOOD
+        assert (first.asked + second.asked).total() == len(PROMPTS)
+        assert min(first.asked.total(), second.asked.total()) >= len(PROMPTS) // 4
+        assert max(first.widest, second.widest) <= 12
+
+
+def test_limits_a_minute_are_kept() -> None:
+    """Of requests, and of tokens: those of the longest answer, and a quarter of the characters."""
+    with scripted(well) as server:
+        answers_in_order(load(server, requests_per_minute=1200), PROMPTS)
+        fast, moments = sorted(server.moments)[-len(PROMPTS) :], len(server.moments)
+        answers_in_order(load(server, tokens_per_minute=6000), PROMPTS)
+        slow = sorted(server.moments[moments:])[-len(PROMPTS) :]
+    # A burst of one second is free: 20 requests of 40, and 100 tokens of 40 times 10.5.
+    assert fast[-1] - fast[0] >= 0.9 * 20 / 20
+    assert slow[-1] - slow[0] >= 0.9 * (40 * 10.5 - 100) / 100
+
+
 def test_a_server_that_goes_away_is_an_outage() -> None:
     with scripted(well) as server:
         generator = load(server)

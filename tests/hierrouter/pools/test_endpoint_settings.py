@@ -33,6 +33,19 @@ def test_a_table_becomes_plain_values() -> None:
     assert served.endpoint == Endpoint(URL, "HR_KEY", concurrency=4, timeout_s=30.0)
 
 
+def test_replicas_and_limits_are_checked_like_the_rest() -> None:
+    more = 'replicas = ["https://10.0.0.2:8000/v1/"]\nrequests_per_minute = 60'
+    served = parse_pool(with_url(URL, more), "p.toml").models[0].endpoint
+    assert served is not None
+    assert served.servers == (URL, "https://10.0.0.2:8000/v1")
+    assert (served.requests_per_minute, served.tokens_per_minute) == (60, None)
+    for bad in ('replicas = ["ftp://x/v1"]', "requests_per_minute = 0", "tokens_per_minute = nan"):
+        with pytest.raises(InputError, match=bad.split()[0]):
+            parse_pool(with_url(URL, bad), "p.toml")
+    with pytest.raises(InputError, match="would go over plain http"):
+        parse_pool(with_url(URL, more.replace("https", "http")), "p.toml")
+
+
 @pytest.mark.parametrize(
     ("url", "address"),
     [

@@ -1,0 +1,102 @@
+"""Models behind servers, asked side by side: each has a thread of its own, and a feed of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Thread
+from time import perf_counter
+
+from hierrouter.collection.plan import Call, Stage
+from hierrouter.engines.generator import Answer, Failure, Feed, Response, Served, Stop
+from hierrouter.pools.pool import ModelSpec
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call that a server is to answer.
+
+    Attributes:
+        call: what it is asked.
+        level: of the context, 0 before the first hop; L for a direct call, which leads nowhere.
+        texts: of the context: the question, and every answer so far.
+        attempt: 1 for the first one.
+    """
+
+    call: Call
+    level: int
+    texts: tuple[str, ...]
+    attempt: int = 1
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The last that a lane tells; `error`: why, where the feed was neither closed nor stopped."""
+
+    error: Exception | None
+
+
+News = tuple["Lane", int, Answer | Ended]  # the place of what was asked; of an end any number
+
+
+@dataclass(eq=False)
+class Lane:
+    """One model behind a server; only its generator runs in the lane's thread.
+
+    Attributes:
+        model: whose lane it is.
+        load: asks the server whether it serves the model.
+        stop: once true, no further call is taken up.
+        news: told of each answer, and of the end.
+        open: what was asked and is not answered, by its place.
+        again: what has failed, and may be asked again.
+        part: what is answered and not committed.
+        lost: what has failed for good and is not written down.
+        began: when the part was begun.
+    """
+
+    model: ModelSpec
+    load: Callable[[], Served]
+    stop: Stop
+    news: SimpleQueue[News]
+    open: dict[int, Asked] = field(default_factory=dict)
+    again: list[Asked] = field(default_factory=list)
+    part: list[tuple[Call, Response]] = field(default_factory=list)
+    lost: list[tuple[Asked, Failure]] = field(default_factory=list)
+    began: float = field(default_factory=perf_counter)
+
+    def __post_init__(self) -> None:
+        self.feed = Feed()
+        self._thread = Thread(target=self._answer, name=f"asks {self.model.name}", daemon=True)
+        self._thread.start()
+
+    def ask(self, asked: Asked) -> None:
+        """Put a call to the others."""
+        self.open[self.feed.put(asked.call.prompt)] = asked
+
+    def ask_again(self) -> None:
+        """Put what has failed to the others, once more."""
+        for asked in self.again:
+            self.ask(Asked(asked.call, asked.level, asked.texts, asked.attempt + 1))
+        self.again = []
+
+    def end(self) -> None:
+        """Let go of what is under way, and wait for the thread."""
+        self.feed.cancel()
+        self._thread.join()
+
+    def _answer(self) -> None:
+        ended: Exception | None = None
+        try:
+            for place, answer in self.load().generate(self.feed, self.stop):
+                self.news.put((self, place, answer))
+        except Exception as error:  # whatever it is, the collection has to know
+            ended = error
+        self.news.put((self, 0, Ended(ended)))
+
+
+def asked_of(stage: Stage, context: str, level: int, texts: tuple[str, ...]) -> Asked:
+    """The stage's call at one context."""
+    [call] = stage.calls({context: texts})
+    return Asked(call, level, texts)
