@@ -335,24 +335,29 @@ class ValueRouter:
         found: Floats = softmax(logits, axis=-1)
         return found
 
-    def live(self, embedding: Array, node: Sequence[int], cost: Sequence[float]) -> Floats:
-        """float64[n, A]: the same at some live states, a row each.
+    def expected(self, embedding: Array, node: Sequence[int], cost: Sequence[float]) -> Floats:
+        """float64[n, A, 2]: Q, and C from there on, after each action; NaN where it is not legal.
 
         `embedding`: float32[n, dim]; `node`: n states; `cost`: n C so far.
         """
         model, nodes = self.model, np.array(node)
-        legal, temperature = model.actions.legal(), model.temperatures(self.alpha)
-        found = np.full((len(nodes), model.actions.count), -np.inf)
+        legal = model.actions.legal()
+        found = np.full((len(nodes), model.actions.count, 2), np.nan)
         for state in np.unique(nodes).tolist():
             rows = np.flatnonzero(nodes == state)
             seen = _split(embedding[rows], np.array(cost)[rows], model.texts)
             predicted = model.positions[state].predict(*seen)
             values = model.at(predicted.reshape(len(rows), -1, len(model.knots), 2), self.alpha)
-            logits = self._reward(values) / temperature[state]
-            found[np.ix_(rows, np.flatnonzero(legal[state]))] = logits
-        return np.asarray(softmax(found, axis=1))
+            found[np.ix_(rows, np.flatnonzero(legal[state]))] = values
+        return found
 
-    def _reward(self, values: Array) -> Floats:
+    def live(self, embedding: Array, node: Sequence[int], cost: Sequence[float]) -> Floats:
+        """float64[n, A]: how likely each action is to be the best; see `expected`."""
+        reward = self._reward(self.expected(embedding, node, cost))
+        logits = reward / self.model.temperatures(self.alpha)[np.array(node)][:, None]
+        return np.asarray(softmax(np.where(np.isnan(logits), -np.inf, logits), axis=1))
+
+    def _reward(self, values: Array | Floats) -> Floats:
         found: Floats = values[..., 0] - self.alpha * values[..., 1].astype(np.float64)
         return found
 
@@ -515,27 +520,31 @@ def _fit_state(
     scale = apart[known].std(axis=0)
     scale = np.where(scale > 0, scale, 1.0)
 
-    def errors(kernel: int, among: Seen) -> Floats:
+    def spanned(kernel: int, among: Seen) -> list[_Spanned]:
+        """Of each group."""
+        return [_Spanned(seen.at(rows), kernel, among) for rows, _ in groups]
+
+    def errors(regressions: Sequence[_Spanned]) -> Floats:
         """float64[ridges]: of all actions."""
         found = np.zeros(len(RIDGES))
-        for rows, group in groups:
+        for (rows, group), each in zip(groups, regressions, strict=True):
             wanted = (apart[np.ix_(rows, group)] / scale).reshape(len(rows), -1)
-            found += wanted.size * _Spanned(seen.at(rows), kernel, among).errors(wanted)
+            found += wanted.size * each.errors(wanted)
         return found
 
     among = seen.at(slice(min(SKETCH, landmarks.stop)))
-    kernel = int(np.argmin([errors(each, among).min() for each in range(KERNELS)]))
+    kernel = int(np.argmin([errors(spanned(each, among)).min() for each in range(KERNELS)]))
     among = seen.at(landmarks)
-    ridge = RIDGES[int(errors(kernel, among).argmin())]
+    regressions = spanned(kernel, among)
+    ridge = RIDGES[int(errors(regressions).argmin())]
     weight, added = np.empty((len(among.texts), *shape)), np.empty(shape)
     without, leverage = np.empty(target.shape), np.zeros(known.shape)
-    for rows, group in groups:
-        spanned = _Spanned(seen.at(rows), kernel, among)
+    for (rows, group), regression in zip(groups, regressions, strict=True):
         flat = target[np.ix_(rows, group)].reshape(len(rows), -1)
-        slopes, level, plain = spanned.fit(flat, ridge)
+        slopes, level, plain = regression.fit(flat, ridge)
         weight[:, group] = slopes.reshape(-1, len(group), *shape[1:])
         added[group] = level.reshape(-1, *shape[1:])
-        leverage[np.ix_(rows, group)] = spanned.leverage(ridge)[:, None]
+        leverage[np.ix_(rows, group)] = regression.leverage(ridge)[:, None]
         predicted = _left_out(plain, flat, leverage[rows][:, group[:1]])
         without[np.ix_(rows, group)] = predicted.reshape(len(rows), len(group), *shape[1:])
         if len(others := np.flatnonzero(~known[:, group[0]])):
@@ -585,7 +594,8 @@ class _Spanned:
         self._middle = wide.mean(axis=0)
         rows = solve_triangular(root, (wide - self._middle).T, lower=True).T
         self._size, turn = np.linalg.eigh(rows.T @ rows)
-        self._rows, self._squares = rows @ turn, (rows @ turn) ** 2
+        self._rows = rows @ turn
+        self._squares = self._rows**2
         self._back = solve_triangular(root.T, turn)
 
     def leverage(self, ridge: float) -> Floats:
