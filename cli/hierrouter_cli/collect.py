@@ -194,7 +194,6 @@ def collect(
     data: options.Data = Path("data"),
     encoder: options.Encoder = None,
     no_references: options.NoReferences = False,
-    signals: options.Signals = False,
     adaptive: options.AdaptiveOnly = False,
     alphas: options.AdaptiveAlphas = None,
     until: options.Until = None,
@@ -262,8 +261,6 @@ def collect(
     if encoder:
         require_encoder(encoder)
     summary = make_calls(found)
-    if signals:
-        _fill_signals(found)
     if found.shard:
         say_standing(cache, found.shard)
     else:
@@ -272,19 +269,6 @@ def collect(
             console.say(f"collect: nothing is embedded yet: {tree.unembedded}")
     if format == "json":
         console.put_json(asdict(summary), sort_keys=True)
-
-
-def _fill_signals(found: Planned) -> None:
-    """Have the models read their answers again; says of how many they now are known to be sure."""
-    from hierrouter.collection.signals import fill_signals
-
-    with _finish_part_on_interrupt() as stop, progress(0) as report:
-        counts = fill_signals(found.pool, found.cache, report, stop)
-    console.say(f"signals: {counts['read']:,} answers read again")
-    if lost := counts["retokenised"]:
-        console.say(f"note: {lost:,} have other tokens now than when they were made: left out")
-    if lost := counts["unreadable"]:
-        console.say(f"note: {lost:,} are of models behind servers, which do not read: left out")
 
 
 def _adaptive(

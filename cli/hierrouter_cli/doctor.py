@@ -84,7 +84,6 @@ EXTRAS = {  # a module of each, and what it is for
     "hub": ("datasets", "the paper's datasets from the hub"),
     "ray": ("ray", "collect --engine ray"),
     "serve": ("fastapi", "hierrouter serve"),
-    "vllm": ("vllm", "collect --backend vllm"),
 }
 
 

@@ -38,7 +38,7 @@ BASELINES = (
     *("cascade", "confidence-cascade", "agreement-cascade"),
     *("cascade-routing", "majority-vote", "best-of-ensemble"),
 )
-BACKENDS = ("transformers", "openai", "vllm")
+BACKENDS = ("transformers", "openai")
 DEVICES = ("auto", "cpu", "cuda", "balanced")
 FIGURES = ("svg", "pdf", "png")
 FORMATS = ("text", "json", "md", "latex", "csv")
@@ -393,9 +393,6 @@ Device = Annotated[
 ]
 NoReferences = Annotated[
     bool, switch("--no-references", "Without the pool's reference models, now and later.")
-]
-Signals = Annotated[
-    bool, switch("--signals", "Have models read again what was stored without how sure they were.")
 ]
 AdaptiveOnly = Annotated[
     bool, switch("--adaptive", "On train questions make only calls that may be best at --alphas.")

@@ -14,7 +14,6 @@ from hierrouter.collection.estimate import require_consent
 from hierrouter.collection.plan import Shard, last_plan, refuse_stored_keys
 from hierrouter.collection.progress import Meter, Progress, Summary, changed_line, require_answers
 from hierrouter.collection.scheduler import fill_cache
-from hierrouter.collection.signals import fill_signals
 from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never
 from hierrouter.paper import PAPER_SEED
@@ -91,7 +90,6 @@ def collect(
     allow_endpoints: Collection[str] = (),
     device: str | None = None,
     allow_large: bool = False,
-    signals: bool = False,
     adaptive: Adaptive | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     on_note: Note | None = None,
@@ -114,8 +112,6 @@ def collect(
             the pool says; see `hierrouter.pools.files`.
         allow_endpoints: hosts on this machine or a private network that a stored pool may call.
         allow_large: more than 100,000 calls, or than a day of them.
-        signals: have models on this machine read again what they answered when it was not stored
-            yet how sure they are.
         adaptive: make only calls that may be the best ones for these routers, see `Adaptive`;
             validation and test get whole trees.
         progress: told (label of a model's level, calls done, calls of that level).
@@ -168,8 +164,6 @@ def collect(
         on_level, meter.on_calls, meter.on_lost, lambda names: note(changed_line(names))
     )
     require_answers(make_calls(found, report, note))
-    if signals:
-        fill_signals(found.pool, found.cache, report)
     tree = open_tree(found.cache, Selection(encoder=encoder))  # embeds and scores
     if tree.unembedded:
         note(f"collect: nothing is embedded yet: {tree.unembedded}")

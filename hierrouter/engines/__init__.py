@@ -1,8 +1,8 @@
 """Who answers a prompt, and who embeds a text.
 
 An engine is a `Backend`: it says what a model resolves to, and loads it as a `Generator`. Both are
-small Protocols in `hierrouter.engines.generator`, and `vllm.py` is the shortest of those that
-`backend` below lists; a new one is a module and a branch there. CONTRIBUTING.md names the rest.
+small Protocols in `hierrouter.engines.generator`; a new one is a module, and a branch in `backend`.
+CONTRIBUTING.md names the rest.
 """
 
 from collections.abc import Iterable
@@ -20,10 +20,6 @@ def backend(name: str) -> Backend:
         from hierrouter.engines.endpoint import EndpointBackend
 
         return EndpointBackend()
-    if name == "vllm":
-        from hierrouter.engines.vllm import VllmBackend
-
-        return VllmBackend()
     if name != "transformers":
         raise KeyError(name)
     from hierrouter.engines.local import TransformersBackend

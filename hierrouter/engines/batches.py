@@ -7,7 +7,6 @@ prompt.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -27,7 +26,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from hierrouter.engines.devices import give_back_memory, is_out_of_memory, memory, torch_threads
 from hierrouter.engines.generator import Confidence, Stop
-from hierrouter.engines.soundness import NO_LOGITS, Recorder
+from hierrouter.engines.soundness import Recorder
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.keys import digest
@@ -188,46 +187,6 @@ def up_to_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
     """The tokens of a response without what follows its end token."""
     end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
     return tokens[: end + 1]
-
-
-@torch.inference_mode()
-def reread(
-    model: Any, prompts: Sequence[list[int]], said: Sequence[list[int]], ends: frozenset[int]
-) -> list[Confidence]:
-    """How sure a model is of responses that are known, from one pass over them.
-
-    Raises RuntimeError: the logits are not finite, or memory ran out.
-
-    Args:
-        model: a causal language model.
-        prompts: tokens, of each.
-        said: tokens of each response; where it ended, one of `ends` last, whichever that was.
-        ends: the tokens that end a response.
-    """
-    longest = max(map(len, said))
-    rows = [prompt + tokens for prompt, tokens in zip(prompts, said, strict=True)]
-    width = max(map(len, rows))
-    # To the left, so that all responses end together; what fills up is not looked at.
-    tokens = torch.tensor([[0] * (width - len(row)) + row for row in rows])
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-    output = model(
-        input_ids=tokens.to(model.device),
-        attention_mask=mask.to(model.device),
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0).to(model.device),
-        logits_to_keep=longest + 1,
-        use_cache=False,
-    )
-    logits = output.logits[:, :-1].float()
-    tokens = tokens[:, -longest:].to(model.device)
-    chosen = logits.gather(2, tokens[:, :, None])[:, :, 0]
-    has_ended = torch.isin(tokens[:, -1], torch.tensor(sorted(ends), device=model.device))
-    likeliest_end = logits[:, -1, sorted(ends)].amax(dim=1)
-    chosen[:, -1] = torch.where(has_ended, likeliest_end, chosen[:, -1])
-    found = (chosen - logits.logsumexp(dim=2)).tolist()
-    each = [row[-len(one) :] for row, one in zip(found, said, strict=True)]
-    if not all(math.isfinite(value) for row in each for value in row):
-        raise RuntimeError(NO_LOGITS)
-    return [Confidence(math.fsum(row), min(row), len(row)) for row in each]
 
 
 class _Follower(BaseStreamer):  # type: ignore[misc]

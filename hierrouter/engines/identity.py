@@ -31,8 +31,7 @@ def saved_identity(spec: ModelSpec) -> Identity:
     Raises InputError, WorldError: as `weights_of`.
     """
     identity = {"weights": weights_of(spec), "dtype": spec.dtype}
-    # vLLM always batches so and says nothing of it.
-    if spec.backend != "vllm" and spec.batching == CONTINUOUS:
+    if spec.batching == CONTINUOUS:
         identity["batching"] = CONTINUOUS
     return identity
 

@@ -81,9 +81,6 @@ class TransformersBackend:
         return TransformersGenerator(model.eval(), tokenizer, spec, weights, loaded)
 
 
-REREAD_ROWS = 8  # each takes logits of all its response's tokens
-
-
 class TransformersGenerator:
     """A causal language model with its tokenizer.
 
@@ -168,27 +165,6 @@ class TransformersGenerator:
             if place in follow and (more := answer.text[len(growing[place].shown) :]):
                 follow[place](more)
             yield place, answer
-
-    def reread(
-        self, answered: Sequence[Mapping[str, Any]]
-    ) -> Iterator[tuple[int, generator.Confidence]]:
-        """(place, how sure the model is) of answers that it gave before, as rows of `calls`.
-
-        Those are left out whose text has other tokens now than when it was generated. Raises
-        RuntimeError: the model failed, or its memory does not suffice.
-        """
-        prompts = generator.prompts_tokens(self._tokenizer, [one["prompt"] for one in answered])
-        said: dict[int, list[int]] = {}
-        for place, one in enumerate(answered):
-            tokens = self._tokenizer(one["response"], add_special_tokens=False)["input_ids"]
-            tokens += [min(self._ends)] * (one["finish_reason"] == "stop")
-            if tokens and len(tokens) == one["tokens_out"]:
-                said[place] = tokens
-        order = sorted(said, key=lambda place: len(prompts[place]) + len(said[place]))
-        for start in range(0, len(order), REREAD_ROWS):
-            places = order[start : start + REREAD_ROWS]
-            asked = [prompts[place] for place in places], [said[place] for place in places]
-            yield from zip(places, batches.reread(self._model, *asked, self._ends), strict=True)
 
     def _fitting(
         self, prompts: Sequence[str]

@@ -30,7 +30,7 @@ from hierrouter_cache.tree import SEPARATOR, Rate
 
 POOL_FILE = "pool file"
 UNIT = ("per_tokens", "currency")  # what rates are counted in
-CALLED = ("transformers", "openai", "vllm")  # backends that a file may name
+CALLED = ("transformers", "openai")  # backends that a file may name
 STORED = (*CALLED, "imported")  # backends that a plan may name
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|balanced")

@@ -198,8 +198,8 @@ def read_numbers(
     share = float(np.mean(~np.isnan(each.total))) if calls and each.total.size else None
     if kind == SIGNALS and share == 0:
         raise InputError(
-            "no answer in this cache says how sure its model was; `hierrouter collect --signals` "
-            f"asks models on this machine again, or leave it out: --state query+answer+{AGREEMENT}"
+            "no answer in this cache says how sure its model was; collect anew, or leave it out: "
+            f"--state query+answer+{AGREEMENT}"
         )
     same = np.zeros((queries, routes.nodes), np.bool_)
     if calls > 1:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import metadata, version
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -121,14 +120,11 @@ def test_versions_are_told() -> None:
     assert f"torch {version('torch')}" in theirs.text
 
 
-def test_every_extra_for_users_is_known_and_a_note_where_it_is_not_installed() -> None:
+def test_every_extra_for_users_is_known() -> None:
     named = {*(metadata("hierrouter").get_all("Provides-Extra") or ()), *doctor.EXTRAS}
     assert named - {"dev", "docs"} == set(doctor.EXTRAS)
     found = {each.subject: each for each in doctor.extras()}
     assert list(found) == [f"extra {name}" for name in doctor.EXTRAS]
-    if find_spec("vllm") is None:
-        assert found["extra vllm"].state == "note"
-        assert "pip install 'hierrouter[vllm]'" in found["extra vllm"].text
 
 
 def test_cores_memory_and_every_gpu_are_told_and_a_hub_that_is_off() -> None:

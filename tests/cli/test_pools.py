@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -120,13 +119,6 @@ def test_no_network_is_asked(tmp_path: Path) -> None:
     online = {"HF_HUB_OFFLINE": "0", "HF_HUB_CACHE": str(tmp_path / "hub")}
     done = spawned(sys.executable, "-c", code, cwd=tmp_path, **online)
     assert "not here" in works(done).stdout
-
-
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="needs a machine without vllm")
-def test_vllm_that_is_not_there(place: Place) -> None:
-    (place / "p.toml").write_text(POOL.replace("base_rate", 'backend = "vllm"\nbase_rate', 1))
-    said = place.refuses("collect --datasets arith --limit 1 --pool p.toml --no-references")
-    assert 'pip install "hierrouter[vllm]"' in said
 
 
 NEAR = "How many grey geese and brown ducks swim on the pond behind the old mill at noon ?"

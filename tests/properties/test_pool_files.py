@@ -114,7 +114,7 @@ def models(draw: st.DrawFn, name: str) -> ModelSpec:
     return ModelSpec(
         name=name,
         model=draw(st.from_regex(r"[a-z\u00e9\"\\\n]+", fullmatch=True)) + "x",
-        backend="openai" if served else draw(st.sampled_from(("transformers", "vllm"))),
+        backend="openai" if served else "transformers",
         base_rate=draw(RATE) if base else None,
         rate_in=None if base else draw(RATE),
         rate_out=None if base else draw(RATE),
