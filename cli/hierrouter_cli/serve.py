@@ -140,7 +140,7 @@ async def _one(begin: Begin, question: str, route_options: RouteOptions, format:
 
 async def _first(begin: Begin, question: str, route_options: RouteOptions, format: str) -> None:
     async with begin(calls=False) as router:
-        decision = await router.first(question, route_options)
+        decision = await router.decide(question, options=route_options)
         policy = router.policy
         names = policy.at(None).actions.names(policy.origin.models)
     chances = dict(zip(names, decision.chances.tolist(), strict=True))

@@ -365,6 +365,21 @@ class TrainedRouter:
         chances, actions = self.probabilities(tree), self.actions
         return ending(actions, greedy(chances, tree.base_rate, actions.returns))
 
+    def expected_each(
+        self,
+        embedding: NDArray[np.float32],
+        paths: Sequence[tuple[int, ...]],
+        costs: Sequence[float],
+    ) -> NDArray[np.float64] | None:
+        """float64[n, A, 2]: Q, and C from there on, after each action at some live states.
+
+        NaN where an action is not legal; None where the router does not say, as networks do not.
+        The arguments are those of `decide_each`.
+        """
+        if not isinstance(self.router, ValueRouter):
+            return None
+        return self.router.expected(embedding, list(map(self.actions.routes.node, paths)), costs)
+
     @torch.no_grad()
     def decide_each(
         self,

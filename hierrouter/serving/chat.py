@@ -6,14 +6,16 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from hierrouter.engines.generator import Confidence
+from hierrouter.learning.training import TrainedRouter
 from hierrouter.questions.query import storable
-from hierrouter.serving.decisions import LivePolicy
-from hierrouter.serving.router import RouteResult
+from hierrouter.serving.decisions import Decision, LivePolicy
+from hierrouter.serving.router import Answered, RouteResult
 from hierrouter_cache.errors import InputError, suggestion
 
 BASE = "hierrouter"
@@ -126,6 +128,72 @@ class ChatRequest(BaseModel):
             if name not in (*REFUSED, *SILENT) and not _asks_for_nothing(value)
         )
         return ", ".join(quote(name[:NAME_LENGTH]) for name in given[:NAMED])
+
+
+class Said(BaseModel):
+    """An answer that the client has got on the route so far."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str
+    content: str
+    tokens_in: int = Field(ge=0, strict=True)
+    tokens_out: int = Field(ge=0, strict=True)
+    finish_reason: Literal["stop", "length"] = "stop"
+    logprobs: list[float] | None = None
+
+    @property
+    def answered(self) -> Answered:
+        """As the router takes it."""
+        has_end = self.finish_reason == "stop"
+        return Answered(
+            model=self.model,
+            response=self.content,
+            tokens_in=self.tokens_in,
+            tokens_out=self.tokens_out,
+            finish_reason=self.finish_reason,
+            confidence=Confidence.of(self.logprobs or [], self.tokens_out, has_end),
+        )
+
+
+class DecideRequest(BaseModel):
+    """Where a question stands: what a client asks to be told before it makes the next call."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str = BASE
+    messages: list[dict[str, Any]]
+    answers: list[Said] = []
+    hierrouter: Extension = Extension()
+
+
+def decision_object(
+    decision: Decision, trained: TrainedRouter, messages: list[dict[str, str]], left: int
+) -> dict[str, Any]:
+    """What to do next, as a client reads it.
+
+    `decision`: of the policy; `trained`: who made it; `messages`: for the model that is called;
+    `left`: how many decisions may come after this one.
+    """
+    actions, models = trained.actions, trained.origin.models
+    names, action = actions.names(models), decision.action
+    calls = action < actions.calls
+    found: dict[str, Any] = {
+        "object": "hierrouter.decision",
+        "alpha": trained.alpha,
+        "call": models[action % len(models)] if calls else None,
+        "last": not left or action >= len(models),
+        "return": None if calls else action - actions.calls + 1,
+        "chances": dict(zip(names, decision.chances.tolist(), strict=True)),
+        "expected": None,
+        "messages": messages if calls else [],
+        "router_s": round(decision.router_s, 6),
+    }
+    if decision.expected is not None:
+        found["expected"] = {
+            name: {"quality": quality, "cost": cost}
+            for name, (quality, cost) in zip(names, decision.expected.tolist(), strict=True)
+            if not math.isnan(quality)
+        }
+    return found
 
 
 def _asks_for_nothing(value: Any) -> bool:

@@ -42,6 +42,8 @@ class Decision:
         chances: float64[A], the stochastic policy.
         order: all legal actions, the likeliest first.
         router_s: seconds it took to work out; 0 where they were not taken.
+        expected: float64[A, 2], Q, and C from there on, of each action; None where nobody asked, or
+            the router does not say.
     """
 
     action: int
@@ -49,6 +51,7 @@ class Decision:
     chances: NDArray[np.float64]
     order: tuple[int, ...]
     router_s: float = 0.0
+    expected: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class LiveState:
         answers: those so far, oldest first.
         cost: C so far, in money.
         rng: draws the action from the stochastic policy; None takes the greedy one.
+        explained: whether it is wanted what each action is expected to bring.
     """
 
     trained: TrainedRouter
@@ -68,6 +72,7 @@ class LiveState:
     answers: tuple[LiveAnswer, ...] = ()
     cost: float = 0.0
     rng: np.random.Generator | None = None
+    explained: bool = False
 
     @property
     def path(self) -> tuple[int, ...]:
@@ -150,21 +155,24 @@ class LivePolicy:
         decisions: dict[int, Decision] = {}
         for trained in {id(state.trained): state.trained for state in states}.values():
             places = [place for place, state in enumerate(states) if state.trained is trained]
-            chances = trained.decide_each(
-                embedded[places],
-                [states[place].path for place in places],
-                [states[place].cost for place in places],
-            )
+            paths = [states[place].path for place in places]
+            costs = [states[place].cost for place in places]
+            chances = trained.decide_each(embedded[places], paths, costs)
+            expected = None
+            if any(states[place].explained for place in places):
+                expected = trained.expected_each(embedded[places], paths, costs)
             table = greedy(chances, self.origin.base_rate, trained.actions.returns)
             likeliest = table.argmax(axis=1).tolist()
             orders = np.argsort(-chances, axis=1, kind="stable").tolist()
-            for place, action, row, order in zip(places, likeliest, chances, orders, strict=True):
+            columns = zip(places, likeliest, chances, orders, strict=True)
+            for at, (place, action, row, order) in enumerate(columns):
                 propensity, rng = 1.0, states[place].rng
                 if rng is not None:
                     action = int(rng.choice(len(row), p=row / row.sum()))
                     propensity = float(row[action])
                 legal = tuple(action for action in order if row[action] > 0)
-                decisions[place] = Decision(action, propensity, row, legal)
+                brings = None if expected is None else expected[at]
+                decisions[place] = Decision(action, propensity, row, legal, expected=brings)
         return [decisions[place] for place in range(len(states))]
 
     def _at(self, alpha: float | None) -> TrainedRouter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from hierrouter.serving.decisions import Decision, DecisionBatcher, LivePolicy, 
 from hierrouter.serving.messages import Question, question_of
 from hierrouter.serving.models import BatchedModel, CallFailed, LiveModel, OnText
 from hierrouter.tables import significant
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import route_name
 
 WIDTH = 16  # questions of many that are under way
@@ -133,9 +133,32 @@ class Router:
                 )
         return self._portal.call(self.aroute, question, options)
 
-    async def first(self, question: Question, options: RouteOptions | None = None) -> Decision:
-        """What the policy would do first; no model is called."""
-        return await self._routing(question, options).decide()
+    async def decide(
+        self,
+        question: Question,
+        answers: Sequence[Answered] = (),
+        options: RouteOptions | None = None,
+    ) -> Decision:
+        """What the policy would do after these answers, and what it expects; no model is called.
+
+        Raises InputError: as `aroute`; an answer of an unknown model, or after the last decision.
+        """
+        routing = self._routing(question, options)
+        models, actions = routing.trained.origin.models, routing.trained.actions
+        if len(answers) >= actions.steps:
+            raise InputError(f"{len(answers)} answers: nothing is left to decide; give fewer")
+        for answer in answers:
+            if answer.model not in models:
+                raise InputError(
+                    f"no model of the router: {answer.model:.40}; "
+                    f"{suggestion(answer.model, models)}".rstrip("; ")
+                )
+        return await routing.decide(answers, explained=True)
+
+    def prompt(self, question: Question, answers: Sequence[Answered] = ()) -> str:
+        """What the next model is to be asked after these answers."""
+        texts = [answer.response for answer in answers]
+        return prompt_text(question_of(question), texts, self.pool.instruction(len(answers)))
 
     async def aclose(self) -> None:
         """Let go of all models; one that fails at it keeps none of the others."""
@@ -215,40 +238,49 @@ class RouteOptions:
     on_hop: Callable[[Hop], None] = lambda hop: None
 
 
-@dataclass(frozen=True)
-class Hop:
-    """One call of a route.
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """An answer on the route so far, whoever made the call.
 
     Attributes:
         model: who was called.
+        response: the answer.
+        finish_reason: "stop", or "length" where it was cut.
+        tokens_in, tokens_out: of the call.
+        confidence: how sure the model was; None where its engine does not tell.
+    """
+
+    model: str
+    response: str
+    tokens_in: int
+    tokens_out: int
+    finish_reason: str = "stop"
+    confidence: Confidence | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hop(Answered):
+    """One call of a route that the router made.
+
+    Attributes:
         propensity: probability with which the policy does this here: 1 where it is greedy; None
             where it did something else, because a model gave no answer.
         chances: of each action, as the policy sees them; model by model, then model by model with
             stopping, where it may stop, then answer by answer, where it may return one.
         stops: whether the policy chose to end with this call; not where it had to.
-        response: the answer.
-        finish_reason: "stop", or "length" where it was cut.
-        tokens_in, tokens_out: of the call.
         cost: of the call, in money.
         router_s: seconds that encoder and policy took to decide, for this question and those that
             were decided together with it; what was waited before is in neither of the two.
         model_s: seconds until the answer was there.
-        confidence: how sure the model was; None where its engine does not tell.
         instead_of: the models that were to be called and failed, and why each did.
     """
 
-    model: str
     propensity: float | None
     chances: tuple[float, ...]
     stops: bool
-    response: str
-    finish_reason: str
-    tokens_in: int
-    tokens_out: int
     cost: float
     router_s: float
     model_s: float
-    confidence: Confidence | None = None
     instead_of: tuple[tuple[str, str], ...] = ()
 
     def as_object(self) -> dict[str, Any]:
@@ -384,28 +416,34 @@ class _Routing:
             self.options.on_text(found.answer)
         return found
 
-    async def decide(self) -> Decision:
+    async def decide(self, answers: Sequence[Answered], explained: bool = False) -> Decision:
+        models, rates = self.trained.origin.models, self.trained.origin.rate
+        places = [models.index(answer.model) for answer in answers]
         state = LiveState(
             trained=self.trained,
             question=self.question,
             answers=tuple(
                 LiveAnswer(
-                    self.trained.origin.models.index(hop.model),
-                    hop.response,
-                    hop.tokens_out,
-                    hop.finish_reason == "length",
-                    hop.confidence,
+                    place,
+                    answer.response,
+                    answer.tokens_out,
+                    answer.finish_reason == "length",
+                    answer.confidence,
                 )
-                for hop in self.hops
+                for place, answer in zip(places, answers, strict=True)
             ),
-            cost=sum(hop.cost for hop in self.hops),
+            cost=sum(
+                answer.tokens_in * rates[place][0] + answer.tokens_out * rates[place][1]
+                for place, answer in zip(places, answers, strict=True)
+            ),
             rng=self.options.rng,
+            explained=explained,
         )
         return await self.batcher.decide(state)
 
     async def _next(self) -> Hop | Returned:
         """Decide, and make the call; where that fails and others may be taken, another one."""
-        decision = await self.decide()
+        decision = await self.decide(self.hops)
         others = decision.order if self.options.reroute else ()
         failures: list[CallFailed] = []
         for action in dict.fromkeys((decision.action, *others)):

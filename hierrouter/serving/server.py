@@ -27,14 +27,17 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hierrouter.engines.generator import message_of
 from hierrouter.pools.pool import is_loopback
 from hierrouter.serving import MAX_REQUESTS
 from hierrouter.serving.chat import (
     ChatRequest,
+    DecideRequest,
     ModelNames,
     UnknownModel,
     chunk,
     completion,
+    decision_object,
     error_object,
     last_chunks,
 )
@@ -120,6 +123,18 @@ def make_app(router: Router, settings: Settings, log: RequestLog) -> FastAPI:
     async def model(name: str) -> dict[str, Any]:
         names.alpha(name)
         return _model(name)
+
+    @app.post("/v1/decide")
+    async def decide(request: DecideRequest) -> dict[str, Any]:
+        wanted = request.hierrouter.alpha
+        alpha = names.alpha(request.model) if wanted is None else wanted
+        answers = [said.answered for said in request.answers]
+        options = RouteOptions(alpha, rng)
+        decision = await router.decide(request.messages, answers, options)
+        trained = router.policy.at(alpha)
+        left = trained.actions.steps - len(answers) - 1
+        prompt = router.prompt(request.messages, answers)
+        return decision_object(decision, trained, message_of(prompt), left)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(request: ChatRequest, http: Request) -> Response:

@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,7 +18,10 @@ import openai
 import pytest
 
 from hierrouter.engines.generator import Failure, Response
-from hierrouter.learning.checkpoint import router_at
+from hierrouter.learning.bundle import bundle_of, save_bundle
+from hierrouter.learning.checkpoint import router_at, save_checkpoint
+from hierrouter.learning.config import Objective, ValueConfig
+from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import load_texts
 from hierrouter.serving import server
@@ -39,6 +42,7 @@ from tests.hierrouter.serving.serving import (
 from tests.servers import Reply, Server, completion, good, late, refusal, serving
 
 KEY = "sk-CANARY-1234"
+TOKENS = ("tokens_in", "tokens_out")
 T = TypeVar("T")
 
 
@@ -148,6 +152,73 @@ def test_route_and_cost_are_in_header_and_body(client: openai.OpenAI) -> None:
     assert found.usage.prompt_tokens == sum(step["tokens_in"] for step in said["steps"]) > 20
     assert found.usage.completion_tokens == sum(step["tokens_out"] for step in said["steps"])
     assert "response" not in said["steps"][0]
+
+
+def decide(url: str, question: str, answers: Sequence[dict[str, Any]], **more: Any) -> Any:
+    body = {"messages": user(question), "answers": list(answers), **more}
+    return httpx2.post(f"{url}/v1/decide", json=body, timeout=60)
+
+
+def test_who_makes_the_calls_is_told_the_same_route(
+    url: str, replayed: list[Replayed], testbed_cache: Path
+) -> None:
+    fold = open_tree(testbed_cache).split("test")
+    rows = zip(replayed[:20], load_texts(testbed_cache, fold)[:20], strict=True)
+    for row, (each, texts) in enumerate(rows):
+        answers: list[dict[str, Any]] = []
+        path: tuple[int, ...] = ()
+        told: dict[str, Any] = {"last": False}
+        while not told["last"]:
+            told = decide(url, each.question, answers).json()
+            assert told["messages"][0]["content"].startswith(each.question)
+            assert sum(told["chances"].values()) == pytest.approx(1)
+            path = (*path, fold.models.index(told["call"]))
+            node = fold.routes.node(path)
+            counts = {name: int(getattr(fold, name)[row, node]) for name in TOKENS}
+            answers.append({"model": told["call"], "content": texts.answers[node], **counts})
+        assert ">".join(answer["model"] for answer in answers) == each.route
+        assert answers[-1]["content"] == each.answer
+        assert told["expected"] is None  # a network does not say
+    refused = decide(url, each.question, answers)
+    assert refused.status_code == 400
+    assert "nothing is left to decide" in refused.json()["error"]["message"]
+
+
+def test_a_value_model_says_what_each_action_is_expected_to_bring(
+    testbed_cache: Path, tmp_path: Path
+) -> None:
+    tree = open_tree(testbed_cache)
+    trained = train(tree, Objective(0.1), ValueConfig(), seed=0)
+    save_checkpoint(trained, tmp_path)
+    save_bundle(bundle_of(testbed_cache, tree), tmp_path)
+    router = Router(tmp_path, load=False)  # no model is needed
+    with served(router) as url:
+        told = decide(url, QUESTION, []).json()
+    expected = told["expected"]
+    reward = {name: each["quality"] - 0.1 * each["cost"] for name, each in expected.items()}
+    assert told["call"] == max(reward, key=reward.__getitem__)
+    assert all(each["cost"] > 0 for each in expected.values())
+
+
+ANSWER = {"model": "calc", "content": "19", "tokens_in": 9, "tokens_out": 2}
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([{**ANSWER, "model": "cals"}], "no model of the router: cals; did you mean calc"),
+        ([{**ANSWER, "tokens_in": -1}], "answers.0.tokens_in"),
+        ([{**ANSWER, "tokens_out": 1.5}], "answers.0.tokens_out"),
+        ([{**ANSWER, "text": "19"}], "answers.0.text"),
+        ([{**ANSWER, "finish_reason": "tired"}], "answers.0.finish_reason"),
+        ([{"model": "calc"}], "answers.0.content"),
+        ("19", "answers"),
+    ],
+)
+def test_answers_that_are_none_are_refused(url: str, answers: Any, said: str) -> None:
+    found = httpx2.post(f"{url}/v1/decide", json={"messages": user("x"), "answers": answers})
+    assert found.status_code == 400
+    assert found.json()["error"]["message"].startswith(said)
 
 
 def test_models_are_listed_and_nothing_else_is_there(client: openai.OpenAI, url: str) -> None:
