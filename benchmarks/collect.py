@@ -3,10 +3,10 @@
     python benchmarks/collect.py [--queries 40]
 
 Collects two-hop trees with the three shipped models, one torch thread, and writes down every prompt
-that a model was shown. Then each prompt is given to plain `model.generate` alone, and all of them
-to continuous batching. Prints tokens a CPU-second of each side, equal answers, calls against
-distinct (model, prompt) pairs, and how much of the prompts a prefix cache could reuse: tokens with
-which an earlier prompt of the same model began, at each level.
+that a model was shown. Then each prompt is given to plain `model.generate` alone. Prints tokens a
+CPU-second of each side, equal answers, calls against distinct (model, prompt) pairs, and how much
+of the prompts a prefix cache could reuse: tokens with which an earlier prompt of the same model
+began, at each level.
 
 Last, for each model, 1,024 prompts through the engine and through the barest loop with a key-value
 cache, sorted by length, at its best batch size; that loop stores nothing of how sure the model is.
@@ -19,7 +19,7 @@ import argparse
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -115,24 +115,20 @@ def main() -> None:
     calls = [pair for pairs in seen.shown.values() for pair in pairs]
     print(f"{versions(torch, transformers)}, {len(queries)} queries")
     print(f"nodes {summary.wanted}, calls {len(calls)}, distinct pairs {len(set(calls))}")
-    compare(seen, pool.models)
+    compare(seen)
     print_prefixes(seen)
     for model in pool.models:
         print_beside_loop(seen, model.name)
 
 
-def compare(seen: Seen, models: Sequence[ModelSpec]) -> None:
-    """Tokens a CPU-second of three ways to answer the same prompts."""
+def compare(seen: Seen) -> None:
+    """Tokens a CPU-second of two ways to answer the same prompts."""
     tokens = sum(answer.tokens_out for answer in seen.responses().values())
     batched = tokens / seen.seconds
     alone, spent = timed(lambda: one_by_one(seen))
     plain = tokens / spent
-    continuous, spent = timed(lambda: in_continuous_batches(seen, models))
-    flowing = tokens / spent
     print(f"one by one {plain:8.0f} tokens/CPU-s")
     print(f"batches    {batched:8.0f} tokens/CPU-s, {batched / plain:.1f} x, {equal(seen, alone)}")
-    print(f"continuous {flowing:8.0f} tokens/CPU-s, {flowing / plain:.1f} x, ", end="")
-    print(equal(seen, continuous))
 
 
 LOOPED = 1_024
@@ -226,17 +222,6 @@ def equal(seen: Seen, others: dict[tuple[str, str], str]) -> str:
 
 def one_by_one(seen: Seen) -> dict[tuple[str, str], str]:
     return {(name, text): plain_generate(seen.models[name], text) for name, text in seen.answers}
-
-
-def in_continuous_batches(seen: Seen, models: Sequence[ModelSpec]) -> dict[tuple[str, str], str]:
-    texts = {}
-    for spec in models:
-        prompts = [prompt for name, prompt in seen.answers if name == spec.name]
-        generator = backend("transformers").load(replace(spec, batching="continuous"))
-        for prompt, answer in zip(prompts, answers_in_order(generator, prompts), strict=True):
-            assert isinstance(answer, Response)
-            texts[spec.name, prompt] = answer.text
-    return texts
 
 
 def plain_generate(generator: Any, prompt: str) -> str:

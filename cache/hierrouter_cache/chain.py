@@ -178,10 +178,7 @@ def _wanted(
 
 
 def _fates(seals: Iterable[Part]) -> dict[str, str]:
-    """What the seals say together, a later one knows better; a damaged one says nothing.
-
-    Raises FileNotFoundError: a compaction has taken one away; WorldError: the disk failed.
-    """
+    """What the seals say together, a later one knows better; a damaged one says nothing."""
     fates: dict[str, str] = {}
     for seal in sorted(seals, key=lambda part: part.path.name):
         try:

@@ -164,10 +164,7 @@ def _seal_all(
 
 
 def _concat(kind: str, tables: Sequence[pa.Table]) -> pa.Table:
-    """One table with the columns of the kind first, and every further column of a later version.
-
-    Raises CacheError: a further column has two types.
-    """
+    """One table with the columns of the kind first, and every further column of a later version."""
     try:
         return pa.concat_tables(
             [KINDS[kind].empty_table(), *(table.replace_schema_metadata() for table in tables)],

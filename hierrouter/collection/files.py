@@ -216,11 +216,7 @@ def _checked_rows(
 
 
 def _checked_row(text: bytes, where: str) -> tuple[str, dict[str, Any]]:
-    """(kind in the cache, row) of a line.
-
-    Raises InputError: an unknown kind, a column missing or of another type, a key that is not that
-    of the content, or a pool that no pool file could hold.
-    """
+    """(kind in the cache, row) of a line."""
     line = parse_object(text, where)
     kind = LINES.get(str(line.get("kind")))
     if kind is None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter
+from typing import Any
 
-from hierrouter.collection.plan import Call, Stage
-from hierrouter.engines.generator import Answer, Failure, Feed, Response, Served, Stop
+from hierrouter.collection.plan import Call
+from hierrouter.engines.generator import Answer, Engines, Failure, Feed, Response, Stop
 from hierrouter.pools.pool import ModelSpec
 
 
@@ -46,7 +46,7 @@ class Lane:
 
     Attributes:
         model: whose lane it is.
-        load: asks the server whether it serves the model.
+        engines: the backend of a name.
         stop: once true, no further call is taken up.
         news: told of each answer, and of the end.
         open: what was asked and is not answered, by its place.
@@ -57,7 +57,7 @@ class Lane:
     """
 
     model: ModelSpec
-    load: Callable[[], Served]
+    engines: Engines
     stop: Stop
     news: SimpleQueue[News]
     open: dict[int, Asked] = field(default_factory=dict)
@@ -89,14 +89,9 @@ class Lane:
     def _answer(self) -> None:
         ended: Exception | None = None
         try:
-            for place, answer in self.load().generate(self.feed, self.stop):
+            served: Any = self.engines(self.model.backend).load(self.model)
+            for place, answer in served.generate(self.feed, self.stop):
                 self.news.put((self, place, answer))
         except Exception as error:  # whatever it is, the collection has to know
             ended = error
         self.news.put((self, 0, Ended(ended)))
-
-
-def asked_of(stage: Stage, context: str, level: int, texts: tuple[str, ...]) -> Asked:
-    """The stage's call at one context."""
-    [call] = stage.calls({context: texts})
-    return Asked(call, level, texts)

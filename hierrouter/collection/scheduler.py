@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import InitVar, dataclass
-from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
 from hierrouter.collection import plan
-from hierrouter.collection.lanes import Ended, Lane, News, asked_of
+from hierrouter.collection.lanes import Asked, Ended, Lane, News
 from hierrouter.collection.progress import Progress, Summary
 from hierrouter.engines import backend, generator, identify
 from hierrouter.pools.pool import OPENAI, Identity, ModelSpec, Pool
@@ -196,7 +195,7 @@ class Collection:
         self.followed, self.under_way = set[str](), set[str]()
         self.owed = Counter[int]()
         self.lanes = {
-            model.name: Lane(model, partial(self._load_served, model), self.stop, self.news)
+            model.name: Lane(model, self.residency.engines, self.stop, self.news)
             for model in self.pool.everyone
             if model.backend == OPENAI and model.name not in self.outages
         }
@@ -213,9 +212,6 @@ class Collection:
             if self.lanes:
                 self.summary.seconds = seconds + perf_counter() - started
             self.lanes = {}
-
-    def _load_served(self, model: ModelSpec) -> generator.Served:
-        return cast("generator.Served", self.residency.engines(model.backend).load(model))
 
     def _follow(
         self, contexts: plan.Contexts, level: int, direct: Sequence[plan.Stage] = ()
@@ -250,14 +246,12 @@ class Collection:
         if lane and stage.model.name not in self.outages and not any(key in at for at in settled):
             self.under_way.add(key)
             self.owed[level] += 1
-            lane.ask(asked_of(stage, context, level, texts))
+            [call] = stage.calls({context: texts})
+            lane.ask(Asked(call, level, texts))
         return None
 
     def _settle(self, level: int) -> None:
-        """Wait for the servers, until what they owe at contexts up to this level is there.
-
-        Raises Interrupted: it is to stop.
-        """
+        """Wait for the servers, until what they owe at contexts up to this level is there."""
         while any(count for at, count in self.owed.items() if at <= level):
             with suppress(Empty):
                 self._take(*self.news.get(timeout=1.0))

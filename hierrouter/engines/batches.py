@@ -1,6 +1,6 @@
-"""How local models decode many prompts: in batches of fixed shapes, or continuously.
+"""How local models decode many prompts: in batches of fixed shapes.
 
-A response must not depend on who is in its batch, so a static batch has one of few shapes, which
+A response must not depend on who is in its batch, so a batch has one of few shapes, which
 follows from the lengths of its prompts, and is filled up. Draws have a source of their own for each
 prompt.
 """
@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import torch
 from transformers import (
-    ContinuousBatchingConfig,
     LogitsProcessor,
     LogitsProcessorList,
     TemperatureLogitsWarper,
@@ -27,8 +24,7 @@ from transformers.generation.streamers import BaseStreamer
 from hierrouter.engines.devices import give_back_memory, is_out_of_memory, memory, torch_threads
 from hierrouter.engines.generator import Confidence, Stop
 from hierrouter.engines.soundness import Recorder
-from hierrouter.pools.pool import Generation, ModelSpec
-from hierrouter_cache.errors import InputError, WorldError
+from hierrouter.pools.pool import Generation
 from hierrouter_cache.keys import digest
 
 # What a device works on at once; more is slower on a CPU, whose caches it leaves.
@@ -305,130 +301,6 @@ def width_for(length: int) -> int:
 def step_below(number: int) -> int:
     """The largest of 1, 2, 3, 4, 6, 8, 12, 16, ... that is not above `number`; 0 below 1."""
     return STEPS[bisect_right(STEPS, number) - 1] if number >= 1 else 0
-
-
-IN_FLIGHT = {"cpu": 64, "cuda": 1_024}
-# On CPU the engine would take nine tenths of the memory, and touch all of it at every step.
-CPU_PAGE_TOKENS = 32
-CPU_BATCH_TOKENS = 512
-# What a checkpoint's generation settings may hold; anything else would be left out silently.
-HEEDED = {
-    *("bos_token_id", "eos_token_id", "pad_token_id", "max_length", "max_new_tokens"),
-    *("do_sample", "temperature", "top_k", "top_p", "use_cache"),
-    *("transformers_version", "_from_model_config"),
-}
-
-
-def require_continuous(spec: ModelSpec) -> None:
-    """Refuse settings that continuous batching does not know.
-
-    Raises InputError: sampling, or one model on several GPUs.
-    """
-    if spec.generation.temperature:
-        raise InputError(
-            f"continuous batching decodes greedily: model {spec.name} has a temperature; "
-            'set it to 0, or batching = "static"'
-        )
-    if spec.device == "balanced":
-        raise InputError(
-            f"continuous batching takes one device: model {spec.name} is balanced over several; "
-            'name one, or batching = "static"'
-        )
-
-
-class ContinuousBatches:
-    """Prompts enter and leave one by one.
-
-    Args:
-        model: a causal language model on one device.
-        pad: the token that fills up.
-        ends: the tokens that end a response.
-        spec: its name and decoding settings.
-
-    Raises:
-        WorldError: the checkpoint has generation settings that the engine does not heed.
-    """
-
-    def __init__(self, model: Any, pad: int, ends: frozenset[int], spec: ModelSpec) -> None:
-        self._model = model
-        self._ends = ends
-        self._settings = deepcopy(model.generation_config)
-        unheeded = [
-            name
-            for name, value in sorted(self._settings.to_diff_dict().items())
-            if name not in HEEDED and (value is True or value not in (None, 0, 1))
-        ]
-        if unheeded:
-            raise WorldError(
-                f"model {spec.name} cannot be batched continuously: its generation_config sets "
-                f'{", ".join(unheeded)}; use batching = "static"'
-            )
-        self._settings.update(
-            max_new_tokens=spec.generation.max_new_tokens,
-            max_length=None,
-            do_sample=False,
-            temperature=None,
-            top_k=None,
-            top_p=None,
-            eos_token_id=sorted(ends),
-            pad_token_id=pad,
-        )
-
-    def decode(self, prompts: Mapping[int, Prompt], stop: Stop) -> Iterator[tuple[int, Decoded]]:
-        """(key, response) of each prompt, as they are finished.
-
-        Raises RuntimeError: the engine failed.
-        """
-        if not prompts:
-            return
-        kind = self._model.device.type
-        with self._model.continuous_batching_context_manager(
-            generation_config=self._settings,
-            continuous_batching_config=self._config(prompts),
-            warmup=kind == "cuda",  # which captures graphs
-        ) as manager:
-            waiting = iter(prompts.items())
-            flying: set[int] = set()
-            try:
-                while True:
-                    free = 0 if stop() else IN_FLIGHT[kind] - len(flying)
-                    for row, prompt in islice(waiting, free):
-                        manager.add_request(list(prompt.tokens), request_id=str(row))
-                        flying.add(row)
-                    if not flying:
-                        return
-                    done, decoded = self._next_result(manager)
-                    flying.remove(done)
-                    yield done, decoded
-            finally:
-                for row in flying:
-                    manager.cancel_request(str(row))
-
-    def _config(self, prompts: Mapping[int, Prompt]) -> ContinuousBatchingConfig:
-        if self._model.device.type != "cpu":
-            return ContinuousBatchingConfig(return_logprobs=True)
-        longest = max(len(prompt.tokens) for prompt in prompts.values())
-        pages = -(-(longest + self._settings.max_new_tokens) // CPU_PAGE_TOKENS)
-        return ContinuousBatchingConfig(
-            page_size=CPU_PAGE_TOKENS,
-            num_blocks=(pages + 1) * IN_FLIGHT["cpu"],
-            max_batch_tokens=CPU_BATCH_TOKENS,
-            max_requests_per_batch=IN_FLIGHT["cpu"],
-            return_logprobs=True,
-        )
-
-    def _next_result(self, manager: Any) -> tuple[int, Decoded]:
-        while True:
-            result = manager.get_result(timeout=1.0)
-            if result is None and not manager.is_running():
-                raise RuntimeError("continuous batching ended unexpectedly")
-            if result is not None and result.is_finished():
-                if result.error:
-                    raise RuntimeError(result.error)
-                tokens = up_to_end(list(result.generated_tokens), self._ends)
-                logprobs = list(result.logprobs)[: len(tokens)]
-                sure = Confidence.of(logprobs, len(tokens), has_end=False)
-                return int(result.request_id), Decoded(tokens, sure)
 
 
 def prompt_seed(weights: str, seed: int, prompt: str) -> int:

@@ -205,11 +205,7 @@ class SentenceEncoder:
 
 
 def _resolved(name: str) -> tuple[str, str, str | None]:
-    """What a name stands for: its content in words, where to load it, and the commit there.
-
-    Raises InputError: a folder that is not a saved model, or a name that no model can have or that
-    the hub does not know; WorldError: a hub id that is neither cached nor reachable.
-    """
+    """What a name stands for: its content in words, where to load it, and the commit there."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder_digest(folder), str(folder), None

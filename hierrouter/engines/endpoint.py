@@ -73,10 +73,7 @@ NAMED = 5  # models of a server, in a message
 
 
 async def _require_served(client: server.Deployment, model: str) -> None:
-    """Ask for the list of models; a server that has none is not asked further.
-
-    Raises Outage: there is no server, it refuses the key, or this model is not on its list.
-    """
+    """Ask for the list of models; a server that has none is not asked further."""
     ask = partial(_listed, client)
     try:
         names = await server.Patience(LIST_ATTEMPTS, 1, ask, never).tried(ask)

@@ -418,11 +418,7 @@ class Patience:
         raise Refused(f"{detail} ({self.attempts} attempts)")
 
     async def _count_failure(self, detail: str, is_doubtful: bool = False) -> None:
-        """One more attempt that gave nothing.
-
-        Raises:
-            Outage: there have been too many in a row, or it is doubtful, and the probe fails too.
-        """
+        """One more attempt that gave nothing."""
         self._failed += 1
         # One call alone, failing at every attempt, is no outage.
         if self._failed >= max(ROUNDS * self.callers, self.attempts + 1):

@@ -169,16 +169,6 @@ class Generator(Protocol):
         ...
 
 
-class Served(Protocol):
-    """A model that a server answers for: it takes prompts that come meanwhile, too."""
-
-    def generate(
-        self, prompts: Sequence[str] | Feed, stop: Stop = never
-    ) -> Iterator[tuple[int, Answer]]:
-        """As a `Generator`; of a feed until it is closed and everything in it is answered."""
-        ...
-
-
 class Backend(Protocol):
     """An engine: names what a model resolves to, then loads it."""
 

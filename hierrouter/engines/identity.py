@@ -15,7 +15,6 @@ from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
 from hierrouter.questions import shipped
 from hierrouter_cache.errors import InputError, WorldError
 
-CONTINUOUS = "continuous"
 HUB_TIMEOUT_S = 5.0  # a hub that says nothing is not waited for, model after model
 # One of them is in every repository: of a language model, of a sentence encoder without one.
 CONFIGS = ("config.json", "modules.json")
@@ -30,10 +29,7 @@ def saved_identity(spec: ModelSpec) -> Identity:
 
     Raises InputError, WorldError: as `weights_of`.
     """
-    identity = {"weights": weights_of(spec), "dtype": spec.dtype}
-    if spec.batching == CONTINUOUS:
-        identity["batching"] = CONTINUOUS
-    return identity
+    return {"weights": weights_of(spec), "dtype": spec.dtype}
 
 
 def served_identity(spec: ModelSpec) -> Identity:

@@ -10,7 +10,7 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hierrouter.engines import batches, generator, identity
-from hierrouter.engines.batches import ContinuousBatches, Decoded, Prompt, StaticBatches
+from hierrouter.engines.batches import Decoded, Prompt, StaticBatches
 from hierrouter.engines.devices import candidates, placement
 from hierrouter.engines.soundness import fault_of
 from hierrouter.pools.pool import Identity, ModelSpec
@@ -23,9 +23,8 @@ class TransformersBackend:
     def identify(self, spec: ModelSpec) -> Identity:
         """Engine, kind of device, and what decides the answers of the model itself.
 
-        Raises InputError: a folder that is not a saved model, a GPU that is not there, settings
-        that continuous batching does not know; WorldError: a hub id that is neither cached nor
-        reachable.
+        Raises InputError: a folder that is not a saved model, a GPU that is not there; WorldError:
+        a hub id that is neither cached nor reachable.
         """
         found = {
             "engine": f"transformers {version('transformers')}, torch {version('torch')}",
@@ -33,10 +32,7 @@ class TransformersBackend:
             "device": candidates(spec)[0].type,
             **identity.saved_identity(spec),
         }
-        if spec.batching == identity.CONTINUOUS:
-            batches.require_continuous(spec)
-        else:
-            found["engine"] += f", shapes {batches.SHAPES}"
+        found["engine"] += f", shapes {batches.SHAPES}"
         return found
 
     def weight_bytes(self, spec: ModelSpec) -> int:
@@ -91,7 +87,7 @@ class TransformersGenerator:
         loaded: what the loader says of the weights; nothing for a model that was made here.
 
     Raises:
-        WorldError: a model that cannot chat, is broken, or cannot be batched as the spec says.
+        WorldError: a model that cannot chat, or is broken.
     """
 
     def __init__(
@@ -120,11 +116,7 @@ class TransformersGenerator:
             raise WorldError(f"model {spec.name} is broken: {why}: {spec.model}; give another one")
         pad = tokenizer.pad_token_id
         pad = min(self._ends) if pad is None else pad
-        self._decoder: StaticBatches | ContinuousBatches
-        if spec.batching == identity.CONTINUOUS:
-            self._decoder = ContinuousBatches(model, pad, self._ends, spec)
-        else:
-            self._decoder = StaticBatches(model, pad, self._ends, spec.generation)
+        self._decoder = StaticBatches(model, pad, self._ends, spec.generation)
 
     def generate(
         self, prompts: Sequence[str], stop: generator.Stop = generator.never
@@ -155,11 +147,8 @@ class TransformersGenerator:
             if place in growing and (more := growing[place].told(token)):
                 follow[place](more)
 
-        if isinstance(self._decoder, StaticBatches):
-            told = on_token if growing else None
-            results = self._decoder.decode(fitting, generator.never, is_live=True, on_token=told)
-        else:  # which has no tokens before the end
-            results = self._decoder.decode(fitting, generator.never)
+        told = on_token if growing else None
+        results = self._decoder.decode(fitting, generator.never, is_live=True, on_token=told)
         for place, decoded in results:
             answer = self._response(len(fitting[place].tokens), decoded)
             if place in follow and (more := answer.text[len(growing[place].shown) :]):

@@ -95,7 +95,7 @@ def _too_many_tokens(rows: int, tokenizer: Any) -> str | None:
 
 @torch.inference_mode()
 def _wrong_logits(model: Any, tokenizer: Any) -> str | None:
-    """One prompt is tried, as continuous batches give no logits to look at later."""
+    """One prompt is tried, before any answer is paid for."""
     try:
         prompt = tokenizer.apply_chat_template(
             message_of(PROBE), add_generation_prompt=True, return_tensors="pt", return_dict=True

@@ -281,10 +281,7 @@ def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) 
 
 
 def _grid_of(found: Mapping[str, Any]) -> tuple[float, ...]:
-    """The alphas of a sweep's description.
-
-    Raises KeyError, TypeError, ValueError: there are none, or one is no finite number >= 0.
-    """
+    """The alphas of a sweep's description."""
     alphas = tuple(map(float, found["alphas"]))
     if not alphas or not all(0 <= alpha < np.inf for alpha in alphas):
         raise ValueError(f"alphas {alphas}")

@@ -308,10 +308,7 @@ def _read(log: Path) -> bytes:
 
 
 def _append(log: Path, line: bytes) -> None:
-    """One line in one write: whole beside those of other processes.
-
-    Raises OSError: it is no file, or the disk is full or failed.
-    """
+    """One line in one write: whole beside those of other processes."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | SAFELY
     with os.fdopen(os.open(log, flags, 0o666), "r+b", buffering=0) as file:
         found = os.fstat(file.fileno())

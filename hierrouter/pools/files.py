@@ -365,10 +365,7 @@ KEY_OR_TABLE = re.compile(r"\s*(\[[^\]]*\]|[^=\s]+)")  # what a line names: a ta
 
 
 def _read_text(name: str, what: str) -> str:
-    """The text of a file; `what` says in messages what the file is.
-
-    Raises InputError: there is none, it cannot be read, or it is not UTF-8.
-    """
+    """The text of a file; `what` says in messages what the file is."""
     try:
         return read_small(Path(name), MAX_TOML).decode("utf-8")
     except FileNotFoundError:
@@ -384,10 +381,7 @@ def _read_text(name: str, what: str) -> str:
 
 
 def _parse_toml(text: str, what: str, where: str) -> dict[str, Any]:
-    """The tables in a text; `where` names it in messages.
-
-    Raises InputError: it is empty or no TOML.
-    """
+    """The tables in a text; `where` names it in messages."""
     if not text.strip():
         raise InputError(f"{what} is empty: {where}; give one with tables in it")
     if any(_dotted(line) > MAX_DOTS for line in QUOTED.sub("x", text).splitlines()):

@@ -226,7 +226,6 @@ class ModelSpec:
         revision: branch, tag or commit on the hub; None is the default branch.
         dtype: a torch dtype by name, or "auto" for the checkpoint's own.
         device: auto, cpu, cuda, cuda:N, or balanced over all GPUs; for local engines.
-        batching: static or continuous; for local engines.
         endpoint: the server that answers, for backend "openai".
         generation: decoding settings.
         window: tokens of prompt and response together, where it is less than the model's own; for
@@ -249,7 +248,6 @@ class ModelSpec:
     rate_out: TokenRate | None = None
     parameters: Parameters | None = None
     device: str = "auto"
-    batching: Literal["static", "continuous"] = "static"
     endpoint: Endpoint | None = None
     window: Annotated[int, must_be("at least 1", lambda count: count >= 1)] | None = None
 
@@ -452,11 +450,11 @@ def require_distinct(names: Sequence[str], where: str) -> None:
 
 
 def _stored_model(raw: Mapping[str, Any]) -> ModelSpec:
-    """A plan of an earlier version lacks the fields that came later."""
+    """A plan of an earlier version lacks the fields that came later, and has one that went."""
     endpoint = raw.get("endpoint")
     return ModelSpec(
         **{
-            **raw,
+            **{name: value for name, value in raw.items() if name != "batching"},
             "generation": Generation(**raw["generation"]),
             "endpoint": None if endpoint is None else Endpoint(**endpoint),
         }

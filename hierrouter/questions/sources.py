@@ -126,10 +126,7 @@ def _choices(row: Row, where: str) -> Pairs:
 
 
 def _lettered(choices: Pairs, answers: list[str], where: str) -> tuple[Pairs, list[str]]:
-    """Choices and answers with letters as labels, whatever they were (ARC has 1 to 4 too).
-
-    Raises InputError: no answer is a label.
-    """
+    """Choices and answers with letters as labels, whatever they were (ARC has 1 to 4 too)."""
     if not choices:
         return choices, answers
     if not {label for label, _ in choices} <= set(LETTERS):

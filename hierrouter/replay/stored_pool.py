@@ -36,7 +36,7 @@ from hierrouter_cache.walk import Forest, Scores, TreeSpec, stored_scores
 from hierrouter_cache.writer import PartWriter, writable
 
 # Fields of a model that say which one it is, and what else can differ in its identity.
-SOURCE = ("model", "revision", "dtype", "backend", "batching")
+SOURCE = ("model", "revision", "dtype", "backend")
 RESOLVED = ("weights", "deployment", "answers_as", "tokenizer")
 # How many calls are scored before their values are stored, at first and at most.
 FIRST_PART = 256

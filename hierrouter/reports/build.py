@@ -257,10 +257,7 @@ def add_depths(
 
 
 def _depth_ends(means: NDArray[np.float64], tail: float) -> list[tuple[float | None, float | None]]:
-    """Low and high of the share, and of Q, C and R over it; None where they have none.
-
-    `means`: float64[4, resamples], of the share and of Q, C and R times it.
-    """
+    """Low and high of the share, and of Q, C and R over it; None where they have none."""
     share = means[0]
     figures = np.full_like(means, np.nan)
     np.divide(means, share, out=figures, where=share > 0)

@@ -199,10 +199,7 @@ def standings(
 
 
 def _add_entries(found: Estimates, contest: Contest, reward: Values) -> None:
-    """Figures of each entry, and R(HierRouter) - R(baseline), all intervals at once.
-
-    `reward`: float64[entries, queries].
-    """
+    """Figures of each entry, and R(HierRouter) - R(baseline), all intervals at once."""
     router, members = contest.router, _baselines(contest, reading=True)
     together: dict[int, Estimate] = {}
     if router is not None and members and reward.shape[1] > 1:

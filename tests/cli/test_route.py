@@ -142,7 +142,7 @@ def test_the_server_answers_as_route_does(home: Place, start: Start) -> None:
 def test_the_examples_of_the_page_run(
     home: Place, start: Start, python: Callable[[str, Place], str]
 ) -> None:
-    client, api = blocks("python", SOURCES / "docs" / "live.md")
+    client, _, api = blocks("python", SOURCES / "docs" / "live.md")
     with serving(home, start) as url:
         both = f"{client.replace('http://127.0.0.1:8100', url)}\n{api}"
         answers = [line.split()[0] for line in python(both, home).splitlines()]

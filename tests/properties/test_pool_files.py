@@ -31,7 +31,6 @@ device = "cuda:0"
 backend = "openai"
 revision = "main"
 dtype = "auto"
-batching = "static"
 generation = { max_new_tokens = 64, temperature = 0.7, top_p = 0.9, seed = 1 }
 endpoint = { base_url = "http://127.0.0.1:8000/v1", concurrency = 2, attempts = 3 }
 [[models]]
@@ -119,7 +118,6 @@ def models(draw: st.DrawFn, name: str) -> ModelSpec:
         rate_in=None if base else draw(RATE),
         rate_out=None if base else draw(RATE),
         dtype=draw(st.sampled_from(("auto", "float32", "float16", "bfloat16"))),
-        batching=draw(st.sampled_from(("static", "continuous"))),
         generation=Generation(
             draw(st.integers(1, 10**6)),
             draw(st.just(0.0) | st.floats(0.01, 100)),

@@ -86,10 +86,7 @@ def _last_calls(
 
 
 def _keys(nodes: Nodes) -> NDArray[np.uint64]:
-    """uint64[queries, columns]: hash of each call's key.
-
-    Raises IncompleteTree: a call is missing.
-    """
+    """uint64[queries, columns]: hash of each call's key."""
     if not nodes.found.all():
         raise IncompleteTree(
             f"{np.count_nonzero(~nodes.found)} answers of the tree are not in the cache; open it "

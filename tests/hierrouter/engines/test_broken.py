@@ -31,7 +31,6 @@ name = "m"
 model = "{folder}"
 base_rate = 1
 dtype = "float32"
-batching = "{batching}"
 [models.generation]
 max_new_tokens = 4
 """
@@ -126,8 +125,8 @@ BROKEN: dict[str, tuple[str, Callable[[Path], object]]] = {
 }
 
 
-def collect(folder: Path, hierrouter: Run, batching: str = "static") -> object:
-    (folder / "pool.toml").write_text(POOL.format(folder=folder / "model", batching=batching))
+def collect(folder: Path, hierrouter: Run) -> object:
+    (folder / "pool.toml").write_text(POOL.format(folder=folder / "model"))
     words = "collect --pool pool.toml --datasets testbed --limit 3 --cache cache"
     return hierrouter(*words.split(), cwd=folder)
 
@@ -147,15 +146,6 @@ def test_a_broken_model_is_refused_and_nothing_is_stored(
     assert not (tmp_path / "cache").exists() or stored_calls(tmp_path / "cache") == 0
 
 
-def test_a_broken_model_is_refused_before_continuous_batches(
-    sound: Path, tmp_path: Path, hierrouter: Run
-) -> None:
-    shutil.copytree(sound, tmp_path / "model")
-    said, damage = BROKEN["logits without end"]
-    damage(tmp_path / "model")
-    assert said in refused(collect(tmp_path, hierrouter, "continuous"), 1)
-
-
 def test_a_sound_model_answers(sound: Path, tmp_path: Path, hierrouter: Run) -> None:
     shutil.copytree(sound, tmp_path / "model")
     done = works(collect(tmp_path, hierrouter))
@@ -163,13 +153,12 @@ def test_a_sound_model_answers(sound: Path, tmp_path: Path, hierrouter: Run) -> 
     assert "of the answers of m are cut at the cap; look at its settings" in done.stderr
 
 
-@pytest.mark.parametrize("batching", ["static", "continuous"])
 def test_a_model_that_repeats_a_special_token_is_named(
-    batching: str, sound: Path, tmp_path: Path, hierrouter: Run
+    sound: Path, tmp_path: Path, hierrouter: Run
 ) -> None:
     shutil.copytree(sound, tmp_path / "model")
     weights(lambda tensors: tensors[NORM].fill_(0.0))(tmp_path / "model")  # all logits are 0
-    told = works(collect(tmp_path, hierrouter, batching)).stderr
+    told = works(collect(tmp_path, hierrouter)).stderr
     assert "100% of the answers of m are empty; look at its settings" in told
 
 

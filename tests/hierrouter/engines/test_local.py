@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +22,9 @@ from hierrouter.engines.batches import (
     width_for,
 )
 from hierrouter.engines.devices import is_out_of_memory, lone_thread, placement, torch_threads
-from hierrouter.engines.generator import Answer, Response, answers_in_order
 from hierrouter.engines.identity import INDEX, SINGLE, weight_bytes
 from hierrouter.pools.pool import Generation, ModelSpec
-from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.errors import InputError
 from tests.conftest import SOURCES, environment, works
 from tests.hub import Files, Model, hub
 from tests.models import save_random_model
@@ -129,59 +127,10 @@ def test_the_gpu_that_is_named_is_used(folder: Path) -> None:
     assert identity(spec(folder)) == identity(spec(folder, device="cuda:0"))
 
 
-def test_device_and_continuous_batching_are_part_of_the_identity(folder: Path) -> None:
-    identify = backend("transformers").identify
-    identity = identify(spec(folder, device="cpu"))
+def test_the_kind_of_device_is_part_of_the_identity(folder: Path) -> None:
+    identity = backend("transformers").identify(spec(folder, device="cpu"))
     assert identity["device"] == "cpu"
     assert "batching" not in identity  # caches of earlier versions stay good
-    assert identify(spec(folder, device="cpu", batching="continuous")) != identity
-
-
-def test_continuous_batching_refuses_what_it_would_leave_out(folder: Path, tmp_path: Path) -> None:
-    engine = backend("transformers")
-    sampled = spec(folder, batching="continuous", generation=Generation(4, temperature=0.5))
-    with pytest.raises(InputError, match="decodes greedily: model m"):
-        engine.identify(sampled)
-    other = save_random_model(tmp_path / "m", "llama")
-    file = other / "generation_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "repetition_penalty": 1.1}))
-    with pytest.raises(WorldError, match="its generation_config sets repetition_penalty"):
-        engine.load(spec(other, batching="continuous"))
-
-
-def both_ways(device: str) -> tuple[list[Answer], list[Answer]]:
-    """100 sums from the shipped specialist, in static and in continuous batches."""
-    calc = ModelSpec("calc", "testbed:calc", 0.1, dtype="float32", generation=Generation(16))
-    static = replace(calc, device=device)
-    asked = [f"compute {n}+{n % 7}" for n in range(100)]
-    answers = answers_in_order(backend("transformers").load(static), asked)
-    generator = backend("transformers").load(replace(static, batching="continuous"))
-    others = answers_in_order(generator, asked)
-    assert answers_in_order(generator, asked[:3]) == others[:3]  # and once more
-    assert len({answer.text for answer in answers if isinstance(answer, Response)}) > 40
-    return answers, others
-
-
-def test_both_ways_of_batching_say_the_same_in_float32() -> None:
-    static, continuous = both_ways("cpu")
-    assert continuous == static
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_both_ways_of_batching_say_nearly_the_same_on_a_gpu() -> None:
-    static, continuous = both_ways("cuda")
-    assert sum(left == right for left, right in zip(static, continuous, strict=True)) >= 90
-
-
-def test_an_abandoned_stream_of_answers_leaves_no_thread(folder: Path) -> None:
-    generator = backend("transformers").load(spec(folder, batching="continuous", device="cpu"))
-    before = set(threading.enumerate())
-    answers = generator.generate([f"{n}+1" for n in range(200)])
-    next(answers)
-    started = set(threading.enumerate()) - before
-    assert started
-    answers.close()  # type: ignore[attr-defined]
-    assert not any(thread.is_alive() for thread in started)
 
 
 def test_in_a_lone_thread_torch_uses_no_other() -> None:

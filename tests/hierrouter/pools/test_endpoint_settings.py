@@ -101,7 +101,7 @@ def test_an_address_that_is_none(url: str, message: str) -> None:
         ("[models.endpoint]", "[models.endpoin]", "unknown key endpoin"),
         (TABLE, "endpoint = 3\n", "endpoint must be a table"),
         ('backend = "openai"', 'device = "gpu0"', "unknown device gpu0.*cuda:N"),
-        ('backend = "openai"', 'batching = "dynamic"', "unknown batching dynamic"),
+        ('backend = "openai"', 'batching = "static"', "unknown key batching"),
     ],
 )
 def test_a_bad_entry_is_named(old: str, new: str, message: str) -> None:

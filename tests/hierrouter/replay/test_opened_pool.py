@@ -123,14 +123,3 @@ def test_a_served_model_is_not_looked_for_on_the_hub(
     opened, _ = reopened(SERVED, tmp_path, served(f'base_url = "{URL}"', "org/new"))
     assert opened.identities["m"]["served"] == "org/new"
     assert opened.changed == "m: model changed"
-
-
-def test_another_way_of_batching_is_another_model(tmp_path: Path) -> None:
-    calc = replace(TESTBED.models[0], name="m", device="cpu")
-    entry = f'model = "{calc.model}"\ndtype = "{calc.dtype}"\ndevice = "cpu"\n'
-    again, collected = reopened(calc, tmp_path, entry)
-    assert again.identities["m"] == collected
-    opened, _ = reopened(calc, tmp_path, entry + 'batching = "continuous"\n')
-    engine = collected["engine"].removesuffix(", shapes 2")
-    assert opened.identities["m"] == {**collected, "batching": "continuous", "engine": engine}
-    assert "batching" in opened.changed

@@ -17,7 +17,8 @@ import httpx2
 import openai
 import pytest
 
-from hierrouter.engines.generator import Failure, Response
+from hierrouter.engines import backend
+from hierrouter.engines.generator import Failure, Response, answers_in_order
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import router_at, save_checkpoint
 from hierrouter.learning.config import Objective, ValueConfig
@@ -26,6 +27,7 @@ from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import load_texts
 from hierrouter.serving import server
 from hierrouter.serving.router import Hop, Router
+from tests.cli.pages import DOCS, blocks
 from tests.conftest import Run, as_json, works
 from tests.engines import Scripted, told
 from tests.hierrouter.serving.serving import (
@@ -34,6 +36,7 @@ from tests.hierrouter.serving.serving import (
     QUESTION,
     Double,
     ask,
+    bundle_in,
     over,
     served,
     user,
@@ -182,6 +185,24 @@ def test_who_makes_the_calls_is_told_the_same_route(
     refused = decide(url, each.question, answers)
     assert refused.status_code == 400
     assert "nothing is left to decide" in refused.json()["error"]["message"]
+
+
+def test_the_client_of_the_docs_gets_the_answer_of_the_server(
+    url: str, replayed: list[Replayed], live_run: Path
+) -> None:
+    client = blocks("python", DOCS / "live.md")[1]
+    found: dict[str, Any] = {}
+    exec(client, found)
+    pool = bundle_in(live_run).pool
+    models = {spec.name: backend(spec.backend).load(spec) for spec in pool.models}
+
+    def ask(model: str, messages: list[dict[str, str]]) -> tuple[str, int, int]:
+        [answer] = answers_in_order(models[model], [messages[-1]["content"]])
+        assert isinstance(answer, Response)
+        return answer.text, answer.tokens_in, answer.tokens_out
+
+    for each in replayed[:5]:
+        assert found["route"](each.question, ask, url) == each.answer
 
 
 def test_a_value_model_says_what_each_action_is_expected_to_bring(
