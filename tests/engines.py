@@ -90,6 +90,8 @@ class _Noting:
                 yield place, answer
             return
         for place, prompt in taken(prompts):
+            if stop():
+                return
             for _, answer in self.model.generate([prompt], stop):
                 self.asked[self.name, prompt] += 1
                 yield place, answer

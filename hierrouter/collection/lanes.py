@@ -90,6 +90,7 @@ class Lane:
         ended: Exception | None = None
         try:
             served: Any = self.engines(self.model.backend).load(self.model)
+            self.began = perf_counter()  # loading is not the time of a call
             for place, answer in served.generate(self.feed, self.stop):
                 self.news.put((self, place, answer))
         except Exception as error:  # whatever it is, the collection has to know

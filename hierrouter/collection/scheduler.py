@@ -243,7 +243,7 @@ class Collection:
         if key in self.responses:
             return self.responses[key]
         settled = self.under_way, self.lost, self.pruned
-        if lane and stage.model.name not in self.outages and not any(key in at for at in settled):
+        if lane and lane.model.name not in self.outages and not any(key in at for at in settled):
             self.under_way.add(key)
             self.owed[level] += 1
             [call] = stage.calls({context: texts})

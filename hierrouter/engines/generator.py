@@ -122,9 +122,9 @@ class Outage(WorldError):
 
 
 class Feed:
-    """Prompts for a server that come while it answers: more may be put until it is closed.
+    """Prompts that one thread puts and another one takes, until it is closed.
 
-    One thread puts them, another one takes them. `woken` is set whenever there may be more to do.
+    `woken` is set whenever there may be more to do.
     """
 
     def __init__(self, prompts: Iterable[str] = ()) -> None:
@@ -135,10 +135,10 @@ class Feed:
 
     def put(self, prompt: str) -> int:
         """Add a prompt; returns its place."""
-        self._due.append((self._put, prompt))
-        self._put += 1
+        place, self._put = self._put, self._put + 1
+        self._due.append((place, prompt))
         self.woken.set()
-        return self._put - 1
+        return place
 
     def close(self) -> None:
         """No more will come."""

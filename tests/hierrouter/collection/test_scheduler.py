@@ -269,6 +269,31 @@ def test_who_cannot_be_told_is_not_the_model(tmp_path: Path) -> None:
     assert len(CacheReader(tmp_path).responses()) == 1  # and the answer is kept
 
 
+def test_who_has_stopped_is_not_waited_for_by_those_who_have_not(tmp_path: Path) -> None:
+    """b gives an answer after a has ended, and what follows it is nobody's."""
+    ended, engine = Event(), Scripted()
+
+    def script(model: str, prompt: str) -> Answer:
+        if model == "b":
+            ended.wait(60)
+            time.sleep(0.2)  # so that a, which stops now, has ended
+        return told(model, prompt)
+
+    def stop() -> bool:
+        if any(model == "a" for model, _ in list(engine.asked)):
+            ended.set()
+        return ended.is_set()
+
+    engine.script = script
+    with pytest.raises(Interrupted, match=r"\d+ calls committed"):
+        fill_cache(SERVED, QUERIES, tmp_path, engines=engine, stop=stop)
+    kept = len(CacheReader(tmp_path).responses())
+    assert 0 < kept == engine.asked.total() < ALL_CALLS
+    again = Scripted()
+    assert fill_cache(SERVED, QUERIES, tmp_path, engines=again).missing == 0
+    assert again.asked.total() == ALL_CALLS - kept
+
+
 def test_what_was_answered_before_a_stop_is_committed(tmp_path: Path) -> None:
     engine = Scripted()
     with pytest.raises(Interrupted, match="4 calls committed"):
