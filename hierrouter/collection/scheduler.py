@@ -150,9 +150,8 @@ class Collection:
     def run(self, queries: Sequence[Query]) -> None:
         """Make every direct call and every node of the trees of these queries.
 
-        Models behind servers answer side by side, each as fast as it can: what follows an answer is
-        asked at once. Those on this machine come one after the other, level by level. Raises
-        WorldError: a model failed, or was not to be reached; so do the others.
+        Servers are asked side by side, and what follows an answer at once; models on this machine
+        one after the other. Raises WorldError: a model failed, or was not to be reached.
         """
         contexts, last = (
             plan.root_contexts(query.question for query in queries),

@@ -266,10 +266,9 @@ class Row:
     def flag(self, name: str) -> bool:
         """Whether true stands there, or the word; false where nothing does."""
         value = self.values.get(name)
-        known = {"true": True, "false": False, "none": False}
-        if (word := str(value).lower()) not in known:
+        if (word := str(value).lower()) not in ("true", "false", "none"):
             raise InputError(f"{name} must be true or false, got {value!r:.40}: {self.where}")
-        return known[word]
+        return word == "true"
 
     def share(self, name: str) -> float | None:
         """A number from 0 to 1, or None where nothing stands there."""

@@ -96,9 +96,10 @@ def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """The same value without the keys whose value is null, at any depth."""
+    """The same without keys whose value is null, at any depth, and without one of earlier plans."""
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        kept = {key: item for key, item in value.items() if item is not None and key != "batching"}
+        return {key: _without_nulls(item) for key, item in kept.items()}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 

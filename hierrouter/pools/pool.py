@@ -424,15 +424,16 @@ def reachable(pool: Pool, allowed: Collection[str] | None, where: str) -> Pool:
         end = model.endpoint
         if end is None or not end.base_url:
             return model
-        hosts = [urlsplit(url).hostname or "" for url in end.servers]
-        is_allowed = allowed is None or all(host in allowed for host in hosts)
-        for host in () if is_allowed else hosts:
-            address = _ip_address(host)
-            if host == "localhost" or (address and not address.is_global):
+        is_allowed = True
+        for url in () if allowed is None else end.servers:
+            host = urlsplit(url).hostname or ""
+            address, is_here = _ip_address(host), host in (allowed or ())
+            if not is_here and (host == "localhost" or (address and not address.is_global)):
                 raise InputError(
-                    f"{where} would call {host}, on this machine or a private network; "
-                    f"give --allow-endpoint {host}, or --pool"
+                    f"{where} would call {replace(end, base_url=url).address}, on this machine or "
+                    f"a private network; give --allow-endpoint {host}, or --pool"
                 )
+            is_allowed &= is_here
         return replace(model, endpoint=replace(end, public_only=not is_allowed))
 
     models, references = (tuple(map(told, group)) for group in (pool.models, pool.references))
