@@ -55,11 +55,7 @@ def build(folder: Path, run: Run, start: Start, seed: int = 42, older: Path | No
     step, context = "1" * 32, "2" * 32
     failed = [call_key(step, context), step, context, "calc", "filtered", "no words", 3]
     writer = PartWriter(folder / CACHE)
-    rows = {
-        "failures": failed,
-        "signals": [failed[0], context, -0.5, -0.25, 2],
-        "decisions": [*failed[:4], False, 0.25, [0.5]],
-    }
+    rows = {"failures": failed, "decisions": [*failed[:4], False, 0.25, [0.5]]}
     for kind, row in rows.items():
         writer.append(kind, pa.table([[value] for value in row], names=KINDS[kind].names))
     process = start(*COMMANDS["resume"].split(), cwd=folder)

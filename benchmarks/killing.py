@@ -67,10 +67,9 @@ def batch(number: int) -> dict[str, pa.Table]:
         made["calls"].append((*same, name, text, text, number, number, "stop", 0.1))
         made["scores"].append((name, name, "token_f1", 1 / (number + 1)))
         made["failures"].append((*same, "empty", text, number))
-        made["signals"].append((name, name, -1.0 - number, -1.0, 3))
         made["decisions"].append((*same, False, 0.0, [0.01 * number]))
     made["plans"].append((names[0], str(number), names))
-    order = ("queries", "calls", "scores", "failures", "signals", "decisions", "plans")
+    order = ("queries", "calls", "scores", "failures", "decisions", "plans")
     return {kind: rows.table(kind, *made[kind]) for kind in order}
 
 

@@ -92,8 +92,6 @@ def row_fault(kind: str, row: Row) -> str | None:
             continue
         if not _TYPES[field.type](value):
             return f"{field.name} must be {field.type}, got {value!r:.40}"
-    if kind == "signals":
-        return None
     name = {"scores": "value", "decisions": "chance"}.get(kind)
     if name and not 0 <= row[name] <= 1:
         return f"{name} must be from 0 to 1, got {row[name]!r:.40}"

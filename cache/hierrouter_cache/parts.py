@@ -101,15 +101,6 @@ FAILURES = pa.schema(
         ("attempts", pa.int32()),
     ]
 )
-SIGNALS = pa.schema(  # of calls that were stored without, see `CALLS`
-    [
-        ("call", pa.string()),
-        ("outcome", pa.string()),  # of the call: the response that was read again
-        ("logprob_sum", pa.float64()),
-        ("logprob_min", pa.float64()),
-        ("logprob_tokens", pa.int32()),
-    ]
-)
 DECISIONS = pa.schema(  # of an adaptive collection, on each call that it could make
     [
         ("key", pa.string()),
@@ -127,7 +118,6 @@ KINDS = {
     "scores": SCORES,
     "plans": PLANS,
     "failures": FAILURES,
-    "signals": SIGNALS,
     "decisions": DECISIONS,
 }
 SEALS = pa.schema(
@@ -144,7 +134,6 @@ IDENTITY = {
     "calls": ("key",),
     "queries": ("query",),
     "scores": ("call", "references", "scorer"),
-    "signals": ("call", "outcome"),
     "plans": ("plan",),
     "failures": ("key",),
     "decisions": ("key",),

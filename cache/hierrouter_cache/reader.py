@@ -161,9 +161,7 @@ class StoredCall:
 
 
 LOGPROBS = ("logprob_sum", "logprob_min", "logprob_tokens")
-# As the call `c` has them, else as its model said when it read its answer again, `s`.
 DIGITS = 3  # of a log-probability, wherever a decision rests on it
-TOLD = ", ".join(f"coalesce(c.{name}, s.{name}) AS {name}" for name in LOGPROBS)
 
 
 @dataclass(frozen=True)
@@ -378,10 +376,9 @@ class CacheReader:
         `calls`: hashes of the keys of committed calls, any shape.
         """
         rows = self.columns(
-            "SELECT hash(c.key) AS call, c.finish_reason = 'length' AS cut, "  # noqa: S608 - our own names
-            f"{TOLD} FROM calls_rows c "
-            "LEFT JOIN signals s ON s.call = c.key AND s.outcome = c.outcome "
-            f"WHERE hash(c.key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}",
+            "SELECT hash(key) AS call, finish_reason = 'length' AS cut, "  # noqa: S608 - our own names
+            f"{', '.join(LOGPROBS)} FROM calls_rows "
+            f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}",
             wanted_calls=pa.table({"h": np.unique(calls)}),
         )
         at = first_match(calls, rows["call"])

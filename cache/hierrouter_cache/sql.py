@@ -8,20 +8,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, InputError, WorldError, reason_of
-from hierrouter_cache.reader import TOLD, CacheReader, create_views, interruptible
+from hierrouter_cache.reader import CacheReader, create_views, interruptible
 from hierrouter_cache.tree import Rate, cost_of, rate_table, total_cost
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
-VIEWS = f"""
+VIEWS = """
 CREATE VIEW queries AS
     SELECT query, id, dataset, split, question, answers FROM asked JOIN cache.queries USING (query);
 CREATE VIEW nodes AS
     SELECT q.query, q.id, q.dataset, q.split, n.route, n.hop, c.model, c.prompt, c.response,
         c.tokens_in, c.tokens_out, c.finish_reason, n.cost, n.total_cost, c.key AS call,
-        {TOLD}
+        c.logprob_sum, c.logprob_min, c.logprob_tokens
     FROM found n JOIN asked USING (position) JOIN cache.queries q USING (query)
-    JOIN cache.calls c ON hash(c.key) = n.call_hash
-    LEFT JOIN cache.signals s ON s.call = c.key AND s.outcome = c.outcome;
+    JOIN cache.calls c ON hash(c.key) = n.call_hash;
 CREATE VIEW scores AS
     SELECT n.query, n.id, n.dataset, n.split, n.route, n.hop,
         split_part(s.scorer, '@', 1) AS scorer, split_part(s.scorer, '@', 2) AS version,
@@ -32,7 +31,7 @@ CREATE VIEW routes AS
     SELECT route, hop, scorer, version, count(*) AS queries, avg(value) AS value,
         avg(total_cost) AS total_cost
     FROM scores JOIN nodes USING (query, route, hop) GROUP BY route, hop, scorer, version;
-"""  # noqa: S608 - our own names
+"""
 
 
 def ask(

@@ -28,7 +28,6 @@ LINES = {
     "call": "calls",
     "failure": "failures",
     "score": "scores",
-    "signal": "signals",
     "decision": "decisions",
     "plan": "plans",
 }

@@ -130,7 +130,7 @@ def call_row(model: str, call: Call, answer: Response, seconds: float | None) ->
 
 
 def logprob_columns(sure: Confidence | None) -> dict[str, Any]:
-    """How sure a model was, as rows of `calls` and of `signals` have it."""
+    """How sure a model was, as rows of `calls` have it."""
     return {
         "logprob_sum": sure and sure.total,
         "logprob_min": sure and sure.lowest,

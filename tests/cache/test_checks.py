@@ -31,7 +31,6 @@ ROWS: dict[str, dict[str, Any]] = {
         "scores": (CALL["key"], "r", "s", 1.0),
         "plans": (keys.plan_key("{}", ["q"]), "{}", ["q"]),
         "failures": (keys.call_key("m", "c"), "m", "c", "m", "empty", "", 1),
-        "signals": (CALL["key"], CALL["outcome"], -0.5, -0.25, 3),
         "decisions": (keys.call_key("m", "c"), "m", "c", "m", True, 0.5, [0.0, 1.6]),
     }.items()
 }

@@ -28,7 +28,6 @@ READERS = {
     "resume file": "resume",
     "record": "report",
     "scores part": "train",
-    "signals part": "verify",
 }
 
 
