@@ -231,9 +231,9 @@ class _Listener(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(server: Server) -> Iterator[Server]:
-    """The server, listening on a free port."""
-    with _Listener(("127.0.0.1", 0), type("Handler", (_Handler,), {"told": server})) as listener:
+def serving(server: Server, port: int = 0) -> Iterator[Server]:
+    """The server, listening on this port, or a free one."""
+    with _Listener(("127.0.0.1", port), type("Handler", (_Handler,), {"told": server})) as listener:
         server.port = listener.server_address[1]
         server.listener = listener
         thread = threading.Thread(target=listener.serve_forever, args=(0.05,))

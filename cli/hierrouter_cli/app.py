@@ -19,6 +19,7 @@ from hierrouter_cli import (
     off_policy,
     quickstart,
     report,
+    route,
     serve,
     train,
 )
@@ -57,8 +58,9 @@ for path, command, short_help, group in (
     ("explore", explain.explore, "A page: drag alpha, walk a query's tree.", LOOK),
     ("compare", compare.compare, "The usual routers beside the learned one.", LOOK),
     ("off-policy", off_policy.off_policy, "A router's value from another policy's log.", LOOK),
-    ("route", serve.route, "Answer questions with the models themselves.", LIVE),
+    ("route", route.route, "Answer questions with the models themselves.", LIVE),
     ("serve", serve.serve, "The same behind an OpenAI-compatible address.", LIVE),
+    ("deploy", serve.deploy, "Which router servers are to have.", LIVE),
     ("pools", catalogue.pools, "The pools that come with the package.", AROUND),
     ("datasets", catalogue.datasets, "Known datasets, and samples of their questions.", AROUND),
     ("verify", catalogue.verify, "Whether all that figures rest on is as written.", AROUND),

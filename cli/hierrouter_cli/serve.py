@@ -1,230 +1,40 @@
-"""`hierrouter route` and `hierrouter serve`: answer questions with the models themselves."""
+"""`hierrouter serve` and `hierrouter deploy`: a server that routes, and which router it has."""
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import replace
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hierrouter.serving import MAX_REQUESTS
-from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.errors import HierRouterError, InputError, WorldError, suggestion
 from hierrouter_cli import console, options, report
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from hierrouter.pools.pool import Pool
-    from hierrouter.serving.messages import Question
-    from hierrouter.serving.router import Hop, RouteOptions, Router, RouteResult
-
-    Begin = Callable[..., AbstractAsyncContextManager[Router]]  # the rest of `_router`
-
-STDIN = "-"
-
-
-def route(
-    question: Annotated[
-        str | None, typer.Argument(metavar="QUESTION", help="The text; or give --file.")
-    ] = None,
-    file: Annotated[
-        Path | None,
-        options.value(
-            "--file", "FILE|-", "Questions as JSON lines, question or messages in each; - is stdin."
-        ),
-    ] = None,
-    checkpoint: options.Checkpoint = None,
-    pool: options.AnyPool = None,
-    allow_endpoint: options.AllowEndpoint = None,
-    alpha: options.ShownAlpha = None,
-    sample: options.Sample = False,
-    seed: options.Seed = options.DEFAULT_SEED,
-    reroute: options.Reroute = False,
-    dry_run: Annotated[
-        bool, options.switch("--dry-run", "Show what the policy would call first; call nothing.")
-    ] = False,
-    format: options.ShortFormat = "text",
-) -> None:
-    """Route questions through the live models of the pool.
-
-    One question: its answer as it grows, then route, tokens and cost. --file: one JSON line for
-    each question, in their order. The router is that of the newest `train`, or of --checkpoint.
-    """
-    import anyio
-
-    _check_asked(question, file, dry_run)
-    # What needs torch comes after all that can be refused without it.
-    import numpy as np
-
-    from hierrouter.pools.files import load_pool
-    from hierrouter.serving.router import RouteOptions, live_run
-
-    run = checkpoint or live_run(alpha)
-    given = load_pool(pool) if pool else None
-    rng = np.random.default_rng(seed) if sample else None
-    route_options = RouteOptions(alpha, rng, reroute)
-    begin = partial(_router, run, given, allow_endpoint or (), alpha)
-    if file is not None:
-        failed = anyio.run(_all, begin, file, route_options)
-        if failed:
-            what = "1 question has" if failed == 1 else f"{failed} questions have"
-            raise WorldError(f"{what} no answer; see error in the output")
-    elif question is not None:
-        anyio.run(_first if dry_run else _one, begin, question, route_options, format)
-
-
-def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None:
-    """Refuse what contradicts itself before anything is loaded."""
-    if (question is None) == (file is None):
-        what = "no question" if question is None else "a question and --file contradict each other"
-        raise InputError(f"{what}; give QUESTION or --file FILE")
-    if file is not None and dry_run:
-        raise InputError("--dry-run is for one question; leave out --file")
-    if str(file) == STDIN and sys.stdin is None:  # its number is another file's by now
-        raise InputError("stdin is closed: --file -; give JSON lines there, or a file")
-    if file is not None and str(file) != STDIN and not file.is_file():
-        raise InputError(f"no such file: {file}; give JSON lines, or - for stdin")
-
-
-@asynccontextmanager
-async def _router(
-    run: Path, pool: Pool | None, allowed: Collection[str], alpha: float | None, calls: bool = True
-) -> AsyncIterator[Router]:
-    """The router, and its models if it calls them."""
-    from hierrouter.serving.router import Router
-
-    router = Router(run, pool, load=False, allow_endpoints=allowed)
-    router.policy.at(alpha)  # refused before anything is loaded
-    if calls:
-        router.load_models()
-    report.say_called("route", run, router.pool)
-    try:
-        yield router
-    finally:
-        await router.aclose()
-
-
-async def _one(begin: Begin, question: str, route_options: RouteOptions, format: str) -> None:
-    """Answer one question; the text as it grows, or everything as JSON."""
-    from hierrouter.tables import safe_text
-
-    async with begin() as router:
-        if format == "json":
-            console.put_json((await router.aroute(question, route_options)).as_object())
-            return
-        shown: list[str] = []
-
-        def on_text(text: str) -> None:
-            shown.append(text)
-            console.put(safe_text(text))
-
-        def on_hop(hop: Hop) -> None:
-            if shown:
-                console.put("\n")
-            _say_hop(hop)
-
-        told = replace(route_options, on_text=on_text, on_hop=on_hop)
-        result = await router.aroute(question, told)
-        if not shown:
-            console.put("\n")
-        console.say(_summary(result))
-
-
-async def _first(begin: Begin, question: str, route_options: RouteOptions, format: str) -> None:
-    async with begin(calls=False) as router:
-        decision = await router.decide(question, options=route_options)
-        policy = router.policy
-        names = policy.at(None).actions.names(policy.origin.models)
-    chances = dict(zip(names, decision.chances.tolist(), strict=True))
-    if format == "json":
-        console.put_json({"first": names[decision.action], "chances": chances})
-        return
-    for name, chance in sorted(chances.items(), key=lambda item: -item[1]):
-        console.put(f"{chance:8.4f}  {name}\n")
-
-
-async def _all(begin: Begin, file: Path, route_options: RouteOptions) -> int:
-    """Answer every question of a file, a line each; how many have no answer.
-
-    When nobody reads the lines any more, no more questions are asked.
-    """
-    from hierrouter.serving.models import CallFailed
-    from hierrouter.serving.router import route_all
-
-    ids: list[Any] = []
-    stopped = Event()
-    place = failed = 0
-    async with begin() as router:
-        try:
-            questions = _questions(file, ids, stopped)
-            async with aclosing(route_all(router, questions, route_options)) as results:
-                async for found in results:
-                    name = {} if ids[place] is None else {"id": ids[place]}
-                    if isinstance(found, CallFailed):
-                        told: dict[str, Any] = {"error": str(found), "status": found.status}
-                    else:
-                        told = found.as_object()
-                    place, failed = place + 1, failed + ("error" in told)
-                    if not console.put_json({**name, **told}):
-                        break
-        finally:
-            stopped.set()
-    if not place:
-        raise InputError(f"no question: {file}; write one JSON object a line")
-    return failed
-
-
-def _questions(file: Path, ids: list[Any], stopped: Event) -> Iterator[Question]:
-    """The question on each line; its id, or None, goes into `ids`.
-
-    `stopped`: set to end a read from stdin that waits.
-    """
-    from hierrouter.questions.files import parse_object, raw_lines
-    from hierrouter.serving.messages import piped_lines, question_in
-
-    from_stdin = str(file) == STDIN
-    source = "stdin" if from_stdin else str(file)
-    for number, line in piped_lines(0, stopped, source) if from_stdin else raw_lines(file):
-        if line.strip():
-            where = f"{source}:{number}"
-            row = parse_object(line, where)
-            found = question_in(row, where)
-            ids.append(row.get("id"))
-            yield found
-
-
-def _say_hop(hop: Hop) -> None:
-    from hierrouter.tables import money
-
-    failed = "; ".join(f"{model}: {reason}" for model, reason in hop.instead_of)
-    instead = f", instead of {failed}" if failed else ""
-    console.say(
-        f"route: {hop.model}{instead}, {hop.tokens_in} + {hop.tokens_out} tokens, "
-        f"C {money(hop.cost)}, {hop.model_s:.2f} s"
-    )
-
-
-def _summary(result: RouteResult) -> str:
-    from hierrouter.tables import money
-
-    given = f", answer {result.returned.answer} of {len(result.hops)}" if result.returned else ""
-    return (
-        f"route: {result.route}{given} at alpha {result.alpha:g}, "
-        f"{result.tokens_in} + {result.tokens_out} tokens, C {money(result.cost)}"
-    )
-
+    from hierrouter.serving.versions import Lineup, Service, Version
 
 HOST, PORT = "127.0.0.1", 8100
 INTERRUPTED = 130
 LAST_SECONDS = 30  # for what is under way when the server is told to end
+LONGEST_START_S = 600  # of a worker, which loads its models
+NO_START = 3  # exit code of a worker that could not
+SERVED: dict[str, Any] = {
+    "log_config": None,
+    "access_log": False,
+    "ws": "none",
+    "timeout_graceful_shutdown": LAST_SECONDS,
+}
 
 
 def serve(
@@ -251,33 +61,128 @@ def serve(
     max_requests: Annotated[
         int, options.value("--max-requests", "N", "Under way at once; more are refused.", min=1)
     ] = MAX_REQUESTS,
+    otherwise: Annotated[
+        str | None,
+        options.value("--otherwise", "MODEL", "Answers what cannot be routed; on a server."),
+    ] = None,
+    workers: Annotated[
+        int, options.value("--workers", "N", "Processes, each with models of its own.", min=1)
+    ] = 1,
 ) -> None:
     """Answer OpenAI's chat completions with the live models of the pool.
 
-    The router is that of the newest `train`, or of --checkpoint; one of a sweep answers every
-    alpha, as the model `hierrouter@0.02`. What is missing is an error at the start.
+    The router is that of --checkpoint, else the one that `deploy` put in service, else the newest
+    of `train`; one of a sweep answers every alpha, as the model `hierrouter@0.02`. A server that
+    is down at the start is said; SIGHUP, or POST /admin/reload, looks again which router it is.
     """
     key = _key(api_key_env, host)
     _require_extra()
+    start = Start(
+        checkpoint,
+        alpha,
+        pool,
+        tuple(allow_endpoint or ()),
+        otherwise,
+        key,
+        log,
+        seed if sample else None,
+        reroute,
+        max_requests,
+    )
     with _bound(host, port) as listener:
-        from hierrouter.pools.files import load_pool
-        from hierrouter.serving.chat import ModelNames
-        from hierrouter.serving.router import Router, live_run
-        from hierrouter.serving.server import RequestLog, Settings, make_app
-
-        lines = RequestLog(log)
-        run = checkpoint or live_run(alpha)
-        given = load_pool(pool) if pool else None
-        router = Router(run, given, load=False, allow_endpoints=allow_endpoint or ())
-        names = ModelNames.of(router.policy, alpha)  # refused before the models are loaded
-        router.load_models()
-        rng_seed = seed if sample else None
-        settings = Settings(names, str(run), key, rng_seed, reroute, max_requests)
-        app = make_app(router, settings, lines)
-        report.say_called("serve", run, router.pool)
         host, port = listener.getsockname()[:2]
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        _run(app, listener, f"http://{place}/v1", list(names.alphas))
+        if workers > 1:
+            _run_many(start, listener, f"http://{place}/v1", workers)
+        else:
+            _run_one(start, listener, f"http://{place}/v1")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a server is started with; see the flags of `serve`."""
+
+    checkpoint: Path | None
+    alpha: float | None
+    pool: str | None
+    allowed: tuple[str, ...]
+    otherwise: str | None
+    key: str | None
+    log: Path | None
+    seed: int | None
+    reroute: bool
+    max_requests: int
+
+
+def _application(start: Start, is_one_of_many: bool = False) -> tuple[FastAPI, list[str]]:
+    """The application, and the names that clients may ask for."""
+    from hierrouter.serving.answering import Settings
+    from hierrouter.serving.server import make_app
+    from hierrouter.serving.versions import Versions
+    from hierrouter.serving.watching import RequestLog
+
+    lines = RequestLog(start.log)
+    lineup = _lineup(start, None)
+    if start.otherwise is not None:
+        _require_served(lineup, start.otherwise)
+    settings = Settings(
+        start.key, start.seed, start.reroute, start.max_requests, start.otherwise, is_one_of_many
+    )
+    app = make_app(Versions(lineup, partial(_lineup, start)), settings, lines)
+    return app, list(lineup.current.names.alphas)
+
+
+def _lineup(start: Start, now: Lineup | None) -> Lineup:
+    """Who is to answer, as things are now; with the models of the lineup before, if there is one.
+
+    Raises InputError, WorldError: it cannot be.
+    """
+    from hierrouter.learning.run_folders import RUNS
+    from hierrouter.serving.router import live_run
+    from hierrouter.serving.versions import Lineup, Service, load_service
+
+    service = None if start.checkpoint or start.alpha is not None else load_service(RUNS)
+    service = service or Service(str(start.checkpoint or live_run(start.alpha)))
+    current = _version(start, service.run, now.current if now else None)
+    if service.candidate is None:
+        return Lineup(current)
+    return Lineup(current, _version(start, service.candidate, current), service.share)
+
+
+def _version(start: Start, run: str, beside: Version | None) -> Version:
+    from hierrouter.pools.files import load_pool
+    from hierrouter.serving.chat import ModelNames
+    from hierrouter.serving.router import Router
+    from hierrouter.serving.versions import Version
+
+    if beside is not None:
+        router = beside.router.beside(run)
+        return Version(run, router, ModelNames.of(router.policy, start.alpha))
+    given = load_pool(start.pool) if start.pool else None
+    router = Router(run, given, load=False, allow_endpoints=start.allowed)
+    names = ModelNames.of(router.policy, start.alpha)  # refused before the models are loaded
+    if start.otherwise is not None:
+        require_name(start.otherwise, [model.name for model in router.pool.everyone])
+    router.load_models(lambda said: console.say(f"serve: {said}"), start.otherwise)
+    report.say_called("serve", Path(run), router.pool)
+    return Version(run, router, names)
+
+
+def require_name(name: str, known: Sequence[str]) -> None:
+    """Raises InputError: --otherwise names no model of the pool."""
+    if name not in known:
+        hint = suggestion(name, known)
+        raise InputError(f"no model of the pool: --otherwise {name:.60}; {hint}".rstrip("; "))
+
+
+def _require_served(lineup: Lineup, name: str) -> None:
+    from hierrouter.serving.served import ServedModel
+
+    if not isinstance(lineup.current.router.models[name], ServedModel):
+        raise InputError(
+            f"--otherwise {name} is loaded here, and takes no more than the others; name a model "
+            "that a server answers for"
+        )
 
 
 def _key(variable: str | None, host: str) -> str | None:
@@ -315,13 +220,14 @@ def _bound(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _run(app: FastAPI, listener: socket.socket, address: str, names: Sequence[str]) -> None:
+def _run_one(start: Start, listener: socket.socket, address: str) -> None:
     """Serve until the process is told to end; what is under way is finished first.
 
-    `address`: where people reach it; said, with the names, once they do; `names`: of the models
-    that they may ask for.
+    `address`: where people reach it; said, with the names, once they do.
     """
     import uvicorn
+
+    app, names = _application(start)
 
     class Telling(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -334,12 +240,118 @@ def _run(app: FastAPI, listener: socket.socket, address: str, names: Sequence[st
             console.say(f"serve: {address} as {', '.join(names)}")
 
     console.log_to_stderr()
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=LAST_SECONDS
-    )
     try:
-        Telling(config).run(sockets=[listener])
+        Telling(uvicorn.Config(app, **SERVED)).run(sockets=[listener])
     except KeyboardInterrupt:  # how a server is ended, and nothing is lost by it
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # as `app.main`, which this passes by
         console.say("serve: ended")
         raise SystemExit(INTERRUPTED) from None
+
+
+def _run_many(start: Start, listener: socket.socket, address: str, workers: int) -> None:
+    """As `_run_one`, in several processes that share the address.
+
+    One that dies is replaced; SIGHUP replaces all, each when its successor answers.
+    """
+    import uvicorn
+    from uvicorn.supervisors import Multiprocess
+
+    from hierrouter.serving.watching import MANY
+
+    console.log_to_stderr()
+    with tempfile.TemporaryDirectory(prefix="hierrouter-metrics-") as figures:
+        os.environ[MANY] = figures
+        config = uvicorn.Config(
+            partial(_worker, start),
+            factory=True,
+            workers=workers,
+            timeout_worker_healthcheck=LONGEST_START_S,
+            **SERVED,
+        )
+        listener.listen()
+
+        class Parent(Multiprocess):
+            def init_processes(self) -> None:
+                super().init_processes()
+                for process in self.processes:  # else nobody hears that one has died at its start
+                    process.child_conn.close()
+
+        parent = Parent(config, [listener])
+        console.say(f"serve: {address} by {workers} workers")
+        parent.run()
+        if any(process.exitcode == NO_START for process in parent.processes):
+            raise WorldError("a worker could not start, see above; correct that and start again")
+
+
+def _worker(start: Start) -> FastAPI:
+    """The application of one of several processes; an error is said here, and ends them all."""
+    console.log_to_stderr()
+    try:
+        return _application(start, is_one_of_many=True)[0]
+    except HierRouterError as error:
+        console.say(f"serve: {error}")
+        sys.exit(NO_START)
+
+
+def deploy(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="Folder of a run of `train` or a sweep.")
+    ] = None,
+    shadow: Annotated[
+        bool, options.switch("--shadow", "Only let it say in the log what it would do.")
+    ] = False,
+    share: Annotated[
+        float | None,
+        options.value("--share", "X", "Let it answer this share of the questions.", min=0, max=1),
+    ] = None,
+    back: Annotated[
+        bool, options.switch("--back", "Drop the candidate; without one, take the run before.")
+    ] = False,
+    format: options.ShortFormat = "text",
+) -> None:
+    """Say which router servers are to have: in service, or as a candidate beside it.
+
+    Servers that were started without --checkpoint hear it at their next reload (SIGHUP, or POST
+    /admin/reload) and lose no request over it. Without flags it shows what was said last.
+    """
+    from hierrouter.learning.run_folders import RUNS
+    from hierrouter.serving.versions import load_service, save_service
+
+    if shadow + (share is not None) + back > 1 or (run is None and (shadow or share is not None)):
+        raise InputError(
+            "that is not clear; give RUN, or RUN with --shadow or --share X, or --back"
+        )
+    if run is not None and back:
+        raise InputError(f"--back takes no run: {run}; leave one of them out")
+    service = load_service(RUNS)
+    if run is not None:
+        service = _deployed(service, run, 0.0 if shadow else share)
+    elif back and service is not None:
+        service = service.back()
+    if service is None:
+        raise InputError("nothing was deployed; name a run")
+    if run is not None or back:
+        save_service(service, RUNS)
+    if format == "json":
+        console.put_json(asdict(service))
+        return
+    console.put(f"in service: {service.run}\n")
+    if service.candidate is not None:
+        how = f"answers {service.share:.0%}" if service.share else "a shadow"
+        console.put(f"candidate:  {service.candidate}, {how}\n")
+    if service.before:
+        console.put(f"before:     {', '.join(reversed(service.before))}\n")
+
+
+def _deployed(service: Service | None, run: Path, share: float | None) -> Service:
+    """What is in service, with this run as its candidate, or in its place if it has no share.
+
+    Raises InputError: a server could not answer with it.
+    """
+    from hierrouter.serving.router import Router, live_run
+    from hierrouter.serving.versions import Service
+
+    Router(run, load=False)
+    if share is None:
+        return service.put(str(run)) if service else Service(str(run))
+    return (service or Service(str(live_run()))).tried(str(run), share)

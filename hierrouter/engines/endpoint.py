@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from hierrouter.engines import endpoint_client as server
 from hierrouter.engines.generator import (
+    PLAIN,
     Answer,
     Confidence,
     Failure,
@@ -30,6 +31,7 @@ from hierrouter.engines.generator import (
     Outage,
     Response,
     Stop,
+    Wanted,
     message_of,
     never,
     prompt_tokens,
@@ -232,7 +234,11 @@ class Caller:
         self._tokenizer = _tokenizer(spec, endpoint.tokenizer) if endpoint.tokenizer else None
 
     async def complete(
-        self, client: server.Deployment, prompt: str, on_text: Callable[[str], None] | None = None
+        self,
+        client: server.Deployment,
+        prompt: str,
+        on_text: Callable[[str], None] | None = None,
+        wanted: Wanted = PLAIN,
     ) -> Answer:
         """What one attempt gives.
 
@@ -241,16 +247,16 @@ class Caller:
         token counts.
 
         `client`: the connection to its server; `prompt`: the text; `on_text`: told what comes next
-        of the answer, while it comes.
+        of the answer, while it comes; `wanted`: by a client.
         """
         limit, asks_logprobs = self._limit, self._asks_logprobs
-        request = self._request(prompt, limit)
+        request = self._request(prompt, limit, wanted)
         try:
             if on_text:
                 body = await client.stream(request, self._gathered, on_text)
             else:
                 body = await client.complete(request)
-            return self._answer(prompt, body)
+            return self._answer(prompt, body, has_tools="tools" in wanted.settings)
         except server.Refused as refused:
             if refused.status != "error":
                 return Failure(refused.status, str(refused))
@@ -262,7 +268,7 @@ class Caller:
                 raise
         except ValueError as error:
             raise server.Again(f"unexpected answer from {client.address}: {error}") from None
-        return await self.complete(client, prompt, on_text)
+        return await self.complete(client, prompt, on_text, wanted)
 
     async def probe(self, client: server.Deployment) -> None:
         """One attempt at a prompt that no server can mind."""
@@ -270,23 +276,29 @@ class Caller:
         if isinstance(answer, Failure):
             raise server.Again(answer.detail)
 
-    def _request(self, prompt: str, limit: str) -> dict[str, Any]:
-        generation = self._generation
+    def _request(self, prompt: str, limit: str, wanted: Wanted) -> dict[str, Any]:
+        generation, settings = self._generation, dict(wanted.settings)
         request: dict[str, Any] = {
             "model": self._model,
             "messages": message_of(prompt),
             "temperature": generation.temperature,
             limit: generation.max_new_tokens,
         }
-        if self._asks_logprobs:
+        if wanted.images:
+            text = {"type": "text", "text": prompt}
+            request["messages"] = [{"role": "user", "content": [text, *wanted.images]}]
+        if self._asks_logprobs and "tools" not in settings:  # some servers have them not together
             request["logprobs"] = True
-        if generation.temperature:
+        for name in (LIMIT, OTHER_LIMIT):
+            if name in settings:
+                request[limit] = settings.pop(name)
+        if generation.temperature and not settings.keys() & {"temperature", "top_p", "seed"}:
             # A seed of its own for each model and prompt: see docs/decisions.md on draws.
             seed = digest(["draw", self._model, generation.seed, prompt])
             request |= {"top_p": generation.top_p, "seed": int(seed[:7], 16)}
-        return request
+        return {**request, **settings}
 
-    def _answer(self, prompt: str, body: str) -> Answer:
+    def _answer(self, prompt: str, body: str, *, has_tools: bool = False) -> Answer:
         """The answer to `prompt` that this body holds.
 
         An empty text is an answer where the model ended by itself, and where all the tokens that it
@@ -306,12 +318,13 @@ class Caller:
         reason = choices[0].get("finish_reason")
         if reason == "content_filter":
             return Failure("filtered", "the server withheld the response")
-        if reason not in (*STOPS, "length"):
+        calls = _tool_calls(choices[0]) if has_tools else ()
+        if reason not in (*STOPS, "length", *(["tool_calls"] if has_tools else [])):
             raise ValueError(f"finish_reason {reason!r:.40}")
         finish = "length" if reason == "length" else "stop"
         message = choices[0].get("message")
         text = message.get("content") if isinstance(message, dict) else None
-        if text is None and finish == "length" and isinstance(message, dict):
+        if text is None and isinstance(message, dict) and (finish == "length" or calls):
             text = ""
         if not isinstance(text, str):
             raise ValueError("no content")
@@ -319,7 +332,7 @@ class Caller:
         if tokens_out == 0 and finish == "length":
             return Failure("too_long", f"{tokens_in} tokens of prompt left no room for a response")
         sure = Confidence.of(_logprobs(choices[0]), tokens_out, has_end=finish == "stop")
-        return Response(text.strip(), tokens_in, tokens_out, finish, sure)
+        return Response(text.strip(), tokens_in, tokens_out, finish, sure, calls)
 
     async def _gathered(self, pieces: AsyncIterator[Any], on_text: Callable[[str], None]) -> str:
         """The body of a completion that comes in pieces, as if it had come whole.
@@ -417,6 +430,16 @@ def _logprobs(choice: dict[str, Any]) -> list[Any]:
     if not isinstance(tokens, list) or not all(isinstance(token, dict) for token in tokens):
         return []
     return [token.get("logprob") for token in tokens]
+
+
+def _tool_calls(choice: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    message = choice.get("message")
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    if not calls:
+        return ()
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise ValueError("tool_calls that are none")
+    return tuple(calls)
 
 
 def _token_count(value: Any) -> int | None:

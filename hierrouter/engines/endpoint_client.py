@@ -139,7 +139,7 @@ class Client:
         """
         with self._guarded(self._timeout_s):
             create = self._openai.chat.completions.with_raw_response.create
-            return self._body(await create(**request))
+            return self._body(await create(**_named(request)))
 
     async def stream(
         self, request: dict[str, Any], gather: Gather, on_text: Callable[[str], None]
@@ -154,7 +154,7 @@ class Client:
         """
         whole = {**request, "stream": True, "stream_options": {"include_usage": True}}
         with self._guarded(self._timeout_s):
-            async with await self._openai.chat.completions.create(**whole) as pieces:
+            async with await self._openai.chat.completions.create(**_named(whole)) as pieces:
                 body = await gather(pieces, lambda text: on_text(self._hidden(text)))
         return self._hidden(body)
 
@@ -321,6 +321,13 @@ class Deployment:
         raise AssertionError("an endpoint has at least one server")
 
 
+def _named(request: dict[str, Any]) -> dict[str, Any]:
+    """A body as arguments of OpenAI's client, which does not know what each server takes."""
+    known = ("model", "messages", "stream")
+    more = {name: value for name, value in request.items() if name not in known}
+    return {**{name: request[name] for name in known if name in request}, "extra_body": more}
+
+
 def _limiter(per_minute: float | None) -> AsyncLimiter | None:
     if per_minute is None:
         return None
@@ -330,7 +337,7 @@ def _limiter(per_minute: float | None) -> AsyncLimiter | None:
 
 def _tokens_of(request: dict[str, Any]) -> float:
     """About what a request may take: four characters a token, and the longest answer."""
-    prompt = sum(len(message["content"]) for message in request["messages"])
+    prompt = len(json.dumps([message.get("content") for message in request["messages"]]))
     longest = request.get("max_tokens") or request.get("max_completion_tokens") or 0
     return prompt / 4 + float(longest)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, Protocol
@@ -70,6 +70,7 @@ class Response:
         finish_reason: "stop", or "length" where the response was cut.
         confidence: None where the engine does not tell. Its last digits depend on the batch, so
             two answers are equal whatever it is.
+        tool_calls: of a model that was given tools, as OpenAI has them.
     """
 
     text: str
@@ -77,9 +78,32 @@ class Response:
     tokens_out: int
     finish_reason: str
     confidence: Confidence | None = field(default=None, compare=False)
+    tool_calls: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What one call is to heed beside the text of its prompt, as OpenAI's clients ask for it.
+
+    Attributes:
+        settings: of chat completions, by name; they go before those of the pool.
+        images: parts of the message.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    images: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What not every model takes, see `hierrouter.pools.pool.Ability`."""
+        asked = self.settings.keys() & {"tools", "response_format"}
+        return frozenset(asked | {"images"} if self.images else asked)
+
+
+PLAIN = Wanted()
 
 
 @dataclass(frozen=True)

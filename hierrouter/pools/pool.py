@@ -132,6 +132,9 @@ class Generation:
         return asdict(self)
 
 
+Ability = Literal["tools", "response_format", "images"]
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """Where an OpenAI-compatible server is and how it is called.
@@ -151,6 +154,8 @@ class Endpoint:
         timeout_s: seconds for one call, from the connection to the last byte.
         attempts: how often one call is made before it has failed.
         insecure: send the key over plain http to another machine.
+        takes: what it heeds beside text and decoding settings, of `Ability`, when a client of
+            `hierrouter serve` asks for it.
         public_only: call neither this machine nor a private network; of stored pools, which may
             come from others, see `reachable`. Not stored itself.
     """
@@ -171,10 +176,12 @@ class Endpoint:
     tokens_per_minute: Annotated[float, Checked(_above_0)] | None = None
     attempts: Annotated[int, must_be("1 to 20", lambda attempts: 1 <= attempts <= 20)] = 5
     insecure: bool = False
+    takes: tuple[Ability, ...] = ()
     public_only: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "replicas", tuple(self.replicas))  # a list where it is read
+        for name in ("replicas", "takes"):  # lists where they are read
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
     def address(self) -> str:

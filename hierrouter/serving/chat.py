@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hierrouter.engines.generator import Confidence
+from hierrouter.engines.generator import Confidence, Wanted
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.questions.query import storable
 from hierrouter.serving.decisions import Decision, LivePolicy
+from hierrouter.serving.messages import Unroutable, asked_of
 from hierrouter.serving.router import Answered, RouteResult
 from hierrouter_cache.errors import InputError, suggestion
 
 BASE = "hierrouter"
-# What asks for more than text; nobody shall believe that it was heeded.
-REFUSED = ("tools", "functions", "function_call", "tool_choice", "response_format", "logprobs")
-# Of these and of others, what asks for nothing.
-HARMLESS: tuple[Any, ...] = (False, [], {}, "none", "auto", {"type": "text"})
+# What no route can give; nobody shall believe that it was heeded.
+REFUSED = ("functions", "function_call", "logprobs", "top_logprobs", "audio", "modalities")
+# What only some models take: `hierrouter.pools.pool.Ability`, and what belongs to it.
+TOOLS, FORMAT = "tools", "response_format"
+OF_TOOLS = ("tool_choice", "parallel_tool_calls")
+# Of all these, what asks for nothing.
+HARMLESS: tuple[Any, ...] = (False, [], {}, "none", "auto", ["text"], {"type": "text"})
+DECODING = ("temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed")
 SILENT = ("user", "metadata", "store")  # name the client, and change no answer
 NAMED, NAME_LENGTH = 20, 40  # of ignored settings, in a header
 
@@ -93,14 +98,20 @@ class Extension(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """The body of a request. Each model decodes as its pool file says."""
+    """The body of a request."""
 
     model_config = ConfigDict(extra="allow")
     model: str = BASE
     messages: list[dict[str, Any]]
     stream: bool = Field(default=False, strict=True)
     stream_options: StreamOptions | None = None
-    n: int = Field(default=1, ge=1, le=1)
+    n: int = Field(default=1, ge=1, le=128)
+    temperature: float | None = Field(default=None, ge=0, le=100, allow_inf_nan=False)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    stop: str | list[str] | None = None
+    seed: int | None = None
     hierrouter: Extension = Extension()
 
     @model_validator(mode="before")
@@ -111,23 +122,37 @@ class ChatRequest(BaseModel):
             return found
         return {name: value for name, value in found.items() if value is not None}
 
-    def require_text(self) -> None:
-        """Refuse what the models of a pool cannot give; raises InputError: with its name."""
+    def asked(self) -> tuple[str, Wanted]:
+        """The question as models see it, and what the answer to it is to heed.
+
+        Raises InputError: see `question_of`; Unroutable: it asks for what no route can give.
+        """
+        if self.n > 1:
+            raise Unroutable(f"n: {self.n} answers; a route gives one")
         extra = self.model_extra or {}
         for name in REFUSED:
             if name in extra and not _asks_for_nothing(extra[name]):
-                raise InputError(f"{name} is not supported; the models of a pool answer in text")
+                raise Unroutable(f"{name} is not supported; the models of a pool answer in text")
+        question, images = asked_of(self.messages)
+        left_out = {*REFUSED, *SILENT}
+        if _asks_for_nothing(extra.get(TOOLS, [])) or extra.get("tool_choice") == "none":
+            left_out |= {TOOLS, *OF_TOOLS}
+        if _asks_for_nothing(extra.get(FORMAT, {})):
+            left_out.add(FORMAT)
+        settings = {name: value for name, value in extra.items() if name not in left_out}
+        for name in DECODING:
+            if (value := getattr(self, name)) is not None:
+                settings[name] = value
+        return question, Wanted(settings, tuple(images))
 
-    @property
-    def ignored(self) -> str:
-        """Names of settings that change nothing here, for a header."""
-        extra = self.model_extra or {}
-        given = sorted(
-            name
-            for name, value in extra.items()
-            if name not in (*REFUSED, *SILENT) and not _asks_for_nothing(value)
-        )
-        return ", ".join(quote(name[:NAME_LENGTH]) for name in given[:NAMED])
+    def forwarded(self) -> dict[str, Any]:
+        """The body for another server, without what is ours."""
+        return self.model_dump(exclude={"hierrouter", "model"}, exclude_unset=True)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names of settings, for a header."""
+    return ", ".join(quote(name[:NAME_LENGTH]) for name in sorted(names)[:NAMED])
 
 
 class Said(BaseModel):
@@ -206,12 +231,10 @@ def completion(name: str, model: str, result: RouteResult) -> dict[str, Any]:
 
     `name`: id of the completion; `model`: name that the client asked for.
     """
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": result.answer},
-        "finish_reason": result.given.finish_reason,
-        "logprobs": None,
-    }
+    message: dict[str, Any] = {"role": "assistant", "content": result.answer}
+    if calls := result.given.tool_calls:
+        message |= {"content": result.answer or None, "tool_calls": list(calls)}
+    choice = {"index": 0, "message": message, "finish_reason": _reason(result), "logprobs": None}
     return {
         **_named(name, model, "chat.completion"),
         "choices": [choice],
@@ -231,12 +254,19 @@ def chunk(
 def last_chunks(
     name: str, model: str, result: RouteResult, include_usage: bool
 ) -> Iterator[dict[str, Any]]:
-    """The end of a stream: the reason and the route; then the usage, if it was asked for."""
-    last = chunk(name, model, {}, result.given.finish_reason)
+    """The end of a stream: the calls of tools, the reason and the route; usage if asked for."""
+    if calls := result.given.tool_calls:
+        numbered = [{**call, "index": at} for at, call in enumerate(calls)]
+        yield chunk(name, model, {"tool_calls": numbered})
+    last = chunk(name, model, {}, _reason(result))
     yield last | {"hierrouter": _extension(result)}
     if include_usage:
         named = _named(name, model, "chat.completion.chunk")
         yield {**named, "choices": [], "usage": _usage(result)}
+
+
+def _reason(result: RouteResult) -> str:
+    return "tool_calls" if result.given.tool_calls else result.given.finish_reason
 
 
 def _usage(result: RouteResult) -> dict[str, int]:

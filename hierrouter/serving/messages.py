@@ -14,6 +14,7 @@ from hierrouter_cache.errors import InputError
 # What stands before a turn in a transcript; who says it in a message.
 SPEAKERS = {"user": "User: ", "assistant": "Assistant: "}
 INSTRUCTING = ("system", "developer")
+TOOL_ROLES, TOOL_CALLS = ("tool", "function"), ("tool_calls", "function_call")
 MOST_CHARACTERS = 2_000_000
 LOOK_S = 0.2  # between two looks whether a read has been stopped
 CHUNK = 1 << 16
@@ -31,7 +32,22 @@ def question_of(question: Question) -> str:
         question: the text itself; or objects with `role` and `content`, the last of them the
             user's. What the system or developer says comes first.
     """
-    text = question if isinstance(question, str) else _transcript(question)
+    text, images = (question, []) if isinstance(question, str) else asked_of(question)
+    if images:
+        raise Unroutable("content of type 'image_url': messages; only text can be routed")
+    return _sound(text)
+
+
+def asked_of(messages: Sequence[Message]) -> tuple[str, list[Message]]:
+    """The text that models see of chat messages, and the images that are shown with it.
+
+    Raises InputError: see `question_of`; Unroutable: there is more in them.
+    """
+    images: list[Message] = []
+    return _sound(_transcript(messages, images)), images
+
+
+def _sound(text: str) -> str:
     if not text.strip():
         raise InputError("an empty question; give a text")
     if len(text) > MOST_CHARACTERS:
@@ -41,11 +57,15 @@ def question_of(question: Question) -> str:
     return storable(text)
 
 
-def _transcript(messages: Sequence[Message]) -> str:
-    """Several turns as one text; a single one is its own text."""
+class Unroutable(InputError):
+    """A request that is in order, but asks for more than a route can give."""
+
+
+def _transcript(messages: Sequence[Message], images: list[Message]) -> str:
+    """Several turns as one text; a single one is its own text. Images are put into the list."""
     if not messages:
         raise InputError("no message: messages; give at least one of role user")
-    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
+    turns = [_turn(message, f"messages[{at}]", images) for at, message in enumerate(messages)]
     if turns[-1][0] != "user":
         raise InputError(f"the last message is of role {turns[-1][0]}: messages; it must be user's")
     instructions = [text for role, text in turns if role in INSTRUCTING]
@@ -55,20 +75,22 @@ def _transcript(messages: Sequence[Message]) -> str:
     return PART_BREAK.join([*instructions, *(speaker + text for speaker, text in spoken)])
 
 
-def _turn(message: Any, where: str) -> tuple[str, str]:
+def _turn(message: Any, where: str, images: list[Message]) -> tuple[str, str]:
     if not isinstance(message, Mapping):
         raise InputError(f"a message is no object: {where}; give role and content")
     role = message.get("role")
+    if role in TOOL_ROLES or any(message.get(name) for name in TOOL_CALLS):
+        raise Unroutable(f"a tool was called: {where}; only text can be routed")
     if role not in (*SPEAKERS, *INSTRUCTING):
         known = ", ".join((*SPEAKERS, *INSTRUCTING))
         raise InputError(f"unknown role {role!r:.40}: {where}; known: {known}")
-    text = _text(message.get("content"), where)
+    text = _text(message.get("content"), where, images)
     if not text.strip() and role == "user":
         raise InputError(f"an empty message: {where}; give a text")
     return role, text
 
 
-def _text(content: Any, where: str) -> str:
+def _text(content: Any, where: str, images: list[Message]) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:
@@ -76,11 +98,21 @@ def _text(content: Any, where: str) -> str:
     texts = []
     for part in content:
         given = part if isinstance(part, Mapping) else {}
+        if _is_image(given):
+            images.append(given)
+            continue
         if given.get("type") != "text" or not isinstance(given.get("text"), str):
             kind = f"{given.get('type')!r:.40}"
-            raise InputError(f"content of type {kind}: {where}; only text can be routed")
+            raise Unroutable(f"content of type {kind}: {where}; only text can be routed")
         texts.append(given["text"])
     return "".join(texts)
+
+
+def _is_image(part: Message) -> bool:
+    """Whether a part is an image that a server may read: sent along, or on the public web."""
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, Mapping) else None
+    return part.get("type") == "image_url" and str(url).startswith(("data:image/", "https://"))
 
 
 def question_in(row: dict[str, Any], where: str) -> Question:

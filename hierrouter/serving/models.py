@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
-from hierrouter.engines.generator import Answer, Failure, Generator, Response
+from hierrouter.engines.generator import PLAIN, Answer, Failure, Generator, Response, Wanted
+from hierrouter.pools.pool import Ability
 from hierrouter_cache.errors import WorldError, reason_of
 
 MOST_AT_ONCE = 64  # prompts of one batch: those who come later would wait for all of it
@@ -20,16 +21,32 @@ OnText = Callable[[str], None]
 
 
 class LiveModel(Protocol):
-    """A model that can be asked now."""
+    """A model that can be asked now.
 
-    async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
+    Attributes:
+        takes: what it heeds beside the prompt, see `hierrouter.pools.pool.Ability`.
+        takes_settings: whether it heeds how a client wants it to decode.
+        fault: why it gave nothing when it was last asked; "" where it did.
+    """
+
+    takes: frozenset[Ability]
+    takes_settings: bool
+    fault: str
+
+    async def answer(
+        self, prompt: str, on_text: OnText | None = None, wanted: Wanted = PLAIN
+    ) -> Response:
         """The answer to one prompt.
 
         Raises CallFailed: there is none; perhaps after a part of it was told.
 
         `on_text`: told the text as it grows; all that it is told is the answer's text, but for
-        white space at both ends.
+        white space at both ends; `wanted`: by a client, as far as the model takes it.
         """
+        ...
+
+    async def look(self) -> None:
+        """Find out whether it can be asked, where it could not be; `fault` says what was found."""
         ...
 
     async def close(self) -> None:
@@ -63,10 +80,16 @@ class CallFailed(WorldError):
 class BatchedModel:
     """One local model and the thread that it answers in; what waits is answered in one batch.
 
+    It decodes as its pool says, whatever a client wants.
+
     Args:
         name: of the model, for messages.
         generator: the model.
     """
+
+    takes: frozenset[Ability] = frozenset()
+    takes_settings = False
+    fault = ""
 
     def __init__(self, name: str, generator: Generator) -> None:
         self._name = name
@@ -76,7 +99,9 @@ class BatchedModel:
         self._thread = threading.Thread(target=self._work, name=f"model {name}", daemon=True)
         self._thread.start()
 
-    async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
+    async def answer(
+        self, prompt: str, on_text: OnText | None = None, wanted: Wanted = PLAIN
+    ) -> Response:
         """The answer to one prompt; see `LiveModel`.
 
         Raises CallFailed: the prompt does not fit, the model failed, or it was closed.
@@ -92,6 +117,9 @@ class BatchedModel:
         if isinstance(found, Failure):
             raise CallFailed(self._name, found.detail, found.status)
         return found
+
+    async def look(self) -> None:
+        """It is on this machine."""
 
     async def close(self) -> None:
         """Answer what waits now, and nothing more."""

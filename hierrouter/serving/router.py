@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -19,8 +19,18 @@ from anyio import to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from hierrouter.engines import backend
-from hierrouter.engines.encoders import load_encoder
-from hierrouter.engines.generator import Confidence, Engines, Generator, Response, prompt_text
+from hierrouter.engines.encoders import Encoder, load_encoder
+from hierrouter.engines.generator import (
+    PLAIN,
+    Confidence,
+    Engines,
+    Generator,
+    Outage,
+    Response,
+    Wanted,
+    prompt_text,
+)
+from hierrouter.engines.identity import endpoint_of
 from hierrouter.learning import bundle
 from hierrouter.learning.checkpoint import load_checkpoint, member_folder
 from hierrouter.learning.run_folders import LIVE, finished_runs
@@ -34,6 +44,7 @@ from hierrouter.tables import significant
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import route_name
 
+TOO_LONG = "too_long"  # of `hierrouter.engines.generator.STATUSES`
 WIDTH = 16  # questions of many that are under way
 
 
@@ -51,6 +62,7 @@ class Router:
         allow_endpoints: hosts on this machine or a private network that `live.json` may name.
         load: whether to load the models now; until `load_models` it can only tell what it would do
             first.
+        encoder: one that is loaded, and its name; taken where it is the policy's.
 
     Attributes:
         policy: decides.
@@ -76,6 +88,7 @@ class Router:
         *,
         load: bool = True,
         allow_endpoints: Collection[str] = (),
+        encoder: tuple[str, Encoder] | None = None,
     ) -> None:
         folder = Path(run)
         checkpoint = load_checkpoint(folder)
@@ -85,8 +98,11 @@ class Router:
         if pool is None:
             raise InputError(f"no live.json, so no pool: {folder}; give the pool it learned with")
         bundle.require_pool(checkpoint.origin, pool)
-        encoder = load_encoder(checkpoint.origin.encoder)
-        self.policy = LivePolicy(checkpoint, encoder)
+        name = checkpoint.origin.encoder
+        if encoder is None or encoder[0] != name:
+            encoder = name, load_encoder(name)
+        self._encoder = encoder
+        self.policy = LivePolicy(checkpoint, encoder[1])
         self.pool = pool
         self.models = {}
         self._engines = engines
@@ -97,20 +113,33 @@ class Router:
         if load:
             self.load_models()
 
-    def load_models(self) -> None:
-        """Load every model of the pool; references are not called.
+    def load_models(
+        self, on_down: Callable[[str], None] | None = None, reference: str | None = None
+    ) -> None:
+        """Load every model of the pool; references are not called by the policy.
 
         Raises InputError: a model has other weights than the one that the policy learned with, or
         its server does not say how sure it is and the policy reads that; WorldError: a model cannot
         be loaded, or a server does not answer.
+
+        `on_down`: told why a server does not answer, which is no error then, unless none does;
+        `reference`: name of one that is loaded as well.
         """
         if self._bundle:
             bundle.require_same_weights(self.pool, self._bundle, self._engines)
         must_tell = self.policy.must_tell
-        self.models = {
-            spec.name: _live_model(spec, self._engines, spec.name in must_tell)
-            for spec in self.pool.models
-        }
+        models: dict[str, LiveModel] = {}
+        for spec in (*self.pool.models, *self.pool.references):
+            if spec not in self.pool.models and spec.name != reference:
+                continue
+            try:
+                models[spec.name] = _live_model(spec, self._engines, spec.name in must_tell)
+            except Outage as error:
+                if on_down is None or (spec is self.pool.models[-1] and not _any_up(models)):
+                    raise
+                models[spec.name] = _model_that_is_down(spec, str(error))
+                on_down(f"{spec.name} cannot be asked now: {error}")
+        self.models = models
 
     async def aroute(self, question: Question, options: RouteOptions | None = None) -> RouteResult:
         """Answer a question.
@@ -160,6 +189,35 @@ class Router:
         texts = [answer.response for answer in answers]
         return prompt_text(question_of(question), texts, self.pool.instruction(len(answers)))
 
+    def beside(self, run: str | os.PathLike[str]) -> Router:
+        """The router of another run, which calls the models that this one has loaded.
+
+        Close only this one; of the other `stop_deciding` is enough.
+
+        Raises InputError: it has other models, or learned from other weights, or reads how sure
+        models are where they do not say; WorldError: its encoder cannot be loaded.
+        """
+        other = Router(run, self.pool, self._engines, load=False, encoder=self._encoder)
+        if self._bundle and other._bundle:
+            ours, theirs = self._bundle.identities, other._bundle.identities
+            for name in (model.name for model in self.pool.models):
+                if ours.get(name) != theirs.get(name):
+                    raise InputError(
+                        f"{run} learned with another model {name}: {theirs.get(name)!r:.80}; "
+                        "start a server of its own for it"
+                    )
+        if more := set(other.policy.must_tell) - set(self.policy.must_tell):
+            raise InputError(
+                f"{run} reads how sure {', '.join(sorted(more))} are, which was not asked for at "
+                "the start; start the server anew"
+            )
+        other.models = self.models
+        return other
+
+    def stop_deciding(self) -> None:
+        """Let go of the thread that decides, and of nothing else."""
+        self._batcher.close()
+
     async def aclose(self) -> None:
         """Let go of all models; one that fails at it keeps none of the others."""
         async with AsyncExitStack() as held:
@@ -204,6 +262,17 @@ def _live_model(spec: ModelSpec, engines: Engines, must_tell: bool) -> LiveModel
     return ServedModel(spec, generator.caller)
 
 
+def _model_that_is_down(spec: ModelSpec, fault: str) -> LiveModel:
+    from hierrouter.engines.endpoint import Caller
+    from hierrouter.serving.served import ServedModel
+
+    return ServedModel(spec, Caller(spec, endpoint_of(spec)), fault)
+
+
+def _any_up(models: Mapping[str, LiveModel]) -> bool:
+    return any(not model.fault for model in models.values())
+
+
 def _require_signals(spec: ModelSpec, generator: Generator) -> None:
     """Raises InputError: the server of a model does not say how sure it is of an answer."""
     from hierrouter.engines.endpoint import PROBE
@@ -224,7 +293,9 @@ class RouteOptions:
         alpha: cost penalty; None is the one that the policy was trained for.
         rng: draw actions from the stochastic policy, for logs that other policies can be judged
             on; None takes the likeliest.
-        reroute: where a model gives no answer, take the next likeliest action instead of failing.
+        reroute: where a model gives no answer, take the next likeliest action instead of failing;
+            without it this is done only where the prompt is longer than the model's window.
+        wanted: what the call that gives the answer is to heed.
         on_text: told the answer as it grows: the text of the last call, once it is known that it is
             the last; called in the router's event loop, like `on_hop`. An answer that was chosen
             among those that are there comes at once.
@@ -234,6 +305,7 @@ class RouteOptions:
     alpha: float | None = None
     rng: np.random.Generator | None = None
     reroute: bool = False
+    wanted: Wanted = PLAIN
     on_text: OnText | None = None
     on_hop: Callable[[Hop], None] = lambda hop: None
 
@@ -248,6 +320,7 @@ class Answered:
         finish_reason: "stop", or "length" where it was cut.
         tokens_in, tokens_out: of the call.
         confidence: how sure the model was; None where its engine does not tell.
+        tool_calls: of a model that was given tools, as OpenAI has them.
     """
 
     model: str
@@ -256,6 +329,7 @@ class Answered:
     tokens_out: int
     finish_reason: str = "stop"
     confidence: Confidence | None = None
+    tool_calls: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +359,7 @@ class Hop(Answered):
 
     def as_object(self) -> dict[str, Any]:
         """JSON values, under the names that logs of episodes have (`hierrouter.serving.logs`)."""
-        found = {
+        found: dict[str, Any] = {
             "model": self.model,
             "propensity": self.propensity,
             "chances": list(self.chances),
@@ -301,6 +375,8 @@ class Hop(Answered):
         if sure := self.confidence:
             found |= {"logprob_sum": round(sure.total, 6), "logprob_min": round(sure.lowest, 6)}
             found |= {"logprob_tokens": sure.tokens}
+        if self.tool_calls:
+            found |= {"tool_calls": list(self.tool_calls)}
         return {**found, **_failed(self.instead_of)}
 
 
@@ -408,7 +484,7 @@ class _Routing:
         while isinstance(made := await self._next(), Hop):
             self.hops.append(made)
             self.options.on_hop(made)
-            if made.stops or len(self.hops) == self.trained.actions.steps:
+            if self._ends(made.stops, len(self.hops)):
                 break
         returned = None if isinstance(made, Hop) else made
         found = RouteResult(self.question, self.trained.alpha, tuple(self.hops), returned)
@@ -443,10 +519,11 @@ class _Routing:
 
     async def _next(self) -> Hop | Returned:
         """Decide, and make the call; where that fails and others may be taken, another one."""
-        decision = await self.decide(self.hops)
-        others = decision.order if self.options.reroute else ()
+        decision = self._fit(await self.decide(self.hops))
         failures: list[CallFailed] = []
-        for action in dict.fromkeys((decision.action, *others)):
+        for action in dict.fromkeys((decision.action, *decision.order)):
+            if failures and not (self.options.reroute or failures[-1].status == TOO_LONG):
+                break
             answer = action - self.trained.actions.calls
             if answer >= 0:
                 return Returned(
@@ -467,10 +544,43 @@ class _Routing:
                     break
         raise failures[-1]
 
+    def _fit(self, decision: Decision) -> Decision:
+        """The decision among what can give what is wanted."""
+        everything = decision.order
+        if all(map(self._gives, everything)):
+            return decision
+        fitting = [action for action in everything if self._gives(action)]
+        fitting = fitting or [at for at in range(self.trained.actions.calls) if self._gives(at)]
+        chances = decision.chances[fitting]
+        at, rng, propensity = 0, self.options.rng, 1.0
+        if rng is not None and chances.sum() > 0:
+            chances = chances / chances.sum()
+            at = int(rng.choice(len(fitting), p=chances))
+            propensity = float(chances[at])
+        return replace(decision, action=fitting[at], propensity=propensity, order=tuple(fitting))
+
+    def _gives(self, action: int) -> bool:
+        """Whether an action may be taken where the answer needs more than a text."""
+        needs = self.options.wanted.needs
+        if not needs or (action < self.trained.actions.calls and not self._is_last(action)):
+            return True
+        return (
+            action < self.trained.actions.calls
+            and needs <= self.models[self._model(action).name].takes
+        )
+
+    def _is_last(self, action: int) -> bool:
+        return self._ends(action >= len(self.pool.models), len(self.hops) + 1)
+
+    def _ends(self, stops: bool, calls: int) -> bool:
+        """Whether so many calls are all; a choice among answers is made of texts alone."""
+        most = self.pool.hops if self.options.wanted.needs else self.trained.actions.steps
+        return stops or calls == most
+
     async def _call(self, action: int, decision: Decision, failures: list[CallFailed]) -> Hop:
         """The call of an action, in the place of those that failed."""
         spec, stops = self._model(action), action >= len(self.pool.models)
-        is_last = stops or len(self.hops) + 1 == self.trained.actions.steps
+        is_last = self._is_last(action)
         on_text, was_begun = self.options.on_text, False
 
         def followed(text: str) -> None:
@@ -482,7 +592,10 @@ class _Routing:
         started = perf_counter()
         try:
             answer = self.models[spec.name].answer
-            found = await answer(self._prompt(), followed if is_last and on_text else None)
+            follows = followed if is_last and on_text else None
+            # Where any answer may be given, each call is to heed what is wanted of it.
+            heeds = is_last or (self.trained.actions.returns and not self.options.wanted.needs)
+            found = await answer(self._prompt(), follows, self.options.wanted if heeds else PLAIN)
         except CallFailed as error:
             error.was_begun = was_begun
             raise
@@ -500,6 +613,7 @@ class _Routing:
             router_s=decision.router_s,
             model_s=perf_counter() - started,
             confidence=found.confidence,
+            tool_calls=found.tool_calls,
             instead_of=tuple((failed.model, failed.reason) for failed in failures),
         )
 

@@ -1,18 +1,24 @@
 """A model that a server answers for, prompt by prompt."""
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
+from time import monotonic
+from typing import Any, TypeVar
 
 import anyio
 
 from hierrouter.engines.endpoint import Caller
 from hierrouter.engines.endpoint_client import Again, Busy, Deployment, Patience, Refused
-from hierrouter.engines.generator import Answer, Failure, Outage, Response, never
+from hierrouter.engines.generator import PLAIN, Answer, Failure, Outage, Response, Wanted, never
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.pools.pool import ModelSpec
 from hierrouter.serving.models import CallFailed, OnText
 
 PAUSES = 2  # of a busy server, one second and two, unless it asks for another time
 LONGEST_WAIT_S = 10.0
+LOOK_S = 5.0  # from one look at a server that failed to the next, and for each
+
+T = TypeVar("T")
 
 
 class ServedModel:
@@ -21,11 +27,12 @@ class ServedModel:
     Args:
         spec: the model, with its endpoint.
         caller: how it is asked.
+        fault: why it cannot be asked now; "" where it can.
     """
 
-    def __init__(self, spec: ModelSpec, caller: Caller) -> None:
+    def __init__(self, spec: ModelSpec, caller: Caller, fault: str = "") -> None:
         endpoint = endpoint_of(spec)
-        self._name = spec.name
+        self._name, self._model = spec.name, spec.model
         self._caller = caller
         self._client = Deployment(endpoint, endpoint.key(f"model {spec.name}"))
         width = endpoint.concurrency * len(endpoint.servers)
@@ -38,27 +45,74 @@ class ServedModel:
             pauses=PAUSES,
             longest_wait_s=LONGEST_WAIT_S,
         )
+        self.takes = frozenset(endpoint.takes)
+        self.takes_settings = True
+        self.fault = fault
+        self._next_look = 0.0
 
-    async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
+    async def answer(
+        self, prompt: str, on_text: OnText | None = None, wanted: Wanted = PLAIN
+    ) -> Response:
         """The answer to one prompt; see `LiveModel`.
 
         Raises CallFailed: the server has none, or broke off after a part of it.
         """
-        call = partial(self._attempt, prompt, on_text)
+        found = await self._tried(partial(self._attempt, prompt, on_text, wanted))
+        if isinstance(found, Failure):
+            raise CallFailed(self._name, found.detail, found.status)
+        return found
+
+    async def forward(
+        self, body: Mapping[str, Any], on_piece: Callable[[str], None] | None = None
+    ) -> str:
+        """What the server says to a request that is passed on as it came, its model named.
+
+        Raises CallFailed: it says nothing, or refuses.
+
+        `body`: of a chat completion; `on_piece`: told each chunk of a stream, as JSON.
+        """
+        request = {**body, "model": self._model}
+
+        async def gathered(pieces: AsyncIterator[Any], _: OnText) -> str:
+            assert on_piece
+            async for piece in pieces:
+                on_piece(piece.model_dump_json(exclude_unset=True))
+            return ""
+
+        if on_piece is None:
+            return await self._tried(partial(self._client.complete, request))
+        return await self._tried(partial(self._client.stream, request, gathered, lambda text: None))
+
+    async def look(self) -> None:
+        """Ask a server that failed for its models, now and then."""
+        if self.fault and (now := monotonic()) >= self._next_look:
+            self._next_look = now + LOOK_S
+            try:
+                with anyio.fail_after(LOOK_S):
+                    await self._client.list_models()
+            except (Again, Busy, Refused, Outage, TimeoutError) as error:
+                self.fault = str(error) or "no answer"
+            else:
+                self.fault = ""
+
+    async def _tried(self, call: Callable[[], Awaitable[T]]) -> T:
         try:
             async with self._places:
                 found = await self._patience.tried(call)
         except (Refused, Outage, RuntimeError) as error:
             # RuntimeError: another model answers, or no tokens are counted.
+            self.fault = str(error)
             raise CallFailed(self._name, str(error)) from error
-        if isinstance(found, Failure):
-            raise CallFailed(self._name, found.detail, found.status)
+        self.fault = ""
         return found
 
-    async def _attempt(self, prompt: str, on_text: OnText | None) -> Answer:
+    async def _attempt(self, prompt: str, on_text: OnText | None, wanted: Wanted) -> Answer:
         """One attempt; what was told cannot be taken back, so no second one follows on it."""
-        if on_text is None:
-            return await self._caller.complete(self._client, prompt)
+        if on_text is None or "tools" in wanted.settings:  # calls of tools come in one piece
+            found = await self._caller.complete(self._client, prompt, wanted=wanted)
+            if on_text and isinstance(found, Response) and found.text:
+                on_text(found.text)
+            return found
         has_begun = False
 
         def told(text: str) -> None:
@@ -67,7 +121,7 @@ class ServedModel:
             on_text(text)
 
         try:
-            return await self._caller.complete(self._client, prompt, told)
+            return await self._caller.complete(self._client, prompt, told, wanted)
         except (Again, Busy) as error:
             if has_begun:
                 raise Refused(f"the answer broke off: {error}") from error

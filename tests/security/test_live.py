@@ -59,7 +59,7 @@ def test_route_lets_no_family_of_a_server_through(
 )
 def test_a_page_whose_name_leads_here_is_refused(url: str, host: str) -> None:
     """DNS rebinding: the browser takes it for the page's own server, so it may read the answer."""
-    for path in ("/health", "/metrics", "/v1/models"):
+    for path in ("/live", "/ready", "/metrics", "/v1/models"):
         assert answer(url, f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")[0] in (400, 421)
     assert answer(url, post(GOOD, host))[0] in (400, 421)
 
@@ -111,7 +111,7 @@ def test_an_odd_request_is_one_request_and_refused(url: str, name: str) -> None:
     status, text = answer(url, head + ODD[name])
     assert status is None or 400 <= status < 500, text
     assert text.count("HTTP/1.1") <= 1
-    assert httpx2.get(f"{url}/health").status_code == 200
+    assert httpx2.get(f"{url}/live").status_code == 200
 
 
 def test_a_body_that_does_not_say_its_length_is_cut(url: str) -> None:

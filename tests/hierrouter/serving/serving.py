@@ -12,13 +12,16 @@ from typing import Any
 import httpx2
 import uvicorn
 
-from hierrouter.engines.generator import Response
+from hierrouter.engines.generator import PLAIN, Response, Wanted
 from hierrouter.learning.bundle import Bundle, load_bundle
-from hierrouter.pools.pool import Endpoint, Pool
+from hierrouter.pools.pool import Ability, Endpoint, Pool
+from hierrouter.serving.answering import Settings
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.models import OnText
 from hierrouter.serving.router import Router
-from hierrouter.serving.server import RequestLog, Settings, make_app
+from hierrouter.serving.server import make_app
+from hierrouter.serving.versions import Lineup, Version, Versions
+from hierrouter.serving.watching import RequestLog
 from tests.engines import told
 from tests.servers import MODEL, Server
 
@@ -32,8 +35,17 @@ class Double:
     answers: Callable[[str], Response] = lambda prompt: told("m", prompt)
     closes: Callable[[], object] = bool
 
-    async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
+    takes: frozenset[Ability] = frozenset()
+    takes_settings = False
+    fault = ""
+
+    async def answer(
+        self, prompt: str, on_text: OnText | None = None, wanted: Wanted = PLAIN
+    ) -> Response:
         return self.answers(prompt)
+
+    async def look(self) -> None:
+        pass
 
     async def close(self) -> None:
         self.closes()
@@ -56,8 +68,10 @@ def bundle_in(run: Path) -> Bundle:
 def served(router: Router, **settings: Any) -> Iterator[str]:
     """The address of a server for `router`, which is closed with it."""
     names = settings.pop("names", None) or ModelNames.of(router.policy)
+    lineup = settings.pop("lineup", None) or Lineup(Version("test", router, names))
+    versions = Versions(lineup, settings.pop("again", lambda now: now))
     log = RequestLog(settings.pop("log", None))
-    app = make_app(router, Settings(names, "test", **settings), log)
+    app = make_app(versions, Settings(**settings), log)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         port = listener.getsockname()[1]

@@ -40,7 +40,7 @@ def test_one_message_is_its_own_text_and_several_a_transcript(messages: Any, que
         ([user(None)], "content is no text"),
         ([user([])], "content is no text"),
         ([user([{"type": "image_url", "image_url": "x"}])], "type 'image_url'.*only text"),
-        ([{"role": "tool", "content": "x"}], "unknown role 'tool'"),
+        ([{"role": "tool", "content": "x"}], "a tool was called: messages.0."),
         ([{"content": "x"}], "unknown role None"),
         (["x"], "no object: messages.0."),
         ([user("a"), FOUR], "last message is of role assistant"),

@@ -25,7 +25,7 @@ from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import load_texts
-from hierrouter.serving import server
+from hierrouter.serving import guard
 from hierrouter.serving.router import Hop, Router
 from tests.cli.pages import DOCS, blocks
 from tests.conftest import Run, as_json, works
@@ -269,7 +269,7 @@ def test_models_are_listed_and_nothing_else_is_there(client: openai.OpenAI, url:
         ({**GOOD, "model": "hierrouter@0.7"}, 404, "model not found"),
         ({**GOOD, "hierrouter": {"alpha": 0.7}}, 400, "alpha 0.1 alone"),
         ({**GOOD, "n": 2}, 400, "n: "),
-        ({**GOOD, "tools": [{}]}, 400, "tools is not supported"),
+        ({**GOOD, "tools": [{}]}, 400, "no model takes tools"),
         ({**GOOD, "hierrouter": {"alpa": 1}}, 400, "alpa"),
         ({**GOOD, "hierrouter": {"alpha": -1}}, 400, "alpha"),
         (b'{"messages": "' + b"x" * 8_000_001 + b'"}', 413, "8,000,000 bytes"),
@@ -305,7 +305,10 @@ def test_a_client_that_leaves_in_the_middle_disturbs_nobody(url: str) -> None:
 def test_an_answer_is_counted_and_a_line_of_the_log(place: tuple[str, Path]) -> None:
     url, log = place
     found = ask(url).json()
-    assert httpx2.get(f"{url}/health").json() == {"status": "ok", "models": list(MODELS)}
+    assert httpx2.get(f"{url}/ready").json() == {
+        "status": "ready",
+        "models": dict.fromkeys(MODELS, "up"),
+    }
     text = httpx2.get(f"{url}/metrics").text
     assert 'hierrouter_requests_total{status="200"}' in text
     assert 'hierrouter_calls_total{model="calc"}' in text
@@ -324,7 +327,7 @@ def test_a_key_is_asked_for(live_run: Path) -> None:
             assert found.json()["error"]["code"] == "invalid_api_key"
             assert KEY not in found.text
         assert httpx2.get(f"{url}/metrics").status_code == 401
-        assert httpx2.get(f"{url}/health").status_code == 200
+        assert httpx2.get(f"{url}/live").status_code == 200
         assert openai.OpenAI(base_url=f"{url}/v1", api_key=KEY).models.list().data
 
 
@@ -557,7 +560,7 @@ def test_who_comes_when_all_places_are_taken_is_told_to_return(live_run: Path, g
         assert (busy.status_code, busy.headers["Retry-After"]) == (503, "1")
         assert busy.json()["error"]["code"] == "overloaded"
         assert "1 requests are under way" in busy.json()["error"]["message"]
-        assert httpx2.get(f"{url}/health").status_code == 200
+        assert httpx2.get(f"{url}/live").status_code == 200
         gate.open.set()
         assert first.result().json()["choices"] == ask(url).json()["choices"]
 
@@ -584,7 +587,7 @@ def test_off_policy_reads_the_log(live_run: Path, tmp_path: Path, hierrouter: Ru
 def test_bodies_that_do_not_come_hold_no_place_for_long(
     live_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "BODY_S", 0.5)
+    monkeypatch.setattr(guard, "BODY_S", 0.5)
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
     head += b"Content-Type: application/json\r\nContent-Length: 500\r\n\r\n{"
     with served(Router(live_run)) as url, ExitStack() as stack:

@@ -1,0 +1,217 @@
+"""`hierrouter route`: answer questions with the models themselves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cli import console, options, report
+
+if TYPE_CHECKING:
+    from hierrouter.pools.pool import Pool
+    from hierrouter.serving.messages import Question
+    from hierrouter.serving.router import Hop, RouteOptions, Router, RouteResult
+
+    Begin = Callable[..., AbstractAsyncContextManager[Router]]  # the rest of `_router`
+
+STDIN = "-"
+
+
+def route(
+    question: Annotated[
+        str | None, typer.Argument(metavar="QUESTION", help="The text; or give --file.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        options.value(
+            "--file", "FILE|-", "Questions as JSON lines, question or messages in each; - is stdin."
+        ),
+    ] = None,
+    checkpoint: options.Checkpoint = None,
+    pool: options.AnyPool = None,
+    allow_endpoint: options.AllowEndpoint = None,
+    alpha: options.ShownAlpha = None,
+    sample: options.Sample = False,
+    seed: options.Seed = options.DEFAULT_SEED,
+    reroute: options.Reroute = False,
+    dry_run: Annotated[
+        bool, options.switch("--dry-run", "Show what the policy would call first; call nothing.")
+    ] = False,
+    format: options.ShortFormat = "text",
+) -> None:
+    """Route questions through the live models of the pool.
+
+    One question: its answer as it grows, then route, tokens and cost. --file: one JSON line for
+    each question, in their order. The router is that of the newest `train`, or of --checkpoint.
+    """
+    import anyio
+
+    _check_asked(question, file, dry_run)
+    # What needs torch comes after all that can be refused without it.
+    import numpy as np
+
+    from hierrouter.pools.files import load_pool
+    from hierrouter.serving.router import RouteOptions, live_run
+
+    run = checkpoint or live_run(alpha)
+    given = load_pool(pool) if pool else None
+    rng = np.random.default_rng(seed) if sample else None
+    route_options = RouteOptions(alpha, rng, reroute)
+    begin = partial(_router, run, given, allow_endpoint or (), alpha)
+    if file is not None:
+        failed = anyio.run(_all, begin, file, route_options)
+        if failed:
+            what = "1 question has" if failed == 1 else f"{failed} questions have"
+            raise WorldError(f"{what} no answer; see error in the output")
+    elif question is not None:
+        anyio.run(_first if dry_run else _one, begin, question, route_options, format)
+
+
+def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None:
+    """Refuse what contradicts itself before anything is loaded."""
+    if (question is None) == (file is None):
+        what = "no question" if question is None else "a question and --file contradict each other"
+        raise InputError(f"{what}; give QUESTION or --file FILE")
+    if file is not None and dry_run:
+        raise InputError("--dry-run is for one question; leave out --file")
+    if str(file) == STDIN and sys.stdin is None:  # its number is another file's by now
+        raise InputError("stdin is closed: --file -; give JSON lines there, or a file")
+    if file is not None and str(file) != STDIN and not file.is_file():
+        raise InputError(f"no such file: {file}; give JSON lines, or - for stdin")
+
+
+@asynccontextmanager
+async def _router(
+    run: Path, pool: Pool | None, allowed: Collection[str], alpha: float | None, calls: bool = True
+) -> AsyncIterator[Router]:
+    """The router, and its models if it calls them."""
+    from hierrouter.serving.router import Router
+
+    router = Router(run, pool, load=False, allow_endpoints=allowed)
+    router.policy.at(alpha)  # refused before anything is loaded
+    if calls:
+        router.load_models()
+    report.say_called("route", run, router.pool)
+    try:
+        yield router
+    finally:
+        await router.aclose()
+
+
+async def _one(begin: Begin, question: str, route_options: RouteOptions, format: str) -> None:
+    """Answer one question; the text as it grows, or everything as JSON."""
+    from hierrouter.tables import safe_text
+
+    async with begin() as router:
+        if format == "json":
+            console.put_json((await router.aroute(question, route_options)).as_object())
+            return
+        shown: list[str] = []
+
+        def on_text(text: str) -> None:
+            shown.append(text)
+            console.put(safe_text(text))
+
+        def on_hop(hop: Hop) -> None:
+            if shown:
+                console.put("\n")
+            _say_hop(hop)
+
+        told = replace(route_options, on_text=on_text, on_hop=on_hop)
+        result = await router.aroute(question, told)
+        if not shown:
+            console.put("\n")
+        console.say(_summary(result))
+
+
+async def _first(begin: Begin, question: str, route_options: RouteOptions, format: str) -> None:
+    async with begin(calls=False) as router:
+        decision = await router.decide(question, options=route_options)
+        policy = router.policy
+        names = policy.at(None).actions.names(policy.origin.models)
+    chances = dict(zip(names, decision.chances.tolist(), strict=True))
+    if format == "json":
+        console.put_json({"first": names[decision.action], "chances": chances})
+        return
+    for name, chance in sorted(chances.items(), key=lambda item: -item[1]):
+        console.put(f"{chance:8.4f}  {name}\n")
+
+
+async def _all(begin: Begin, file: Path, route_options: RouteOptions) -> int:
+    """Answer every question of a file, a line each; how many have no answer.
+
+    When nobody reads the lines any more, no more questions are asked.
+    """
+    from hierrouter.serving.models import CallFailed
+    from hierrouter.serving.router import route_all
+
+    ids: list[Any] = []
+    stopped = Event()
+    place = failed = 0
+    async with begin() as router:
+        try:
+            questions = _questions(file, ids, stopped)
+            async with aclosing(route_all(router, questions, route_options)) as results:
+                async for found in results:
+                    name = {} if ids[place] is None else {"id": ids[place]}
+                    if isinstance(found, CallFailed):
+                        told: dict[str, Any] = {"error": str(found), "status": found.status}
+                    else:
+                        told = found.as_object()
+                    place, failed = place + 1, failed + ("error" in told)
+                    if not console.put_json({**name, **told}):
+                        break
+        finally:
+            stopped.set()
+    if not place:
+        raise InputError(f"no question: {file}; write one JSON object a line")
+    return failed
+
+
+def _questions(file: Path, ids: list[Any], stopped: Event) -> Iterator[Question]:
+    """The question on each line; its id, or None, goes into `ids`.
+
+    `stopped`: set to end a read from stdin that waits.
+    """
+    from hierrouter.questions.files import parse_object, raw_lines
+    from hierrouter.serving.messages import piped_lines, question_in
+
+    from_stdin = str(file) == STDIN
+    source = "stdin" if from_stdin else str(file)
+    for number, line in piped_lines(0, stopped, source) if from_stdin else raw_lines(file):
+        if line.strip():
+            where = f"{source}:{number}"
+            row = parse_object(line, where)
+            found = question_in(row, where)
+            ids.append(row.get("id"))
+            yield found
+
+
+def _say_hop(hop: Hop) -> None:
+    from hierrouter.tables import money
+
+    failed = "; ".join(f"{model}: {reason}" for model, reason in hop.instead_of)
+    instead = f", instead of {failed}" if failed else ""
+    console.say(
+        f"route: {hop.model}{instead}, {hop.tokens_in} + {hop.tokens_out} tokens, "
+        f"C {money(hop.cost)}, {hop.model_s:.2f} s"
+    )
+
+
+def _summary(result: RouteResult) -> str:
+    from hierrouter.tables import money
+
+    given = f", answer {result.returned.answer} of {len(result.hops)}" if result.returned else ""
+    return (
+        f"route: {result.route}{given} at alpha {result.alpha:g}, "
+        f"{result.tokens_in} + {result.tokens_out} tokens, C {money(result.cost)}"
+    )

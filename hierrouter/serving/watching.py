@@ -1,0 +1,212 @@
+"""What a server tells about itself: figures for Prometheus, and a log of its requests."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from hierrouter.serving.models import CallFailed, LiveModel
+from hierrouter.serving.router import Hop, RouteResult
+from hierrouter.tables import significant
+from hierrouter_cache.errors import WorldError
+from hierrouter_cache.keys import text_digest
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+MANY = "PROMETHEUS_MULTIPROC_DIR"  # where several workers put their figures together
+
+LOG = logging.getLogger(__name__)
+
+
+class Metrics:
+    """What a server has done so far."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        counter = partial(Counter, registry=self._registry)
+        histogram = partial(Histogram, buckets=SECONDS, registry=self._registry)
+        self._requests = counter("hierrouter_requests", "Requests by HTTP status.", ["status"])
+        self._seconds = histogram("hierrouter_request_seconds", "Requests.")
+        self._router = histogram("hierrouter_router_seconds", "Decisions.")
+        self._calls = counter("hierrouter_calls", "Answers by model.", ["model"])
+        self._failed = counter("hierrouter_failed_calls", "Calls without one.", ["model"])
+        self._tokens = counter("hierrouter_tokens", "Tokens.", ["model", "direction"])
+        self._cost = counter("hierrouter_cost", "Price times tokens.")
+        self._otherwise = counter("hierrouter_otherwise", "Requests that no route could take.")
+        self._answered = counter("hierrouter_answered", "Answers by version.", ["version"])
+        self._shadow = counter("hierrouter_shadow", "Decisions of a shadow.", ["same"])
+        self._up = Gauge(
+            "hierrouter_model_up",
+            "Whether a model gave an answer when it was last asked.",
+            ["model"],
+            registry=self._registry,
+            multiprocess_mode="livemin",
+        )
+
+    def ended(self, status: int, seconds: float) -> None:
+        """One request is over."""
+        self._requests.labels(str(status)).inc()
+        self._seconds.observe(seconds)
+
+    def called(self, hop: Hop) -> None:
+        """One call has its answer."""
+        self._router.observe(hop.router_s)
+        self._calls.labels(hop.model).inc()
+        self._tokens.labels(hop.model, "in").inc(hop.tokens_in)
+        self._tokens.labels(hop.model, "out").inc(hop.tokens_out)
+        self._cost.inc(hop.cost)
+        for model, _ in hop.instead_of:
+            self.failed(model)
+
+    def failed(self, model: str) -> None:
+        """A model gave no answer."""
+        self._failed.labels(model).inc()
+
+    def passed_on(self) -> None:
+        """A request went to the model for what cannot be routed."""
+        self._otherwise.inc()
+
+    def answered(self, version: str) -> None:
+        """A question has its answer from this version."""
+        self._answered.labels(version).inc()
+
+    def shadowed(self, same: bool) -> None:
+        """A shadow has decided, as the version in service did or otherwise."""
+        self._shadow.labels(str(same).lower()).inc()
+
+    def text(self, models: Mapping[str, LiveModel]) -> bytes:
+        """All of it, in the text format of Prometheus.
+
+        `models`: whose state is told as well, by name.
+        """
+        for name, model in models.items():
+            self._up.labels(name).set(not model.fault)
+        if MANY not in os.environ:
+            return generate_latest(self._registry)
+        everybody = CollectorRegistry()
+        MultiProcessCollector(everybody)  # type: ignore[no-untyped-call]
+        return generate_latest(everybody)
+
+
+class RequestLog:
+    """A file that lines are appended to; who moves it away gets a new one.
+
+    Args:
+        path: of the file; None logs nothing.
+
+    Raises:
+        WorldError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: int | None = None
+        self._torn = False
+        self._path = path
+        if path is None:
+            return
+        try:
+            self._file = self._opened(path)
+        except OSError as error:
+            raise WorldError(
+                f"cannot write the log: {path}: {error.strerror}; give another --log"
+            ) from error
+
+    def answered(
+        self,
+        name: str,
+        model: str,
+        policy: str,
+        result: RouteResult,
+        shadow: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A question has its answer.
+
+        `name`: id of the completion; `model`: name that the client asked for; `policy`: name of the
+        policy that chose the calls; `shadow`: what another one would have done.
+        """
+        line: dict[str, Any] = {"id": name, "query": query_of(result.question), "asked_for": model}
+        line |= {"policy": policy, "status": 200, **result.as_object()}
+        self._write({**line, "shadow": shadow} if shadow else line)
+
+    def failed(
+        self,
+        name: str,
+        model: str,
+        question: str,
+        hops: Sequence[Hop],
+        status: int,
+        reason: str,
+        instead_of: Sequence[CallFailed] = (),
+    ) -> None:
+        """A question has no answer; it and the calls that were made are named all the same.
+
+        `name`, `model`: as in `answered`; `question`: as models see it; `hops`: those that have an
+        answer; `instead_of`: those of the next hop that failed before the one that `reason` tells
+        of.
+        """
+        line: dict[str, Any] = {"id": name, "query": query_of(question), "asked_for": model}
+        line |= {"status": status}
+        line |= {"error": reason, "question": question, "steps": [hop.as_object() for hop in hops]}
+        failed = [{"model": call.model, "reason": call.reason} for call in instead_of]
+        self._write({**line, "instead_of": failed} if failed else line)
+
+    def passed_on(
+        self, name: str, model: str, otherwise: str, reason: str, usage: Mapping[str, float]
+    ) -> None:
+        """A request went to another model as it came.
+
+        `name`, `model`: as in `answered`; `otherwise`: who answered; `reason`: why it was not
+        routed; `usage`: tokens and cost, where the server told.
+        """
+        line: dict[str, Any] = {"id": name, "asked_for": model, "status": 200}
+        line["otherwise"] = otherwise
+        told = {key: significant(value) for key, value in usage.items()}
+        self._write({**line, "reason": reason, **told})
+
+    def close(self) -> None:
+        """No more lines."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _write(self, line: dict[str, Any]) -> None:
+        """One line in one write; after one that was cut, on a line of its own."""
+        if self._file is None or self._path is None:
+            return
+        text = json.dumps({"time": round(time.time(), 3), **line}, allow_nan=False)
+        data = b"\n" * self._torn + f"{text}\n".encode()
+        try:
+            self._follow(self._path, self._file)
+            self._torn = os.write(self._file, data) < len(data)
+            problem = "the disk is full" if self._torn else ""
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if problem:
+            LOG.error("a line of the log is lost: %s: %s", self._path, problem)
+
+    def _follow(self, path: Path, file: int) -> None:
+        """Where another file, or none, has the name by now, write there."""
+        try:
+            if os.path.samestat(path.stat(), os.fstat(file)):
+                return
+        except FileNotFoundError:
+            pass
+        self._file, self._torn = self._opened(path), False
+        os.close(file)
+
+    @staticmethod
+    def _opened(path: Path) -> int:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def query_of(question: str) -> str:
+    """The name of a question in a log: one name for one question, however often it comes."""
+    return text_digest(question)

@@ -1,0 +1,391 @@
+"""A server whose models go and come back, whose router is exchanged, and whose log is moved away."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from hierrouter.learning.bundle import bundle_of, save_bundle
+from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.config import Objective, ValueConfig
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.serving.chat import ModelNames
+from hierrouter.serving.router import Router
+from hierrouter.serving.versions import (
+    FILE,
+    Lineup,
+    Service,
+    Version,
+    load_service,
+    save_service,
+)
+from hierrouter_cache.errors import InputError, WorldError
+from tests.conftest import Run, Start, once, works
+from tests.hierrouter.serving.serving import (
+    MODELS,
+    QUESTION,
+    Double,
+    ask,
+    over,
+    served,
+    user,
+    with_server,
+)
+from tests.hierrouter.serving.test_serve import lines_of
+from tests.servers import MODEL, Reply, Server, completion, good, serving
+
+
+@pytest.fixture(scope="session")
+def other_run(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A router of the same pool that stops after one call, wherever it may."""
+
+    def build(folder: Path) -> None:
+        tree = open_tree(testbed_cache)
+        trained = train(tree, Objective(40.0, allow_stop=True), ValueConfig(), seed=0)
+        save_checkpoint(trained, folder / "run")
+        save_bundle(bundle_of(testbed_cache, tree), folder / "run")
+
+    return once(tmp_path_factory, "cheap", build) / "run"
+
+
+def version(router: Router, name: str = "test") -> Version:
+    return Version(name, router, ModelNames.of(router.policy))
+
+
+def metrics_of(url: str) -> dict[tuple[str, str], float]:
+    """Of each sample its value, by name and last label, as Prometheus' own parser reads them."""
+    found = {}
+    for family in text_string_to_metric_families(httpx2.get(f"{url}/metrics").text):
+        for sample in family.samples:
+            found[sample.name, next(iter(sample.labels.values()), "")] = sample.value
+    return found
+
+
+def test_a_server_starts_with_a_model_that_is_down_and_sees_it_come_back(
+    live_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hierrouter.serving.served.LOOK_S", 0.1)
+    said: list[str] = []
+    with serving(Server()) as upstream:
+        pool = with_server(live_run, upstream, "facts", attempts=1)
+        router = Router(live_run, pool, load=False)
+        upstream.stop()
+        router.load_models(said.append)
+        assert "facts cannot be asked now: cannot connect to 127.0.0.1" in said[0]
+        with served(router, reroute=True) as url:
+            ready = httpx2.get(f"{url}/ready")
+            assert ready.status_code == 200
+            states = {"calc": "up", "text": "up", "facts": "down"}
+            assert ready.json() == {"status": "degraded", "models": states}
+            assert httpx2.get(f"{url}/live").json() == {"status": "ok"}
+            assert ask(url).status_code == 200
+            assert metrics_of(url)["hierrouter_model_up", "facts"] == 0
+            with serving(Server(), port=upstream.port):
+                while httpx2.get(f"{url}/ready").json()["status"] != "ready":
+                    time.sleep(0.05)
+            assert metrics_of(url)["hierrouter_model_up", "facts"] == 1
+
+
+def test_with_all_models_down_there_is_no_start(live_run: Path) -> None:
+    with serving(Server()) as upstream:
+        pool = with_server(live_run, upstream)
+    with pytest.raises(WorldError, match="cannot connect"):
+        Router(live_run, pool, load=False).load_models(lambda said: None)
+
+
+def test_a_model_that_goes_down_later_is_told(live_run: Path) -> None:
+    with serving(Server()) as upstream:
+        pool = with_server(live_run, upstream, attempts=1)
+        with served(Router(live_run, pool)) as url:
+            assert ask(url).status_code == 200
+            upstream.stop()
+            for n in range(9):  # whichever model is asked first
+                ask(url, messages=user(f"compute {n}+1"))
+                ask(url, messages=user(f"reverse abc{n}"))
+            assert "down" in httpx2.get(f"{url}/ready").json()["models"].values()
+
+
+@contextmanager
+def exchanging(first: Path, *others: Path, **settings: Any) -> Iterator[tuple[str, list[Path]]]:
+    """A server, and the runs that its next reloads take."""
+    coming = list(others)
+
+    def again(now: Lineup) -> Lineup:
+        run = coming.pop(0)
+        return Lineup(version(now.current.router.beside(run), str(run)))
+
+    lineup = Lineup(version(Router(first), str(first)))
+    with served(lineup.current.router, lineup=lineup, again=again, **settings) as url:
+        yield url, coming
+
+
+def reload(url: str) -> httpx2.Response:
+    return httpx2.post(f"{url}/admin/reload", json={}, timeout=60)
+
+
+def test_a_reload_takes_the_other_router_and_loses_nothing(live_run: Path, other_run: Path) -> None:
+    """Thirty-two clients ask without a break; each answer is whole, and of one of the two."""
+    runs = [other_run, live_run] * 4
+    wrong: list[str] = []
+    routes: set[str] = set()
+    done = threading.Event()
+
+    def client(number: int) -> int:
+        asked = 0
+        while not done.is_set():
+            found = ask(url, messages=user(f"compute {number}+{asked % 7}"))
+            asked += 1
+            answer = found.json()
+            route = answer.get("hierrouter", {}).get("route", "")
+            if found.status_code != 200 or not answer["choices"][0]["message"]["content"]:
+                wrong.append(found.text)
+            routes.add("one" if route.startswith(">") else "two")
+        return asked
+
+    with exchanging(live_run, *runs) as (url, coming), ThreadPoolExecutor(32) as clients:
+        counts = [clients.submit(client, n) for n in range(32)]
+        for run in list(coming):
+            time.sleep(0.2)
+            found = reload(url)
+            assert found.status_code == 200
+            assert found.json()["in_service"] == str(run)
+        done.set()
+        assert sum(count.result() for count in counts) > 32
+    assert not wrong, wrong[0]
+    assert routes == {"one", "two"}
+
+
+def test_a_router_of_another_pool_does_not_come_in(
+    live_run: Path, tmp_path: Path, testbed_cache: Path
+) -> None:
+    tree = open_tree(testbed_cache, Selection(models=("calc", "text")))
+    save_checkpoint(train(tree, Objective(0.1), ValueConfig(), seed=0), tmp_path)
+    save_bundle(bundle_of(testbed_cache, tree), tmp_path)
+    with exchanging(live_run, tmp_path, tmp_path / "nowhere") as (url, _):
+        for said in ("the pool is not the policy's", "nowhere"):
+            found = reload(url)
+            assert found.status_code == 409
+            message = found.json()["error"]["message"]
+            assert said in message
+            assert message.endswith("the router in service stays")
+            assert ask(url).status_code == 200
+        shown = httpx2.get(f"{url}/admin/versions").json()
+    assert shown == {"in_service": str(live_run), "candidate": None, "share": 0.0}
+
+
+def test_the_thread_of_a_router_that_was_replaced_ends(live_run: Path, other_run: Path) -> None:
+    def deciders() -> int:
+        return sum(thread.name.startswith("router") for thread in threading.enumerate())
+
+    with exchanging(live_run, *[other_run, live_run] * 6) as (url, coming):
+        counts = []
+        while coming:
+            assert ask(url).status_code == 200
+            assert reload(url).status_code == 200
+            counts.append(deciders())
+    assert max(counts) <= min(counts) + 1
+
+
+def test_a_shadow_says_in_the_log_what_it_would_do(
+    live_run: Path, other_run: Path, tmp_path: Path
+) -> None:
+    router = Router(live_run)
+    lineup = Lineup(version(router, "old"), version(router.beside(other_run), "new"))
+    log = tmp_path / "log"
+    with served(router, lineup=lineup, log=log) as url:
+        routes = [ask(url).json()["hierrouter"]["route"], ask(url).json()["hierrouter"]["route"]]
+        while len(lines_of(log)) < 2:
+            time.sleep(0.01)
+        counted = metrics_of(url)
+    for line, route in zip(lines_of(log), routes, strict=True):
+        assert (line["policy"], line["route"]) == ("old", route)
+        assert line["shadow"]["policy"] == "new"
+        assert line["shadow"]["would"][0].endswith(">stop")
+    assert counted["hierrouter_answered_total", "old"] == 2
+    assert counted["hierrouter_shadow_total", "false"] >= 2
+
+
+def test_a_candidate_answers_its_share_and_always_the_same_questions(
+    live_run: Path, other_run: Path, tmp_path: Path
+) -> None:
+    router = Router(live_run)
+    lineup = Lineup(version(router, "old"), version(router.beside(other_run), "new"), share=0.3)
+    log = tmp_path / "log"
+    with served(router, lineup=lineup, log=log) as url:
+        for n in [*range(60), *range(60)]:
+            assert ask(url, messages=user(f"compute {n}+1")).status_code == 200
+    lines = lines_of(log)
+    policies = [line["policy"] for line in lines]
+    assert policies[:60] == policies[60:]
+    assert 6 <= policies[:60].count("new") <= 30
+    assert all(line["route"].startswith(">") == (line["policy"] == "new") for line in lines)
+
+
+def test_a_log_that_is_moved_away_goes_on_in_a_new_file(live_run: Path, tmp_path: Path) -> None:
+    log, moved = tmp_path / "log", tmp_path / "log.1"
+    with served(over(live_run, Double()), log=log) as url:
+        ask(url)
+        log.rename(moved)
+        ask(url)
+        log.unlink()
+        ask(url)
+    assert [len(lines_of(file)) for file in (moved, log)] == [1, 1]
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_question_that_failed_is_in_the_log(live_run: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with serving(Server(lambda prompt, before: Reply({"error": {}}, 500))) as upstream:
+        with served(Router(live_run, with_server(live_run, upstream, attempts=1)), log=log) as url:
+            assert ask(url).status_code == 502
+    [line] = lines_of(log)
+    assert (line["status"], line["question"]) == (502, QUESTION)
+
+
+def test_what_is_deployed_is_kept_and_taken_back(tmp_path: Path) -> None:
+    assert load_service(tmp_path) is None
+    service = Service("a").tried("b", 0.1)
+    save_service(service, tmp_path)
+    assert load_service(tmp_path) == service
+    assert service.put("b") == Service("b", before=("a",))
+    assert service.put("b").back() == Service("a")
+    assert service.back() == Service("a")
+    with pytest.raises(InputError, match="no run was in service before a"):
+        Service("a").back()
+    for text in ("{", "[]", '{"run": 1, "before": []}', '{"run": "a", "share": 2, "before": []}'):
+        (tmp_path / FILE).write_text(text)
+        with pytest.raises(InputError, match=r"service.json is damaged"):
+            load_service(tmp_path)
+
+
+def address_of(process: Any, ending: str = " [^\n]*\n") -> str:
+    return process.wait_for(rf"(http://127.0.0.1:\d+)/v1{ending}")
+
+
+def first_route(url: str) -> str:
+    found = ask(url, timeout=60)
+    assert found.status_code == 200, found.text
+    return found.json()["hierrouter"]["route"]
+
+
+@pytest.fixture
+def folder(live_run: Path, other_run: Path, tmp_path: Path) -> Path:
+    """A place with two runs."""
+    for name, run in (("old", live_run), ("new", other_run)):
+        (tmp_path / name).symlink_to(run)
+    return tmp_path
+
+
+def until(holds: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def test_deploy_and_a_signal_put_another_router_in_service(
+    folder: Path, start: Start, hierrouter: Run
+) -> None:
+    works(hierrouter("deploy", "old", cwd=folder))
+    process = start("serve", "--port", "0", "--log", "log", cwd=folder)
+    try:
+        url = address_of(process)
+        assert not first_route(url).startswith(">")
+        shown = works(hierrouter("deploy", "new", "--shadow", cwd=folder)).stdout
+        assert shown == "in service: old\ncandidate:  new, a shadow\n"
+        os.kill(process.pid, signal.SIGHUP)
+        until(lambda: httpx2.get(f"{url}/admin/versions").json()["candidate"] == "new")
+        works(hierrouter("deploy", "new", "--share", "0.5", cwd=folder))
+        assert reload(url).json() == {"in_service": "old", "candidate": "new", "share": 0.5}
+        shown = works(hierrouter("deploy", "new", cwd=folder)).stdout
+        assert shown == "in service: new\nbefore:     old\n"
+        assert reload(url).json()["in_service"] == "new"
+        assert first_route(url).startswith(">")
+        works(hierrouter("deploy", "--back", cwd=folder))
+        os.kill(process.pid, signal.SIGHUP)
+        until(lambda: not first_route(url).startswith(">"))
+        (folder / "runs" / FILE).write_text("{")
+        os.kill(process.pid, signal.SIGHUP)
+        process.wait_for(r"not reloaded, the router in service stays: service.json is (damaged)")
+        assert first_route(url)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.result(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "nothing was deployed; name a run"),
+        (["--back"], "nothing was deployed; name a run"),
+        (["--shadow"], "that is not clear"),
+        (["old", "--back"], "--back takes no run: old"),
+        (["old", "--shadow", "--share", "0.1"], "that is not clear"),
+        (["nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_deployed(
+    folder: Path, hierrouter: Run, flags: list[str], said: str
+) -> None:
+    done = hierrouter("deploy", *flags, cwd=folder)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (folder / "runs" / FILE).exists()
+
+
+def test_several_workers_share_the_address_and_are_exchanged_one_by_one(
+    folder: Path, start: Start, hierrouter: Run
+) -> None:
+    works(hierrouter("deploy", "old", cwd=folder))
+    process = start("serve", "--port", "0", "--workers", "2", "--log", "log", cwd=folder)
+    try:
+        url = address_of(process, " by 2 workers\n")
+        assert not first_route(url).startswith(">")
+        works(hierrouter("deploy", "new", cwd=folder))
+        assert reload(url).status_code == 202
+        found: list[str] = []
+        until(lambda: not found.append(first_route(url)) and found[-1].startswith(">"))
+        asked = sum(
+            value
+            for (name, _), value in metrics_of(url).items()
+            if name == "hierrouter_answered_total"
+        )
+        assert asked == len(found) + 1
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.result(timeout=60)
+    assert len(lines_of(folder / "log")) == len(found) + 1
+
+
+def test_workers_that_cannot_start_end_it_with_the_reason(folder: Path, start: Start) -> None:
+    process = start("serve", "--port", "0", "--workers", "2", "--checkpoint", "x", cwd=folder)
+    done = process.result(timeout=60)
+    assert done.returncode in (1, 2)
+    assert "x" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("cals", "no model of the pool: --otherwise cals; did you mean calc"), ("calc", "loaded here")],
+)
+def test_a_model_for_the_rest_must_be_on_a_server(
+    folder: Path, hierrouter: Run, name: str, said: str
+) -> None:
+    done = hierrouter(
+        "serve", "--port", "0", "--checkpoint", "old", "--otherwise", name, cwd=folder
+    )
+    assert done.returncode == 2
+    assert said in done.stderr

@@ -1,0 +1,215 @@
+"""What a client wants beside an answer in text goes to the model that gives it, or to another one."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from hierrouter.pools.pool import Pool
+from hierrouter.serving.router import Router
+from tests.hierrouter.serving.serving import (
+    MODELS,
+    QUESTION,
+    ask,
+    served,
+    user,
+    with_server,
+)
+from tests.servers import MODEL, Reply, Server, completion, good, refusal, serving
+
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 12}'}}
+JSON = {"type": "json_object"}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+SETTINGS = {"temperature": 0.3, "max_tokens": 5, "stop": ["\n"], "top_k": 7}
+
+
+def able(run: Path, upstream: Server, **takes: tuple[Any, ...]) -> Pool:
+    """All models of a run on a server, which takes more of some of them."""
+    pool = with_server(run, upstream)
+    models = []
+    for model in pool.models:
+        assert model.endpoint
+        endpoint = replace(model.endpoint, takes=takes.get(model.name, ()))
+        models.append(replace(model, endpoint=endpoint))
+    return replace(pool, models=tuple(models))
+
+
+@contextmanager
+def passing(
+    run: Path, upstream: Server | None = None, otherwise: str | None = None, **takes: Any
+) -> Iterator[tuple[str, Server]]:
+    """A server over one that answers for all models, and that one."""
+    with serving(upstream or Server()) as there:
+        with served(Router(run, able(run, there, **takes)), otherwise=otherwise) as url:
+            yield url, there
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_decoding_settings_go_to_the_last_call_alone(live_run: Path, stream: bool) -> None:
+    with passing(live_run) as (url, upstream):
+        found = ask(url, **SETTINGS, user="somebody", stream=stream)
+    assert found.status_code == 200, found.text
+    assert "x-hierrouter-ignored" not in found.headers
+    first, last = upstream.requests
+    assert first["temperature"] == 0
+    assert not {"stop", "top_k", "user"} & first.keys()
+    assert {name: last.get(name) for name in SETTINGS} == SETTINGS
+    assert "user" not in last
+
+
+def test_a_local_model_decodes_as_its_pool_says(live_run: Path) -> None:
+    with served(Router(live_run)) as url:
+        found = ask(url, **SETTINGS)
+    assert found.headers["x-hierrouter-ignored"] == "max_tokens, stop, temperature, top_k"
+
+
+def script(prompt: str, before: int) -> Reply:
+    """Whoever is given tools calls one."""
+    message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    is_given = "tools" in scripted.requests[-1]
+    return Reply(completion("", choices=[choice])) if is_given else good(prompt)
+
+
+scripted = Server(script)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("able_one", MODELS)
+def test_tools_go_to_a_model_that_takes_them(live_run: Path, able_one: str, stream: bool) -> None:
+    """Whatever the router would have chosen; the official client gets the call."""
+    wanted: dict[str, Any] = {"model": "hierrouter", "messages": user(QUESTION), "tools": [TOOL]}
+    with passing(live_run, scripted, **{able_one: ("tools",)}) as (url, _):
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+        if stream:
+            chunks = list(client.chat.completions.create(**wanted, stream=True))
+            [delta] = [one.choices[0].delta for one in chunks if one.choices[0].delta.tool_calls]
+            calls, reason = delta.tool_calls, chunks[-1].choices[0].finish_reason
+            route = chunks[-1].model_extra["hierrouter"]["route"]
+        else:
+            answer = client.chat.completions.create(**wanted)
+            calls, reason = answer.choices[0].message.tool_calls, answer.choices[0].finish_reason
+            route = answer.model_extra["hierrouter"]["route"]
+    assert route.split(">")[-1] == able_one
+    assert reason == "tool_calls"
+    assert calls[0].function.arguments == '{"a": 12}'
+
+
+def test_an_image_goes_along_with_the_text(live_run: Path) -> None:
+    content = [{"type": "text", "text": QUESTION}, IMAGE]
+    takes = dict.fromkeys(MODELS, ("images", "response_format"))
+    with passing(live_run, Anything(Reply(completion("a cat"))), **takes) as (url, upstream):
+        found = ask(url, messages=user(content), response_format=JSON)  # type: ignore[arg-type]
+    assert found.status_code == 200, found.text
+    first, last = upstream.requests
+    assert first["messages"][0]["content"].startswith(QUESTION)
+    text, image = last["messages"][0]["content"]
+    assert (image, last["response_format"]) == (IMAGE, JSON)
+    assert text["text"].startswith(QUESTION)
+
+
+class Anything(Server):
+    """Answers whatever it is asked."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__()
+        self.reply = reply
+
+    def completed(self, request: dict[str, Any]) -> Reply:
+        self.requests.append(request)
+        return self.reply
+
+
+TURNS = [
+    *user("add 12 and 7"),
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "1", "content": "19"},
+]
+AUDIO = {"type": "input_audio", "input_audio": {"data": "x"}}
+UNROUTABLE: list[tuple[dict[str, Any], str]] = [
+    ({"tools": [TOOL]}, "no model takes tools; name it in `takes`"),
+    ({"response_format": JSON}, "no model takes response_format"),
+    ({"messages": user([{"type": "text", "text": "x"}, IMAGE])}, "no model takes images"),  # type: ignore[arg-type]
+    ({"messages": TURNS, "tools": [TOOL]}, "a tool was called: messages[1]"),
+    ({"messages": user([AUDIO])}, "content of type 'input_audio'"),  # type: ignore[arg-type]
+    ({"n": 3}, "n: 3 answers; a route gives one"),
+    ({"logprobs": True}, "logprobs is not supported"),
+]
+
+
+@pytest.mark.parametrize(("body", "said"), UNROUTABLE)
+def test_what_no_route_can_give_is_refused_or_goes_to_the_named_model(
+    live_run: Path, tmp_path: Path, body: dict[str, Any], said: str
+) -> None:
+    with passing(live_run) as (url, upstream):
+        refused = ask(url, **body)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["message"].startswith(said)
+        assert not upstream.requests
+    whole = {"model": "hierrouter", "messages": user(QUESTION), **body}
+    answer = completion("as asked")
+    with serving(Anything(Reply(answer))) as upstream:
+        log = tmp_path / "log"
+        router = Router(live_run, able(live_run, upstream))
+        with served(router, otherwise="facts", log=log) as url:
+            found = ask(url, **body)
+            streamed = ask(url, **body, stream=True)
+    assert found.json() == answer
+    assert found.headers["x-hierrouter-otherwise"].startswith("facts; ")
+    assert upstream.requests[0] == {**whole, "model": MODEL}
+    assert streamed.headers["x-hierrouter-otherwise"].startswith("facts; ")
+    events = [line[6:] for line in streamed.text.splitlines() if line.startswith("data: ")]
+    assert events.pop() == "[DONE]"
+    deltas = [json.loads(event)["choices"] for event in events]
+    assert "".join(d[0]["delta"].get("content") or "" for d in deltas if d).strip() == "as asked"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["otherwise"] for line in lines] == ["facts"] * 2
+    assert lines[0]["tokens_out"] == answer["usage"]["completion_tokens"]
+
+
+def test_a_model_whose_window_is_too_small_is_passed_by(live_run: Path) -> None:
+    """With no leave to reroute: its server says so before it does any work."""
+    with served(Router(live_run)) as url:
+        usual = ask(url).json()["hierrouter"]["route"].split(">")[0]
+
+    def short(prompt: str, before: int) -> Reply:
+        return refusal(400, "maximum context length is 5 tokens")
+
+    with serving(Server(short)) as upstream:
+        with served(Router(live_run, with_server(live_run, upstream, usual))) as url:
+            found = ask(url).json()["hierrouter"]
+        assert usual not in found["route"].split(">")
+        assert found["steps"][0]["instead_of"][0]["model"] == usual
+        everyone = with_server(live_run, upstream)
+        with served(Router(live_run, everyone)) as url:
+            refused = ask(url)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"temperature": -1}, "temperature: "),
+        ({"temperature": "hot"}, "temperature: "),
+        ({"max_tokens": 0}, "max_tokens: "),
+        ({"stop": 3}, "stop"),
+        ({"top_p": 2}, "top_p: "),
+        ({"n": 0}, "n: "),
+        ({"seed": "x"}, "seed: "),
+    ],
+)
+def test_settings_that_are_none_are_refused(
+    live_run: Path, body: dict[str, Any], said: str
+) -> None:
+    with passing(live_run) as (url, upstream):
+        found = ask(url, **body)
+    assert found.status_code == 400
+    assert found.json()["error"]["message"].startswith(said)
+    assert not upstream.requests
