@@ -1,6 +1,5 @@
-"""A server whose models go and come back, whose router is exchanged, and whose log is moved away."""
+"""Models that go and come back, a router that is exchanged, a log that is moved away."""
 
-import json
 import os
 import signal
 import threading
@@ -8,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +21,12 @@ from hierrouter.learning.training import train
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.router import Router
-from hierrouter.serving.versions import (
-    FILE,
-    Lineup,
-    Service,
-    Version,
-    load_service,
-    save_service,
-)
+from hierrouter.serving.versions import FILE, Lineup, Service, Version, load_service, save_service
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import Run, Start, once, works
-from tests.hierrouter.serving.serving import (
-    MODELS,
-    QUESTION,
-    Double,
-    ask,
-    over,
-    served,
-    user,
-    with_server,
-)
+from tests.hierrouter.serving.serving import QUESTION, Double, ask, over, served, user, with_server
 from tests.hierrouter.serving.test_serve import lines_of
-from tests.servers import MODEL, Reply, Server, completion, good, serving
+from tests.servers import Reply, Server, serving
 
 
 @pytest.fixture(scope="session")
@@ -247,9 +229,11 @@ def test_a_log_that_is_moved_away_goes_on_in_a_new_file(live_run: Path, tmp_path
 
 def test_a_question_that_failed_is_in_the_log(live_run: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with serving(Server(lambda prompt, before: Reply({"error": {}}, 500))) as upstream:
-        with served(Router(live_run, with_server(live_run, upstream, attempts=1)), log=log) as url:
-            assert ask(url).status_code == 502
+    with (
+        serving(Server(lambda prompt, before: Reply({"error": {}}, 500))) as upstream,
+        served(Router(live_run, with_server(live_run, upstream, attempts=1)), log=log) as url,
+    ):
+        assert ask(url).status_code == 502
     [line] = lines_of(log)
     assert (line["status"], line["question"]) == (502, QUESTION)
 
@@ -379,7 +363,7 @@ def test_workers_that_cannot_start_end_it_with_the_reason(folder: Path, start: S
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("cals", "no model of the pool: --otherwise cals; did you mean calc"), ("calc", "loaded here")],
+    [("cals", "no model of the pool: --otherwise cals; did you mean calc"), ("calc", "is loaded")],
 )
 def test_a_model_for_the_rest_must_be_on_a_server(
     folder: Path, hierrouter: Run, name: str, said: str

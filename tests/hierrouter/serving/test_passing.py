@@ -1,4 +1,4 @@
-"""What a client wants beside an answer in text goes to the model that gives it, or to another one."""
+"""What a client wants beside a text goes to the model that gives the answer, or to another."""
 
 import json
 from collections.abc import Iterator
@@ -12,14 +12,7 @@ import pytest
 
 from hierrouter.pools.pool import Pool
 from hierrouter.serving.router import Router
-from tests.hierrouter.serving.serving import (
-    MODELS,
-    QUESTION,
-    ask,
-    served,
-    user,
-    with_server,
-)
+from tests.hierrouter.serving.serving import MODELS, QUESTION, ask, served, user, with_server
 from tests.servers import MODEL, Reply, Server, completion, good, refusal, serving
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
@@ -45,9 +38,11 @@ def passing(
     run: Path, upstream: Server | None = None, otherwise: str | None = None, **takes: Any
 ) -> Iterator[tuple[str, Server]]:
     """A server over one that answers for all models, and that one."""
-    with serving(upstream or Server()) as there:
-        with served(Router(run, able(run, there, **takes)), otherwise=otherwise) as url:
-            yield url, there
+    with (
+        serving(upstream or Server()) as there,
+        served(Router(run, able(run, there, **takes)), otherwise=otherwise) as url,
+    ):
+        yield url, there
 
 
 @pytest.mark.parametrize("stream", [False, True])
