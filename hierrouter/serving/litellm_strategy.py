@@ -1,0 +1,94 @@
+"""Let a hierrouter server choose which deployment of a LiteLLM router answers.
+
+This file needs LiteLLM and nothing else of this package: it may be copied beside a gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+from litellm.types.router import CustomRoutingStrategyBase
+
+
+class HierRouterStrategy(CustomRoutingStrategyBase):  # type: ignore[misc]
+    """Picks the deployment that `POST /v1/decide` names: the first call of a route.
+
+    Keys, limits, retries, tools and streams stay with the gateway. A group of deployments needs one
+    for each model of the pool, with the model's name as its `model_info.id`.
+
+    Args:
+        router: LiteLLM's, whose `register_plugin` takes this.
+        url: of `hierrouter serve`.
+        key: that the server wants; None sends none.
+        model: what the server is asked as, such as `hierrouter@0.02`.
+        otherwise: id of the deployment where the server cannot say, being down or asked about what
+            it cannot route; None makes that an error.
+        timeout_s: for a decision.
+    """
+
+    def __init__(
+        self,
+        router: Any,
+        url: str = "http://127.0.0.1:8100",
+        key: str | None = None,
+        model: str = "hierrouter",
+        otherwise: str | None = None,
+        timeout_s: float = 5.0,
+    ) -> None:
+        self._router = router
+        self._model = model
+        self._otherwise = otherwise
+        settings: dict[str, Any] = {
+            "base_url": url,
+            "headers": {"Authorization": f"Bearer {key}"} if key else {},
+            "timeout": timeout_s,
+        }
+        self._client = httpx.Client(**settings)
+        self._async_client = httpx.AsyncClient(**settings)
+
+    async def async_get_available_deployment(
+        self, model: str, messages: list[dict[str, Any]] | None = None, *_: Any, **__: Any
+    ) -> Any:
+        """The deployment of the group `model` that is to answer; see `get_available_deployment`."""
+        try:
+            reply = await self._async_client.post("/v1/decide", json=self._body(messages))
+            return self._deployment(model, reply)
+        except (httpx.HTTPError, LookupError, ValueError) as error:
+            return self._fallback(model, error)
+
+    def get_available_deployment(
+        self, model: str, messages: list[dict[str, Any]] | None = None, *_: Any, **__: Any
+    ) -> Any:
+        """The deployment of the group `model` that is to answer.
+
+        Raises RuntimeError: the server does not say, and there is no `otherwise`.
+        """
+        try:
+            reply = self._client.post("/v1/decide", json=self._body(messages))
+            return self._deployment(model, reply)
+        except (httpx.HTTPError, LookupError, ValueError) as error:
+            return self._fallback(model, error)
+
+    def _body(self, messages: list[dict[str, Any]] | None) -> dict[str, Any]:
+        return {"model": self._model, "messages": messages or []}
+
+    def _deployment(self, group: str, reply: httpx.Response) -> Any:
+        told = reply.json()
+        if reply.is_error:
+            raise ValueError(told["error"]["message"])
+        return self._named(group, told["call"])
+
+    def _named(self, group: str, name: str) -> Any:
+        for deployment in self._router.get_model_list(model_name=group) or ():
+            info: Mapping[str, Any] = deployment.get("model_info") or {}
+            if info.get("id") == name:
+                return deployment
+        raise LookupError(f"no deployment of {group} has model_info.id {name}")
+
+    def _fallback(self, group: str, error: Exception) -> Any:
+        if self._otherwise is None:
+            reason = str(error) or type(error).__name__
+            raise RuntimeError(f"hierrouter did not choose: {reason}") from error
+        return self._named(group, self._otherwise)

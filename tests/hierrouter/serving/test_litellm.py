@@ -1,0 +1,103 @@
+"""A real LiteLLM router, in an environment of its own, sends each question where we say."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hierrouter.learning.bundle import bundle_of, save_bundle
+from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.config import Objective, ValueConfig
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.tree import load_texts
+from hierrouter.serving import router
+from hierrouter.serving.router import Router
+from tests.conftest import Run, works
+from tests.hierrouter.serving.serving import MODELS, served, user
+from tests.servers import Reply, Server, completion, serving
+
+LITELLM = "litellm==1.110.2"
+CLIENT = Path(__file__).with_name("litellm_client.py")
+STRATEGY = Path(router.__file__).with_name("litellm_strategy.py")
+
+
+@pytest.fixture(scope="module")
+def litellm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that has LiteLLM, and nothing of ours."""
+    folder = tmp_path_factory.mktemp("litellm")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    pip = [folder / "bin/pip", "install", "--quiet", LITELLM]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"LiteLLM cannot be had here: {done.stderr.splitlines()[-1]}")
+    return folder / "bin/python"
+
+
+@pytest.fixture(scope="module")
+def one_hop(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a router that makes one call."""
+    folder = tmp_path_factory.mktemp("one-hop")
+    tree = open_tree(testbed_cache, Selection(hops=1))
+    save_checkpoint(train(tree, Objective(0.1), ValueConfig(), seed=0), folder)
+    save_bundle(bundle_of(testbed_cache, tree), folder)
+    return folder
+
+
+def chosen(
+    python: Path, url: str, folder: Path, asked: Sequence[Any], otherwise: str | None = None
+) -> tuple[list[str], Mapping[str, Server]]:
+    """Who answers each question, and the servers that were asked."""
+    upstreams = {name: Server(lambda prompt, before: Reply(completion("x"))) for name in MODELS}
+    with ExitStack() as stack:
+        for upstream in upstreams.values():
+            stack.enter_context(serving(upstream))
+        addresses = {name: upstream.url for name, upstream in upstreams.items()}
+        given = {"models": addresses, "messages": asked, "otherwise": otherwise}
+        (folder / "asked.json").write_text(json.dumps(given))
+        words = [python, CLIENT, STRATEGY, url, folder / "asked.json"]
+        local = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": ""}
+        done = subprocess.run(words, capture_output=True, text=True, env=local, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), upstreams
+
+
+def test_two_hundred_questions_go_where_route_sends_them(
+    litellm: Path, one_hop: Path, testbed_cache: Path, tmp_path: Path, hierrouter: Run
+) -> None:
+    texts = load_texts(testbed_cache, open_tree(testbed_cache))
+    questions = [text.question for text in texts]
+    assert len(questions) == 200
+    rows = [json.dumps({"question": question}) for question in questions]
+    (tmp_path / "asked.jsonl").write_text("\n".join(rows))
+    words = ("route", "--checkpoint", one_hop, "--file", "asked.jsonl")
+    lines = works(hierrouter(*words, cwd=tmp_path)).stdout.splitlines()
+    with served(Router(one_hop, load=False)) as url:
+        found, upstreams = chosen(litellm, url, tmp_path, list(map(user, questions)))
+    assert found == [json.loads(line)["route"].removeprefix(">") for line in lines]
+    assert len(set(found)) == len(MODELS)
+    for name, upstream in upstreams.items():
+        assert sum(upstream.asked.values()) == found.count(name)
+
+
+def test_what_cannot_be_decided_goes_to_the_named_deployment(
+    litellm: Path, one_hop: Path, tmp_path: Path
+) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    tools = [
+        *user("x"),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "x"},
+    ]
+    with served(Router(one_hop, load=False)) as url:
+        [said], upstreams = chosen(litellm, url, tmp_path, [tools])
+        assert "a tool was called: messages[1]" in said
+        assert not any(upstream.requests for upstream in upstreams.values())
+        assert chosen(litellm, url, tmp_path, [tools], "facts")[0] == ["facts"]
+    assert chosen(litellm, url, tmp_path, [user("x")], "text")[0] == ["text"]  # it is down by now
