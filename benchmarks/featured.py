@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from hierrouter.evaluation.outcome import ROUTER, Actions, Outcome, greedy, policy_outcome
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.exact import Enumeration
-from hierrouter.learning.loop import TrainingFold, best_iterate, training_folds
-from hierrouter.learning.network import NEVER, States, action_values, state_table
-from hierrouter.learning.training import Origin
+from hierrouter.learning.forward import NEVER
+from hierrouter.learning.loop import TrainingFold, best_iterate
+from hierrouter.learning.network import States, action_values, state_table
+from hierrouter.learning.training import Origin, training_folds
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, sub_pool
 

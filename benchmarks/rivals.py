@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from hierrouter.learning.config import PPOConfig
-from hierrouter.learning.network import Router, RouterShape, States, StateTable
+from hierrouter.learning.forward import RouterShape
+from hierrouter.learning.network import Router, States, StateTable
 from hierrouter.replay.env import ReplayEnv, Rollouts
 from hierrouter_cache.tree import Routes, RouteTree
 

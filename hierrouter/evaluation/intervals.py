@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-from scipy import special, stats
 
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.outcome import Floats, Integers
@@ -48,6 +47,8 @@ def percentile_interval(means: Floats, queries: int, level: float = 0.95) -> tup
 
 def expanded_tail(queries: int, level: float = 0.95) -> float:
     """What to cut off at each end: below (1 - level) / 2, the closer to it the more queries."""
+    from scipy import stats
+
     freedom = max(queries - 1, 1)
     wider = math.sqrt(1 + 1 / freedom)
     return float(stats.norm.sf(wider * stats.t.isf((1 - level) / 2, freedom)))
@@ -123,6 +124,8 @@ def smallest_difference(
     `deviation`: s, standard deviation of the difference over queries; `queries`: n, at least 2;
     `level`: 1 less the probability of finding what is not there; `power`: probability of finding d.
     """
+    from scipy import special, stats
+
     freedom = queries - 1
     critical = float(stats.t.ppf((1 + level) / 2, freedom))
     noncentrality = float(special.nctdtrinc(freedom, 1 - power, critical))
@@ -136,6 +139,8 @@ def queries_needed(
 
     `difference`: above 0; `deviation`: as for `smallest_difference`.
     """
+    from scipy import stats
+
     normal = float(stats.norm.ppf((1 + level) / 2) + stats.norm.ppf(power))
     queries = max(math.floor((normal * deviation / difference) ** 2), 2)
     while smallest_difference(deviation, queries, level, power) > difference:
@@ -163,6 +168,8 @@ def simultaneous_intervals(
         level: probability that all intervals hold, in (0, 1).
         rng: source of the draws.
     """
+    from scipy import stats
+
     queries = differences.shape[1]
     mean = differences.mean(axis=1)
     error = differences.std(axis=1) / math.sqrt(queries)

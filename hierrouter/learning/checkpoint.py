@@ -1,5 +1,7 @@
 """What training leaves on disk: a policy, a sweep of them, a training that can go on."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import math
@@ -7,25 +9,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from math import prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
+from safetensors.numpy import save
 
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning import run_folders
 from hierrouter.learning.config import ALGORITHMS, Objective
-from hierrouter.learning.loop import Snapshot
-from hierrouter.learning.network import Router, RouterShape
+from hierrouter.learning.forward import Network, RouterShape
 from hierrouter.learning.sweep import Policy, Sweep, TrainedSweep
 from hierrouter.learning.training import Constant, Origin, TrainedRouter
 from hierrouter.learning.value import Position, Text, ValueModel, ValueRouter
 from hierrouter_cache.errors import InputError, open_plain
 from hierrouter_cache.writer import write_atomically
 
+if TYPE_CHECKING:
+    from hierrouter.learning.loop import Snapshot
+
+Array = NDArray[Any]
 UNFINISHED = "training.safetensors"
 FORMAT = 6
 SNAPSHOT_FORMAT = 4
@@ -38,6 +42,8 @@ PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip aroun
 AS_WRITTEN = ("hops", "encoder", "view", "seed", "fingerprint", "version")  # of an origin
 WHOLE = ("numbers", "learned", "kernel", "columns")  # of the value model: whole numbers
 RETRAIN = "train again"
+TYPES = ("F32", "F64", "I64", "U8")  # of tensors, as safetensors calls them
+ODD_TYPE = "checkpoint has weights of a type that no router has"
 Part = TypeVar("Part", Text, Position)
 Member = TypeVar("Member", TrainedRouter, TrainedSweep)
 
@@ -70,9 +76,9 @@ def load_checkpoint(path: Path) -> Policy:
         )
     tensors, text = read_tensors(file)
     run_folders.require_listed(file)
-    if any(value.dtype not in (torch.float32, torch.int64) for value in tensors.values()):
-        raise InputError(f"checkpoint has weights of a type that no router has: {file}; {RETRAIN}")
-    if not all(torch.isfinite(value).all() for value in tensors.values()):
+    if any(value.dtype not in (np.float32, np.int64) for value in tensors.values()):
+        raise InputError(f"{ODD_TYPE}: {file}; {RETRAIN}")
+    if not all(np.isfinite(value).all() for value in tensors.values()):
         raise InputError(f"checkpoint has weights that are not finite (NaN): {file}; {RETRAIN}")
     return rebuild(text, tensors, file)
 
@@ -139,16 +145,16 @@ def _told(model: ValueModel) -> dict[str, Any]:
     return {"knots": model.knots, "texts": len(model.texts)}
 
 
-def tensors_of(policy: Policy) -> dict[str, Tensor]:
+def tensors_of(policy: Policy) -> dict[str, Array]:
     """The weights."""
     if isinstance(policy, TrainedSweep):
         return _tensors_of_model(policy.model)
     if isinstance(policy.router, ValueRouter):
         return _tensors_of_model(policy.router.model)
-    return dict(policy.router.state_dict())
+    return policy.router.weights
 
 
-def _tensors_of_model(model: ValueModel) -> dict[str, Tensor]:
+def _tensors_of_model(model: ValueModel) -> dict[str, Array]:
     arrays = {"learned": model.learned, "numbers": model.numbers}
     for kind, parts in (("text", model.texts), ("state", model.positions)):
         arrays |= {
@@ -156,10 +162,10 @@ def _tensors_of_model(model: ValueModel) -> dict[str, Tensor]:
             for number, part in enumerate(parts)
             for name, value in vars(part).items()
         }
-    return {name: torch.from_numpy(value) for name, value in arrays.items()}
+    return arrays
 
 
-def rebuild(text: str, tensors: dict[str, Tensor], file: Path) -> Policy:
+def rebuild(text: str, tensors: dict[str, Array], file: Path) -> Policy:
     """The policy of which these are the description and the tensors.
 
     Raises InputError: another format, or parts that are missing, impossible or do not fit together.
@@ -188,7 +194,7 @@ def rebuild(text: str, tensors: dict[str, Tensor], file: Path) -> Policy:
         ) from error
 
 
-def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tensor]) -> Policy:
+def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Array]) -> Policy:
     origin = Origin(
         models=tuple(found["models"]),
         rate=tuple(
@@ -207,12 +213,9 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tens
             if constants and len(constants) != len(grid):
                 raise ValueError(f"{len(constants)} constants")
             return TrainedSweep(model, grid, objective, origin, tuple(constants))
-        router: Router | ValueRouter = ValueRouter(model, objective.alpha)
+        router: Network | ValueRouter = ValueRouter(model, objective.alpha)
     else:
-        if shape.weights > sum(value.numel() for value in tensors.values()):
-            raise ValueError("weights of another shape")  # no more memory than they take
-        router = Router(shape).requires_grad_(False).eval()
-        router.load_state_dict(tensors)
+        router = Network(shape, tensors)
     budget = found.get("budget")  # None where alpha was given, and in files of before
     if budget is not None and not 0 < budget < np.inf:
         raise ValueError(f"budget {budget}")
@@ -222,16 +225,15 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tens
 
 
 def _value_model(
-    found: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Tensor]
+    found: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
 ) -> ValueModel:
     for name, value in tensors.items():
-        if (name.rpartition(".")[2] in WHOLE) != (value.dtype == torch.int64):
+        if (name.rpartition(".")[2] in WHOLE) != (value.dtype == np.int64):
             raise TypeError(f"{name} of {value.dtype}")
-    held = {name: value.numpy() for name, value in tensors.items()}
     actions = Actions(origin.routes, objective.allow_stop, objective.allow_return)
 
     def part(kind: type[Part], name: str) -> Part:
-        return kind(**{one.name: held[f"{name}.{one.name}"] for one in fields(kind)})
+        return kind(**{one.name: tensors[f"{name}.{one.name}"] for one in fields(kind)})
 
     return ValueModel(
         actions=actions,
@@ -239,9 +241,9 @@ def _value_model(
         rate=origin.rate,
         fingerprint=origin.fingerprint,
         texts=tuple(part(Text, f"text{number}") for number in range(found["texts"])),
-        numbers=held["numbers"],
+        numbers=tensors["numbers"],
         positions=tuple(part(Position, f"state{number}") for number in range(actions.states)),
-        learned=held["learned"],
+        learned=tensors["learned"],
     )
 
 
@@ -378,7 +380,8 @@ def save_snapshot(snapshot: Snapshot, named: dict[str, Any], folder: Path) -> No
     Raises WorldError: the disk is full or failed.
     """
     held = {"training": named, "epoch": snapshot.epoch, "counters": snapshot.counters}
-    write_tensors(folder / UNFINISHED, snapshot.tensors, json.dumps(held))
+    tensors = {name: value.numpy() for name, value in snapshot.tensors.items()}
+    write_tensors(folder / UNFINISHED, tensors, json.dumps(held))
 
 
 def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
@@ -391,10 +394,15 @@ def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
     file = folder / UNFINISHED
     if not file.is_file():
         return None
+    import torch
+
+    from hierrouter.learning.loop import Snapshot
+
     try:
         tensors, text = read_tensors(file)
         held = run_folders.parsed(text.encode())
-        found, snapshot = held["training"], Snapshot(held["epoch"], tensors, held["counters"])
+        whole = {name: torch.from_numpy(value) for name, value in tensors.items()}
+        found, snapshot = held["training"], Snapshot(held["epoch"], whole, held["counters"])
         written = int(found["format"])
     except (InputError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(
@@ -421,37 +429,38 @@ def forget_snapshot(folder: Path) -> None:
     run_folders.remove(folder / UNFINISHED)
 
 
-def write_tensors(file: Path, tensors: Mapping[str, Tensor], text: str) -> None:
+def write_tensors(file: Path, tensors: Mapping[str, Array], text: str) -> None:
     """Replace `file`; the same tensors and text give the same bytes.
 
     Raises WorldError: the disk is full or failed; the old file is untouched then.
     """
-    whole = {name: value.contiguous() for name, value in tensors.items()}
+    whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     write_atomically(file, save(whole, metadata={HEADER: _digest(whole, text) + text}))
 
 
-def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+def _digest(tensors: Mapping[str, Array], text: str) -> str:
     """SHA-256 over the text and each tensor's name, dtype, shape and bytes."""
     found = hashlib.sha256(text.encode())
     for name, value in sorted(tensors.items()):
-        found.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        if value.numel():  # strides of nothing may be 0, which `view` refuses
-            found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+        found.update(f"{name} torch.{value.dtype} {tuple(value.shape)}\n".encode())
+        found.update(np.ascontiguousarray(value).tobytes())
     return found.hexdigest()
 
 
-def read_tensors(file: Path) -> tuple[dict[str, Tensor], str]:
+def read_tensors(file: Path) -> tuple[dict[str, Array], str]:
     """The tensors of a file that `write_tensors` wrote, and the text in its header.
 
     Raises InputError: there is none, it is something else, or it was altered.
     """
     _check_start(file)
     try:
-        with safe_open(file, framework="pt") as opened:
+        with safe_open(file, framework="np") as opened:
             held = (opened.metadata() or {}).get(HEADER)
             shapes = (opened.get_slice(name).get_shape() for name in opened.keys())  # noqa: SIM118
             if sum(map(prod, shapes)) > MAX_NUMBERS:
                 raise InputError(f"checkpoint has more numbers than any router: {file}; {RETRAIN}")
+            if any(opened.get_slice(name).get_dtype() not in TYPES for name in opened.keys()):  # noqa: SIM118
+                raise InputError(f"{ODD_TYPE}: {file}; {RETRAIN}")
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise InputError(

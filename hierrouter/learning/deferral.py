@@ -6,14 +6,11 @@ What any threshold gives, of any policy, is in `hierrouter.evaluation.deferral`.
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.deferral import Deferrable, DeferralPoint, best_point, point_within
 from hierrouter.evaluation.outcome import Outcome, going_on, greedy, single_calls
-from hierrouter.learning.loop import choosing_fold, training_folds
-from hierrouter.learning.network import action_values
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.training import TrainedRouter, choosing_fold, training_folds
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import RouteTree
 
@@ -126,6 +123,10 @@ def fit_head(trained: TrainedRouter, fold: RouteTree, stronger: str) -> GainHead
 
 def gain_of_going_on(trained: TrainedRouter, fold: RouteTree, stronger: str) -> NDArray[np.float64]:
     """float64[queries, states]: exact R of the greedy policy from each state, less handing over."""
+    import torch
+
+    from hierrouter.learning.network import action_values
+
     alpha = trained.alpha
     table = greedy(trained.probabilities(fold), fold.base_rate)
     reward = torch.from_numpy(fold.node_reward(alpha))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.learning import loop, network
+from hierrouter.learning import forward, loop, network
 from hierrouter.learning.config import ExactConfig
 from hierrouter.learning.loop import TrainingFold
 from hierrouter.learning.network import Router, States
@@ -157,5 +157,5 @@ def improvement_loss(
     """
     with torch.no_grad():
         values = network.action_values(actions, log_policy.exp(), reward)
-        target = torch.softmax((values / temperature).masked_fill(~legal, network.NEVER), dim=2)
+        target = torch.softmax((values / temperature).masked_fill(~legal, forward.NEVER), dim=2)
     return -(target * log_policy).sum(dim=2).mean()

@@ -223,23 +223,6 @@ def _reproducible(seed: int) -> Iterator[None]:
             np.random.set_state(before)
 
 
-def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
-    """The fold to learn from and the one that chooses the iterate; one tree where it does both.
-
-    Raises InputError: there is nothing to train on.
-    """
-    learn_from = tree.split("train")
-    if not len(learn_from):
-        raise InputError("no query to train on: the train fold is empty; add queries")
-    chooser = choosing_fold(tree)
-    return learn_from, learn_from if chooser == "train" else tree.split(chooser)
-
-
-def choosing_fold(tree: RouteTree) -> str:
-    """Name of the fold that chooses: "validation", or "train" where there is none."""
-    return "validation" if "validation" in tree.splits else "train"
-
-
 @dataclass(frozen=True)
 class TrainingFold:
     """One fold of a tree.

@@ -1,4 +1,4 @@
-"""The paper's router as a torch module, and the states it reads."""
+"""The paper's router as a torch module, which is trained, and the states it reads."""
 
 import math
 import warnings
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hierrouter.evaluation.outcome import Actions, pairs
 from hierrouter.learning.config import NetworkConfig, Objective
+from hierrouter.learning.forward import CHUNK, NEVER, NUMBERS_GAIN, UNSEEN, Network, RouterShape
 from hierrouter_cache.tree import Routes, RouteTree
 
 
@@ -154,54 +155,6 @@ def noisy(embedding: Tensor, length: float, rng: np.random.Generator, numbers: i
     return embedding + (nn.functional.pad(added, (0, numbers)) if numbers else added)
 
 
-# States pushed through the network at once when a whole tree is evaluated.
-CHUNK = 16_384
-# The logit of what must not be chosen: its probability is 0, and no sum becomes NaN.
-NEVER = -1e9
-
-
-@dataclass(frozen=True)
-class RouterShape:
-    """What must be known to build a router.
-
-    Attributes:
-        actions: A, see `Actions`.
-        models: M.
-        hops: stages at which a decision may be due: L; one more where answers may be returned.
-        dim: length of an embedding; 0 where no text is seen.
-        hidden: width of both layers.
-        stage_dim: length of the learned stage embedding.
-        knows_route: whether that is one of the node, see `NetworkConfig`.
-        embedding_scale: factor on embeddings.
-        cost_scale: costs are divided by it.
-        plain_start: how a new router starts, see `NetworkConfig`.
-        numbers: how many of `dim`, the last ones, are numbers that are standardised.
-    """
-
-    actions: int
-    models: int
-    hops: int
-    dim: int
-    hidden: int
-    stage_dim: int
-    knows_route: bool
-    embedding_scale: float
-    cost_scale: float
-    plain_start: bool
-    numbers: int = 0
-
-    @property
-    def places(self) -> int:
-        """How many stages, or nodes, have an embedding of their own."""
-        return Routes(self.models, self.hops).states if self.knows_route else self.hops
-
-    @property
-    def weights(self) -> int:
-        """How many numbers a router learns, biases aside."""
-        width = self.dim + self.stage_dim + 1 + self.hidden + self.actions + 1
-        return self.places * self.stage_dim + self.hidden * width
-
-
 def shape_for(tree: RouteTree, actions: Actions, config: NetworkConfig) -> RouterShape:
     """The router to train on `tree` with the settings `config`."""
     texts = tree.dim - tree.numbers
@@ -221,8 +174,6 @@ def shape_for(tree: RouteTree, actions: Actions, config: NetworkConfig) -> Route
 
 
 SAME = 1e-6  # a deviation of less is none
-UNSEEN = 1e9  # the deviation of what was never there
-NUMBERS_GAIN = 4.0  # how much louder than one component of a text a number is
 
 
 class Router(nn.Module):
@@ -283,9 +234,10 @@ class Router(nn.Module):
         spread = torch.where(is_mark, mean, spread)
         self.spread.copy_(torch.where(there.any(dim=0), spread, UNSEEN))
 
-    def sees(self, number: int) -> bool:
-        """Whether one of the numbers was there in training."""
-        return bool(self.spread[number] < UNSEEN)
+    def trained(self) -> Network:
+        """What it decides now, for good and without torch."""
+        weights = {name: value.numpy().copy() for name, value in self.state_dict().items()}
+        return Network(self.shape, weights)
 
     def _read(self, embedding: Tensor) -> Tensor:
         """float32[n, dim]: the encoder's vectors, scaled, and the numbers, standardised."""

@@ -20,9 +20,9 @@ from hierrouter.learning import config as presets
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import finish_sweep, load_sweep, member_folder, training_named
 from hierrouter.learning.config import NetworkConfig, Objective, TrainConfig, ValueConfig
-from hierrouter.learning.loop import OnEpoch, Snapshot, Watch, choosing_fold
+from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
-from hierrouter.learning.training import Origin, TrainedRouter
+from hierrouter.learning.training import Origin, TrainedRouter, choosing_fold
 from hierrouter.learning.training import train as train_once
 from hierrouter.learning.value import learned_from
 from hierrouter.paper import PAPER_ALPHA, PAPER_SEED

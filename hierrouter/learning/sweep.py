@@ -1,21 +1,25 @@
 """Routers for many alphas: one model for every alpha, sweeps, grids, and budgets."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hierrouter.evaluation.budget import policy_break_points, within
-from hierrouter.learning import loop
 from hierrouter.learning.config import MAX_ALPHA, Objective, ValueConfig
-from hierrouter.learning.loop import Watch
-from hierrouter.learning.training import Constant, Origin, TrainedRouter, fit_value
+from hierrouter.learning.training import Constant, Origin, TrainedRouter, fit_value, training_folds
 from hierrouter.learning.value import ValueModel, ValueRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
+
+if TYPE_CHECKING:
+    from hierrouter.learning.loop import Watch
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class TrainedSweep:
             constant=self.constants[self._nearest(alpha)] if self.constants else None,
         )
 
-    def shipped(self, tree: RouteTree) -> "TrainedSweep":
+    def shipped(self, tree: RouteTree) -> TrainedSweep:
         """What `TrainedRouter.shipped` says at each alpha of the grid."""
         found = (self.at(alpha).shipped(tree).constant for alpha in self.alphas)
         return replace(self, constants=tuple(found))
@@ -196,7 +200,7 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
         tree: all folds; the train fold gives the alphas to look at.
         budget: greatest mean of C over the queries, in money.
     """
-    learn_from, judged = loop.training_folds(tree)[0], sweep.at(0.0).judged(tree)
+    learn_from, judged = training_folds(tree)[0], sweep.at(0.0).judged(tree)
     break_points = policy_break_points(learn_from, sweep.objective.ends_early)
     knots = np.concatenate([[0.0], break_points, BEYOND * break_points[-1:]])
     candidates = np.quantile(knots, np.linspace(0, 1, CANDIDATES))

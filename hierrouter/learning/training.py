@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hierrouter import __version__
@@ -23,7 +23,6 @@ from hierrouter.evaluation.outcome import (
     from_endings,
     greedy,
 )
-from hierrouter.learning import loop, network
 from hierrouter.learning.config import (
     ExactConfig,
     NetworkConfig,
@@ -32,13 +31,15 @@ from hierrouter.learning.config import (
     TrainConfig,
     ValueConfig,
 )
-from hierrouter.learning.exact import ExactLearner
-from hierrouter.learning.loop import Learner, Snapshot, TrainingFold, Watch
-from hierrouter.learning.network import Router
+from hierrouter.learning.forward import Network
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_from
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
+
+if TYPE_CHECKING:  # what trains a network needs torch, what a trained one decides does not
+    from hierrouter.learning.loop import Learner, Snapshot, TrainingFold, Watch
+    from hierrouter.learning.network import Router
 
 
 def train(
@@ -71,11 +72,13 @@ def train(
         model = fit_value(tree, [alpha], objective, config, watch)
         return TrainedRouter(ValueRouter(model, alpha), objective, origin, history=())
     assert isinstance(config, NetworkConfig)
-    trees = loop.training_folds(tree)
+    from hierrouter.learning import loop, network
+
+    trees = training_folds(tree)
     folds = learn_from, _ = loop.fold_pair(trees, objective)
 
     def start() -> Learner[Router]:
-        router = Router(network.shape_for(trees[0], learn_from.actions, config))
+        router = network.Router(network.shape_for(trees[0], learn_from.actions, config))
         router.standardise(learn_from.table)
         rng = np.random.default_rng(seed)
         if isinstance(config, PPOConfig):
@@ -84,13 +87,15 @@ def train(
 
             return PPOLearner(router, learn_from, alpha, config, rng)
         assert isinstance(config, ExactConfig)
+        from hierrouter.learning.exact import ExactLearner
+
         return ExactLearner(router, learn_from, alpha, config, rng)
 
     def value(router: Router, fold: TrainingFold) -> float:
         return fold.value(router, alpha)
 
     router, best = loop.best_iterate(start, value, folds, config, seed, watch, resumed)
-    return TrainedRouter(router, objective, origin, tuple(best.history))
+    return TrainedRouter(router.trained(), objective, origin, tuple(best.history))
 
 
 def fit_value(
@@ -101,9 +106,29 @@ def fit_value(
     watch: Watch | None = None,
 ) -> ValueModel:
     """`value.fit`; each state is an epoch to those who are told."""
-    told = (watch or Watch()).on_epoch
-    nothing = math.nan, math.nan  # is valued on the way
-    return fit(tree, alphas, objective, config, lambda done, total: told(done, total, *nothing))
+
+    def told(done: int, total: int) -> None:
+        if watch:
+            watch.on_epoch(done, total, math.nan, math.nan)  # nothing is valued on the way
+
+    return fit(tree, alphas, objective, config, told)
+
+
+def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
+    """The fold to learn from and the one that chooses the iterate; one tree where it does both.
+
+    Raises InputError: there is nothing to train on.
+    """
+    learn_from = tree.split("train")
+    if not len(learn_from):
+        raise InputError("no query to train on: the train fold is empty; add queries")
+    chooser = choosing_fold(tree)
+    return learn_from, learn_from if chooser == "train" else tree.split(chooser)
+
+
+def choosing_fold(tree: RouteTree) -> str:
+    """Name of the fold that chooses: "validation", or "train" where there is none."""
+    return "validation" if "validation" in tree.splits else "train"
 
 
 @dataclass(frozen=True)
@@ -257,7 +282,7 @@ class TrainedRouter:
             decides itself.
     """
 
-    router: Router | ValueRouter
+    router: Network | ValueRouter
     objective: Objective
     origin: Origin
     history: tuple[float, ...]
@@ -316,9 +341,7 @@ class TrainedRouter:
             return np.repeat(self.constant.policy(self.actions)[None], len(tree), axis=0)
         if isinstance(self.router, ValueRouter):
             return self.router.probabilities(tree)
-        table = network.state_table(tree, self.objective)
-        chances = network.action_probabilities(self.router, table)
-        return chances.reshape(len(tree), self.actions.states, -1)
+        return self.router.policy(tree, self.actions)
 
     @property
     def dim(self) -> int:
@@ -336,9 +359,7 @@ class TrainedRouter:
         if isinstance(self.router, ValueRouter):
             rewards = self.router.rewards(tree)
             return np.where(np.isfinite(rewards), rewards, 0.0)
-        table = network.state_table(tree, self.objective)
-        found = network.in_chunks(self.router.features, table).double().numpy()
-        return found.reshape(len(tree), self.actions.states, -1)
+        return self.router.all_features(tree, self.actions)
 
     def judged(self, tree: RouteTree) -> RouteTree:
         """The queries whose R flatters nobody: those it learned from, where it decides on each as
@@ -346,7 +367,7 @@ class TrainedRouter:
 
         `tree`: that it learned from; of all folds, or without the test fold.
         """
-        return learned_from(tree) if self.holds_out else tree.split(loop.choosing_fold(tree))
+        return learned_from(tree) if self.holds_out else tree.split(choosing_fold(tree))
 
     def outcome(self, tree: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query of `tree`.
@@ -380,7 +401,6 @@ class TrainedRouter:
             return None
         return self.router.expected(embedding, list(map(self.actions.routes.node, paths)), costs)
 
-    @torch.no_grad()
     def decide_each(
         self,
         embedding: NDArray[np.float32],
@@ -397,12 +417,6 @@ class TrainedRouter:
             return self.constant.policy(self.actions)[nodes]
         if isinstance(self.router, ValueRouter):
             return self.router.live(embedding, nodes, costs)
-        states = network.States(
-            embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32)),
-            node=torch.tensor(nodes),
-            cost=torch.tensor(costs, dtype=torch.float32),
-            legal=torch.from_numpy(self.actions.legal()[nodes]),
-        )
-        logits, _ = self.router(states)
-        chances: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()
-        return chances
+        node = np.array(nodes)
+        seen, spent = np.asarray(embedding, np.float32), np.array(costs, np.float32)
+        return self.router.probabilities(seen, node, spent, self.actions.legal()[node])

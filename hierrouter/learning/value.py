@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
-from scipy.special import softmax
 from threadpoolctl import threadpool_limits
 
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Actions, pairs
 from hierrouter.learning.config import MAX_ALPHA, Objective, ValueConfig
+from hierrouter.learning.forward import softmax
 from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -332,8 +331,7 @@ class ValueRouter:
     def probabilities(self, tree: RouteTree) -> Floats:
         """float64[queries, S, A]: how likely each action is to be the best at each state."""
         logits = self.rewards(tree) / self.model.temperatures(self.alpha)[:, None]
-        found: Floats = softmax(logits, axis=-1)
-        return found
+        return softmax(logits)
 
     def expected(self, embedding: Array, node: Sequence[int], cost: Sequence[float]) -> Floats:
         """float64[n, A, 2]: Q, and C from there on, after each action; NaN where it is not legal.
@@ -355,7 +353,7 @@ class ValueRouter:
         """float64[n, A]: how likely each action is to be the best; see `expected`."""
         reward = self._reward(self.expected(embedding, node, cost))
         logits = reward / self.model.temperatures(self.alpha)[np.array(node)][:, None]
-        return np.asarray(softmax(np.where(np.isnan(logits), -np.inf, logits), axis=1))
+        return softmax(np.where(np.isnan(logits), -np.inf, logits))
 
     def _reward(self, values: Array | Floats) -> Floats:
         found: Floats = values[..., 0] - self.alpha * values[..., 1].astype(np.float64)
@@ -592,6 +590,8 @@ class _Spanned:
         root = np.linalg.cholesky(own + JITTER * np.eye(len(own)))
         wide = seen.kernel(among, kernel)
         self._middle = wide.mean(axis=0)
+        from scipy.linalg import solve_triangular  # a fit's; who only decides waits for no scipy
+
         rows = solve_triangular(root, (wide - self._middle).T, lower=True).T
         self._size, turn = np.linalg.eigh(rows.T @ rows)
         self._rows = rows @ turn

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.learning import checkpoint
@@ -202,9 +201,9 @@ def test_any_weights_of_a_value_model_are_those_it_can_use_or_refused(
     """Of another type, of another shape, or not there: each is said before a question is asked."""
     tensors, text = checkpoint.read_tensors(file := policies["value"])
     for name, held in tensors.items():
-        other = torch.float32 if held.dtype == torch.int64 else torch.int64
-        wider = torch.zeros(*held.shape, 2, dtype=held.dtype)
-        changed = [{**tensors, name: odd} for odd in (held.to(other), wider)]
+        other = np.float32 if held.dtype == np.int64 else np.int64
+        wider = np.zeros((*held.shape, 2), dtype=held.dtype)
+        changed = [{**tensors, name: odd} for odd in (held.astype(other), wider)]
         for odd in (*changed, {key: tensors[key] for key in tensors if key != name}):
             with pytest.raises(HierRouterError, match="weights and description do not fit"):
                 checkpoint.rebuild(text, odd, file)
@@ -212,7 +211,7 @@ def test_any_weights_of_a_value_model_are_those_it_can_use_or_refused(
 
 def test_a_shape_that_is_not_the_weights_takes_no_memory(policies: dict[str, Path]) -> None:
     shape = json.loads(checkpoint.read_tensors(policies["network"])[1])["shape"]
-    many = {"text0.basis": torch.empty(20_000_000, 0)}
+    many = {"text0.basis": np.empty((20_000_000, 0), np.float32)}
     for name, changed, more, cause in (
         ("network", {"shape": shape | {"hidden": 10**9}}, {}, ""),
         ("network", {"shape": shape | {"stage_dim": 10**9}}, {}, ""),

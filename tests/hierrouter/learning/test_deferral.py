@@ -61,8 +61,8 @@ def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
 def test_a_head_with_nothing_to_read_tells_the_mean_gain_of_the_states_visited() -> None:
     tree = small_tree()
     trained = glimpse(tree)
-    for parameter in trained.router.second.parameters():
-        parameter.zero_()
+    for name in ("second.weight", "second.bias"):
+        trained.router.weights[name][:] = 0
     gain = gain_of_going_on(trained, tree, LARGE)
     visited = going_on(tree.routes, trained.endings(tree))[:, 1:] > 0
     assert visited.sum() == len(tree)
@@ -83,7 +83,7 @@ def test_unknown_models_and_shares_fail(stronger: str, share: float | None, name
 def test_a_router_that_always_stops_at_once_may_still_hand_over() -> None:
     tree = small_tree()
     router = train(tree, Objective(ALPHA, allow_stop=True), ExactConfig(epochs=1), 0)
-    router.router.policy.bias[len(tree.models) :] = 10
+    router.router.weights["policy.bias"][len(tree.models) :] = 10
     deferral = calibrated(router, tree, LARGE, share=0.5)
     assert not deferral.on(tree).deciding[:, 1:].any()
     assert np.isfinite(deferral.on(tree).confidence).all()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning import network
 from hierrouter.learning.config import TrainConfig
+from hierrouter.learning.forward import CHUNK
 from hierrouter.learning.network import Router, in_chunks, state_table
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation.test_outcome import random_table
@@ -34,8 +35,8 @@ def test_a_table_holds_the_states_in_the_order_of_their_numbers() -> None:
 
 
 def test_chunks_are_put_together_in_order() -> None:
-    table = state_table(random_tree(Routes(3, 2), network.CHUNK // 2, seed=0), OBJECTIVE)
-    assert len(table) == 2 * network.CHUNK
+    table = state_table(random_tree(Routes(3, 2), CHUNK // 2, seed=0), OBJECTIVE)
+    assert len(table) == 2 * CHUNK
     assert torch.equal(in_chunks(lambda states: states.cost[:, None], table)[:, 0], table.cost)
     some = torch.arange(0, len(table), 3).flip(0)
     assert torch.equal(in_chunks(lambda states: states.cost, table, some), table.cost[some])

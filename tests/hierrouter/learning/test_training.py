@@ -15,10 +15,11 @@ from hierrouter.learning import config as presets
 from hierrouter.learning import loop
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.exact import ExactLearner, improvement_loss
+from hierrouter.learning.forward import NEVER
 from hierrouter.learning.loop import Watch
-from hierrouter.learning.network import NEVER, Router, shape_for
+from hierrouter.learning.network import Router, shape_for
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.training import TrainedRouter, train, training_folds
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.conftest import SOURCES, environment
@@ -131,7 +132,7 @@ def test_without_a_validation_fold_the_train_fold_chooses_and_is_valued_once() -
     tree = small_tree().split("train")
     trained = runs.glimpse(tree)
     assert trained.outcome(tree).reward(ALPHA).mean() == max(trained.history)
-    folds, valued = loop.fold_pair(loop.training_folds(tree), OBJECTIVE), []
+    folds, valued = loop.fold_pair(training_folds(tree), OBJECTIVE), []
 
     def value(router: Router, fold: loop.TrainingFold) -> float:
         valued.append(fold)
