@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psutil
@@ -89,17 +88,3 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def lone_thread(name: str) -> ThreadPoolExecutor:
-    """An executor of one thread in which torch uses no other; to be made before others compute."""
-
-    def alone() -> None:
-        torch.get_num_threads()  # a thread's first use of torch takes the number of others
-        torch.set_num_threads(1)
-
-    before = torch.get_num_threads()
-    executor = ThreadPoolExecutor(1, name)
-    executor.submit(alone).result()
-    torch.set_num_threads(before)  # what threads begin with that are yet to come
-    return executor

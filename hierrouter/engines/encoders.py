@@ -5,9 +5,11 @@ Another encoder is a class with `description` and `encode`, and a line in `load_
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
+import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
@@ -97,7 +99,7 @@ def require_encoder(name: str) -> None:
     _resolved(_parsed(name)[0])
 
 
-WORD = r"\w+|[^\w\s]"  # punctuation counts: a sum and a word differ by their sign
+WORD = re.compile(r"\w+|[^\w\s]")  # punctuation counts: a sum and a word differ by their sign
 
 
 class HashedNgrams:
@@ -125,14 +127,16 @@ class HashedNgrams:
         return both
 
     def _hash(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        from sklearn.feature_extraction.text import HashingVectorizer
-
-        folded = ["".join("0" if char.isdigit() else char for char in text) for text in texts]
-        words = HashingVectorizer(
-            n_features=self._half, token_pattern=WORD, ngram_range=(1, 2), norm="l2"
-        )
-        dense: NDArray[np.float32] = words.transform(folded).toarray().astype(np.float32)
-        return dense
+        counts = np.zeros((len(texts), self._half))
+        for row, text in zip(counts, texts, strict=True):
+            folded = "".join("0" if char.isdigit() else char for char in text)
+            words = WORD.findall(folded.lower())
+            pairs = map(" ".join, pairwise(words))
+            hashed = np.array([mmh3.hash(one) for one in (*words, *pairs)], dtype=np.int64)
+            # The sign of its hash is that of a word: those that share a place rather cancel out.
+            np.add.at(row, np.abs(hashed) % self._half, np.where(hashed < 0, -1.0, 1.0))
+        length = np.sqrt((counts**2).sum(axis=1, keepdims=True))
+        return (counts / np.where(length, length, 1.0)).astype(np.float32)
 
 
 class SentenceEncoder:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from time import perf_counter
@@ -10,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 from anyio import to_thread
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
-from hierrouter.engines.devices import lone_thread
 from hierrouter.engines.encoders import Encoder
 from hierrouter.evaluation.outcome import Actions, greedy
 from hierrouter.learning.sweep import Policy
@@ -210,7 +211,8 @@ class DecisionBatcher:
 
     def __init__(self, policy: LivePolicy) -> None:
         self._policy = policy
-        self._thread = lone_thread("router")
+        self._thread = ThreadPoolExecutor(1, "router")
+        self._libraries = ThreadpoolController()
         self._waiting: list[tuple[LiveState, asyncio.Future[Decision]]] = []
         self._work: asyncio.Task[None] | None = None
 
@@ -251,9 +253,13 @@ class DecisionBatcher:
         embedded, encoder_s = await to_thread.run_sync(_timed, lambda: self._policy.embed(states))
         loop = asyncio.get_running_loop()
         decisions, network_s = await loop.run_in_executor(
-            self._thread, _timed, lambda: self._policy.decide(states, embedded)
+            self._thread, _timed, lambda: self._alone(states, embedded)
         )
         return [replace(decision, router_s=encoder_s + network_s) for decision in decisions]
+
+    def _alone(self, states: Sequence[LiveState], embedded: NDArray[np.float32]) -> list[Decision]:
+        with self._libraries.limit(limits=1):
+            return self._policy.decide(states, embedded)
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:

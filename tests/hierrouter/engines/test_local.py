@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from hierrouter.engines.batches import (
     step_below,
     width_for,
 )
-from hierrouter.engines.devices import is_out_of_memory, lone_thread, placement, torch_threads
+from hierrouter.engines.devices import is_out_of_memory, placement, torch_threads
 from hierrouter.engines.identity import INDEX, SINGLE, weight_bytes
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError
@@ -131,16 +130,6 @@ def test_the_kind_of_device_is_part_of_the_identity(folder: Path) -> None:
     identity = backend("transformers").identify(spec(folder, device="cpu"))
     assert identity["device"] == "cpu"
     assert "batching" not in identity  # caches of earlier versions stay good
-
-
-def test_in_a_lone_thread_torch_uses_no_other() -> None:
-    with torch_threads(2):
-        with lone_thread("alone") as alone, ThreadPoolExecutor(1) as other:
-            many = torch.ones(300, 300)
-            alone.submit(torch.matmul, many, many).result()
-            assert alone.submit(torch.get_num_threads).result() == 1
-            assert other.submit(torch.get_num_threads).result() == 2
-        assert torch.get_num_threads() == 2
 
 
 def test_the_number_of_threads_is_as_before_after_an_error() -> None:

@@ -223,7 +223,7 @@ MODEL_DAMAGES: dict[str, Callable[[Path], None]] = {
     "another length of a text": changed("text0.mean", lambda mean: mean[1:].copy()),
     "columns between columns": changed("state1.columns", lambda held: held.astype(np.float32)),
     "columns that nothing has": changed("state1.columns", lambda columns: columns + 1),
-    "half a kernel": changed("state1.kernel", lambda kernel: kernel + 0.5),
+    "half a kernel": changed("state1.kernel", lambda kernel: (kernel + 0.5).astype(np.float32)),
     "no kernel of ours": changed("state1.kernel", lambda kernel: kernel + 99),
     "numbers between numbers": changed("numbers", lambda held: held.astype(np.float32)),
     "no temperature": changed("state0.temperature", np.zeros_like),

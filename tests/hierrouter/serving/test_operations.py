@@ -1,7 +1,9 @@
 """Models that go and come back, a router that is exchanged, a log that is moved away."""
 
 import os
+import re
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,10 +25,19 @@ from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.router import Router
 from hierrouter.serving.versions import FILE, Lineup, Service, Version, load_service, save_service
 from hierrouter_cache.errors import InputError, WorldError
-from tests.conftest import Run, Start, once, works
-from tests.hierrouter.serving.serving import QUESTION, Double, ask, over, served, user, with_server
+from tests.conftest import COMMAND, Run, Start, once, works
+from tests.hierrouter.serving.serving import (
+    MODELS,
+    QUESTION,
+    Double,
+    ask,
+    over,
+    served,
+    user,
+    with_server,
+)
 from tests.hierrouter.serving.test_serve import lines_of
-from tests.servers import Reply, Server, serving
+from tests.servers import MODEL, Reply, Server, serving
 
 
 @pytest.fixture(scope="session")
@@ -373,3 +384,29 @@ def test_a_model_for_the_rest_must_be_on_a_server(
     )
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_a_server_for_models_elsewhere_loads_nothing_heavy(folder: Path) -> None:
+    """In a process of its own: others of these tests begin with everything loaded."""
+    with serving(Server()) as upstream:
+        (folder / "pool.toml").write_text(
+            "[pool]\nhops = 2\n"
+            + "".join(
+                f'[[models]]\nname = "{name}"\nmodel = "{MODEL}"\nbase_rate = 0.01\n'
+                f'backend = "openai"\nendpoint = {{base_url = "{upstream.url}"}}\n'
+                for name in MODELS
+            )
+        )
+        flags = ("--port", "0", "--checkpoint", "new", "--pool", "pool.toml")
+        words = [*COMMAND, "serve", *flags]
+        with subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr
+            for line in process.stderr:
+                if found := re.search(r"(http://127.0.0.1:\d+)/v1 as", line):
+                    break
+            assert found
+            assert first_route(found[1]).startswith(">")
+            mapped = Path(f"/proc/{process.pid}/maps").read_text()
+            process.send_signal(signal.SIGINT)
+    heavy = ("torch", "scipy", "sklearn", "pandas", "transformers")
+    assert [name for name in heavy if f"/{name}/" in mapped] == []
