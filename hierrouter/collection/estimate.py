@@ -93,18 +93,16 @@ class Estimate:
         return frozenset(label.rpartition(" ")[2] for label in due)
 
 
-def require_consent(
-    pool: Pool, queries: Sequence[Query], root: Path, engines: Engines = backend
-) -> None:
+def require_consent(pool: Pool, queries: Sequence[Query], root: Path) -> None:
     """Refuse what takes very many calls or more than a day.
 
     Raises InputError: with the numbers; CacheError: the cache is damaged. `root`: the cache's
-    folder, or where it will be; `engines`: the backend of a name.
+    folder, or where it will be.
     """
     calls, reader = len(queries) * (pool.routes.calls + len(pool.everyone)), reader_of(root)
     slowest = reader and reader.sql(SLOWEST)[0][0].as_py()
     if calls > MOST_CALLS or calls * (slowest or 0) > MOST_SECONDS:
-        refuse_large(estimate(pool, queries, root, engines))
+        refuse_large(estimate(pool, queries, root))
 
 
 def refuse_large(found: Estimate) -> None:
