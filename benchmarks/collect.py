@@ -38,7 +38,6 @@ from hierrouter.engines.generator import (
     Generator,
     Response,
     Stop,
-    answers_in_order,
     never,
     prompt_tokens,
     prompts_tokens,
@@ -47,6 +46,7 @@ from hierrouter.engines.soundness import Recorder
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter.questions.datasets import load_queries
+from tests.engines import answers_in_order
 
 
 @dataclass

@@ -23,14 +23,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import measuring  # noqa: F401  makes `tests` importable
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter.engines.generator import answers_in_order, prompt_tokens
+from hierrouter.engines.generator import prompt_tokens
 from hierrouter.engines.local import TransformersGenerator
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter.questions.shipped import model_path
+from tests.engines import answers_in_order
 
 
 @dataclass(frozen=True)

@@ -109,3 +109,9 @@ def taken(prompts: Sequence[str] | Feed) -> Iterator[tuple[int, str]]:
             return
         else:
             prompts.woken.wait(0.01)
+
+
+def answers_in_order(generator: Generator, prompts: Sequence[str]) -> list[Answer]:
+    """One answer a prompt, in the order of the prompts."""
+    answers = dict(generator.generate(prompts))
+    return [answers[place] for place in range(len(prompts))]

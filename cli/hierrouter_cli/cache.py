@@ -268,8 +268,9 @@ def verify(
     ] = False,
 ) -> None:
     """Check every byte and every row; exit 3 names what is damaged."""
-    from hierrouter.replay.inspection import damaged_files, verify_cache
+    from hierrouter.replay.inspection import verify_cache
     from hierrouter_cache.errors import DamagedPart
+    from hierrouter_cache.maintenance import damaged_files
 
     try:
         with console.progress_bars() as bars:
@@ -279,8 +280,8 @@ def verify(
             )
     except DamagedPart:
         damaged = damaged_files(cache)
-        for line in damaged:
-            console.say(f"damaged: {line}")
+        for path, why in damaged:
+            console.say(f"damaged: {path.name}: {why}")
         if not damaged:  # the bytes are right, what they say is not
             raise
         raise DamagedPart(

@@ -141,13 +141,9 @@ def verify(cache: options.Cache = options.DEFAULT_CACHE) -> None:
 
 
 def doctor(
-    cache: options.Cache = options.DEFAULT_CACHE,
-    pool: options.AnyPool = None,
-    format: options.ShortFormat = "text",
+    cache: options.Cache = options.DEFAULT_CACHE, format: options.ShortFormat = "text"
 ) -> None:
     """Look at packages, devices, models, hub, disk, cache and router; say what to do.
-
-    With --pool also whether each of its models can be had, and whether there is room for them.
 
     Nothing is changed. A note is good to know. With a problem something does not work, and the exit
     code is that of the first one; else it is 0.
@@ -156,7 +152,7 @@ def doctor(
     from hierrouter_cli.doctor import examine
 
     found = []
-    for finding in examine(cache, pool):
+    for finding in examine(cache):
         found.append(finding)
         if format == "text":
             line = f"{finding.state:<9}{finding.subject:<16}{finding.text}"

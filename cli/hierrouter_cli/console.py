@@ -166,10 +166,10 @@ def progress_bars() -> Iterator[Progress]:
 
 
 @contextmanager
-def bar(label: str, total: int | None = None, note: str = "") -> Iterator[Show]:
+def bar(label: str, note: str = "") -> Iterator[Show]:
     """One of `progress_bars`, and what moves it."""
     with progress_bars() as bars:
-        task = bars.add_task(label, total=total, note=note)
+        task = bars.add_task(label, total=None, note=note)
 
         def show(done: int, total: int | None, note: str = "", label: str | None = None) -> None:
             bars.update(task, description=label, completed=done, total=total, note=note)

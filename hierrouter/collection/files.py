@@ -37,19 +37,17 @@ DIGEST = "sha256"
 BATCH = 1024  # lines between two reports of progress
 
 
-def require_free(out: Path, flag: str = "--out") -> None:
+def require_free(out: Path) -> None:
     """Refuse to write over something, before any work is done for it.
 
     Raises InputError: it exists, or its folder does not or cannot be written to.
-
-    `flag`: that gave the path, for the error.
     """
     if not out.parent.is_dir():
         raise InputError(f"output folder does not exist: {out.parent}; make it first")
     if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise InputError(f"no permission to write: {out.parent}; choose another {flag}")
+        raise InputError(f"no permission to write: {out.parent}; choose another --out")
     if out.exists() or out.is_symlink():
-        raise InputError(f"output exists: {out}; choose another {flag} or remove it")
+        raise InputError(f"output exists: {out}; choose another --out or remove it")
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:

@@ -436,8 +436,7 @@ class Collection:
             if seen[name, "all"] >= ENOUGH and share >= ODD and not seen[name, f"said {what}"]:
                 seen[name, f"said {what}"] += 1
                 logging.getLogger(__name__).warning(
-                    "note: %.0f%% of the answers of %s are %s; %s",
-                    *(100 * share, name, what, remedy),
+                    "%.0f%% of the answers of %s are %s; %s", *(100 * share, name, what, remedy)
                 )
 
     def _give_up(

@@ -213,12 +213,6 @@ class Backend(Protocol):
 Engines = Callable[[str], Backend]
 
 
-def answers_in_order(generator: Generator, prompts: Sequence[str]) -> list[Answer]:
-    """One answer a prompt, in the order of the prompts."""
-    answers = dict(generator.generate(prompts))
-    return [answers[place] for place in range(len(prompts))]
-
-
 PART_BREAK = "\n\n"
 
 

@@ -9,7 +9,6 @@ from hierrouter.pools.pool import OPENAI, ModelSpec, Pool, size_in
 from hierrouter.tables import Column, Line, Table, short
 
 HERE, PARTLY, ABSENT, SERVED = "here", "in part", "not here", "served"
-SOUND = (HERE, SERVED)  # of such a model nothing has to be fetched
 NO_URL = "no base_url"
 WINDOWS = ("max_position_embeddings", "n_positions")
 POOL_COLUMNS = ("model", "parameters", "price", "max new", "window", "weights", "source")

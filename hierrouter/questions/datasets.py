@@ -264,7 +264,7 @@ class Pair:
     similarity: float
 
 
-def near_pairs(queries: Sequence[Query], threshold: float = THRESHOLD) -> list[Pair]:
+def near_pairs(queries: Sequence[Query]) -> list[Pair]:
     """The questions of test with one that is near in another fold, the nearest pairs first."""
     tested = [query for query in queries if query.split == "test"]
     others = [query for query in queries if query.split != "test"]
@@ -277,7 +277,7 @@ def near_pairs(queries: Sequence[Query], threshold: float = THRESHOLD) -> list[P
         block = tested[start : start + ROWS]
         near = (vectors[start : start + len(block)] @ against).tocsr()
         for query, begin, end in zip(block, near.indptr, near.indptr[1:], strict=False):
-            hits = begin + (near.data[begin:end] >= threshold).nonzero()[0]
+            hits = begin + (near.data[begin:end] >= THRESHOLD).nonzero()[0]
             for hit in sorted(hits.tolist(), key=lambda hit: -near.data[hit]):
                 other = others[near.indices[hit]]
                 if _numbers(other) == _numbers(query):

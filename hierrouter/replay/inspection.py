@@ -13,7 +13,6 @@ from hierrouter.questions.query import stored_choices
 from hierrouter.questions.scoring import SCORERS
 from hierrouter.replay.states import SIGNALS
 from hierrouter.replay.stored_pool import opened_pool, planned_pool
-from hierrouter_cache import maintenance
 from hierrouter_cache.embeddings import embedding_files, require_sound
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError
 from hierrouter_cache.keys import Row, digest, part_fault, row_fault
@@ -200,22 +199,14 @@ def _incomplete(reader: CacheReader, forest: Forest) -> list[dict[str, Any]]:
     ]
 
 
-def damaged_files(root: Path) -> list[str]:
-    """Name and fault of every damaged part and embedding file, a line each.
-
-    Raises NoCache: nothing was collected at `root`.
-    """
-    return [f"{path.name}: {why}" for path, why in maintenance.damaged_files(root)]
-
-
 def verify_cache(
     root: Path, rescore: bool = False, on_rows: OnRows = lambda rows, total: None
 ) -> list[str]:
     """Check every file of a cache, and what its rows mean.
 
-    Raises DamagedPart: a damaged file, see `damaged_files` for all of them; or values that no
-    collection writes; CacheError: nothing there, or changed meanwhile. Returns what was checked and
-    found, a line each.
+    Raises DamagedPart: a damaged file, see `hierrouter_cache.maintenance.damaged_files` for all; or
+    values that no collection writes; CacheError: nothing there, or changed meanwhile. Returns what
+    was checked and found, a line each.
 
     `root`: the cache's folder; `rescore`: compute every score again; `on_rows`: told (rows just
     checked, rows of all parts).

@@ -76,7 +76,7 @@ def block_the_runs(place: Place) -> None:
     [
         (cut_a_part, "cache", CacheError, "damaged part: calls-.*: checksum mismatch; move it"),
         (cut_the_router, "router", InputError, "policy.safetensors"),
-        (block_the_runs, "disk", WorldError, "runs cannot be written: .*/runs; work in"),
+        (block_the_runs, "disk", WorldError, "runs cannot be written: .*/runs; give --out"),
     ],
 )
 def test_what_is_broken_is_a_problem_of_its_kind(
@@ -100,7 +100,7 @@ def test_the_first_of_several_problems_gives_the_code(own: Place, place: Place) 
     done = own.asks("doctor --format json")
     assert done.returncode == 3
     assert not json.loads(done.stdout)["works"]
-    assert done.stderr.startswith("error: 3 problems, the first: damaged part: calls-")
+    assert done.stderr.startswith("error: 2 problems, the first: damaged part: calls-")
     done = place.asks("doctor --cache /sys/kernel/cache")  # root cannot either
     assert done.returncode == 3
     assert done.stderr.startswith("error: the cache is not writable: /sys/kernel: ")
@@ -110,12 +110,12 @@ def test_a_broken_package_is_a_problem_of_the_world(cold: Run, tmp_path: Path) -
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so: cannot open')")
     done = cold("doctor", cwd=tmp_path)
     assert done.returncode == 1
-    assert "problem  devices         broken package: libtorch.so: cannot open; inst" in done.stdout
+    assert "problem  devices         cannot look: libtorch.so: cannot open; install" in done.stdout
     assert "ok       models" in done.stdout
 
 
 def test_versions_are_told() -> None:
-    ours, theirs = doctor.packages()
+    ours, theirs, *_ = doctor.packages()
     assert ours.text.startswith(version("hierrouter"))
     assert f"torch {version('torch')}" in theirs.text
 
@@ -123,8 +123,8 @@ def test_versions_are_told() -> None:
 def test_every_extra_for_users_is_known() -> None:
     named = {*(metadata("hierrouter").get_all("Provides-Extra") or ()), *doctor.EXTRAS}
     assert named - {"dev", "docs"} == set(doctor.EXTRAS)
-    found = {each.subject: each for each in doctor.extras()}
-    assert list(found) == [f"extra {name}" for name in doctor.EXTRAS]
+    _, _, *found = doctor.packages()
+    assert [each.subject for each in found] == [f"extra {name}" for name in doctor.EXTRAS]
 
 
 def test_cores_memory_and_every_gpu_are_told_and_a_hub_that_is_off() -> None:
@@ -132,7 +132,7 @@ def test_cores_memory_and_every_gpu_are_told_and_a_hub_that_is_off() -> None:
     assert "cores" in found["cpu"] and "GiB" in found["cpu"]
     assert len(found) == 1 + (torch.cuda.device_count() or 1)
     (found,) = doctor.hub()
-    assert (found.state, "HF_HUB_OFFLINE" in found.text) == ("note", True)
+    assert (found.state, "OfflineModeIsEnabled" in found.text) == ("note", True)
 
 
 def test_a_hub_is_reached_or_it_is_a_note() -> None:
@@ -250,17 +250,6 @@ def test_with_the_token_of_who_accepted_the_licence_nothing_is_gated(node: Node)
     assert node.downloaded == set()
 
 
-def test_the_doctor_says_it_of_each_model(node: Node) -> None:
-    with hub({}, node.models) as address:
-        done = node.asks("doctor --pool pool.toml --format json", address)
-    found = {each["subject"]: each for each in json.loads(done.stdout)["findings"]}
-    assert done.returncode == 1
-    assert [found[name]["state"] for name in ("one", "two", "testbed")] == ["ok", "problem", "ok"]
-    assert found["two"]["text"].startswith(GATED.format(address))
-    assert "to download" in found["one"]["text"] and "here" in found["testbed"]["text"]
-    assert node.downloaded == set()
-
-
 def test_a_hub_that_is_not_reached_is_no_error(place: Place) -> None:
     (place / "pool.toml").write_text(POOL % "open")
     assert "not reached from here" in place.does(DRY).stderr
@@ -272,7 +261,7 @@ def test_a_collection_goes_on_without_its_references(place: Place) -> None:
     (place / "pool.toml").write_text(ours % "gated")
     place.does("collect --datasets arith --limit 3 --pool pool.toml --cache cache --no-references")
     assert place.tells("cache info --cache cache")["complete_queries"] == 3
-    assert place.tells("collect --cache cache --dry-run")["total"]["calls"]["most"] == 0
+    assert place.tells("collect --cache cache --dry-run")["total"]["most_calls"] == 0
 
 
 def test_a_disk_or_a_memory_that_is_too_small_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from hierrouter.engines import backend
-from hierrouter.engines.generator import Response, answers_in_order
+from hierrouter.engines.generator import Response
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.inspection import ask_cache
 from tests.cli.conftest import Place
 from tests.cli.test_collect import COLLECT, MADE_UP, pool_of, write_questions
 from tests.conftest import Run
+from tests.engines import answers_in_order
 from tests.servers import servable, transformers_serve
 
 NAMES = ("calc", "text")

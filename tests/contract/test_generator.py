@@ -15,18 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hierrouter.engines import backend
 from hierrouter.engines.batches import processors
-from hierrouter.engines.generator import (
-    STATUSES,
-    Answer,
-    Confidence,
-    Failure,
-    Generator,
-    Response,
-    answers_in_order,
-)
+from hierrouter.engines.generator import STATUSES, Answer, Confidence, Failure, Generator, Response
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
-from tests.engines import Scripted
+from tests.engines import Scripted, answers_in_order
 from tests.models import ARCHITECTURES, save_random_model
 
 WORDS = ["compute", "12+7", "reverse", "the", "word", "takomi", "31", "-", "room 17", "ß✓", "\n\n"]

@@ -12,8 +12,8 @@ from typing import Any
 
 from hierrouter.engines import backend
 from hierrouter.engines.batches import Shape
-from hierrouter.engines.generator import answers_in_order
 from hierrouter.pools.pool import Generation, ModelSpec
+from tests.engines import answers_in_order
 
 SPARE = 100 << 20  # bytes
 MANY = [f"{n} " + "1+2 " * 60 for n in range(200)]

@@ -16,13 +16,13 @@ import pytest
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend
 from hierrouter.engines.endpoint import PROBE
-from hierrouter.engines.generator import Confidence, Failure, Outage, Response, answers_in_order
+from hierrouter.engines.generator import Confidence, Failure, Outage, Response
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.inspection import ask_cache
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.reader import CacheReader
-from tests.engines import told
+from tests.engines import answers_in_order, told
 from tests.servers import (
     HTML,
     JUNK,

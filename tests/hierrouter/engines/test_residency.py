@@ -13,12 +13,13 @@ import torch
 from safetensors.torch import save_file
 
 from hierrouter.engines import backend
-from hierrouter.engines.generator import Residency, answers_in_order, room_for_weights
+from hierrouter.engines.generator import Residency, room_for_weights
 from hierrouter.engines.identity import INDEX, SINGLE, weight_bytes, weight_files
 from hierrouter.engines.local import TransformersBackend
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import ModelSpec
 from hierrouter_cache.errors import WorldError
+from tests.engines import answers_in_order
 
 MODELS = load_pool("testbed").models
 LARGEST = max(weight_bytes(model) for model in MODELS)

@@ -16,10 +16,11 @@ from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.pool import ModelSpec, Pool, pool_from_json
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import Scorer, scorer
-from hierrouter.replay.inspection import ask_cache, cache_info, damaged_files, verify_cache
+from hierrouter.replay.inspection import ask_cache, cache_info, verify_cache
 from hierrouter.replay.stored_pool import FIRST_PART, score_forest
 from hierrouter_cache.errors import DamagedPart, IncompleteTree
 from hierrouter_cache.keys import plan_key
+from hierrouter_cache.maintenance import damaged_files
 from hierrouter_cache.parts import KINDS, Part, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.walk import walk

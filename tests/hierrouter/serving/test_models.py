@@ -10,12 +10,12 @@ import pytest
 
 from hierrouter.engines import backend, endpoint_client
 from hierrouter.engines.endpoint import Caller
-from hierrouter.engines.generator import Answer, Failure, Response, answers_in_order
+from hierrouter.engines.generator import Answer, Failure, Response
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec
 from hierrouter.serving.models import BatchedModel, CallFailed
 from hierrouter.serving.served import ServedModel
-from tests.engines import Scripted, told
+from tests.engines import Scripted, answers_in_order, told
 from tests.servers import MODEL, Reply, Script, Server, completion, good, late, refusal, serving
 
 PROMPTS = [f"compute {n}+{2 * n}" for n in range(20)]

@@ -18,7 +18,7 @@ import openai
 import pytest
 
 from hierrouter.engines import backend
-from hierrouter.engines.generator import Failure, Response, answers_in_order
+from hierrouter.engines.generator import Failure, Response
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import router_at, save_checkpoint
 from hierrouter.learning.config import Objective, ValueConfig
@@ -29,7 +29,7 @@ from hierrouter.serving import guard
 from hierrouter.serving.router import Hop, Router
 from tests.cli.pages import DOCS, blocks
 from tests.conftest import Run, as_json, works
-from tests.engines import Scripted, told
+from tests.engines import Scripted, answers_in_order, told
 from tests.hierrouter.serving.serving import (
     GOOD,
     MODELS,
