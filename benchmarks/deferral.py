@@ -19,8 +19,8 @@ from hierrouter.evaluation.deferral import DeferralPoint, point_within
 from hierrouter.learning.config import Objective, preset
 from hierrouter.learning.deferral import calibrated
 from hierrouter.learning.training import train
-from hierrouter.replay.opening import open_tree
-from hierrouter_cache.tree import RouteTree, sub_pool
+from hierrouter.replay.opening import Selection, open_tree
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import LARGE, doubtful_tree
 
 SHARES = (0.1, 0.3, 0.5)
@@ -45,7 +45,7 @@ def cases(cache: Path | None) -> Iterator[tuple[str, RouteTree]]:
         return
     tree = open_tree(cache)
     for name in tree.models:
-        part = sub_pool(tree, [other for other in tree.models if other != name])
+        part = open_tree(cache, Selection(without=(name,)))
         yield name, replace(part, direct=tree.direct)
 
 

@@ -22,8 +22,8 @@ from hierrouter.evaluation.bounds import best_route_per_dataset, oracle
 from hierrouter.learning.config import Objective, preset
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
-from hierrouter_cache.tree import RouteTree, sub_pool
-from tests.hierrouter.trees import planted_tree
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.trees import planted_tree, sub_pool
 
 PLANTED = ((1.0, 0), (2.0, 3))  # length of the noise on embeddings, and the seed
 

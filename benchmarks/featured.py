@@ -24,7 +24,8 @@ from hierrouter.learning.loop import TrainingFold, best_iterate
 from hierrouter.learning.network import States, action_values, state_table
 from hierrouter.learning.training import Origin, training_folds
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import RouteTree, sub_pool
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.trees import sub_pool
 
 
 @dataclass(frozen=True)

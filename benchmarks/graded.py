@@ -5,7 +5,7 @@
 `auc`: of `nano`'s first answers, family by family, how well their log-probability tells right from
 wrong on the test fold, and how well n-grams of the question do, learned on the train fold. `gap`:
 best fixed choice and oracle at a quarter of the middle alpha, there, and at four times it. `board`:
-the leaderboard of `compare --all-alphas`, and which baselines are above the best learner there.
+the tables of `leaderboard.py`, and which baselines are above the best learner there.
 `few`: everybody from 150 train questions, `--seeds` draws of them. `return`: what giving an earlier
 answer adds. `views`: validation R of each view, for the choice of a default.
 """
@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from leaderboard import AROUND, BASELINES, LEARNED, leaderboard, leaderboard_tables, middle_alpha
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -31,14 +32,6 @@ from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import training_tree
 from hierrouter.replay.states import VIEWS
 from hierrouter.replay.tree import Tree
-from hierrouter.reports.leaderboard import (
-    AROUND,
-    BASELINES,
-    LEARNED,
-    leaderboard,
-    leaderboard_tables,
-    middle_alpha,
-)
 from hierrouter.reports.values import Bootstrap, estimates
 from hierrouter.tables import as_markdown
 from hierrouter_cache.tree import RouteTree

@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/rollouts.py
 
-With a router of the paper's size: Tianshou's `Collector` on one `ReplayEnv`, on 128, and on our
-vectorised environment; Stable-Baselines3's rollouts on 128; PufferLib's serial vectorisation of
+With a router of the paper's size: Tianshou's `Collector` on one `ReplayEnv`, and on 128;
+Stable-Baselines3's rollouts on 128; PufferLib's serial vectorisation of
 128, where its sources are on the path; a plain loop over our environment, the batched walk,
 `TreeCollector`, and the bare forward passes that any way has to make. Without a policy: the
 vectorised environment, and the look-ups that any way has to make. One process, one thread, CPU
@@ -32,7 +32,7 @@ from tianshou.data import Collector, VectorReplayBuffer
 from tianshou.env import DummyVectorEnv
 from torch import nn
 
-from hierrouter.learning.collector import TianshouEnv, TreeCollector, to_buffer
+from hierrouter.learning.collector import TreeCollector, to_buffer
 from hierrouter.learning.network import Router, States
 from hierrouter.replay.env import QueryStream, ReplayEnv, ReplayVectorEnv, Rollouts, walk
 from hierrouter_cache.tree import RouteTree
@@ -88,16 +88,11 @@ class NumberedActor(nn.Module):
         return self.router(self.table.rows(torch.as_tensor(obs)))[0], state
 
 
-def numbered(size: PaperSize, router: Router, episodes: int, stepped: bool) -> Way:
-    """Tianshou's collector on our vectorised environment, or ours on the tree."""
+def numbered(size: PaperSize, router: Router, episodes: int) -> Way:
+    """Our collector, on the tree."""
     actor: Any = NumberedActor(size, router)
     policy = DiscreteActorPolicy(actor=actor, action_space=Discrete(size.actions.count))
-    collector: Any = TreeCollector(policy, size.tree, ALPHA)
-    if stepped:
-        env = TianshouEnv(ReplayVectorEnv(size.tree, ALPHA, episodes))
-        kept = VectorReplayBuffer(2 * episodes * size.tree.hops + episodes, episodes)
-        collector = Collector(policy, env, kept)
-    collector.reset()
+    collector = TreeCollector(policy, size.tree, ALPHA)
 
     def collect() -> int:
         collector.reset_buffer()
@@ -235,7 +230,6 @@ def with_policy(size: PaperSize) -> None:
     ways = {
         "Collector, 1 env": alone,
         f"Collector, DummyVectorEnv({ENVS})": dummy,
-        f"Collector, our environment ({ENVS})": numbered(size, router, ENVS, True),
         f"Stable-Baselines3, DummyVecEnv({ENVS})": stable(
             tree, hidden, DummyVecEnv([lambda: ReplayEnv(tree, ALPHA)] * ENVS)
         ),
@@ -246,7 +240,7 @@ def with_policy(size: PaperSize) -> None:
         ways |= {
             f"loop over our environment, {episodes} episodes": loop(size, router, episodes),
             f"batched walk, {episodes} episodes": ours(size, router, episodes),
-            f"TreeCollector, {episodes} episodes": numbered(size, router, episodes, False),
+            f"TreeCollector, {episodes} episodes": numbered(size, router, episodes),
             f"forward passes alone, {episodes} episodes": limit(size, router, episodes),
         }
     rates = measure(ways)

@@ -441,62 +441,6 @@ def repriced(tree: AnyTree, prices: Mapping[str, Rate]) -> AnyTree:
     return replace(tree, rate=rate_table(tree.models, prices), direct=direct, pruned=pruned)
 
 
-OTHER_NUMBERS = (
-    "the states of a sub-pool show other numbers; open the cache with these models (--models)"
-)
-
-
-def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
-    """The tree of some of the models, in the order given; but for `content`, as if opened so.
-
-    Direct calls of models that are left out go too, those of reference models stay. A tree whose
-    states show numbers shows nothing then: these are of the models it was opened with. Raises
-    InputError: no name, one twice, or one that the tree does not have.
-
-    `models`: distinct names among `tree.models`, at least one.
-    """
-    if not models or len(set(models)) < len(models) or not set(models) <= set(tree.models):
-        raise InputError(
-            f"no sub-pool: {', '.join(models) or 'no model'}; name different models among "
-            f"{', '.join(tree.models)}"
-        )
-    direct = tree.direct
-    alone = [name for name in models if name in direct.models]
-    alone += [name for name in direct.models if name not in tree.models]
-    column = [direct.models.index(name) for name in alone]
-    chosen = np.array([tree.models.index(name) for name in models])
-    kept = kept_nodes(tree.routes, chosen)
-    return replace(
-        tree,
-        models=tuple(models),
-        **_measured(tree, (slice(None), kept)),
-        rate=tree.rate[chosen],
-        parts=()
-        if tree.numbers
-        else tuple(
-            replace(part, row=part.row[:, kept[kept < part.row.shape[1]]]) for part in tree.parts
-        ),
-        unembedded=OTHER_NUMBERS if tree.numbers else tree.unembedded,
-        pruned=tree.pruned and sub_pool(tree.pruned, models),
-        direct=DirectCalls(
-            tuple(alone), **_measured(direct, (slice(None), column)), rate=direct.rate[column]
-        ),
-        content=hashlib.sha256(f"{tree.content}:{','.join(models)}".encode()).hexdigest()[:32],
-    )
-
-
-def kept_nodes(routes: Routes, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[nodes of the sub-pool]: the number that each of its nodes has in the whole tree.
-
-    `routes`: shape of the whole tree; `chosen`: int64[models of the sub-pool], their numbers in the
-    whole pool.
-    """
-    levels = [np.zeros(1, dtype=np.int64)]
-    for _ in range(routes.hops):
-        levels.append(routes.child(levels[-1][:, None], chosen).ravel())
-    return np.concatenate(levels)
-
-
 def _measured(calls: RouteTree | DirectCalls, chosen: Any) -> dict[str, Any]:
     """What was measured of some calls; `chosen` indexes [queries, columns]."""
     return {name: getattr(calls, name)[chosen] for name in MEASURED}

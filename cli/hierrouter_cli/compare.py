@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
 from hierrouter_cli.report import TEST, log_looks, say_if_few, say_shown
 from hierrouter_cli.selecting import Selected, as_trained, make_importable, own_policies, selecting
-
-if TYPE_CHECKING:
-    from hierrouter.evaluation.policies import OwnPolicy
-    from hierrouter.learning.baselines.arms import Baseline
-    from hierrouter.replay.tree import Tree
 
 
 @selecting
@@ -43,22 +34,12 @@ def compare(
     ] = "A,B",
     policy: options.Policies = None,
     seed: options.Seed = options.DEFAULT_SEED,
-    all_alphas: Annotated[
-        bool,
-        options.switch(
-            "--all-alphas",
-            "A leaderboard: train every learner, fit every baseline, at three alphas.",
-        ),
-    ] = False,
-    seeds: options.Seeds = 5,
     format: options.Format = "text",
     out: options.Out = None,
 ) -> None:
     """Fit the baselines on the train fold, and compare them with the learned router.
 
-    Text also writes everything as JSON; the other formats write it only where --out says. With
-    --all-alphas everybody is trained anew, at a quarter of the middle alpha, there, and at four
-    times it.
+    Text also writes everything as JSON; the other formats write it only where --out says.
     """
     from hierrouter.learning.baselines.answers import answers_for
     from hierrouter.learning.baselines.arms import require_sets, usable_sets
@@ -73,22 +54,6 @@ def compare(
         chosen = named(options.split_names(baselines))
     policies = own_policies(policy)
     wanted = require_sets(options.split_names(sets) or [])
-    if all_alphas:
-        given = {
-            "--alpha": alpha,
-            "--checkpoint": checkpoint,
-            "--sweep": sweep,
-            "--state": selected.state,
-            "--allow-return": selected.allow_return or None,
-        }
-        for flag, value in given.items():
-            if value is not None:
-                raise InputError(
-                    f"--all-alphas trains everybody anew, at alphas and views of its own: {flag}; "
-                    "leave it out"
-                )
-        _leaderboard(selected, chosen, wanted, policies, (seed, seeds), split, format, out)
-        return
     tree = as_trained(selected, checkpoint).open()
     answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
     shown = select_run(tree, alpha, checkpoint, sweep)
@@ -104,35 +69,3 @@ def compare(
         with drafted(folder) as draft:
             name = found.write(draft).name
         console.say(f"compare: {folder / name}")
-
-
-def _leaderboard(
-    selected: Selected,
-    chosen: Sequence[Baseline],
-    sets: Sequence[str],
-    policies: Sequence[OwnPolicy],
-    draws: tuple[int, int],
-    split: str,
-    format: str,
-    out: Path | None,
-) -> None:
-    """The leaderboard on stdout, and with text as JSON in a folder; `draws`: first seed, count."""
-    from hierrouter.learning.run_folders import drafted, new_run
-    from hierrouter.reports.leaderboard import as_json, leaderboard, leaderboard_tables, long_table
-    from hierrouter_cache.writer import write_atomically
-
-    @functools.cache
-    def opened(view: str, allow_return: bool) -> Tree:
-        return replace(selected, state=view, allow_return=allow_return).open()
-
-    seed, seeds = draws
-    with console.bar("place") as on_placed, contextlib.redirect_stdout(sys.stderr):
-        found = leaderboard(
-            opened, chosen, sets, policies, seed=seed, seeds=seeds, split=split, on_placed=on_placed
-        )
-    console.put_as(format, found, as_json, long_table, leaderboard_tables)
-    if out or format == "text":
-        folder = new_run("compare", out)
-        with drafted(folder) as draft:
-            write_atomically(draft / "leaderboard.json", as_json(found).encode())
-        console.say(f"compare: {folder / 'leaderboard.json'}")

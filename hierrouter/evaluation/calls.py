@@ -1,4 +1,4 @@
-"""What a further call brings: depth and repair."""
+"""What a policy answers after how many calls."""
 
 from dataclasses import dataclass
 
@@ -41,59 +41,4 @@ def by_depth(tree: RouteTree, endings: Floats) -> list[Depth]:
             continue
         quality, spent = (float(part[:, level].copy().sum() / total) for part in parts)
         found.append(Depth(calls, total / len(tree), quality, spent))
-    return found
-
-
-@dataclass(frozen=True)
-class Repair:
-    """What the calls at one hop do to the answers before them.
-
-    Row i, column j of a query: model j is called after model i; a mean over all routes whose last
-    call but one is i's, M^(hop - 2) of them. Repair less damage is the change in accuracy.
-
-    Attributes:
-        hop: 2 to L.
-        right: float64[queries, M], probability that the answer of model i before was right.
-        repair: float64[queries, M, M], probability that wrong became right.
-        damage: float64[queries, M, M], probability that right became wrong.
-        quality: float64[queries, M, M], change in Q.
-        cost: float64[queries, M, M], cost of the call of j, in money.
-    """
-
-    hop: int
-    right: Floats
-    repair: Floats
-    damage: Floats
-    quality: Floats
-    cost: Floats
-
-
-def repair_matrices(tree: RouteTree) -> list[Repair]:
-    """One entry for each hop from the second on; none where L is 1.
-
-    Where accuracies are 0 or 1, a call repairs, damages or does neither. Where they are fractions,
-    say the means of several verdicts, both answers are taken to be right with these probabilities,
-    independently of each other: repair is (1 - before) * after, damage before * (1 - after).
-    """
-    routes, shape = tree.routes, (len(tree), -1, tree.routes.models)
-
-    def around(values: Floats, hop: int) -> tuple[Floats, Floats]:
-        """Before and after the call: [queries, routes, M, 1] and [queries, routes, M, M]."""
-        before = values[:, routes.level(hop - 1)].reshape(*shape, 1)
-        return before, values[:, routes.level(hop)].reshape(*shape, routes.models)
-
-    found = []
-    for hop in range(2, tree.hops + 1):
-        before, after = around(tree.accuracy, hop)
-        (worth, new_worth), (spent, new_spent) = around(tree.score, hop), around(tree.cost, hop)
-        found.append(
-            Repair(
-                hop=hop,
-                right=before.mean(axis=1)[..., 0],
-                repair=((1 - before) * after).mean(axis=1),
-                damage=(before * (1 - after)).mean(axis=1),
-                quality=(new_worth - worth).mean(axis=1),
-                cost=(new_spent - spent).mean(axis=1),
-            )
-        )
     return found

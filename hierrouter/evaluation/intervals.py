@@ -111,41 +111,32 @@ def gap_closed_interval(
 LEVEL, POWER = 0.95, 0.8
 
 
-def smallest_difference(
-    deviation: float, queries: int, level: float = LEVEL, power: float = POWER
-) -> float:
-    """d with P(|T| > t) = power, where T = sqrt(n) mean / s has noncentrality sqrt(n) d / s.
+def queries_needed(difference: float, deviation: float) -> int:
+    """The fewest queries that show a mean difference, by a two-sided paired t test; at least 2.
 
-    T follows the noncentral t distribution with n - 1 degrees of freedom and t is Student's
-    (1 + level) / 2 quantile; for many queries d is (1.960 + 0.842) s / sqrt(n). Finding it on the
-    wrong side, about once in a million, is left out. Cohen, Statistical Power Analysis (1988),
-    chapter 2.
+    They find it with probability `POWER`, and what is not there with 1 - `LEVEL`: n with P(T > t) =
+    `POWER`, where T follows the noncentral t distribution with n - 1 degrees of freedom and
+    noncentrality sqrt(n) d / s, and t is Student's (1 + `LEVEL`) / 2 quantile; for many queries
+    (1.960 + 0.842)^2 s^2 / d^2. Finding it on the wrong side, about once in a million, is left out.
+    Cohen, Statistical Power Analysis (1988), chapter 2.
 
-    `deviation`: s, standard deviation of the difference over queries; `queries`: n, at least 2;
-    `level`: 1 less the probability of finding what is not there; `power`: probability of finding d.
-    """
-    from scipy import special, stats
-
-    freedom = queries - 1
-    critical = float(stats.t.ppf((1 + level) / 2, freedom))
-    noncentrality = float(special.nctdtrinc(freedom, 1 - power, critical))
-    return noncentrality * deviation / math.sqrt(queries)
-
-
-def queries_needed(
-    difference: float, deviation: float, level: float = LEVEL, power: float = POWER
-) -> int:
-    """The fewest queries whose `smallest_difference` is at most this one; at least 2.
-
-    `difference`: above 0; `deviation`: as for `smallest_difference`.
+    `difference`: d, above 0; `deviation`: s, its standard deviation over queries.
     """
     from scipy import stats
 
-    normal = float(stats.norm.ppf((1 + level) / 2) + stats.norm.ppf(power))
+    normal = float(stats.norm.ppf((1 + LEVEL) / 2) + stats.norm.ppf(POWER))
     queries = max(math.floor((normal * deviation / difference) ** 2), 2)
-    while smallest_difference(deviation, queries, level, power) > difference:
+    while _smallest_difference(deviation, queries) > difference:
         queries += 1  # Student's t wants 2 more or so than the normal distribution
     return queries
+
+
+def _smallest_difference(deviation: float, queries: int) -> float:
+    from scipy import special, stats
+
+    critical = float(stats.t.ppf((1 + LEVEL) / 2, queries - 1))
+    noncentrality = float(special.nctdtrinc(queries - 1, 1 - POWER, critical))
+    return noncentrality * deviation / math.sqrt(queries)
 
 
 # Differences resampled together: bounds the memory at 8 bytes * AT_ONCE * resamples.

@@ -1,4 +1,4 @@
-"""The replayed tree as Tianshou takes it: a collector of whole episodes, and an environment."""
+"""The replayed tree as Tianshou takes it: a collector of whole episodes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from tianshou.data import Batch, CollectStats, ReplayBuffer, to_numpy
 from tianshou.data.collector import BaseCollector
 
 from hierrouter.evaluation.outcome import ending_reward
-from hierrouter.replay.env import Observations, QueryStream, ReplayVectorEnv, Rollouts, walk
+from hierrouter.replay.env import QueryStream, ReplayVectorEnv, Rollouts, walk
 from hierrouter_cache.tree import RouteTree
 
 CAPACITY = 65_536  # transitions of the buffer that a collector makes where it is given none
@@ -36,64 +36,11 @@ def to_buffer(rollouts: Rollouts) -> ReplayBuffer:
     )
 
 
-class TianshouEnv:
-    """A `ReplayVectorEnv` with what Tianshou's `Collector` calls of a vector environment.
-
-    Tianshou resets ended episodes itself, here they have begun anew by then: a reset of some of
-    them shows where they are. All episodes are stepped together: one that Tianshou does not ask
-    for walks on unseen, which happens at the end of a collection by episodes only, after which
-    all are reset.
-    """
-
-    is_async = False
-
-    def __init__(self, env: ReplayVectorEnv) -> None:
-        self.env = env
-        self.action_space = [env.single_action_space] * env.num_envs
-        self.observation_space = [env.single_observation_space] * env.num_envs
-        self._now: Observations = np.zeros(env.num_envs, dtype=np.int64)
+class Played(ReplayVectorEnv):
+    """What Tianshou asks an environment: how many episodes it steps together."""
 
     def __len__(self) -> int:
-        return self.env.num_envs
-
-    def reset(
-        self, env_id: NDArray[np.int64] | None = None, **settings: Any
-    ) -> tuple[Any, NDArray[np.object_]]:
-        """Observations of all episodes, begun anew, or of some; and an empty dictionary each."""
-        if env_id is None:
-            self._now, _ = self.env.reset(**settings)
-        ids = np.arange(len(self)) if env_id is None else env_id
-        return self._seen(ids), _nothing_told(ids)
-
-    def step(
-        self, action: NDArray[np.int64], id: NDArray[np.int64] | None = None
-    ) -> tuple[Any, ...]:
-        """Observation, reward, terminated, truncated and an empty dictionary of each episode asked.
-
-        `action`: int64[n]; `id`: int64[n], which episodes; all of them by default.
-        """
-        ids, everyone = np.arange(len(self)) if id is None else id, np.zeros(len(self), np.int64)
-        everyone[ids] = action
-        self._now, reward, ended, truncated, _ = self.env.step(everyone)
-        return self._seen(ids), reward[ids], ended[ids], truncated[ids], _nothing_told(ids)
-
-    def seed(self, seed: int | None = None) -> None:
-        """Begin the order of the queries anew."""
-        self.env.reset(seed=seed)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def _seen(self, ids: NDArray[np.int64]) -> Any:
-        if isinstance(self._now, np.ndarray):
-            return self._now[ids]
-        columns = {name: column[ids] for name, column in self._now.items()}
-        rows = [{name: column[row] for name, column in columns.items()} for row in range(len(ids))]
-        return np.array(rows, dtype=object)
-
-
-def _nothing_told(ids: NDArray[np.int64]) -> NDArray[np.object_]:
-    return np.array([{} for _ in ids], dtype=object)
+        return self.num_envs
 
 
 class Collected(CollectStats):  # type: ignore[misc]
@@ -138,10 +85,9 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         draw: Callable[[int], NDArray[np.int64]] | None = None,
         reward: NDArray[np.float64] | None = None,
     ) -> None:
-        played = ReplayVectorEnv(tree, alpha, 1, allow_stop, allow_return=allow_return)
-        env: Any = TianshouEnv(played)
+        played = Played(tree, alpha, 1, allow_stop, allow_return=allow_return)
         held = ReplayBuffer(CAPACITY) if buffer is None else buffer
-        super().__init__(policy, env, held)
+        super().__init__(policy, played, held)
         self.tree = tree
         self.actions = played.actions
         self._rng = np.random.default_rng(seed)

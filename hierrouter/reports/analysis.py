@@ -1,14 +1,12 @@
-"""What a report says beside its policies: bounds, regret, calls, and repairs."""
+"""What a report says beside its policies: bounds, looks, regret, reliability and calls."""
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation import bounds, metrics, outcome, reliability
-from hierrouter.evaluation.calls import repair_matrices
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.evaluation.looks import looks_per_dataset
 from hierrouter.learning.config import Objective
@@ -27,7 +25,7 @@ def add_analysis(
     trained: TrainedRouter | None,
     endings: NDArray[np.float64] | None,
 ) -> None:
-    """The ladder, what a look is worth, the router's regret, reliability and calls, and repairs.
+    """The ladder, what a look is worth, the router's regret, reliability and calls.
 
     Raises InputError: a router made for another tree.
 
@@ -62,7 +60,6 @@ def add_analysis(
     if trained and trained.holds_out and trained.alpha == alpha and not trained.constant:
         _add_reliability(found, fold, trained)
     _add_calls(found, fold, alpha, endings, stop)
-    _add_repair(found, fold)
 
 
 def _add_looks(
@@ -167,16 +164,3 @@ def _add_calls(
         for hop, (at, model) in product(range(fold.hops), enumerate(fold.models)):
             calls = {"calls": mix[:, hop, at]}
             found.add("calls", calls, policy=policy, kind=kind, hop=hop + 1, model=model)
-
-
-def _add_repair(found: Estimates, fold: RouteTree) -> None:
-    """Repair, damage and change in Q at each hop from the second on, for each pair of models."""
-    for at in repair_matrices(fold):
-        right, cost = at.right.mean(axis=0), at.cost.mean(axis=0)
-        for one, other in product(range(len(fold.models)), repeat=2):
-            of: dict[str, Any] = {"before": fold.models[one], "model": fold.models[other]}
-            changes = {"repair": at.repair, "damage": at.damage, "quality": at.quality}
-            means = {name: change[:, one, other] for name, change in changes.items()}
-            found.add("repair", means, hop=at.hop, **of)
-            known = {"right": right[one], "cost": cost[one, other]}
-            found.state("repair", known, hop=at.hop, **of)

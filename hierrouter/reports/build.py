@@ -9,17 +9,14 @@ from numpy.typing import NDArray
 from hierrouter.evaluation.bounds import gap_closed
 from hierrouter.evaluation.calls import by_depth
 from hierrouter.evaluation.intervals import (
-    POWER,
     expanded_tail,
     gap_closed_interval,
     percentile_interval,
-    queries_needed,
     resampled_means,
     simultaneous_intervals,
-    smallest_difference,
 )
 from hierrouter.evaluation.outcome import Outcome, ended_at, worth
-from hierrouter.reports.results import Power, Report, Saving
+from hierrouter.reports.results import Report, Saving
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, each
 from hierrouter.tables import finite
 from hierrouter_cache.tree import RouteTree, net_reward
@@ -74,7 +71,6 @@ def build_report(
         price_gaps={
             name: _gaps_closed(found.columns, priced, alpha) for name, priced in lists.items()
         },
-        power=_power(outcomes, alpha, found.bootstrap.level),
         savings=_savings(outcomes, found.bootstrap),
         provenance=provenance,
         **more,
@@ -171,10 +167,6 @@ def _saving(router: Outcome, model: Outcome, which: str, bootstrap: Bootstrap) -
     )
 
 
-WANTED = 0.01  # a difference in R worth knowing
-FEWEST = 10  # queries: the deviation of fewer is hardly known
-
-
 def at_once(differences: Values, found: Estimates) -> list[Estimate]:
     """Means over all queries with intervals that hold for all of them together.
 
@@ -195,33 +187,6 @@ def _add_comparisons(found: Estimates, outcomes: Sequence[Outcome], alpha: float
     differences = router.reward(alpha) - np.array([one.reward(alpha) for one in rivals])
     for one, difference in zip(rivals, at_once(differences, found), strict=True):
         found.state("at once", {"difference": difference}, policy=one.name, kind=one.kind)
-
-
-def _power(outcomes: Sequence[Outcome], alpha: float, level: float) -> Power | None:
-    """What these queries can show against the best fixed route, the best pool model without one.
-
-    None where there is no router, no such policy, no query on which the two differ, or too few
-    queries to tell how much they vary.
-    """
-    router, *rivals = (
-        _best_of_kind(outcomes, kind, alpha) for kind in ("router", "route", "single")
-    )
-    rival = next((one for one in rivals if one is not None), None)
-    if router is None or rival is None or len(router.quality) < FEWEST:
-        return None
-    difference = router.reward(alpha) - rival.reward(alpha)
-    deviation = float(difference.std(ddof=1))
-    if deviation <= np.finfo(np.float64).eps * abs(float(difference.mean())):
-        return None
-    return Power(
-        policy=rival.name,
-        kind=rival.kind,
-        deviation=deviation,
-        power=POWER,
-        smallest_difference=smallest_difference(deviation, len(difference), level),
-        wanted_difference=WANTED,
-        queries=queries_needed(WANTED, deviation, level),
-    )
 
 
 def add_depths(

@@ -17,28 +17,6 @@ from hierrouter.tables import finite, json_text
 
 
 @dataclass(frozen=True)
-class Power:
-    """What differences the queries of a report can show, by a two-sided paired t test.
-
-    Attributes:
-        policy, kind: whom the router is compared with.
-        deviation: standard deviation over queries of R(router) - R(policy).
-        power: probability of finding what is there.
-        smallest_difference: the smallest mean difference that is found with it.
-        wanted_difference: one that would be worth finding.
-        queries: how many it takes to find that one.
-    """
-
-    policy: str
-    kind: str
-    deviation: float
-    power: float
-    smallest_difference: float
-    wanted_difference: float
-    queries: int
-
-
-@dataclass(frozen=True)
 class HandingOver:
     """The router of a report, with a stronger model for what it doubts.
 
@@ -98,7 +76,6 @@ class Report:
         gap_closed_intervals: low and high of each `gap_closed`; None where it has no bounds.
         price_gaps: `gap_closed` under each price list, the report's own one first; empty where
             there is but one.
-        power: what differences these queries can show; None where there is nothing to compare.
         cost_unit: what C is counted in.
         deciding_alphas: the least and the greatest alpha at which cost decides which route is best,
             of a query or of a group of them, see `policy_break_points`; None where it never does.
@@ -118,7 +95,6 @@ class Report:
     provenance: Mapping[str, Any]
     gap_closed_intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     price_gaps: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
-    power: Power | None = None
     cost_unit: str = "money per question"
     deciding_alphas: tuple[float, float] | None = None
     savings: tuple[Saving, ...] = ()
@@ -222,15 +198,6 @@ class Report:
         """`calls` of each model at each hop, expected of a query: of the router and the oracle."""
         return pivot(self.estimates, "calls", "policy", "kind", "hop", "model")
 
-    @cached_property
-    def repair(self) -> tuple[Row, ...]:
-        """What calling `model` at `hop` does to the answer of `before`, for every pair of models.
-
-        right is the probability that it was right, repair that wrong became right, damage that
-        right became wrong; quality the change in Q, cost that of the call.
-        """
-        return pivot(self.estimates, "repair", "hop", "before", "model")
-
     @property
     def shown_datasets(self) -> tuple[str, ...]:
         """The columns of a table: a single dataset needs no total beside it."""
@@ -264,7 +231,7 @@ class Report:
         return float(self.router.quality / single.quality)
 
 
-FORMAT = 2  # of the object; goes up where a key leaves or changes its meaning
+FORMAT = 3  # of the object; goes up where a key leaves or changes its meaning
 
 
 def as_json(report: Report) -> str:
@@ -294,7 +261,6 @@ def as_object(report: Report) -> dict[str, Any]:
             {key.removeprefix("difference_"): value for key, value in vars(row).items()}
             for row in report.comparisons
         ],
-        "power": asdict(report.power) if report.power else None,
         "frontier": [vars(row) for row in report.frontier],
         "price_lists": [
             {**vars(prices), "rows": [_but(row, "prices") for row in prices.rows]}
@@ -318,7 +284,6 @@ def _analysis(report: Report) -> dict[str, Any]:
         "ladder": ("rung policy dataset n", "quality cost reward"),
         "looks": ("policy dataset n", "quality cost reward"),
         "calls": ("policy kind hop model", "calls"),
-        "repair": ("hop before model right cost", "repair damage quality"),
         "reliability": ("least below n said lost", "best"),
     }
     return {

@@ -338,13 +338,9 @@ NAMED = 5  # policies named in a sentence at most
 
 
 def claims_sentence(report: Report) -> str:
-    """Who is beaten when all comparisons are to hold at once, and what more queries would show."""
-    return " ".join([*_beaten(report), *_showable(report)])
-
-
-def _beaten(report: Report) -> list[str]:
+    """Who is beaten when all comparisons are to hold at once; empty where there are none."""
     if not report.comparisons:
-        return []
+        return ""
     alone = sum((row.difference_low or 0) > 0 for row in report.overall if row.kind != "oracle")
     total = len(report.comparisons)
     left = [one.policy for one in report.comparisons if one.difference_low <= 0]
@@ -352,25 +348,12 @@ def _beaten(report: Report) -> list[str]:
         f"HierRouter beats {alone} of {total} policies one at a time and {total - len(left)} when "
         f"all {total} comparisons are to hold at once ({report.bootstrap.level:.0%}, max-t)"
     )
-    return [f"{said}: all but {_names(left)}." if 0 < len(left) < total else f"{said}."]
+    return f"{said}: all but {_names(left)}." if 0 < len(left) < total else f"{said}."
 
 
 def _names(policies: Sequence[str]) -> str:
     more = len(policies) - NAMED
     return ", ".join(policies[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _showable(report: Report) -> list[str]:
-    found = report.power
-    if found is None:
-        return []
-    return [
-        f"Against {found.policy} R differs by {found.deviation:.2f} from query to query (standard "
-        f"deviation): {report.overall[0].n:,} queries can show a difference of "
-        f"{found.smallest_difference:.3f} (two-sided paired t test at "
-        f"{1 - report.bootstrap.level:.0%}, power {found.power:.0%}), and "
-        f"{found.wanted_difference:+g} takes {found.queries:,}."
-    ]
 
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -474,7 +457,7 @@ def _said(row: Row) -> str:
     return f"{row.least:g} {below}" if row.least else f"below {row.below:g}"
 
 
-# The analysis: bounds, regret, calls and repair.
+# The analysis: bounds, looks, regret and calls.
 
 RUNGS, LEARNED = "Bounds", "HierRouter"
 NOT_A_STAIR = (
@@ -536,9 +519,6 @@ def looks_table(report: Report) -> Table:
     )
 
 
-PAIRS_SHOWN = 12
-
-
 def analysis_tables(report: Report) -> dict[str, Table]:
     """The tables of the analysis by name, but the ladder over all queries; none without one."""
     if not report.ladder:
@@ -547,8 +527,6 @@ def analysis_tables(report: Report) -> dict[str, Table]:
     if report.regret:
         tables["regret"] = regret_table(report)
     tables["calls"] = calls_table(report)
-    if report.repair:
-        tables["repair"] = repair_table(report)
     return tables
 
 
@@ -599,33 +577,4 @@ def calls_table(report: Report) -> Table:
         ),
         note="A hop sums to less than 1 where a policy stops before it. Calls are not cost: half "
         "of the calls can be nearly all of the cost.",
-    )
-
-
-def repair_table(report: Report) -> Table:
-    """What each later call does to the answer before it; of many pairs those that change most."""
-    rows, level = report.repair, report.bootstrap.interval_title
-    columns = (
-        Column("Before"),
-        Column("Called"),
-        Column("Right before"),
-        Column("Repair"),
-        Column("Damage"),
-        Column("Change in Q", signed=True),
-        Column(level, signed=True),
-        Column("C of the call", money=True),
-    )
-    figures = "before model right repair damage quality [quality] cost"
-    most = sorted(rows, key=lambda row: -abs(row.quality))[:PAIRS_SHOWN]
-    shown = [row for row in rows if row in most]
-    cut = ""
-    if len(rows) > len(shown):
-        cut = f" The {len(shown)} of {len(rows)} pairs whose Q changes most; JSON holds them all."
-    return Table(
-        title="When a further call helps: repair and damage by model before and model called",
-        columns=columns,
-        rows=tuple(Line(f"Hop {row.hop}", row.cells(figures)) for row in shown),
-        note="Repair is the share of all queries whose wrong answer became right, damage that of "
-        "right ones that became wrong. Every route counts alike, so this describes the models, "
-        f"not a router.{cut}",
     )

@@ -38,7 +38,6 @@ SCHEMA = pa.schema(
         ("prices", pa.string()),  # name of the price list
         ("alpha", pa.float64()),
         ("hop", pa.int64()),
-        ("before", pa.string()),  # the model that was called a hop earlier
         ("model", pa.string()),
         ("n", pa.int64()),  # how many queries or decisions
         ("metric", pa.string()),

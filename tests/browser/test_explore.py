@@ -17,14 +17,14 @@ from hierrouter.evaluation.policies import own_policy
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import train
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.reports.evaluated import report_on
 from hierrouter.reports.explain import explain, worst_queries
 from hierrouter.reports.explore import as_html, explored
 from hierrouter.reports.results import as_object
 from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import one_line
-from hierrouter_cache.tree import Rate, RouteTree, repriced, sub_pool
+from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.browser.conftest import CONTRASTS, SIZES, faint, opened, settle
 from tests.conftest import Run
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, sweep_glimpse
@@ -236,15 +236,15 @@ def test_another_price_has_the_figures_of_report(
         assert "old prices" not in page.locator("#router-note").inner_text()
 
 
-def test_a_dropped_model_leaves_the_figures_of_its_sub_pool(
-    page_of_run: Path, stopping: tuple[RouteTree, Any], browser: Any
+def test_a_dropped_model_leaves_the_figures_of_a_smaller_pool(
+    page_of_run: Path, stopping: tuple[RouteTree, Any], testbed_cache: Path, browser: Any
 ) -> None:
     tree, _ = stopping
     with opened(browser, page_of_run) as (page, _log):
         page.locator("#kept-0").uncheck()
         alpha = alphas_of(page_of_run)[40]
         go(page, alpha)
-        part = sub_pool(tree, tree.models[1:])
+        part = open_tree(testbed_cache, Selection(models=tree.models[1:]))
         # Fixed routes and bounds may stop early as long as the router that was chosen may.
         report = report_at(part, alpha)
         calls = [row for row in report["rows"] if row["kind"] in ("single", "reference")]
@@ -258,13 +258,13 @@ def test_a_dropped_model_leaves_the_figures_of_its_sub_pool(
         assert page.locator("#kept-2").is_disabled()
 
 
-def test_bounds_without_a_router_are_those_of_a_sub_pool(
+def test_bounds_without_a_router_are_those_of_a_smaller_pool(
     testbed_cache: Path, write: Write, browser: Any
 ) -> None:
     tree = open_tree(testbed_cache)
     file = write(as_html(explored_of(tree)))
     alpha = alphas_of(file)[45]
-    part = sub_pool(tree, (tree.models[0], tree.models[2]))
+    part = open_tree(testbed_cache, Selection(models=(tree.models[0], tree.models[2])))
     with opened(browser, file) as (page, _):
         page.locator("#kept-1").uncheck()
         go(page, alpha)

@@ -12,21 +12,17 @@ from hypothesis import strategies as st
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import (
-    DirectCalls,
     Rate,
     Routes,
     RouteTree,
     StatePart,
     cost_of,
-    kept_nodes,
     rate_table,
-    sub_pool,
     total_cost,
 )
 from tests.cache import rows
 
 SHAPES = st.builds(Routes, st.integers(1, 5), st.integers(1, 4))
-SAME = ("score", "accuracy", "tokens_in", "tokens_out", "rate", "cost", "embedding")
 
 
 def test_two_models_two_hops_as_drawn_in_the_docstring() -> None:
@@ -180,41 +176,17 @@ def test_what_is_handed_out_is_a_copy(tree: RouteTree) -> None:
     assert np.array_equal(tree.embedding, before)
 
 
-def assert_same(part: RouteTree, expected: RouteTree) -> None:
-    for name in SAME:
-        assert np.array_equal(getattr(part, name), getattr(expected, name)), name
-    for field in fields(DirectCalls):
-        found = getattr(part.direct, field.name), getattr(expected.direct, field.name)
-        assert np.array_equal(*found), field.name
-    assert part.models == expected.models
-
-
-def test_a_sub_pool_is_what_opening_fewer_models_gives(tmp_path: Path) -> None:
+def test_fewer_models_are_a_part_of_the_same_tree(tmp_path: Path) -> None:
     whole = rows.load(rows.fill(tmp_path, "abc"), "abc", rate=2.0)
     for models in itertools.permutations("abc", 2):
-        assert_same(sub_pool(whole, models), rows.load(tmp_path, "".join(models), rate=2.0))
+        part = rows.load(tmp_path, "".join(models), rate=2.0)
+        chosen = np.array(["abc".index(name) for name in models])
+        paths = (chosen[list(part.routes.path(node))] for node in range(part.routes.nodes))
+        kept = [whole.routes.node(tuple(path)) for path in paths]
+        for name in ("score", "accuracy", "tokens_in", "tokens_out", "cost"):
+            assert np.array_equal(getattr(part, name), getattr(whole, name)[:, kept]), name
+        assert np.array_equal(part.embedding, whole.embedding[:, kept[: part.routes.states]])
+        assert part.direct.models == models
+        assert np.array_equal(part.direct.score, whole.direct.score[:, chosen])
+        assert np.array_equal(part.rate, whole.rate[chosen])
     assert rows.load(tmp_path, "cab", hops=1).routes.calls == 3
-    assert_same(sub_pool(whole, "abc"), whole)
-    assert_same(sub_pool(sub_pool(whole, "cab"), "bc"), sub_pool(whole, "bc"))
-    contents = [sub_pool(whole, models).content for models in ("ab", "ba")]
-    assert len(set(contents)) == 2
-    assert len(contents[0]) == len(whole.content) == 32
-
-
-def test_every_kept_node_has_the_path_it_had() -> None:
-    whole, part = Routes(5, 3), Routes(3, 3)
-    chosen = np.array([4, 0, 2])
-    for node, before in enumerate(kept_nodes(whole, chosen)):
-        assert whole.path(int(before)) == tuple(chosen[list(part.path(node))])
-
-
-def test_reference_models_stay_in_a_sub_pool(tree: RouteTree) -> None:
-    direct = replace(tree.direct, models=("a", "large"))
-    assert sub_pool(replace(tree, direct=direct), "b").direct.models == ("large",)
-    assert sub_pool(replace(tree, direct=direct), "ba").direct.models == ("a", "large")
-
-
-@pytest.mark.parametrize("models", ["", "aa", "ax"])
-def test_no_model_one_twice_or_an_unknown_one_is_refused(tree: RouteTree, models: str) -> None:
-    with pytest.raises(InputError, match=f"no sub-pool: {', '.join(models) or 'no model'}; name"):
-        sub_pool(tree, models)

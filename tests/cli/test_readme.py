@@ -59,7 +59,7 @@ def test_how_much_of_the_pages_runs() -> None:
     assert sum(len(pages.blocks("bash", page)) for page in shown) == 41
     assert sum(len(pages.commands(page)) for page in shown) == 81
     assert sum(len(pages.files(page)) for page in shown) == 10
-    assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 25
+    assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 24
 
 
 def test_commands_that_are_only_shown_can_be_typed() -> None:

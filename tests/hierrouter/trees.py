@@ -6,13 +6,14 @@ state after the right first call: no fixed route, and no look at the question al
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.tree import DirectCalls, Routes, RouteTree, StatePart, sub_pool
+from hierrouter_cache.tree import MEASURED, DirectCalls, Routes, RouteTree, StatePart
 
 FOLDS = ("train", "validation", "test")
 LARGE = "large"  # a model outside the pool
@@ -78,6 +79,29 @@ def doubtful_tree() -> RouteTree:
     score = part.direct.score.copy()
     score[:, part.direct.models.index(LARGE)] = np.where(right, 0.95, 0.0)
     return replace(part, direct=replace(part.direct, score=score))
+
+
+def sub_pool(tree: RouteTree, models: Sequence[str]) -> RouteTree:
+    """The tree of some of the models, in this order; of the direct calls theirs and references'."""
+    chosen = np.array([tree.models.index(name) for name in models])
+    levels = [np.zeros(1, dtype=np.int64)]
+    for _ in range(tree.hops):
+        levels.append(tree.routes.child(levels[-1][:, None], chosen).ravel())
+    kept, direct = np.concatenate(levels), tree.direct
+    alone = [name for name in direct.models if name not in tree.models or name in models]
+    column = [direct.models.index(name) for name in alone]
+    called = {name: getattr(direct, name)[:, column] for name in MEASURED}
+    return replace(
+        tree,
+        models=tuple(models),
+        **{name: getattr(tree, name)[:, kept] for name in MEASURED},
+        rate=tree.rate[chosen],
+        parts=tuple(
+            replace(part, row=part.row[:, kept[kept < part.row.shape[1]]]) for part in tree.parts
+        ),
+        direct=DirectCalls(tuple(alone), **called, rate=direct.rate[column]),
+        content=hashlib.sha256(f"{tree.content}:{','.join(models)}".encode()).hexdigest()[:32],
+    )
 
 
 def random_tree(routes: Routes, queries: int, seed: int) -> RouteTree:

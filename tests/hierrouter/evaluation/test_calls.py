@@ -1,6 +1,5 @@
-"""What a further call brings: depth and repair."""
+"""What a policy answers after how many calls."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from hierrouter.evaluation import calls
 from hierrouter.evaluation.calls import Depth
 from hierrouter.evaluation.outcome import Actions, ending, policy_outcome
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.evaluation.enumeration import cost, node, quality, small_trees, unhurried
 from tests.hierrouter.evaluation.test_outcome import random_table, trees
 from tests.hierrouter.trees import random_tree
 
@@ -53,35 +51,3 @@ def test_a_depth_without_answers_has_no_means() -> None:
     assert first == Depth(1, 0.0, None, None)
     assert second == Depth(2, 0.0, None, None)
     assert third.share == pytest.approx(1)
-
-
-@unhurried
-@given(small_trees)
-def test_repair_is_what_counting_routes_gives(tree: RouteTree) -> None:
-    pool = range(len(tree.models))
-    found = calls.repair_matrices(tree)
-    assert [matrix.hop for matrix in found] == list(range(2, tree.hops + 1))
-    for matrix, query, first, second in itertools.product(found, range(len(tree)), pool, pool):
-        before = [(*path, first) for path in itertools.product(pool, repeat=matrix.hop - 2)]
-        pairs = [(path, (*path, second)) for path in before]
-        right = [[tree.accuracy[query, node(tree, path)] == 1 for path in pair] for pair in pairs]
-        change = [quality(tree, query, new) - quality(tree, query, old) for old, new in pairs]
-        for values, expected in (
-            (matrix.right[:, :, None], [was for was, _ in right]),
-            (matrix.repair, [now and not was for was, now in right]),
-            (matrix.damage, [was and not now for was, now in right]),
-            (matrix.quality, change),
-            (matrix.cost, [cost(tree, query, new) - cost(tree, query, old) for old, new in pairs]),
-        ):
-            at = min(second, values.shape[2] - 1)
-            assert values[query, first, at] == pytest.approx(np.mean(expected))
-
-
-@unhurried
-@given(small_trees)
-def test_repair_less_damage_is_the_change_in_accuracy_of_fractions_too(tree: RouteTree) -> None:
-    verdicts = np.random.default_rng(len(tree)).random(tree.accuracy.shape)
-    for matrix in calls.repair_matrices(replace(tree, accuracy=verdicts, score=verdicts)):
-        np.testing.assert_allclose(matrix.repair - matrix.damage, matrix.quality, atol=1e-12)
-        assert (matrix.repair <= 1 - matrix.right[..., None]).all()
-        assert (matrix.damage <= matrix.right[..., None]).all()

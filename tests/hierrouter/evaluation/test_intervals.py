@@ -9,6 +9,7 @@ from hierrouter.evaluation.intervals import (
     expanded_tail,
     interval,
     percentile_interval,
+    queries_needed,
     resampled_means,
     simultaneous_intervals,
 )
@@ -121,3 +122,13 @@ def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) ->
     whole = simultaneous_intervals(differences, 300, 0.95, rng())
     monkeypatch.setattr("hierrouter.evaluation.intervals.AT_ONCE", 2)
     np.testing.assert_allclose(simultaneous_intervals(differences, 300, 0.95, rng()), whole)
+
+
+def test_so_many_queries_show_a_difference() -> None:
+    """Of what varies by 0.1: 787 by the normal distribution; the test itself finds it as often."""
+    needed = queries_needed(0.01, 0.1)
+    assert needed == pytest.approx(787, abs=3)
+    assert queries_needed(1.0, 1e-9) == 2
+    drawn = np.random.default_rng(0).normal(0.3, 1.0, (20_000, queries_needed(0.3, 1.0)))
+    found = np.mean(stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05)
+    assert found == pytest.approx(0.8, abs=0.01)

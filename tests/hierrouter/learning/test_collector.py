@@ -1,4 +1,4 @@
-"""The collector and the environment keep Tianshou's contracts; its own trainer takes both."""
+"""The collector keeps Tianshou's contract; its own trainer takes it."""
 
 import itertools
 from functools import partial
@@ -13,16 +13,16 @@ from tianshou.algorithm.optim import AdamOptimizerFactory
 from tianshou.data import Collector, ReplayBuffer, VectorReplayBuffer
 from tianshou.data.buffer import manager
 from tianshou.data.collector import BaseCollector
+from tianshou.env import DummyVectorEnv
 from tianshou.trainer import OnPolicyTrainerParams
 from torch import nn
 
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning import loop, ppo
-from hierrouter.learning.collector import TianshouEnv, TreeCollector
-from hierrouter.replay.env import ReplayVectorEnv
+from hierrouter.learning.collector import TreeCollector
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.replay.test_rollouts import ScriptedPolicy
+from tests.hierrouter.replay.test_rollouts import NumberedEnv, ScriptedPolicy
 from tests.hierrouter.trees import planted_tree, random_tree
 
 ALPHA = 0.05
@@ -50,15 +50,15 @@ def episodes(buffer: ReplayBuffer) -> list[list[tuple[Any, ...]]]:
 
 @pytest.mark.parametrize("allow_stop", [False, True])
 @pytest.mark.parametrize("routes", [Routes(3, 2), Routes(2, 3)], ids=str)
-def test_it_collects_what_the_stock_collector_does_on_the_vector_environment(
+def test_it_collects_what_the_stock_collector_does_on_environments(
     routes: Routes, allow_stop: bool
 ) -> None:
     tree, count = random_tree(routes, 12, seed=1), 12
-    vector = TianshouEnv(ReplayVectorEnv(tree, ALPHA, count, allow_stop))
+    vector = DummyVectorEnv([lambda q=q: NumberedEnv(tree, allow_stop, q) for q in range(count)])
     policy = ScriptedPolicy(action_space=vector.action_space[0])
     stock = Collector(policy, vector, VectorReplayBuffer(count * routes.hops * 4, count))
     ours = TreeCollector(policy, tree, ALPHA, allow_stop, draw=np.arange)
-    stock.reset(gym_reset_kwargs={"seed": 0, "options": {"query": np.arange(count)}})
+    stock.reset()
     told = [each.collect(n_episode=count) for each in (stock, ours)]
     assert isinstance(ours, BaseCollector)
     assert episodes(ours.buffer) == episodes(stock.buffer)
@@ -99,8 +99,7 @@ class ByNumber(nn.Module):
         return found if self.critic else (found, state)
 
 
-@pytest.mark.parametrize("stock", [False, True], ids=["TreeCollector", "stock Collector"])
-def test_tianshous_own_trainer_learns_from_it(stock: bool) -> None:
+def test_tianshous_own_trainer_learns_from_it() -> None:
     tree = planted_tree(per_family=(30, 15, 5), dim=32)
     folds = np.array(tree.splits)
     learn, choose = (np.flatnonzero(folds == name) for name in ("train", "validation"))
@@ -115,11 +114,7 @@ def test_tianshous_own_trainer_learns_from_it(stock: bool) -> None:
         )
         algorithm.compute_episodic_return = ppo.uncompiled(PPO.compute_episodic_return)
         rng = np.random.default_rng(0)
-        if stock:  # on environments, which know no folds: it learns from all of them
-            envs = TianshouEnv(ReplayVectorEnv(tree, 0.005, 64))
-            training: Any = Collector(algorithm, envs, VectorReplayBuffer(4096, 64))
-        else:
-            training = TreeCollector(algorithm, tree, 0.005, draw=partial(rng.choice, learn))
+        training = TreeCollector(algorithm, tree, 0.005, draw=partial(rng.choice, learn))
         testing = TreeCollector(algorithm, tree, 0.005, draw=lambda count: choose[:count])
         result = algorithm.run_training(
             OnPolicyTrainerParams(
@@ -144,22 +139,6 @@ def test_tianshous_own_trainer_learns_from_it(stock: bool) -> None:
 
 def test_a_clock_that_is_set_back_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     tree, hours = random_tree(Routes(2, 2), 5, seed=1), itertools.count(9e9, -3600.0)
-    vector = TianshouEnv(ReplayVectorEnv(tree, ALPHA, 5))
-    collector = TreeCollector(ScriptedPolicy(action_space=vector.action_space[0]), tree, ALPHA)
+    collector = TreeCollector(ScriptedPolicy(action_space=Discrete(2)), tree, ALPHA)
     monkeypatch.setattr("tianshou.data.collector.time.time", lambda: next(hours))
     assert collector.collect(n_episode=5, reset_before_collect=True).n_collected_episodes == 5
-
-
-def test_features_are_seen_as_the_environment_shows_them() -> None:
-    tree = random_tree(Routes(3, 2), 6, seed=0)
-    adapted = TianshouEnv(ReplayVectorEnv(tree, ALPHA, 4, observation="features"))
-    seen, told = adapted.reset(seed=0, options={"query": np.arange(4)})
-    assert (len(adapted), len(seen), list(told)) == (4, 4, [{}] * 4)
-    for query in range(4):
-        np.testing.assert_array_equal(seen[query]["embedding"], tree.embedding[query, 0])
-    seen, reward, ended, truncated, _ = adapted.step(np.array([2, 1]), np.array([3, 1]))
-    assert [one["stage"] for one in seen] == [1, 1]
-    assert not (reward.any() or ended.any() or truncated.any())
-    np.testing.assert_array_equal(seen[0]["embedding"], tree.embedding[3, 3])
-    [again], _ = adapted.reset(env_id=np.array([1]))
-    np.testing.assert_array_equal(again["embedding"], tree.embedding[1, 2])

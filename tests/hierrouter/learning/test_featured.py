@@ -5,9 +5,8 @@ import numpy as np
 from benchmarks.featured import train_featured
 from hierrouter.evaluation.bounds import best_route_per_dataset, oracle
 from hierrouter.learning.config import ExactConfig
-from hierrouter_cache.tree import sub_pool
 from tests.hierrouter.learning.runs import ALPHA, OBJECTIVE
-from tests.hierrouter.trees import planted_tree
+from tests.hierrouter.trees import planted_tree, sub_pool
 
 
 def test_a_model_that_joins_after_the_training_is_routed_to_and_known_by_its_answers() -> None:

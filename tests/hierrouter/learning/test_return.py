@@ -16,7 +16,7 @@ from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.reports.evaluated import report_on
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import RouteTree, StatePart, sub_pool
+from hierrouter_cache.tree import RouteTree, StatePart
 from tests.hierrouter.learning import runs
 from tests.hierrouter.trees import planted_tree, showing_leaves
 
@@ -98,7 +98,6 @@ def test_there_and_back_and_as_before(
     assert checkpoint.describe(plain)["objective"].keys() == {"alpha", "allow_stop"}
     leaves = showing_leaves(runs.small_tree())
     np.testing.assert_array_equal(plain.endings(leaves), plain.endings(runs.small_tree()))
-    assert sub_pool(leaves, leaves.models[1:]).shows_leaves
 
 
 def test_a_report_counts_calls_and_answers_apart(

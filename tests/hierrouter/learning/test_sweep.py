@@ -17,9 +17,9 @@ from hierrouter.learning.run_folders import record_of
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import TrainedRouter
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import RouteTree, sub_pool
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.runs import GRID, finished_sweep, glimpse, small_tree, sweep_glimpse
-from tests.hierrouter.trees import planted_tree
+from tests.hierrouter.trees import planted_tree, sub_pool
 
 GAP = 0.02  # smaller ones are left aside: at the largest alphas all routes are nearly alike
 

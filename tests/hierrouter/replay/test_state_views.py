@@ -19,8 +19,8 @@ from hierrouter.replay.inspection import ask_cache, data_notes
 from hierrouter.replay.states import DEFAULT_VIEW, VIEWS, LiveAnswer, state_texts
 from hierrouter.serving.decisions import live_numbers
 from hierrouter_cache.embeddings import embedding_files
-from hierrouter_cache.errors import DamagedPart, InputError, WorldError
-from hierrouter_cache.tree import RouteTree, route_name, sub_pool
+from hierrouter_cache.errors import DamagedPart, InputError
+from hierrouter_cache.tree import RouteTree, route_name
 from tests.engines import Scripted, told
 from tests.models import save_random_encoder
 
@@ -248,9 +248,6 @@ def test_one_hop_has_no_numbers_but_after_it(three_hops: Path, view: str) -> Non
     assert (
         after.numbers == live_numbers(view, Actions(after.routes, False, True), [[]]).shape[1] > 0
     )
-    part = sub_pool(after, after.models[:2])
-    with pytest.raises(WorldError, match="open the cache with these models"):
-        part.require_embedded()
 
 
 def test_answers_that_tell_nothing_of_how_sure_models_were(tmp_path: Path) -> None:

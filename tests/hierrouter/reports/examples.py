@@ -81,16 +81,6 @@ def untrained() -> Report:
     return example([policy for policy in policies() if policy.kind != "router"])
 
 
-def three_times() -> Report:
-    """The same policies on each query three times: 12 are enough for a claim of power."""
-    names = ("quality", "accuracy", "cost")
-    repeated = [
-        replace(policy, **{name: np.tile(getattr(policy, name), 3) for name in names})
-        for policy in policies()
-    ]
-    return example(repeated, DATASETS * 3)
-
-
 def two_prices(depths: bool = False) -> Report:
     """`example` under its own prices and where every query costs 2 more."""
     dearer = [replace(policy, cost=policy.cost + 2) for policy in policies()]

@@ -94,7 +94,6 @@ def test_every_shape_has_tables_and_intervals_around_their_means(name: str) -> N
     assert [title.split(".")[0] for title in titles] == [
         f"Table {number}" for number in range(1, len(titles) + 1)
     ]
-    assert ("repair" in " ".join(titles)) == bool(report.repair) == (SHAPES[name].hops > 1)
     assert as_json(report)
 
 
@@ -156,7 +155,7 @@ def test_the_tables_show_what_the_values_say() -> None:
     regret = next(table for title, table in tables.items() if title.startswith("Regret"))
     assert regret.shown()[-1][1] == f"{report.regret[-1].whole:.4f}"
     few = report_tables(report)
-    assert few[-1].heading.startswith("Table 6. Bound ladder") and len(tables) == len(few) + 3
+    assert few[-1].heading.startswith("Table 6. Bound ladder") and len(tables) == len(few) + 2
 
 
 # --- a tree for paper: in the test fold a>b alone is right for the first query, b>a for the second
@@ -235,15 +234,9 @@ def test_regret_and_what_it_is_more_than_on_train() -> None:
     assert [row.more_whole is None for row in lacking] == [False, True, False]
 
 
-def test_calls_repair_and_damage() -> None:
-    """Every first answer is wrong; b repairs that of a on the first query, a that of b."""
+def test_calls_are_those_of_the_best_routes() -> None:
     calls = {(row.hop, row.model): row.calls for row in found().calls}
     assert calls == {(1, "a"): 0.5, (1, "b"): 0.5, (2, "a"): 0.5, (2, "b"): 0.5}
-    rows = {(row.before, row.model): row for row in found().repair}
-    repair = {pair: row.repair for pair, row in rows.items()}
-    assert repair == {("a", "a"): 0, ("a", "b"): 0.5, ("b", "a"): 0.5, ("b", "b"): 0}
-    assert {row.damage for row in rows.values()} == {0}
-    assert (rows["a", "b"].right, rows["a", "b"].cost) == (0, 2)
 
 
 def depths(*nodes: int) -> tuple[Row, ...]:

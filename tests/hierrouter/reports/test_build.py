@@ -45,7 +45,7 @@ def test_gap_closed_by_hand() -> None:
 
 def test_without_a_router_nothing_is_compared() -> None:
     report = examples.untrained()
-    assert report.router is report.quality_factor is report.power is None
+    assert report.router is report.quality_factor is None
     assert (report.gap_closed, report.comparisons, claims_sentence(report)) == ({}, (), "")
     assert {(row.difference, row.difference_low) for row in report.rows} == {(None, None)}
 
@@ -89,12 +89,6 @@ def test_ties_are_broken_by_cost() -> None:
     cheap = examples.outcome("b", "single", [0.5] * 4, [1.0] * 4)
     best = examples.example([dear, cheap]).best("single", by="quality")
     assert best is not None and best.policy == "b"
-    # The dear route is better by exactly what it costs more: 0.1 * 10.
-    dear = examples.outcome("dear", "route", [1.5, 1.25, 1.5, 1.25] * 3, [10.0] * 12)
-    cheap = examples.outcome("cheap", "route", [0.5, 0.25, 0.5, 0.25] * 3, [0.0] * 12)
-    router = examples.outcome("hierrouter", "router", [0.9, 0.5, 0.2, 1.0] * 3)
-    found = examples.example([router, dear, cheap], ["one"] * 12).power
-    assert found is not None and found.policy == "cheap"
 
 
 def test_frontier_keeps_points_with_their_own_alpha() -> None:
@@ -109,7 +103,7 @@ def test_frontier_keeps_points_with_their_own_alpha() -> None:
     assert examples.example(frontier=[]).frontier == ()
 
 
-# --- claims: who is beaten for sure, and what the queries can show
+# --- claims: who is beaten for sure
 
 QUERIES = 200
 
@@ -132,7 +126,7 @@ def test_a_small_lead_counts_alone_but_not_among_many() -> None:
     said = claims_sentence(rivals([9.0] * 8 + [2.3, 0.0]))
     assert said.startswith(
         "HierRouter beats 9 of 10 policies one at a time and 8 when all 10 comparisons are to "
-        "hold at once (95%, max-t): all but r8, r9. "
+        "hold at once (95%, max-t): all but r8, r9."
     )
     assert "all but r1, r2, r3, r4, r5 and 3 more." in claims_sentence(rivals([9.0, *[0.0] * 8]))
     said = claims_sentence(rivals([0.0] * 3))
@@ -148,16 +142,6 @@ def test_intervals_for_all_at_once_are_wider_than_one_by_one() -> None:
         row = rows[one.policy]
         assert one.difference == pytest.approx(row.difference)
         assert one.difference_low < row.difference_low < row.difference_high < one.difference_high
-
-
-def test_what_the_queries_can_show() -> None:
-    """Differences vary by 0.1: 2.8 * 0.1 / sqrt(200) at 200 queries, 787 for a hundredth."""
-    found = rivals([9.0, 3.0])
-    assert found.power is not None and found.power.policy == "r1"
-    assert found.power.deviation == pytest.approx(0.1, rel=0.01)
-    assert found.power.smallest_difference == pytest.approx(0.0199, abs=1e-4)
-    assert found.power.queries == pytest.approx(790, abs=5)
-    assert "200 queries can show a difference of 0.020" in claims_sentence(found)
 
 
 def test_savings_are_of_the_mean_cost_against_the_best_and_the_dearest_model() -> None:
@@ -192,14 +176,9 @@ def test_savings_are_of_the_mean_cost_against_the_best_and_the_dearest_model() -
 
 
 def test_too_little_to_tell_claims_nothing() -> None:
-    assert examples.example().power is None  # of four queries
-    route = examples.outcome("a>a", "route", [0.5, 0.2, 0.9, 0.1] * 3)
-    same = replace(route, name="hierrouter", kind="router")
-    assert examples.example([route, same], ["one"] * 12).power is None
     names = ("quality", "accuracy", "cost")
     single = [
         replace(policy, **{name: getattr(policy, name)[:1] for name in names})
         for policy in examples.policies()
     ]
-    found = examples.example(single, ["one"])
-    assert (found.comparisons, found.power) == ((), None)
+    assert examples.example(single, ["one"]).comparisons == ()

@@ -6,6 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.leaderboard import (
+    Leaderboard,
+    Learner,
+    as_json,
+    leaderboard,
+    leaderboard_tables,
+    middle_alpha,
+)
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.policies import own_policies
 from hierrouter.learning.baselines.registry import baselines
@@ -14,14 +22,6 @@ from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import Selection, open_tree, training_tree
 from hierrouter.replay.tree import Tree
-from hierrouter.reports.leaderboard import (
-    Leaderboard,
-    Learner,
-    as_json,
-    leaderboard,
-    leaderboard_tables,
-    middle_alpha,
-)
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes
 from tests.hierrouter.evaluation.enumeration import oracle_break_points

@@ -1,9 +1,23 @@
-"""Everybody at several alphas: all learners and baselines, several seeds each, in one table."""
+"""Everybody at several alphas: all learners and baselines, several seeds each, in one table.
+
+    python benchmarks/leaderboard.py [--cache caches/default] [--pool NAME] [--seeds 5]
+        [--alphas auto|0.0025,0.01,0.04] [--baselines A,B] [--sets A,B] [--policy module:object]
+        [--fold test] [--scorer given] [--encoder NAME] [--json FILE]
+
+Everybody is trained and fitted anew at each alpha. `auto`: where routing matters most, see
+`middle_alpha`, a quarter of it, and four times it. The first table ranks everybody by mean R; the
+second says what a look at answers is worth. A module of --policy or --baselines is looked for where
+the script is started.
+"""
 
 from __future__ import annotations
 
+import argparse
+import functools
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,20 +25,27 @@ import numpy as np
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Outcome, from_endings, mean_outcome
-from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
+from hierrouter.evaluation.policies import (
+    OwnPolicy,
+    own_policies,
+    policy_endings,
+    require_other_names,
+)
 from hierrouter.learning.baselines.answers import answers_for
-from hierrouter.learning.baselines.arms import Baseline, usable_sets
+from hierrouter.learning.baselines.arms import Baseline, require_sets, usable_sets
 from hierrouter.learning.baselines.contest import ANYTIME, contest
+from hierrouter.learning.baselines.registry import baselines as named
 from hierrouter.learning.baselines.simple import DatasetOracle
 from hierrouter.learning.config import Objective, ValueConfig, training_config
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.paper import PAPER_SCORER
 from hierrouter.replay.inspection import data_notes
-from hierrouter.replay.opening import training_tree
+from hierrouter.replay.opening import Selection, open_tree, training_tree
 from hierrouter.replay.states import AGREEMENT, SIGNALS
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.values import Bootstrap, Estimate, Values, estimates
-from hierrouter.tables import Cell, Column, Line, Table, interval, json_text
+from hierrouter.tables import Cell, Column, Line, Table, as_markdown, interval, json_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
@@ -424,3 +445,56 @@ def as_json(found: Leaderboard) -> str:
         "tree": found.tree,
     }
     return json_text(held, "leaderboard")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, default=Path("caches/default"))
+    parser.add_argument("--pool", help="default: that of the cache")
+    parser.add_argument("--alphas", default="auto", help="auto, or some with commas")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=42, help="the first of them")
+    parser.add_argument("--baselines", help="default: all")
+    parser.add_argument("--sets", default="A,B")
+    parser.add_argument("--policy", action="append", default=[], metavar="MODULE:OBJECT")
+    parser.add_argument("--fold", choices=("train", "validation", "test"), default="test")
+    parser.add_argument("--scorer", default=PAPER_SCORER)
+    parser.add_argument("--encoder")
+    parser.add_argument("--json", type=Path, help="where a row for each policy and alpha goes")
+    asked = parser.parse_args()
+    sys.path.append(str(Path.cwd()))
+    alphas = () if asked.alphas == "auto" else tuple(map(float, asked.alphas.split(",")))
+
+    @functools.cache
+    def opens(view: str, allow_return: bool) -> Tree:
+        selection = Selection(
+            pool=asked.pool,
+            encoder=asked.encoder,
+            scorer=asked.scorer,
+            view=view,
+            allow_return=allow_return,
+        )
+        return open_tree(asked.cache, selection)
+
+    def on_placed(done: int, total: int, name: str) -> None:
+        print(f"{done} of {total}: {name}", file=sys.stderr, flush=True)
+
+    found = leaderboard(
+        opens,
+        named(asked.baselines.split(",") if asked.baselines else None),
+        require_sets(asked.sets.split(",")),
+        own_policies(asked.policy),
+        alphas=alphas,
+        seeds=asked.seeds,
+        seed=asked.seed,
+        split=asked.fold,
+        on_placed=on_placed,
+    )
+    for table in leaderboard_tables(found):
+        print(as_markdown(table))
+    if asked.json:
+        asked.json.write_text(as_json(found))
+
+
+if __name__ == "__main__":
+    main()
