@@ -24,7 +24,7 @@ import numpy as np
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import policy_break_points
-from hierrouter.evaluation.outcome import Outcome, from_endings, mean_outcome
+from hierrouter.evaluation.outcome import Outcome, from_endings
 from hierrouter.evaluation.policies import (
     OwnPolicy,
     own_policies,
@@ -272,6 +272,12 @@ def _learned(
         float(np.mean([one.reward(alpha).mean() for _, one in found[alpha]])) for alpha in alphas
     ]
     return Place(learner.name, LEARNED, learner.is_blind, shown, tuple(tried))
+
+
+def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
+    """One policy drawn anew for each query, as with several seeds: means within each query."""
+    measured = [(outcome.quality, outcome.accuracy, outcome.cost) for outcome in outcomes]
+    return Outcome(outcomes[0].name, outcomes[0].kind, *np.mean(measured, axis=0))
 
 
 def _trained(

@@ -265,12 +265,6 @@ def fixed_route(tree: RouteTree, node: int) -> Outcome:
     return at_nodes(tree, nodes, tree.routes.name(node, tree.models), "route")
 
 
-def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
-    """One policy drawn anew for each query, as with several seeds: means within each query."""
-    measured = [(outcome.quality, outcome.accuracy, outcome.cost) for outcome in outcomes]
-    return Outcome(outcomes[0].name, outcomes[0].kind, *np.mean(measured, axis=0))
-
-
 def ending(actions: Actions, probabilities: Floats) -> Floats:
     """Probability of each ending: the product of the decisions on the way.
 

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import gap_closed
-from hierrouter.evaluation.calls import by_depth
 from hierrouter.evaluation.intervals import (
     expanded_tail,
     gap_closed_interval,
@@ -201,36 +200,32 @@ def add_depths(
     """
     score, _, cost = worth(fold, endings.shape[1])
     figures = (np.ones_like(score), score, cost, net_reward(score, cost, alpha))
-    depths = by_depth(fold, endings)
-    totals = [
-        ended_at(fold.routes, endings * figure)[:, fold.routes.level(depth.calls)].sum(axis=1)
-        for depth in depths
-        for figure in figures
-    ]
+    ended = [ended_at(fold.routes, endings * figure) for figure in figures]
+    hops = range(1, fold.hops + 1)
+    totals = np.array(
+        [each[:, fold.routes.level(hop)].sum(axis=1) for hop in hops for each in ended]
+    )
     draws = found.bootstrap.draws(found.every)
-    means = resampled_means(np.array(totals), found.bootstrap.n, draws)
+    means = resampled_means(totals, found.bootstrap.n, draws)
     tail = expanded_tail(len(fold), found.bootstrap.level)
-    for depth, resampled in zip(depths, np.split(means, len(depths)), strict=True):
-        reward = None
-        if depth.quality is not None and depth.cost is not None:
-            reward = net_reward(depth.quality, depth.cost, alpha)
-        values = (depth.share, depth.quality, depth.cost, reward)
-        pairs = zip(values, _depth_ends(resampled, tail), strict=True)
-        bounded = [Estimate(value, *ends) for value, ends in pairs]
+    of_each = zip(hops, np.split(totals, len(hops)), np.split(means, len(hops)), strict=True)
+    for hop, total, resampled in of_each:
+        drawn = _over_share(resampled)
+        # A mean over no query may be anything: the lowest for one end, the highest for the other.
+        low = np.quantile(np.nan_to_num(drawn, nan=-np.inf), tail, axis=1, method="lower")
+        high = np.quantile(np.nan_to_num(drawn, nan=np.inf), 1 - tail, axis=1, method="higher")
+        rows = np.stack([_over_share(total.mean(axis=1, keepdims=True))[:, 0], low, high], axis=1)
+        bounded = [Estimate(*map(finite, row)) for row in rows.tolist()]
         names = ("share", "quality", "cost", "reward")
-        found.state("depths", dict(zip(names, bounded, strict=True)), hop=depth.calls)
+        found.state("depths", dict(zip(names, bounded, strict=True)), hop=hop)
 
 
-def _depth_ends(means: NDArray[np.float64], tail: float) -> list[tuple[float | None, float | None]]:
-    """Low and high of the share, and of Q, C and R over it; None where they have none."""
-    share = means[0]
+def _over_share(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The share of the queries, the first row, and the other rows over it; NaN where it is 0."""
     figures = np.full_like(means, np.nan)
-    np.divide(means, share, out=figures, where=share > 0)
-    figures[0] = share
-    # A mean over no query may be anything: the lowest for one end, the highest for the other.
-    low = np.quantile(np.nan_to_num(figures, nan=-np.inf), tail, axis=1, method="lower")
-    high = np.quantile(np.nan_to_num(figures, nan=np.inf), 1 - tail, axis=1, method="higher")
-    return list(zip(map(finite, low.tolist()), map(finite, high.tolist()), strict=True))
+    np.divide(means, means[0], out=figures, where=means[0] > 0)
+    figures[0] = means[0]
+    return figures
 
 
 def _best_of_kind(

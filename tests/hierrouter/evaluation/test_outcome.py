@@ -13,7 +13,6 @@ from hierrouter.evaluation.outcome import (
     ending,
     fixed_routes,
     greedy,
-    mean_outcome,
     policy_outcome,
     single_calls,
 )
@@ -78,16 +77,6 @@ def test_always_taking_a_route_is_worth_that_route(tree: RouteTree, allow_stop: 
         np.testing.assert_array_equal(followed.quality, outcome.quality)
         np.testing.assert_array_equal(followed.cost, outcome.cost)
         np.testing.assert_array_equal(followed.accuracy, outcome.accuracy)
-
-
-def test_the_mean_of_policies_is_that_of_each_query() -> None:
-    one = Outcome("one", "router", np.array([1.0, 0.0, 0.5]), np.array([1.0, 0, 0]), np.arange(3.0))
-    other = Outcome("two", "route", np.array([0.0, 0.0, 1.0]), np.ones(3), np.array([2.0, 5, 0]))
-    mean = mean_outcome([one, other])
-    assert (mean.name, mean.kind) == ("one", "router")
-    assert mean.quality.tolist() == [0.5, 0.0, 0.75]
-    assert mean.accuracy.tolist() == [1.0, 0.5, 0.5]
-    assert mean.cost.tolist() == [1.0, 3.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.evaluation import bounds, calls, metrics
+from hierrouter.evaluation import bounds, metrics
 from hierrouter.evaluation.outcome import Actions, ending, ending_reward, policy_outcome
 from hierrouter.evaluation.policies import policy_endings, policy_table
 from hierrouter.learning import network
 from hierrouter.learning.evaluate import evaluate
 from hierrouter.replay.env import ReplayEnv, walk
+from hierrouter.reports.build import add_depths
+from hierrouter.reports.values import Bootstrap, Estimates, Row, pivot
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation import enumeration as by_hand
@@ -69,6 +71,13 @@ def table_for(tree: RouteTree, actions: Actions, seed: int) -> np.ndarray:
     return weight / weight.sum(axis=2, keepdims=True)
 
 
+def where_it_ends(tree: RouteTree, ends: np.ndarray, alpha: float) -> tuple[Row, ...]:
+    """What a report says of each number of calls."""
+    table = Estimates(tree.datasets, Bootstrap(n=2))
+    add_depths(table, tree, ends, alpha)
+    return pivot(table.table(), "depths", "hop")
+
+
 @by_hand.unhurried
 @given(small_trees, alphas, st.booleans(), seeds)
 def test_expectations_are_sums_over_all_episodes(
@@ -100,11 +109,17 @@ def test_expectations_are_sums_over_all_episodes(
     reward = outcome.reward(alpha)
     made = metrics.call_mix(tree.routes, ends).sum(axis=(1, 2))
     np.testing.assert_allclose(made, expected[:, 2])
-    depths = calls.by_depth(tree, ends)
-    assert sum(depth.share * depth.calls for depth in depths) == pytest.approx(made.mean())
-    for which, mean in (("quality", outcome.quality.mean()), ("cost", outcome.cost.mean())):
-        parts = [depth.share * getattr(depth, which) for depth in depths if depth.share]
-        assert sum(parts) == pytest.approx(mean)
+    depths = where_it_ends(tree, ends, alpha)
+    assert sum(depth.share * depth.hop for depth in depths) == pytest.approx(made.mean())
+    for which, mean in (
+        ("share", 1),
+        ("quality", outcome.quality.mean()),
+        ("cost", outcome.cost.mean()),
+        ("reward", reward.mean()),
+    ):
+        over = [1 if which == "share" else depth.share for depth in depths if depth.share]
+        parts = [getattr(depth, which) for depth in depths if depth.share]
+        assert np.dot(over, parts) == pytest.approx(mean)
     lost = bounds.split_regret(tree, alpha, ends, stop, allow_return=True)
     assert lost.shape == (len(tree), hops + 1)
     assert lost.min() > -1e-9

@@ -12,9 +12,11 @@ from benchmarks.leaderboard import (
     as_json,
     leaderboard,
     leaderboard_tables,
+    mean_outcome,
     middle_alpha,
 )
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.outcome import Outcome
 from hierrouter.evaluation.policies import own_policies
 from hierrouter.learning.baselines.registry import baselines
 from hierrouter.learning.config import Objective, ValueConfig, training_config
@@ -124,3 +126,13 @@ def test_an_alpha_at_which_nothing_is_earned_is_no_middle_one() -> None:
 
     assert worth(highest)[0] < 0 < worth(middle)[0]
     assert worth(highest)[1] > worth(middle)[1]
+
+
+def test_the_mean_of_policies_is_that_of_each_query() -> None:
+    one = Outcome("one", "router", np.array([1.0, 0.0, 0.5]), np.array([1.0, 0, 0]), np.arange(3.0))
+    other = Outcome("two", "route", np.array([0.0, 0.0, 1.0]), np.ones(3), np.array([2.0, 5, 0]))
+    mean = mean_outcome([one, other])
+    assert (mean.name, mean.kind) == ("one", "router")
+    assert mean.quality.tolist() == [0.5, 0.0, 0.75]
+    assert mean.accuracy.tolist() == [1.0, 0.5, 0.5]
+    assert mean.cost.tolist() == [1.0, 3.0, 1.0]
