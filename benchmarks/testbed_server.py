@@ -1,9 +1,11 @@
-"""The testbed's models behind an OpenAI-compatible server, for `serve_load.py --served`.
+"""The testbed's models behind an OpenAI-compatible server, for other benchmarks.
 
-Prints its port once it listens. Each model answers what waits for it in one batch.
+Prints its port once it listens. Each model answers what waits for it in one batch. Arguments: the
+port, 0 for a free one, then the names of the models; without any all of them at a free port.
 """
 
 import socket
+import sys
 from typing import Any
 
 import measuring  # noqa: F401  makes this copy of the project importable
@@ -15,10 +17,11 @@ from hierrouter.pools.files import load_pool
 from hierrouter.serving.models import BatchedModel
 
 
-def make_app() -> FastAPI:
-    pool = load_pool("testbed")
+def make_app(names: list[str]) -> FastAPI:
     models = {
-        spec.name: BatchedModel(spec.name, backend(spec.backend).load(spec)) for spec in pool.models
+        spec.name: BatchedModel(spec.name, backend(spec.backend).load(spec))
+        for spec in load_pool("testbed").models
+        if not names or spec.name in names
     }
     app = FastAPI()
 
@@ -47,8 +50,12 @@ def make_app() -> FastAPI:
 
 
 if __name__ == "__main__":
-    app = make_app()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    port, *names = sys.argv[1:] or ["0"]
+    app = make_app(names)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", int(port)))
+        listener.listen()
         print(listener.getsockname()[1], flush=True)
         config = uvicorn.Config(app, log_level="warning", ws="none")
         uvicorn.Server(config).run(sockets=[listener])

@@ -208,7 +208,9 @@ def _require_extra() -> None:
 def _bound(host: str, port: int) -> socket.socket:
     """The address, taken before anything is loaded; nobody can connect before all is."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
+    # With its protocol named: asyncio sends small pieces at once on such sockets alone, and an
+    # answer else waits 40 ms for the client's acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

@@ -73,7 +73,9 @@ def served(router: Router, **settings: Any) -> Iterator[str]:
     log = RequestLog(settings.pop("log", None))
     app = make_app(versions, Settings(**settings), log)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
-    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(256)
         port = listener.getsockname()[1]
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
