@@ -60,6 +60,7 @@ for path, command, short_help, group in (
     ("off-policy", off_policy.off_policy, "A router's value from another policy's log.", LOOK),
     ("route", route.route, "Answer questions with the models themselves.", LIVE),
     ("serve", serve.serve, "The same behind an OpenAI-compatible address.", LIVE),
+    ("learn-from", off_policy.learn_from, "A better router from a log of traffic.", LIVE),
     ("deploy", serve.deploy, "Which router servers are to have.", LIVE),
     ("pools", catalogue.pools, "The pools that come with the package.", AROUND),
     ("datasets", catalogue.datasets, "Known datasets, and samples of their questions.", AROUND),

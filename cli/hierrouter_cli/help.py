@@ -20,6 +20,7 @@ EXAMPLES: Mapping[str, str] = {
     "off-policy": "hierrouter off-policy --log requests.jsonl --alpha 0.02",
     "route": 'hierrouter route "compute 12+30"',
     "serve": "hierrouter serve --port 8100 --log requests.jsonl",
+    "learn-from": "hierrouter learn-from requests.jsonl --judge references.jsonl",
     "deploy": "hierrouter deploy runs/new --share 0.1",
     "cache info": "hierrouter cache info --incomplete --format json",
     "cache verify": "hierrouter cache verify --rescore",

@@ -1,10 +1,12 @@
-"""`hierrouter off-policy`: what a router would earn, from another policy's log."""
+"""`hierrouter off-policy` and `learn-from`: what a log of traffic tells, and what it teaches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
@@ -14,6 +16,7 @@ from hierrouter_cli.selecting import Selected, as_trained, selecting
 if TYPE_CHECKING:
     from hierrouter.learning.selection import SelectedRun
     from hierrouter.learning.training import TrainedRouter
+    from hierrouter.pools.pool import Pool
     from hierrouter.serving.logs import Episode
     from hierrouter_cache.tree import RouteTree
 
@@ -100,3 +103,97 @@ def _provenance(
         "seed": trained.origin.seed,
         "trained_on": trained.origin.fingerprint,
     }
+
+
+def learn_from(
+    log: Annotated[
+        Path, typer.Argument(metavar="LOG", help="What `hierrouter serve --log` wrote.")
+    ],
+    judge: Annotated[
+        str,
+        options.value(
+            "--judge",
+            "consensus|thumbs|FILE",
+            "What is right: what the pool's answers agree on; answers whose line has a good "
+            "`quality`; or JSON lines of question and answers.",
+        ),
+    ] = "consensus",
+    checkpoint: options.Checkpoint = None,
+    alpha: options.ShownAlpha = None,
+    candidate: Annotated[
+        Path | None,
+        options.value("--candidate", "RUN", "Judge this router instead of training one."),
+    ] = None,
+    pool: options.AnyPool = None,
+    allow_endpoint: options.AllowEndpoint = None,
+    cache: options.Cache = Path("caches/traffic"),
+    limit: Annotated[
+        int, options.value("--limit", "N", "Questions that are sampled, at most.", min=1)
+    ] = 500,
+    scorer: options.Scorer = options.DEFAULT_SCORER,
+    seed: options.Seed = options.DEFAULT_SEED,
+    out: options.Out = None,
+    yes: options.Yes = False,
+    format: options.ShortFormat = "text",
+) -> None:
+    """Collect a sample of the questions of a log, learn from it, and say whether that is better.
+
+    The new router and the one in service (see `deploy`) are compared on questions that neither of
+    them learned from. One that is not shown to be better is not deployed, but as a shadow.
+    """
+    from hierrouter.collection.collect import Planned
+    from hierrouter.collection.estimate import require_consent
+    from hierrouter.learning.checkpoint import router_at
+    from hierrouter.learning.run_folders import RUNS
+    from hierrouter.serving import learn
+    from hierrouter.serving.router import live_run
+    from hierrouter.serving.versions import Service, load_service, save_service
+    from hierrouter_cli.collect import make_calls
+    from hierrouter_cli.train import watch
+
+    traffic = learn.traffic_of(log, limit, seed)
+    service = load_service(RUNS)
+    serving = checkpoint or Path(service.run if service else live_run(alpha))
+    old = router_at(serving, alpha)
+    asked = _pool_of(serving, pool, allow_endpoint)
+    queries = traffic.queries if judge == learn.CONSENSUS else learn.judged(traffic, judge, cache)
+    console.say(
+        f"learn-from: {traffic.lines:,} lines, {traffic.distinct:,} questions, {len(queries):,} "
+        f"taken, as {serving} is in service"
+    )
+    if not yes:
+        require_consent(asked, queries, cache)
+    make_calls(Planned(asked, queries, cache))
+    if judge == learn.CONSENSUS:
+        queries = learn.judged(traffic, judge, cache)
+        make_calls(Planned(asked, queries, cache))  # none: it writes down what is right
+    tree = learn.opened(cache, old, scorer)
+    if candidate is None:
+        run = learn.retrained(tree, old, out, watch())
+        candidate = run.folder
+    verdict = learn.compared(old, router_at(candidate, old.alpha), tree.split("test"))
+    service = (service or Service(str(serving))).judged(
+        str(candidate), "" if verdict.is_better else str(verdict)
+    )
+    save_service(service, RUNS)
+    if format == "json":
+        console.put_json(learn.as_json(traffic, len(queries), candidate, verdict))
+        return
+    console.put(f"{candidate}: {verdict}\n")
+    if verdict.is_better:
+        console.say(f"learn-from: next, `hierrouter deploy {candidate} --shadow`")
+
+
+def _pool_of(run: Path, pool: str | None, allowed: Collection[str] | None) -> Pool:
+    """The models that a run's router calls, references left out."""
+    from dataclasses import replace
+
+    from hierrouter.learning import bundle
+    from hierrouter.pools.files import load_pool
+
+    if pool is not None:
+        return replace(load_pool(pool), references=())
+    found = bundle.load_bundle(run)
+    if found is None:
+        raise InputError(f"no live.json, so no pool: {run}; give --pool")
+    return replace(bundle.called_pool(found, run, allowed or ()), references=())

@@ -309,6 +309,9 @@ def deploy(
     back: Annotated[
         bool, options.switch("--back", "Drop the candidate; without one, take the run before.")
     ] = False,
+    anyway: Annotated[
+        bool, options.switch("--anyway", "Though `learn-from` found it no better.")
+    ] = False,
     format: options.ShortFormat = "text",
 ) -> None:
     """Say which router servers are to have: in service, or as a candidate beside it.
@@ -327,6 +330,9 @@ def deploy(
         raise InputError(f"--back takes no run: {run}; leave one of them out")
     service = load_service(RUNS)
     if run is not None:
+        why = service.refused.get(str(run)) if service else None
+        if why and not (shadow or anyway):
+            raise InputError(f"{run} is {why}; keep it as a --shadow, or say --anyway")
         service = _deployed(service, run, 0.0 if shadow else share)
     elif back and service is not None:
         service = service.back()

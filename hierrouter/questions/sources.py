@@ -34,6 +34,11 @@ def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
     `row`: see above; other keys are left alone; `where`: names the row in messages; `dataset`: of
     rows that name none; `number`: the id of rows that have none.
     """
+    if "asked_for" in row:
+        raise InputError(
+            f"that is the log of a server, and its answers are nobody's references: {where}; "
+            "`hierrouter learn-from LOG` collects its questions"
+        )
     question = _text(row, "question", where)
     if len(question) > MAX_QUESTION:
         raise InputError(

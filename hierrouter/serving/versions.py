@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -33,17 +33,19 @@ class Service:
         share: of the questions, by their digest, that the candidate answers; with 0 it only says
             what it would do (a shadow).
         before: runs that were in service, the newest last.
+        refused: why some runs are not to come into service, by folder.
     """
 
     run: str
     candidate: str | None = None
     share: float = 0.0
     before: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def put(self, run: str) -> Service:
         """This run in service, and no candidate."""
         before = self.before if run == self.run else (*self.before, self.run)[-KEPT:]
-        return Service(run, before=before)
+        return replace(self, run=run, candidate=None, share=0.0, before=before)
 
     def tried(self, run: str, share: float) -> Service:
         """This run as the candidate."""
@@ -58,7 +60,12 @@ class Service:
             return replace(self, candidate=None, share=0.0)
         if not self.before:
             raise InputError(f"no run was in service before {self.run}; name one")
-        return Service(self.before[-1], before=self.before[:-1])
+        return replace(self, run=self.before[-1], before=self.before[:-1])
+
+    def judged(self, run: str, refused: str) -> Service:
+        """With the verdict on a run: why it is refused, or nothing."""
+        others = {name: why for name, why in self.refused.items() if name != run}
+        return replace(self, refused=others | ({run: refused} if refused else {}))
 
 
 def load_service(runs: Path) -> Service | None:
@@ -75,9 +82,10 @@ def load_service(runs: Path) -> Service | None:
         found = json.loads(read_small(file, MAX_JSON))
         service = Service(**{**found, "before": tuple(found["before"])})
         texts = [service.run, *service.before, *([service.candidate] * bool(service.candidate))]
+        texts += [*service.refused, *service.refused.values()]
         if all(isinstance(text, str) for text in texts) and 0 <= service.share <= 1:
             return service
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
     raise InputError(f"{FILE} is damaged: {file}; `hierrouter deploy RUN` writes it anew")
 

@@ -21,6 +21,7 @@ from hierrouter_cache.errors import WorldError
 from hierrouter_cache.keys import text_digest
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+LOG_VERSION = 1  # of its lines
 MANY = "PROMETHEUS_MULTIPROC_DIR"  # where several workers put their figures together
 
 LOG = logging.getLogger(__name__)
@@ -181,7 +182,8 @@ class RequestLog:
         """One line in one write; after one that was cut, on a line of its own."""
         if self._file is None or self._path is None:
             return
-        text = json.dumps({"time": round(time.time(), 3), **line}, allow_nan=False)
+        head = {"log": LOG_VERSION, "time": round(time.time(), 3)}
+        text = json.dumps({**head, **line}, allow_nan=False)
         data = b"\n" * self._torn + f"{text}\n".encode()
         try:
             self._follow(self._path, self._file)

@@ -1,0 +1,131 @@
+"""The loop: traffic drifts, its log teaches a router, which is compared, tried out and deployed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hierrouter.learning.bundle import bundle_of, save_bundle
+from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.config import Objective, ValueConfig
+from hierrouter.learning.training import train
+from hierrouter.questions.datasets import load_queries
+from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.serving import learn
+from hierrouter.serving.router import Router
+from hierrouter_cache.errors import InputError
+from tests.conftest import Run, as_json, refused, works
+from tests.hierrouter.serving.serving import ask, served, user
+from tests.hierrouter.serving.test_serve import lines_of
+
+BEFORE, NOW = ("arith", "string"), ("fact", "census", "backcap", "room")
+
+
+def lines(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.fixture(scope="module")
+def drifted(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place with a run that learned from other questions than its server got, and its log."""
+    folder = tmp_path_factory.mktemp("drifted")
+    tree = open_tree(testbed_cache, Selection(datasets=BEFORE))
+    for name, alpha in (("old", 0.1), ("worse", 40.0)):
+        trained = train(tree, Objective(alpha, allow_stop=True), ValueConfig(), seed=0)
+        save_checkpoint(trained, folder / name)
+        save_bundle(bundle_of(testbed_cache, tree), folder / name)
+    queries = load_queries(NOW, 40, 7, Path())
+    with served(Router(folder / "old"), log=folder / "log.jsonl") as url:
+        for query in [*queries, *queries[:20]]:
+            assert ask(url, messages=user(query.question)).status_code == 200
+    rows = [{"question": query.question, "answers": query.answers} for query in queries]
+    (folder / "right.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def learned(drifted: Path, hierrouter: Run) -> dict[str, Any]:
+    """What `learn-from` says of it."""
+    flags = ("--checkpoint", "old", "--judge", "right.jsonl", "--out", "new", "--format", "json")
+    found: dict[str, Any] = as_json(hierrouter("learn-from", "log.jsonl", *flags, cwd=drifted))
+    return found
+
+
+def test_what_is_learned_from_the_log_is_better_and_comes_into_service(
+    drifted: Path, learned: dict[str, Any], hierrouter: Run
+) -> None:
+    assert (learned["lines"], learned["distinct"]) == (180, 160)
+    assert learned["better"]
+    assert learned["new"] > learned["old"] + 0.1
+    for flags in (["--shadow"], ["--share", "0.1"], []):
+        shown = works(hierrouter("deploy", "new", *flags, cwd=drifted)).stdout
+    assert shown == "in service: new\nbefore:     old\n"
+
+
+def test_a_worse_one_is_refused_and_says_why(
+    drifted: Path, learned: dict[str, Any], hierrouter: Run
+) -> None:
+    """It is planted; the calls that it needs are there, so it takes no time."""
+    flags = ("--checkpoint", "new", "--judge", "right.jsonl", "--candidate", "worse")
+    done = works(hierrouter("learn-from", "log.jsonl", *flags, cwd=drifted))
+    assert done.stdout.startswith("worse: not shown to be better on 48 questions of the test fold")
+    assert "not shown to be better" in refused(hierrouter("deploy", "worse", cwd=drifted))
+    works(hierrouter("deploy", "worse", "--shadow", cwd=drifted))
+    works(hierrouter("deploy", "worse", "--anyway", cwd=drifted))
+
+
+@pytest.mark.parametrize("judge", ["thumbs", "consensus"])
+def test_without_references_the_pool_or_people_judge(
+    drifted: Path, learned: dict[str, Any], tmp_path: Path, judge: str, hierrouter: Run
+) -> None:
+    right = learn.references_in(drifted / "right.jsonl")
+    rows = lines_of(drifted / "log.jsonl")
+    for number, row in enumerate(rows):  # every third answer was wrong
+        row["quality"] = float(number % 3 > 0)
+        row["answer"] = right[row["question"]][0] if number % 3 else "wrong"
+    (tmp_path / "log").write_text(lines(*rows))
+    traffic = learn.traffic_of(tmp_path / "log", 500, 42)
+    queries = learn.judged(traffic, judge, drifted / "caches/traffic")
+    good = sum(query.answers[0] in right[query.question] for query in queries)
+    liked = {row["question"] for row in rows if row["quality"]}
+    assert len(queries) == (len(liked) if judge == "thumbs" else 160)
+    # Each of the testbed's models knows something else, so what most of them say is mostly wrong.
+    assert good / len(queries) > (0.99 if judge == "thumbs" else 0.15)
+    assert not {answer for query in queries for answer in query.answers} & {*learn.DECLINED}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (lines({"log": 1, "question": "x"}, {"log": 2, "question": "y"}), r"version 2.*log:2; "),
+        (lines({"otherwise": "facts", "status": 200}), "no questions"),
+        ("", "no questions"),
+        ("{", "not JSON"),
+    ],
+)
+def test_what_is_no_log_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(InputError, match=said):
+        learn.traffic_of(tmp_path / "log", 10, 0)
+
+
+def test_failed_questions_are_taken_and_each_once(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(
+        lines(
+            {"question": "a", "status": 502},
+            {"question": "b", "status": 200, "answer": "1", "quality": 1.0},
+            {"question": "b", "status": 200, "answer": "2", "quality": 0.0},
+        )
+    )
+    found = learn.traffic_of(tmp_path / "log", 10, 0)
+    assert (found.lines, found.distinct) == (3, 2)
+    assert found.liked == {"a": (), "b": ("1",)}
+    with pytest.raises(InputError, match="thumbs judges 1 of 2 questions"):
+        learn.judged(found, "thumbs", tmp_path)
+
+
+def test_a_log_is_no_data_set(drifted: Path, hierrouter: Run) -> None:
+    said = refused(hierrouter("collect", "--datasets", "log.jsonl", cwd=drifted))
+    assert "is the log of a server, and its answers are nobody's references" in said
+    assert "`hierrouter learn-from" in said
