@@ -113,9 +113,9 @@ def learn_from(
         str,
         options.value(
             "--judge",
-            "consensus|thumbs|FILE",
+            "consensus|thumbs|JUDGE.toml|FILE",
             "What is right: what the pool's answers agree on; answers whose line has a good "
-            "`quality`; or JSON lines of question and answers.",
+            "`quality`; a model, see docs/scoring.md; or JSON lines of question and answers.",
         ),
     ] = "consensus",
     checkpoint: options.Checkpoint = None,
@@ -167,7 +167,7 @@ def learn_from(
     if judge == learn.CONSENSUS:
         queries = learn.judged(traffic, judge, cache)
         make_calls(Planned(asked, queries, cache))  # none: it writes down what is right
-    tree = learn.opened(cache, old, scorer)
+    tree = learn.opened(cache, old, judge if judge.endswith(".toml") else scorer)
     if candidate is None:
         run = learn.retrained(tree, old, out, watch())
         candidate = run.folder

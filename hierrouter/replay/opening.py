@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.engines.encoders import default_encoder, load_encoder
+from hierrouter.engines.judge import judge_scorer
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.files import currency_of, given_prices, prices_of
 from hierrouter.pools.pool import Price, rates_of
@@ -180,9 +181,10 @@ def open_trees(
         on_done: told ("embed" or "score", done, total) while something is derived.
     """
     text_kinds(selection.view)  # refused before anything is read
-    scorer = scorer_named(selection.scorer)
+    is_judge = selection.scorer.endswith(".toml")
+    scorer = judge_scorer(selection.scorer) if is_judge else scorer_named(selection.scorer)
     # Where Q is what the source of an import said, right and wrong are too.
-    accuracy = GIVEN if scorer is GIVEN else scorer_named(ACCURACY)
+    accuracy = scorer if scorer is GIVEN or is_judge else scorer_named(ACCURACY)
     reader = CacheReader(root)
     plan = reader.latest_plan()
     opened = opened_pool(

@@ -125,8 +125,11 @@ def judged(traffic: Traffic, judge: str, cache: Path) -> list[Query]:
 
     Raises InputError: a file that cannot be read, or too few are judged.
 
-    `judge`: `consensus`, `thumbs`, or a file, see `references_in`; `cache`: with their calls.
+    `judge`: `consensus`, `thumbs`, a judge's pool file, or one of references, see `references_in`;
+    `cache`: with their calls.
     """
+    if judge.endswith(".toml"):  # a model that needs no references
+        return traffic.queries
     if judge == CONSENSUS:
         by_id = consensus(cache)
         found = {query.question: by_id.get(query.id, ()) for query in traffic.queries}
