@@ -139,7 +139,7 @@ class ChatAnswer:
             if self.server.settings.otherwise is None or not is_for_others:
                 raise
             reason = str(error)
-        return await self._unless_gone(self._otherwise(self.server.settings.otherwise, reason))
+        return await self._otherwise(self.server.settings.otherwise, reason)
 
     def _version(self) -> Version:
         """Who answers; a candidate only what it can be asked for."""
@@ -241,14 +241,7 @@ class ChatAnswer:
         """The answer as it grows; an error before its first text is an error of the request."""
         texts: asyncio.Queue[str | None] = asyncio.Queue()
         task = asyncio.create_task(self._route(version, texts.put_nowait))
-        task.add_done_callback(lambda _: texts.put_nowait(None))
-        try:
-            first = await self._unless_gone(texts.get())
-        except BaseException:
-            task.cancel()
-            raise
-        if first is None and (error := task.exception()):
-            raise error
+        first = await self._first(task, texts)
         headers = {**self._ignored(version), **UNBUFFERED}
         events = self._events(task, texts, first)
         return StreamingResponse(events, media_type=EVENTS, headers=headers)
@@ -288,15 +281,12 @@ class ChatAnswer:
         self.server.metrics.passed_on()
         noted = partial(self.server.log.passed_on, self.name, self.request.model, name, reason)
         if not self.request.stream:
-            text = await model.forward(body)
+            text = await self._unless_gone(model.forward(body))
             noted(_usage(text))
             return Response(text, media_type="application/json", headers=headers)
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
         task = asyncio.create_task(model.forward(body, pieces.put_nowait))
-        task.add_done_callback(lambda _: pieces.put_nowait(None))
-        first = await pieces.get()
-        if first is None and (error := task.exception()):
-            raise error
+        first = await self._first(task, pieces)
         noted({})
 
         async def events() -> AsyncIterator[str]:
@@ -313,6 +303,19 @@ class ChatAnswer:
                 task.cancel()
 
         return StreamingResponse(events(), media_type=EVENTS, headers={**headers, **UNBUFFERED})
+
+    async def _first(self, task: asyncio.Task[Any], queue: asyncio.Queue[str | None]) -> str | None:
+        """What a task puts into its queue first, which ends in None; raises what the task raises
+        before."""
+        task.add_done_callback(lambda _: queue.put_nowait(None))
+        try:
+            first = await self._unless_gone(queue.get())
+        except BaseException:
+            task.cancel()
+            raise
+        if first is None and (error := task.exception()):
+            raise error
+        return first
 
     async def _unless_gone(self, work: Awaitable[T]) -> T:
         """What the work gives; once the client has left, it is cancelled."""
