@@ -72,6 +72,15 @@ def run_cold(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[s
     return spawned(*COMMAND, *map(str, arguments), cwd=cwd)
 
 
+def python_with(folder: Path, *packages: str) -> Path:
+    """The interpreter of an environment made in `folder`, with these and nothing of ours."""
+    works(spawned(sys.executable, "-m", "venv", folder))
+    done = spawned(folder / "bin/pip", "install", "--quiet", *packages, PYTHONPATH="")
+    if done.returncode:
+        pytest.skip(f"{packages[0]} cannot be had here: {done.stderr.splitlines()[-1]}")
+    return folder / "bin/python"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """See `LONG`."""
     place = {str(SOURCES / "tests" / name): number for number, name in enumerate(LONG)}

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -279,18 +279,23 @@ def servable(name: str, folder: Path) -> Path:
 def transformers_serve(log: Path) -> Iterator[str]:
     """A real server that loads whichever model folder it is asked for, in float32; its base_url."""
     port = free_port()
-    command = Path(sys.executable).parent / "transformers"
-    where = ["--host", "127.0.0.1", "--port", str(port)]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [command, "serve", *where, "--device", "cpu", "--dtype", "float32"],
-            env={**environment(), "OMP_NUM_THREADS": "1"},
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        _wait_until_ready(f"http://127.0.0.1:{port}/health", process, log)
+    command = [Path(sys.executable).parent / "transformers", "serve"]
+    where = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
+    with running([*command, *where], f"http://127.0.0.1:{port}/health", log):
         yield f"http://127.0.0.1:{port}/v1"
+
+
+@contextmanager
+def running(
+    command: Sequence[str | Path], ready: str, log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A server's process, with nothing of ours, from when it answers at the URL `ready`."""
+    with log.open("ab") as output:
+        env = {**environment(), "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=output)
+    try:
+        _wait_until_ready(ready, process, log)
+        yield process
     finally:
         process.terminate()
         try:

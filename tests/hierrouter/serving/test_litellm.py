@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +18,7 @@ from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.tree import load_texts
 from hierrouter.serving import router
 from hierrouter.serving.router import Router
-from tests.conftest import Run, works
+from tests.conftest import Run, python_with, works
 from tests.hierrouter.serving.serving import MODELS, served, user
 from tests.servers import Reply, Server, completion, serving
 
@@ -30,14 +29,8 @@ STRATEGY = Path(router.__file__).with_name("litellm_strategy.py")
 
 @pytest.fixture(scope="module")
 def litellm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that has LiteLLM, and nothing of ours."""
-    folder = tmp_path_factory.mktemp("litellm")
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [folder / "bin/pip", "install", "--quiet", LITELLM]
-    done = subprocess.run(pip, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"LiteLLM cannot be had here: {done.stderr.splitlines()[-1]}")
-    return folder / "bin/python"
+    """The interpreter of an environment of its own."""
+    return python_with(tmp_path_factory.mktemp("litellm"), LITELLM)
 
 
 @pytest.fixture(scope="module")
