@@ -15,7 +15,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from hierrouter.engines import backend
-from hierrouter.engines.generator import Failure, answers_in_order
+from hierrouter.engines.generator import Failure
 from hierrouter.pools.files import load_pool
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.shipped import model_path
@@ -24,6 +24,7 @@ from hierrouter_cache.reader import CacheReader
 from tests.cli.conftest import COMMAND, Place
 from tests.cli.test_route import serving
 from tests.conftest import Run, Start, calls_made, environment, python_with, refused, spawned, works
+from tests.engines import answers_in_order
 from tests.servers import free_port, running
 from tests.warm import Warm
 
