@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from numpy.typing import NDArray
 
 from hierrouter.learning.checkpoint import read_tensors, write_tensors
@@ -208,12 +207,11 @@ def cut(place: Place, name: str, size: int) -> None:
 def weights(place: Place) -> tuple[dict[str, Any], Tensors]:
     """Their description, and themselves."""
     tensors, text = read_tensors(place.home / WEIGHTS)
-    return json.loads(text), {name: value.numpy() for name, value in tensors.items()}
+    return json.loads(text), tensors
 
 
 def save(place: Place, name: str, description: dict[str, Any], tensors: Tensors) -> None:
-    arrays = {name: torch.from_numpy(value) for name, value in tensors.items()}
-    write_tensors(place.home / name, arrays, json.dumps(description))
+    write_tensors(place.home / name, tensors, json.dumps(description))
 
 
 def of_other_models(place: Place, name: str) -> None:
