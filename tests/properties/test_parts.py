@@ -17,11 +17,11 @@ from hierrouter.collection.files import export_jsonl
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
-from hierrouter.replay.inspection import ask_cache, cache_info, damaged_files, verify_cache
+from hierrouter.replay.inspection import ask_cache, cache_info, verify_cache
 from hierrouter.replay.opening import open_tree
 from hierrouter_cache.errors import HierRouterError
 from hierrouter_cache.keys import plan_key
-from hierrouter_cache.maintenance import compact, quarantine
+from hierrouter_cache.maintenance import compact, damaged_files, quarantine
 from hierrouter_cache.mirror import pull
 from hierrouter_cache.parts import METADATA_KEY, Part, list_parts
 from hierrouter_cache.stores import FolderStore
