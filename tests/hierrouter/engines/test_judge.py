@@ -1,5 +1,6 @@
 """A model on a server judges answers: a scorer like others, and nonsense is no score."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,13 @@ def test_a_cache_is_opened_with_a_judge_and_asks_it_once(
     with serving(Server(length)) as server:
         file = judge_file(tmp_path, server.url)
         selection = Selection(scorer=file, datasets=("arith",))
-        tree = open_tree(testbed_cache, selection)
-        for row, texts in enumerate(load_texts(testbed_cache, tree)):
+        cache = shutil.copytree(testbed_cache, tmp_path / "cache")  # it will hold the scores
+        tree = open_tree(cache, selection)
+        for row, texts in enumerate(load_texts(cache, tree)):
             wanted = [1.0 if len(answer) == 2 else 0.25 for answer in texts.answers[1:]]
             assert tree.score[row, 1:].tolist() == wanted
         asked = sum(server.asked.values())
-        assert open_tree(testbed_cache, selection).content == tree.content
+        assert open_tree(cache, selection).content == tree.content
         assert sum(server.asked.values()) == asked
         other = judge_file(tmp_path, server.url, "{question} {answer} {references}")
         assert judge_scorer(other).reads == ("question", "response", "references")
