@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import TypeVar
 
 import numpy as np
-from anyio import to_thread
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
@@ -250,19 +249,19 @@ class DecisionBatcher:
         return True
 
     async def _decisions(self, states: Sequence[LiveState]) -> list[Decision]:
-        embedded, encoder_s = await to_thread.run_sync(_timed, lambda: self._policy.embed(states))
         loop = asyncio.get_running_loop()
-        decisions, network_s = await loop.run_in_executor(
-            self._thread, _timed, lambda: self._alone(states, embedded)
-        )
-        return [replace(decision, router_s=encoder_s + network_s) for decision in decisions]
+        decisions, seconds = await loop.run_in_executor(self._thread, _timed, self._made, states)
+        return [replace(decision, router_s=seconds) for decision in decisions]
 
-    def _alone(self, states: Sequence[LiveState], embedded: NDArray[np.float32]) -> list[Decision]:
+    def _made(self, states: Sequence[LiveState]) -> list[Decision]:
+        embedded = self._policy.embed(states)
         with self._libraries.limit(limits=1):
             return self._policy.decide(states, embedded)
 
 
-def _timed(work: Callable[[], T]) -> tuple[T, float]:
+def _timed(
+    work: Callable[[Sequence[LiveState]], T], states: Sequence[LiveState]
+) -> tuple[T, float]:
     started = perf_counter()
-    found = work()
+    found = work(states)
     return found, perf_counter() - started
