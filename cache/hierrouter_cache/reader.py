@@ -259,7 +259,7 @@ class CacheReader:
     ) -> dict[str, NDArray[Any]]:
         """The answer to a query of numbers, as one array a column, rows in the parts' order."""
         table = self._whole(self.sql(query, parameters, **tables))
-        return {name: table[name].to_numpy() for name in table.column_names}
+        return {name: as_numpy(table[name]) for name in table.column_names}
 
     def _whole(self, table: pa.Table) -> pa.Table:
         """The table, refused where something is missing in it that every row has."""
@@ -279,9 +279,10 @@ class CacheReader:
         Numbers of 64 bits join a million rows in a tenth of the time that the digests take.
         They have no meaning outside of this connection.
         """
-        texts = pa.table({"text": pa.array(digests, pa.string())})
-        found = self.columns("SELECT hash(text) AS h FROM texts", texts=texts)["h"]
-        return found.astype(np.uint64)
+        if isinstance(digests, pa.Array):
+            texts = pa.table({"text": digests})
+            return self.columns("SELECT hash(text) AS h FROM texts", texts=texts)["h"]
+        return self.columns("SELECT hash(unnest($1::VARCHAR[])) AS h", [list(digests)])["h"]
 
     def latest_plan(self) -> StoredPlan:
         """The collection that was asked for last: the last row of the last part.
@@ -331,13 +332,13 @@ class CacheReader:
         Raises CacheError: some are not there.
         """
         rows = self.sql(f"SELECT hash(query) AS h, {', '.join(columns)} FROM queries_rows")  # noqa: S608 - our own names
-        place = first_match(self.hashes(keys), rows["h"].to_numpy())
+        place = first_match(self.hashes(keys), as_numpy(rows["h"]))
         if (place < 0).any():
             raise CacheError(
                 f"the last plan names {np.count_nonzero(place < 0)} queries that are not here: "
                 f"{self.root}; is it a plan of another run? run `hierrouter collect` again"
             )
-        return self._whole(rows.drop_columns(["h"]).take(pa.array(place)))
+        return self._whole(rows.drop_columns(["h"]).take(as_arrow(place)))
 
     def texts(self, calls: NDArray[np.uint64], with_prompt: bool = False) -> dict[int, StoredCall]:
         """The texts of some calls, by the hash of their key.
@@ -345,7 +346,7 @@ class CacheReader:
         `calls`: hashes of the keys of committed calls; `with_prompt`: also what the model was
         shown, and its name.
         """
-        wanted = pa.table({"h": np.unique(calls)})
+        wanted = pa.table({"h": as_arrow(np.unique(calls))})
         more = ", prompt, model" if with_prompt else ""
         found = self.sql(
             f"SELECT hash(key) AS h, key, response, outcome{more} FROM calls_rows "  # noqa: S608 - our own names
@@ -360,7 +361,7 @@ class CacheReader:
 
         `calls`: hashes of the keys of committed calls.
         """
-        wanted = pa.table({"h": np.unique(calls)})
+        wanted = pa.table({"h": as_arrow(np.unique(calls))})
         rows = self.columns(
             "SELECT hash(key) AS call, "  # noqa: S608 - our own names
             f"hash(left(sha256(response), {DIGEST_LENGTH})) AS answer FROM calls_rows "
@@ -379,7 +380,7 @@ class CacheReader:
             "SELECT hash(key) AS call, finish_reason = 'length' AS cut, "  # noqa: S608 - our own names
             f"{', '.join(LOGPROBS)} FROM calls_rows "
             f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}",
-            wanted_calls=pa.table({"h": np.unique(calls)}),
+            wanted_calls=pa.table({"h": as_arrow(np.unique(calls))}),
         )
         at = first_match(calls, rows["call"])
         total, lowest, tokens = (rows[name][at].astype(np.float64) for name in LOGPROBS)
@@ -485,8 +486,35 @@ def _registered(
             connection.unregister(name)
 
 
+def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
+    """The column as one array, not to be written to; NaN where a number is missing.
+
+    pyarrow's own ways, there and back, import pandas, which takes longer than to open a cache.
+    """
+    if not len(column):
+        return np.empty(0, column.type.to_pandas_dtype())
+    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_boolean(values.type):
+        return np.from_dlpack(values.cast(pa.uint8())).astype(np.bool_)
+    if pa.types.is_string(values.type):
+        return np.array(values.to_pylist(), dtype=object)
+    if values.null_count:
+        known = as_numpy(values.is_valid())
+        # What lies where nothing is has no meaning, so it is not read.
+        found = np.frombuffer(values.buffers()[1], values.type.to_pandas_dtype())
+        return np.where(known, found[values.offset :][: len(values)], np.nan)
+    return np.from_dlpack(values)
+
+
+def as_arrow(values: NDArray[Any]) -> pa.Array:
+    """Numbers as an Arrow array of the same memory; see `as_numpy`."""
+    values = np.ascontiguousarray(values)
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
 def first_match(wanted: NDArray[np.uint64], among: NDArray[np.uint64]) -> NDArray[np.int64]:
     """int64[*wanted.shape]: where each number stands first in `among`, -1 where it does not."""
-    found = pc.index_in(pa.array(wanted.ravel()), pa.array(among)).fill_null(-1)
-    place: NDArray[np.int64] = found.to_numpy().astype(np.int64).reshape(wanted.shape)
+    found = as_numpy(pc.index_in(as_arrow(wanted.ravel()), as_arrow(among)))
+    place: NDArray[np.int64] = np.nan_to_num(found, nan=-1).astype(np.int64).reshape(wanted.shape)
     return place

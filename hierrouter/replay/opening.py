@@ -33,7 +33,7 @@ from hierrouter.replay.stored_pool import OpenedPool, opened_pool, score_forest
 from hierrouter.replay.tree import Tree
 from hierrouter_cache import walk
 from hierrouter_cache.errors import IncompleteTree, InputError, WorldError, suggestion
-from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.reader import CacheReader, as_numpy
 from hierrouter_cache.tree import AnyTree, StatePart, repriced
 from hierrouter_cache.walk import Forest, Scores, TreeSpec
 
@@ -272,7 +272,7 @@ def _whole(
     if selection.growing:
         apart |= ~forest.complete
     if apart.any():
-        folds = reader.queries(forest.keys, ("split",))["split"].to_numpy(zero_copy_only=False)
+        folds = as_numpy(reader.queries(forest.keys, ("split",))["split"])
         apart &= folds == "train"
         apart &= bool((apart & ~forest.complete).any())
     whole = forest.complete & ~apart
