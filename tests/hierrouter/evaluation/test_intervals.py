@@ -6,6 +6,7 @@ from scipy import stats
 
 from hierrouter.evaluation.intervals import (
     BATCH,
+    MANY,
     expanded_tail,
     interval,
     percentile_interval,
@@ -29,6 +30,22 @@ def test_parts_have_the_same_resamples(values: np.ndarray, monkeypatch: pytest.M
     together = resampled_means(values[None], BATCH, rng())
     monkeypatch.setattr("hierrouter.evaluation.intervals.DRAWS", 3 * len(values))
     np.testing.assert_allclose(resampled_means(values[None], BATCH, rng()), together, rtol=1e-12)
+
+
+def test_many_queries_have_the_intervals_of_the_limit_of_their_resamples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of skewed figures; a difference of two rows is the difference of their means still."""
+    rows = np.random.default_rng(0).gamma(0.5, size=(2, MANY))
+    rows = np.stack([*rows, rows[0] - rows[1], np.full(MANY, 0.3)])
+    limit = resampled_means(rows, 4000, rng())
+    np.testing.assert_allclose(limit[0] - limit[1], limit[2], atol=1e-9)
+    monkeypatch.setattr("hierrouter.evaluation.intervals.MANY", MANY + 1)
+    counted = resampled_means(rows, 4000, rng())
+    ends = [np.array(percentile_interval(means, MANY)) for means in (limit, counted)]
+    width = (ends[1][1] - ends[1][0])[:3]
+    assert (np.abs(ends[0] - ends[1])[:, :3] < 0.06 * width).all()
+    np.testing.assert_allclose(ends[0][:, 3], 0.3)
 
 
 def test_percentiles_over_the_last_axis() -> None:
