@@ -41,12 +41,13 @@ def compare(
 
     Text also writes everything as JSON; the other formats write it only where --out says.
     """
-    from hierrouter.learning.baselines.answers import answers_for
-    from hierrouter.learning.baselines.arms import require_sets, usable_sets
-    from hierrouter.learning.baselines.registry import baselines as named
-    from hierrouter.learning.run_folders import check_out, drafted, new_run
-    from hierrouter.learning.selection import select_run
-    from hierrouter.reports.comparison import as_json, compared, contest_tables, long_table
+    with console.bar("start"):  # which imports what learns
+        from hierrouter.learning.baselines.answers import answers_for
+        from hierrouter.learning.baselines.arms import require_sets, usable_sets
+        from hierrouter.learning.baselines.registry import baselines as named
+        from hierrouter.learning.run_folders import check_out, drafted, new_run
+        from hierrouter.learning.selection import select_run
+        from hierrouter.reports.comparison import as_json, compared, contest_tables, long_table
 
     check_out(out)
     make_importable(Path.cwd())

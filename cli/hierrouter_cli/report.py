@@ -94,7 +94,8 @@ def report(
     defer = DeferTo(defer_to, share) if defer_to is not None else None
     request = ReportRequest(by_name, shown, split, defer, policies, with_worst=page)
     say_what(request)
-    with contextlib.redirect_stdout(sys.stderr):  # what a user's policy prints is no result
+    # What a user's policy prints is no result.
+    with console.bar("report"), contextlib.redirect_stdout(sys.stderr):
         finished = FinishedReport.of(request)
     if style == PAPER:
         folder = new_run("report", out)

@@ -99,7 +99,8 @@ async def _router(
     router = Router(run, pool, load=False, allow_endpoints=allowed)
     router.policy.at(alpha)  # refused before anything is loaded
     if calls:
-        router.load_models()
+        with console.bar("load models"):
+            router.load_models()
     report.say_called("route", run, router.pool)
     try:
         yield router

@@ -104,11 +104,11 @@ def percentile_interval(means: Floats, queries: int, level: float = 0.95) -> tup
 
 def expanded_tail(queries: int, level: float = 0.95) -> float:
     """What to cut off at each end: below (1 - level) / 2, the closer to it the more queries."""
-    from scipy import stats
+    from scipy import special
 
     freedom = max(queries - 1, 1)
     wider = math.sqrt(1 + 1 / freedom)
-    return float(stats.norm.sf(wider * stats.t.isf((1 - level) / 2, freedom)))
+    return float(special.ndtr(wider * special.stdtrit(freedom, (1 - level) / 2)))
 
 
 def interval(
@@ -164,9 +164,9 @@ def queries_needed(difference: float, deviation: float) -> int:
 
     `difference`: d, above 0; `deviation`: s, its standard deviation over queries.
     """
-    from scipy import stats
+    from scipy import special
 
-    normal = float(stats.norm.ppf((1 + LEVEL) / 2) + stats.norm.ppf(POWER))
+    normal = float(special.ndtri((1 + LEVEL) / 2) + special.ndtri(POWER))
     queries = max(math.floor((normal * deviation / difference) ** 2), 2)
     while _smallest_difference(deviation, queries) > difference:
         queries += 1  # Student's t wants 2 more or so than the normal distribution
@@ -174,9 +174,9 @@ def queries_needed(difference: float, deviation: float) -> int:
 
 
 def _smallest_difference(deviation: float, queries: int) -> float:
-    from scipy import special, stats
+    from scipy import special
 
-    critical = float(stats.t.ppf((1 + LEVEL) / 2, queries - 1))
+    critical = float(special.stdtrit(queries - 1, (1 + LEVEL) / 2))
     noncentrality = float(special.nctdtrinc(queries - 1, 1 - POWER, critical))
     return noncentrality * deviation / math.sqrt(queries)
 
@@ -201,7 +201,7 @@ def simultaneous_intervals(
         level: probability that all intervals hold, in (0, 1).
         rng: source of the draws.
     """
-    from scipy import stats
+    from scipy import special
 
     queries = differences.shape[1]
     mean = differences.mean(axis=1)
@@ -215,7 +215,7 @@ def simultaneous_intervals(
         off = np.abs(resampled_means(differences[part], n, rng) - mean[part, None])
         np.maximum(largest, (off / error[part, None]).max(axis=0), out=largest)
     # Resamples of a few queries take few values: their quantile can be less than one needs alone.
-    critical = max(np.quantile(largest, level), stats.norm.isf((1 - level) / 2))
-    student = stats.t.isf(stats.norm.sf(critical), queries - 1)
+    critical = max(np.quantile(largest, level), -special.ndtri((1 - level) / 2))
+    student = -special.stdtrit(queries - 1, special.ndtr(-critical))
     half = student * error * math.sqrt(queries / (queries - 1))
     return mean - half, mean + half
