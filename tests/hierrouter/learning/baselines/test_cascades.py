@@ -111,12 +111,6 @@ def test_equal_answers_are_counted_and_the_first_wins_a_tie(says: list[int], cho
     assert vote((0, 1, 2), arms.seen).answer.argmax() == chosen
 
 
-def test_a_call_that_several_voters_share_is_paid_once() -> None:
-    calls = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], dtype=bool)
-    arms = answered(np.ones((4, 3)), np.array([5.0, 1.0, 2.0]), calls=calls)
-    assert vote((0, 1, 2), arms.seen).outcome(arms, "").cost.tolist() == [8.0] * 4
-
-
 def test_a_router_that_reads_for_nothing_is_found_out() -> None:
     _, _, test = known.folds(crowd())
 
@@ -163,11 +157,6 @@ def test_routing_skips_the_cheap_arm_where_the_question_says_so_and_a_cascade_ca
     assert tuned.play(test.seen).called[hopeless, 0].mean() < 0.1
     cascade, _ = tuned_on(CASCADE, two_kinds(), ALPHA)
     assert value > value_of(cascade.play, test, ALPHA) + 0.005
-
-
-def test_routing_asks_one_arm_where_more_do_not_pay() -> None:
-    tuned, test = tuned_on(cascades.CascadeRouting(), two_kinds(), 0.2)
-    assert (tuned.play(test.seen).called.sum(axis=1) == 1).all()
 
 
 @pytest.mark.parametrize("trust", [0.0, 0.5, 1.0])

@@ -189,18 +189,6 @@ def test_without_direct_calls_set_a_is_left_out(tree):
         contest(bare, ALPHA, (BestStatic(),), sets=("A",))
 
 
-def test_direct_calls_are_not_compared_twice():
-    tree = planted_tree(hops=1, **SMALL)
-    same = {  # as an imported table has them
-        name: np.pad(getattr(tree.direct, name)[:, : len(tree.models)], ((0, 0), (1, 0)))
-        for name in ("score", "accuracy", "tokens_in", "tokens_out")
-    }
-    found = contest(replace(tree, **same), ALPHA, (BestStatic(),))
-    assert found.sets == ("A",)
-    assert "Set B is left out: its routes are the direct calls of set A." in found.notes
-    assert usable_sets(replace(tree, **same), ["B"]) == ("B",)
-
-
 def threads():
     return {torch.get_num_threads(), *(pool["num_threads"] for pool in threadpool_info())}
 

@@ -9,24 +9,17 @@ import pytest
 from hierrouter.learning.baselines.registry import BASELINES, BUILT_IN, baselines
 from hierrouter_cache.errors import InputError
 from tests.conftest import SOURCES
-from tests.hierrouter.learning.baselines.known import choices, fitted, planted_arms
+from tests.hierrouter.learning.baselines.known import fitted, planted_arms
 
 OWN = """
 import numpy as np
-from hierrouter.learning.baselines.arms import Play
-from hierrouter.learning.baselines.arms import Tuned
+from hierrouter.learning.baselines.arms import Play, Tuned
 
-class First:
-    name = "always the first"
-    source = "a test"
-    reads_answers = False
+class Wrong:
+    name, source, reads_answers = "wrong", "a test", False
     def fit(self, train, validation, alpha, rng):
         return Tuned(lambda seen: Play.of(seen, np.zeros(len(seen), int)), {{}})
-
-class Wrong(First):
     {wrong}
-
-some_number = 3
 """
 
 
@@ -35,7 +28,7 @@ def own(tmp_path, monkeypatch):
     """Writes a module with a class that does something wrong, and gives its name."""
     monkeypatch.syspath_prepend(tmp_path)
 
-    def write(wrong="pass"):
+    def write(wrong):
         name = f"own_{len(list(tmp_path.iterdir()))}"
         (tmp_path / f"{name}.py").write_text(OWN.format(wrong=wrong))
         sys.modules.pop(name, None)
@@ -79,13 +72,6 @@ def test_names_are_typed_with_dashes_and_keep_their_order_and_none_is_all():
 def test_wrong_names_are_one_line(names, said):
     with refused_in_a_line(said):
         baselines(names)
-
-
-def test_ones_own_plays(own):
-    (one,) = baselines([f"{own()}:First"])
-    arms = planted_arms(6)
-    assert one.name == "always the first"
-    assert choices(arms, fitted(one, arms).play).tolist() == [0] * 6
 
 
 @pytest.mark.parametrize(
