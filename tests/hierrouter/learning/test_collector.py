@@ -4,13 +4,15 @@ import itertools
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
 from tianshou.algorithm import PPO
+from tianshou.algorithm.algorithm_base import Policy
 from tianshou.algorithm.optim import AdamOptimizerFactory
-from tianshou.data import Collector, ReplayBuffer, VectorReplayBuffer
+from tianshou.data import Batch, Collector, ReplayBuffer, VectorReplayBuffer
 from tianshou.data.buffer import manager
 from tianshou.data.collector import BaseCollector
 from tianshou.env import DummyVectorEnv
@@ -21,12 +23,13 @@ from hierrouter.evaluation import bounds
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning import loop, ppo
 from hierrouter.learning.collector import TreeCollector
+from hierrouter.replay.env import ReplayEnv
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.replay.test_rollouts import NumberedEnv, ScriptedPolicy
+from tests.hierrouter.replay.test_vector import scripted
 from tests.hierrouter.trees import planted_tree, random_tree
 
 ALPHA = 0.05
-KEYS = ("obs", "act", "rew", "terminated", "truncated", "done")
+KEYS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next")
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +37,35 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops of its buffers as the Python they are written in: a compiler takes seconds."""
     for name in ("_prev_index", "_next_index"):
         monkeypatch.setattr(manager, name, getattr(loop := getattr(manager, name), "py_func", loop))
+
+
+class NumberedEnv(gymnasium.Env):  # type: ignore[misc]
+    """`ReplayEnv` on one query, its observation the state number, 0 after the end."""
+
+    def __init__(self, tree: RouteTree, allow_stop: bool, query: int) -> None:
+        self.env = ReplayEnv(tree, ALPHA, allow_stop)
+        self.query = query
+        self.action_space = self.env.action_space
+        self.observation_space = Discrete(len(tree) * tree.routes.states)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        _, info = self.env.reset(seed=seed, options={"query": self.query})
+        return info["state"], {}
+
+    def step(self, action: np.int64) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        _, reward, terminated, truncated, info = self.env.step(action)
+        return info["state"] * (not terminated), reward, terminated, truncated, {}
+
+
+class ScriptedPolicy(Policy):  # type: ignore[misc]
+    """Tianshou's view of `scripted`."""
+
+    @staticmethod
+    def _compile() -> None:
+        """Nothing: a compiler takes longer to start than this file's tests take."""
+
+    def forward(self, batch: Any, state: Any = None, **_: Any) -> Batch:
+        return Batch(act=scripted(self.action_space.n, batch.obs), state=None)
 
 
 def episodes(buffer: ReplayBuffer) -> list[list[tuple[Any, ...]]]:

@@ -7,7 +7,6 @@ import pytest
 from hierrouter.learning.config import (
     ALGORITHMS,
     PRESETS,
-    Objective,
     PPOConfig,
     TrainConfig,
     algorithm,
@@ -47,15 +46,6 @@ def test_a_training_is_of_a_preset_and_takes_one_epoch_or_more() -> None:
         training_config("default", "ppo", 0)
 
 
-@pytest.mark.parametrize(("flag", "given"), [("epochs", {"epochs": 1}), ("seeds", {"seeds": 2})])
-def test_what_is_fitted_once_takes_neither_epochs_nor_seeds(
-    flag: str, given: dict[str, int]
-) -> None:
-    message = f"--{flag} with --algo value: .*; leave --{flag} out"
-    with pytest.raises(InputError, match=message):
-        training_config("default", "value", **given)
-
-
 def test_a_budget_takes_the_value_model_and_nothing_that_contradicts_it() -> None:
     assert (algorithm(None, None, 0.1), algorithm("exact", None, None)) == ("ppo", "exact")
     assert algorithm(None, 0.5, None) == algorithm("value", 0.5, None) == "value"
@@ -64,9 +54,3 @@ def test_a_budget_takes_the_value_model_and_nothing_that_contradicts_it() -> Non
             algorithm(name, 0.5, None)
     with pytest.raises(InputError, match="--budget and --alpha contradict each other"):
         algorithm(None, 0.5, 0.1)
-
-
-@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
-def test_an_objective_has_a_finite_alpha(value: float) -> None:
-    with pytest.raises(InputError, match="alpha must be a finite number >= 0"):
-        Objective(value)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from hierrouter.evaluation.outcome import going_on, single_calls
+from hierrouter.evaluation.outcome import single_calls
 from hierrouter.learning.config import ExactConfig, Objective
-from hierrouter.learning.deferral import calibrated, fit_head, gain_of_going_on
+from hierrouter.learning.deferral import calibrated, gain_of_going_on
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -56,18 +56,6 @@ def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
     last = router.probabilities(tree)[:, 1].argmax(axis=1)
     onward = tree.node_reward(0.1)[np.arange(len(tree)), leaf[last]]
     assert gain[:, 1] == pytest.approx(onward - (handed - 0.1 * tree.cost[:, 1]))
-
-
-def test_a_head_with_nothing_to_read_tells_the_mean_gain_of_the_states_visited() -> None:
-    tree = small_tree()
-    trained = glimpse(tree)
-    for name in ("second.weight", "second.bias"):
-        trained.router.weights[name][:] = 0
-    gain = gain_of_going_on(trained, tree, LARGE)
-    visited = going_on(tree.routes, trained.endings(tree))[:, 1:] > 0
-    assert visited.sum() == len(tree)
-    expected = [gain[:, 0].mean(), gain[:, 1:][visited].mean()]
-    assert fit_head(trained, tree, LARGE).bias == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -21,19 +21,6 @@ from tests.hierrouter.learning.runs import GLIMPSE, OBJECTIVE, decided, glimpse,
 from tests.hierrouter.trees import random_tree, two_step_tree
 
 
-def test_a_table_holds_the_states_in_the_order_of_their_numbers() -> None:
-    tree = random_tree(Routes(3, 2), 5, seed=0)
-    table = state_table(tree, OBJECTIVE)
-    query, node = 3, 2
-    embedding, seen, cost, legal = table.rows(torch.tensor([query * tree.routes.states + node]))
-    np.testing.assert_array_equal(embedding[0], tree.embedding[query, node])
-    assert (seen.tolist(), legal.tolist()) == ([node], [[True] * 3])
-    np.testing.assert_allclose(cost, tree.cost[query, [node]])
-    found = table.trees(torch.tensor([3, 1]))
-    expected = table.rows(torch.tensor([12, 13, 14, 15, 4, 5, 6, 7]))
-    assert all(torch.equal(*columns) for columns in zip(found, expected, strict=True))
-
-
 def test_chunks_are_put_together_in_order() -> None:
     table = state_table(random_tree(Routes(3, 2), CHUNK // 2, seed=0), OBJECTIVE)
     assert len(table) == 2 * CHUNK
@@ -54,20 +41,6 @@ def test_a_live_state_gets_the_answer_of_the_table() -> None:
 def new_router(tree: RouteTree, config: TrainConfig) -> Router:
     torch.manual_seed(0)
     return Router(network.shape_for(tree, Actions(tree.routes), config))
-
-
-@pytest.mark.parametrize("knows_route", [False, True])
-def test_the_first_layer_is_one_map_of_the_concatenation(knows_route: bool) -> None:
-    tree = small_tree()
-    router = new_router(tree, replace(GLIMPSE, knows_route=knows_route))
-    states = state_table(tree, OBJECTIVE).rows(slice(0, 7))
-    embedding, node, cost, _ = states
-    place = node if knows_route else torch.from_numpy(tree.routes.depth())[node]
-    scale, per_cost = router.shape.embedding_scale, router.shape.cost_scale
-    joined = torch.cat([embedding * scale, router.stage(place), cost[:, None] / per_cost], dim=1)
-    weight = torch.cat([router.context.weight, router.progress.weight], dim=1)
-    first = torch.tanh(joined @ weight.T + router.progress.bias)
-    torch.testing.assert_close(router(states)[0], router.policy(torch.tanh(router.second(first))))
 
 
 @pytest.mark.parametrize("knows_route", [False, True])
@@ -93,23 +66,6 @@ def test_a_plain_start_is_as_torch_makes_one_map(scaled: bool) -> None:
         bound = 1 / math.sqrt(read)
         assert 0.9 * bound < layer.weight.abs().max() <= bound
     assert router.policy.bias.any()
-
-
-def test_without_a_plain_start_the_heads_start_orthogonal_and_have_no_favourite() -> None:
-    tree = small_tree()
-    router = new_router(tree, replace(GLIMPSE, scale_embedding=False))
-    weight = router.policy.weight
-    torch.testing.assert_close(weight @ weight.T, 1e-4 * torch.eye(3))
-    assert not router.policy.bias.any()
-    probabilities = network.action_probabilities(router, state_table(tree, OBJECTIVE))
-    np.testing.assert_allclose(probabilities, 1 / 3, atol=0.02)
-
-
-def test_costs_are_scaled_but_not_in_the_papers_preset_nor_where_there_are_none() -> None:
-    assert network.cost_scale(random_tree(Routes(2, 1), 3, seed=0)) == 1.0
-    tree = random_tree(Routes(2, 2), 3, seed=0)
-    assert new_router(tree, replace(GLIMPSE, scale_cost=False)).shape.cost_scale == 1.0
-    assert new_router(tree, GLIMPSE).shape.cost_scale == network.cost_scale(tree) != 1.0
 
 
 def test_a_router_that_sees_no_text_is_made_without_a_word() -> None:

@@ -10,16 +10,14 @@ import torch
 from tianshou.algorithm import PPO, algorithm_base
 from torch import Tensor
 
-from hierrouter.evaluation import bounds
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning import loop
 from hierrouter.learning.config import Objective, PPOConfig
 from hierrouter.learning.loop import TrainingFold
 from hierrouter.learning.network import Router, States, shape_for
-from hierrouter.learning.ppo import PPOLearner, uncompiled
-from hierrouter.learning.training import train
+from hierrouter.learning.ppo import PPOLearner
 from hierrouter_cache.tree import Routes
-from tests.hierrouter.trees import planted_tree, random_tree
+from tests.hierrouter.trees import random_tree
 
 PAYS = 0.05  # alpha on random trees
 
@@ -56,24 +54,6 @@ def test_the_algorithm_is_tianshous_and_nothing_is_compiled() -> None:
     assert trained == {id(value) for value in made.router.parameters()}
 
 
-@pytest.mark.parametrize("gae_lambda", [0.7, 1.0])
-def test_uncompiled_loops_compute_the_recursion_they_are_for(gae_lambda: float) -> None:
-    made = learner(Actions(Routes(3, 2), allow_stop=True))
-    made.collector.collect(n_episode=30)
-    batch, indices = made.collector.buffer.sample(0)
-    value, following = np.random.default_rng(1).normal(size=(2, len(indices)))
-    returns, advantage = uncompiled(PPO.compute_episodic_return)(
-        batch, made.collector.buffer, indices, following, value, gamma=0.9, gae_lambda=gae_lambda
-    )
-    expected, ahead = np.zeros(len(indices)), 0.0
-    for row in reversed(range(len(indices))):
-        goes_on = not batch.done[row]
-        error = batch.rew[row] + goes_on * 0.9 * following[row] - value[row]
-        expected[row] = ahead = error + goes_on * 0.9 * gae_lambda * ahead
-    np.testing.assert_allclose(advantage, expected)
-    np.testing.assert_allclose(returns, expected + value)
-
-
 def test_the_critic_takes_what_the_actor_found_and_never_what_is_stale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -102,17 +82,3 @@ def test_the_critic_takes_what_the_actor_found_and_never_what_is_stale(
     for name, weight in twice.items():
         torch.testing.assert_close(once[name], weight, rtol=1e-4, atol=1e-6)
     assert more - fewer == 3 * made._gradients  # once a gradient step, and nowhere else
-
-
-def test_it_learns() -> None:
-    tree, alpha = planted_tree(per_family=(30, 15, 5), dim=32), 0.005
-    config, fold = PPOConfig(epochs=12, rollouts=512, hidden=32), tree.split("validation")
-    low, reached, high = (
-        outcome.reward(alpha).mean()
-        for outcome in (
-            bounds.best_fixed_route(tree.split("train"), alpha, fold),
-            train(tree, Objective(alpha), config, seed=0).outcome(fold),
-            bounds.oracle(fold, alpha),
-        )
-    )
-    assert (reached - low) / (high - low) > 0.6  # of the gap from fixed route to oracle

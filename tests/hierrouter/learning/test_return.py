@@ -67,14 +67,6 @@ def test_what_a_second_call_spoils_is_given_all_the_same(
         assert max(found.history) == pytest.approx(reward(found, spoiling.split("validation")))
 
 
-def test_a_seed_is_a_router(spoiling: RouteTree, trained: TrainedRouter, tmp_path: Path) -> None:
-    again = train(spoiling, MAY, EXACT, seed=0)
-    assert runs.digest(again, tmp_path / "a") == runs.digest(trained, tmp_path / "b")
-    other = replace(PPO, epochs=2)
-    pair = [train(spoiling, replace(MAY, allow_stop=True), other, seed=1) for _ in range(2)]
-    assert runs.digest(pair[0], tmp_path / "c") == runs.digest(pair[1], tmp_path / "d")
-
-
 def test_one_model_for_every_alpha(spoiling: RouteTree, tmp_path: Path) -> None:
     swept = train_sweep(spoiling, (0.0, ALPHA), MAY, runs.VALUE, seed=0)
     fold = spoiling.split("test")

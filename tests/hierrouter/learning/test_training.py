@@ -7,25 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hierrouter.evaluation import bounds
-from hierrouter.evaluation.outcome import Actions, ending, greedy
+from hierrouter.evaluation.outcome import ending, greedy
 from hierrouter.learning import config as presets
 from hierrouter.learning import loop
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
-from hierrouter.learning.exact import ExactLearner, improvement_loss
-from hierrouter.learning.forward import NEVER
+from hierrouter.learning.exact import ExactLearner
 from hierrouter.learning.loop import Watch
 from hierrouter.learning.network import Router, shape_for
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, train, training_folds
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.tree import RouteTree
 from tests.conftest import SOURCES, environment
 from tests.hierrouter.learning import runs
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, OBJECTIVE, digest, small_tree
-from tests.hierrouter.trees import FOLDS, planted_tree, random_tree, two_step_tree
+from tests.hierrouter.trees import FOLDS, planted_tree, two_step_tree
 from tests.warm import Warm
 
 Training = Callable[[RouteTree, int], TrainedRouter | TrainedSweep]
@@ -172,48 +171,6 @@ def test_there_must_be_something_to_train_on(config: TrainConfig) -> None:
         runs.glimpse(small_tree().split("test"), config=config)
 
 
-PAYS = 0.05  # alpha on random trees
-TEMPERATURE = 0.2
-
-
-def settled(actions: Actions, reward: np.ndarray) -> np.ndarray:
-    """The policy that is softmax(Q / temperature) of its own Q, state by state from the leaves."""
-    routes, legal = actions.routes, actions.legal()
-    policy = np.zeros((len(reward), routes.states, actions.count))
-    value = reward.copy()  # of a node that is gone on from, its policy's
-    for state in reversed(range(routes.states)):
-        child = routes.child(state, actions.model(np.arange(actions.count)))
-        ends = actions.stops(np.arange(actions.count))
-        worth = np.where(ends, reward[:, child], value[:, child]) / TEMPERATURE
-        weight = np.where(legal[state], np.exp(worth - worth.max(axis=1, keepdims=True)), 0)
-        policy[:, state] = weight / weight.sum(axis=1, keepdims=True)
-        value[:, state] = (policy[:, state] * worth).sum(axis=1) * TEMPERATURE
-    return policy
-
-
-@pytest.mark.parametrize(
-    "actions",
-    [Actions(Routes(3, 2)), Actions(Routes(2, 3)), Actions(Routes(2, 3), True)],
-    ids=["3x2", "2x3", "2x3 stop"],
-)
-def test_improvement_ends_where_a_policy_is_the_softmax_of_its_own_values(actions: Actions) -> None:
-    reward = random_tree(actions.routes, 4, seed=1).node_reward(PAYS)
-    policy = settled(actions, reward)
-    legal = torch.from_numpy(np.broadcast_to(actions.legal(), policy.shape).copy())
-
-    def loss(logits: Tensor) -> Tensor:
-        logged = torch.log_softmax(logits.masked_fill(~legal, NEVER), dim=2)
-        return improvement_loss(actions, logged, legal, torch.from_numpy(reward), TEMPERATURE)
-
-    there = torch.from_numpy(np.log(np.where(policy > 0, policy, 1))).requires_grad_()
-    loss(there).backward()
-    torch.testing.assert_close(there.grad, torch.zeros_like(there), atol=1e-12, rtol=0)
-    chances = policy[policy > 0]
-    entropy = -(chances * np.log(chances)).sum() / np.prod(policy.shape[:2])
-    assert loss(there).item() == pytest.approx(entropy)
-    assert loss(torch.zeros_like(there)) > entropy + 0.01
-
-
 def test_where_queries_look_alike_the_mean_decides() -> None:
     """One first model is right in 40 % of queries, the other always by 0.3; nothing tells which."""
     tree = two_step_tree(view="stage", models=2)
@@ -298,30 +255,3 @@ def test_it_stops_where_the_first_answer_is_right(algo: str, early: tuple[int, .
     assert mean_depth(trained, fold, early) == pytest.approx(1, abs=near)
     late = tuple({0, 1, 2, 3, 4} - set(early))
     assert not late or mean_depth(trained, fold, late) == pytest.approx(2, abs=near)
-
-
-STEPS = 200
-
-
-@pytest.mark.parametrize(
-    ("name", "made", "factor"),
-    [
-        ("default", 0, 1.0),
-        ("default", STEPS // 2, 0.5),
-        ("default", STEPS - 1, 1 / STEPS),
-        ("default", STEPS + 5, 0.0),
-        ("paper", 0, 0.01),
-        ("paper", 99, 1.0),
-        ("paper", STEPS + 5, 1.0),
-    ],
-)
-def test_the_learning_rate_rises_and_falls(name: str, made: int, factor: float) -> None:
-    config: TrainConfig = presets.preset(name)
-    weight = nn.Parameter(torch.ones(3))
-    adam = loop.make_adam([weight], config, STEPS)
-    for _ in range(made + 1):
-        adam.zero_grad()
-        weight.square().sum().backward()
-        adam.step()
-    assert adam.param_groups[0]["lr"] == pytest.approx(config.learning_rate * factor)
-    assert loop.steps_made(adam) == made + 1
