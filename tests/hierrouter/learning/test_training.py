@@ -1,4 +1,4 @@
-"""Trainings are reproducible, watched and chosen on validation; enumeration and Adam by hand."""
+"""Trainings are reproducible, watched and chosen on validation; what they reach; presets."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,22 +9,21 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.featured import train_featured
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.outcome import ending, greedy
 from hierrouter.learning import config as presets
 from hierrouter.learning import loop
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
-from hierrouter.learning.exact import ExactLearner
 from hierrouter.learning.loop import Watch
-from hierrouter.learning.network import Router, shape_for
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter, train, training_folds
+from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.conftest import SOURCES, environment
 from tests.hierrouter.learning import runs
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, OBJECTIVE, digest, small_tree
-from tests.hierrouter.trees import FOLDS, planted_tree, two_step_tree
+from tests.hierrouter.trees import FOLDS, planted_tree, sub_pool, two_step_tree
 from tests.warm import Warm
 
 Training = Callable[[RouteTree, int], TrainedRouter | TrainedSweep]
@@ -127,23 +126,10 @@ def test_a_small_gain_is_kept_and_prolongs_no_training() -> None:
     assert (best.validation, best.risen) == (0.5009, 0.5008)
 
 
-def test_without_a_validation_fold_the_train_fold_chooses_and_is_valued_once() -> None:
+def test_without_a_validation_fold_the_train_fold_chooses() -> None:
     tree = small_tree().split("train")
     trained = runs.glimpse(tree)
     assert trained.outcome(tree).reward(ALPHA).mean() == max(trained.history)
-    folds, valued = loop.fold_pair(training_folds(tree), OBJECTIVE), []
-
-    def value(router: Router, fold: loop.TrainingFold) -> float:
-        valued.append(fold)
-        return fold.value(router, ALPHA)
-
-    def start() -> ExactLearner:
-        router = Router(shape_for(folds[0].tree, folds[0].actions, EXACT_GLIMPSE))
-        return ExactLearner(router, folds[0], ALPHA, EXACT_GLIMPSE, np.random.default_rng(0))
-
-    _, best = loop.best_iterate(start, value, folds, EXACT_GLIMPSE, seed=0)
-    assert len(valued) == len(best.history) == EXACT_GLIMPSE.epochs
-    assert best.train == best.validation
 
 
 FAR = {"learning_rate": 1e38, "checkpoint_every": 1}
@@ -255,3 +241,60 @@ def test_it_stops_where_the_first_answer_is_right(algo: str, early: tuple[int, .
     assert mean_depth(trained, fold, early) == pytest.approx(1, abs=near)
     late = tuple({0, 1, 2, 3, 4} - set(early))
     assert not late or mean_depth(trained, fold, late) == pytest.approx(2, abs=near)
+
+
+def test_a_model_that_joins_after_the_training_is_routed_to_and_known_by_its_answers() -> None:
+    whole = planted_tree(models=5, families=8, per_family=(30, 10, 15))
+    before = sub_pool(whole, whole.models[1:])
+    policy = train_featured(before, OBJECTIVE, ExactConfig(epochs=4, queries=8))
+    test, known = whole.split("test"), whole.split("train")
+    reached = policy.outcome(test, known).reward(ALPHA).mean()
+    assert reached > bounds.oracle(before.split("test"), ALPHA).reward(ALPHA).mean() + 0.1
+    assert reached > bounds.best_route_per_dataset(known, ALPHA, test).reward(ALPHA).mean() + 0.05
+    turned = sub_pool(whole, whole.models[::-1])
+    first = policy.probabilities(test, known)[:, 0]
+    other = policy.probabilities(turned.split("test"), turned.split("train"))[:, 0]
+    np.testing.assert_allclose(other, first[:, ::-1], atol=1e-5)
+
+
+# --- presets: the paper's numbers, and what contradicts itself
+
+
+def test_the_papers_preset_has_the_papers_numbers() -> None:
+    paper = presets.preset("paper")
+    assert isinstance(paper, PPOConfig)
+    assert (paper.gamma, paper.gae_lambda, paper.clip) == (0.99, 0.95, 0.2)
+    assert (paper.value_coefficient, paper.entropy_coefficient) == (0.5, 0.01)
+    assert paper.entropy_end == paper.entropy_coefficient
+    assert (paper.learning_rate, paper.adam_eps, paper.max_grad_norm) == (1e-4, 1e-4, 0.3)
+    assert (paper.iterations, paper.rollouts) == (8, 128)
+    assert (paper.minibatches, paper.update_epochs) == (16, 4)
+    assert (paper.epochs, paper.warmup_steps, paper.patience) == (200, 100, 0)
+    assert (paper.evaluate_every, paper.checkpoint_every) == (3, 5)
+    assert not paper.standardise_reward
+    assert not paper.scale_embedding and not paper.scale_cost and paper.plain_start
+    assert not presets.preset("default").plain_start
+
+
+def test_a_training_is_of_a_preset_and_takes_one_epoch_or_more() -> None:
+    for (name, algo), config in presets.PRESETS.items():
+        assert presets.training_config(name, algo) is config
+        assert (config.preset, config.algo) == (name, algo)
+        assert type(config) is presets.ALGORITHMS[algo]
+        kept: TrainConfig = presets.training_config(name, algo, keep_anyway=True)
+        assert kept == replace(config, keep_anyway=True)
+    assert presets.training_config("default", "exact", 1, seeds=3) == replace(
+        presets.PRESETS["default", "exact"], epochs=1
+    )
+    with pytest.raises(InputError, match="epochs must be at least 1, got 0"):
+        presets.training_config("default", "ppo", 0)
+
+
+def test_a_budget_takes_the_value_model_and_nothing_that_contradicts_it() -> None:
+    assert presets.algorithm(None, None, 0.1) == "ppo"
+    assert presets.algorithm(None, 0.5, None) == presets.algorithm("value", 0.5, None) == "value"
+    for name in ("ppo", "exact"):
+        with pytest.raises(InputError, match=f"--budget with --algo {name}; leave --algo out"):
+            presets.algorithm(name, 0.5, None)
+    with pytest.raises(InputError, match="--budget and --alpha contradict each other"):
+        presets.algorithm(None, 0.5, 0.1)
