@@ -53,26 +53,6 @@ def test_the_oracle_breaks_ties_by_cost(tree: RouteTree, stop: bool) -> None:
     np.testing.assert_array_equal(oracle(tree, 0.0, stop).cost, cheapest)
 
 
-def test_equal_routes_go_to_the_cheaper_then_to_the_lower_number() -> None:
-    tree = replace(
-        random_tree(Routes(3, 1), 1, 0),
-        score=np.array([[0.0, 1, 1, 1]]),
-        tokens_in=np.array([[0, 9, 1, 1]]),
-        tokens_out=np.zeros((1, 4), dtype=np.int64),
-        rate=np.ones((3, 2)),
-    )
-    assert bounds.best_fixed_route(tree, 0.0, tree).name == ">model-1"
-    assert oracle(tree, 0.0).cost.tolist() == [1.0]
-
-
-def test_gap_closed() -> None:
-    assert bounds.gap_closed(router=0.75, fixed=0.5, best=1.0) == 0.5
-    assert bounds.gap_closed(router=0.9, fixed=0.5, best=0.9) == 1
-    assert bounds.gap_closed(router=0.5, fixed=0.5, best=0.5) is None
-    assert bounds.gap_closed(router=0.4, fixed=0.5, best=0.504) is None
-    assert bounds.gap_closed(router=0.0025, fixed=0.0, best=0.005) == 0.5
-
-
 def folds(routes: Routes, train: int, shown: int, seed: int) -> tuple[RouteTree, RouteTree]:
     """Two folds of one tree of two datasets."""
     names = tuple(f"data-{number % 2}" for number in range(train + shown))
@@ -173,12 +153,6 @@ def test_reference_models_are_in_no_rung() -> None:
     assert rungs(better, 0.0, better) == rungs(tree, 0.0, tree)
 
 
-def test_without_a_train_fold_nothing_is_chosen() -> None:
-    tree = planted_tree()
-    names = ["random", "one-hop oracle", "tree oracle", "anytime oracle"]
-    assert list(rungs(tree.select(np.arange(0)), 0.1, tree)) == names
-
-
 def helped(
     tree: RouteTree, query: int, table: np.ndarray, alpha: float, choices: int, path: Path = ()
 ) -> float:
@@ -232,19 +206,3 @@ def test_an_oracle_that_may_not_stop_is_no_measure_of_a_policy_that_does() -> No
     with pytest.raises(ValueError, match="end before L calls"):
         split_regret(tree, 0.1, endings)
     assert split_regret(tree, 0.1, endings, allow_stop=True)[:, 1].max() == 0
-
-
-def test_who_says_nothing_may_not_stop() -> None:
-    tree = random_tree(Routes(2, 3), 5, 0)
-    for bound in (
-        lambda *stop: bounds.best_ahead(tree, 1.0, *stop),
-        lambda *stop: bounds.best_nodes(tree, 1.0, *stop),
-        lambda *stop: bounds.best_ending(tree, 1.0, *stop),
-        lambda *stop: bounds.best_fixed_route(tree, 1.0, tree, *stop).cost,
-        lambda *stop: bounds.best_route_per_dataset(tree, 1.0, tree, *stop).cost,
-        lambda *stop: bounds.oracle(tree, 1.0, *stop).cost,
-        lambda *stop: bounds.random_policy(tree, *stop).cost,
-        lambda *stop: ladder(tree, 1.0, tree, *stop)["random"].cost,
-    ):
-        np.testing.assert_array_equal(bound(), bound(False))
-        assert not np.array_equal(bound(), bound(True))

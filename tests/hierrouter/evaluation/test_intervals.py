@@ -8,7 +8,6 @@ from hierrouter.evaluation.intervals import (
     BATCH,
     expanded_tail,
     interval,
-    percentile_interval,
     queries_needed,
     resampled_means,
     simultaneous_intervals,
@@ -29,13 +28,6 @@ def test_parts_have_the_same_resamples(values: np.ndarray, monkeypatch: pytest.M
     together = resampled_means(values[None], BATCH, rng())
     monkeypatch.setattr("hierrouter.evaluation.intervals.DRAWS", 3 * len(values))
     np.testing.assert_allclose(resampled_means(values[None], BATCH, rng()), together, rtol=1e-12)
-
-
-def test_percentiles_over_the_last_axis() -> None:
-    many = 10**9  # as good as no expansion
-    low, high = percentile_interval(np.tile(np.arange(101.0), (3, 1)), many, level=0.9)
-    np.testing.assert_allclose(low, 5)
-    np.testing.assert_allclose(high, 95)
 
 
 def test_means_are_those_of_scipy_alone(values: np.ndarray) -> None:
