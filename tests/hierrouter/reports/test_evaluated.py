@@ -78,19 +78,6 @@ def test_the_depths_are_those_of_the_router_of_the_tables(config: TrainConfig) -
     )
 
 
-def test_where_a_router_may_stop_short_routes_have_names_of_their_own() -> None:
-    report = shown(router(allow_stop=True))
-    names = [row.policy for row in report.overall]
-    assert len(set(names)) == len(names)
-    routes = {row.policy: row for row in report.overall if row.kind == "route"}
-    assert len(routes) == 3 + 9
-    assert {name for name in routes if name.startswith(">")} == {f">model-{at}" for at in range(3)}
-    assert routes[">model-1"].cost == pytest.approx(half_easy().split("test").cost[:, 2].mean())
-    may_not = shown(router(), sweep())
-    assert may_not.depths == ()
-    assert not [row.policy for row in may_not.overall if row.policy.startswith(">")]
-
-
 def numbers(note: str) -> list[float]:
     return [float(found) for found in re.findall(NUMBER, note)]
 

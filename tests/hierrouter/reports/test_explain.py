@@ -14,7 +14,7 @@ from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import ask_cache
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.opening import open_tree
 from hierrouter.reports.explain import (
     Choice,
     Explained,
@@ -144,14 +144,6 @@ def test_the_worst_lose_most_and_nothing_lost_is_left_out(
 def test_the_fixed_route_is_chosen_on_train_alone(testbed_cache: Path, tree: RouteTree) -> None:
     [found] = explain(testbed_cache, replace(tree, splits=("test",) * len(tree)), [0], ALPHA)
     assert found.fixed is None
-
-
-def test_a_part_of_the_pool_has_its_own_nodes(testbed_cache: Path, tree: RouteTree) -> None:
-    part = open_tree(testbed_cache, Selection(models=("facts", "calc")))
-    [small], [whole] = (explain(testbed_cache, one, [3], ALPHA) for one in (part, tree))
-    answers = {node.route: node.answer for node in whole.nodes}
-    assert [node.route for node in small.below(0)] == [">facts", ">calc"]
-    assert all(node.answer == answers[node.route] for node in small.nodes)
 
 
 def test_hostile_answers_are_kept_and_other_caches_refused(tmp_path: Path, tree: RouteTree) -> None:
