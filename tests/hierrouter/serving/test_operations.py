@@ -16,10 +16,7 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import save_checkpoint
-from hierrouter.learning.config import Objective, ValueConfig
-from hierrouter.learning.training import train
+from hierrouter.learning.config import Objective
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.router import Router
@@ -31,12 +28,13 @@ from tests.hierrouter.serving.serving import (
     QUESTION,
     Double,
     ask,
+    lines_of,
     over,
+    run_in,
     served,
     user,
     with_server,
 )
-from tests.hierrouter.serving.test_serve import lines_of
 from tests.servers import MODEL, Reply, Server, serving
 
 
@@ -45,10 +43,7 @@ def other_run(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """A router of the same pool that stops after one call, wherever it may."""
 
     def build(folder: Path) -> None:
-        tree = open_tree(testbed_cache)
-        trained = train(tree, Objective(40.0, allow_stop=True), ValueConfig(), seed=0)
-        save_checkpoint(trained, folder / "run")
-        save_bundle(bundle_of(testbed_cache, tree), folder / "run")
+        run_in(folder / "run", open_tree(testbed_cache), Objective(40.0, allow_stop=True))
 
     return once(tmp_path_factory, "cheap", build) / "run"
 
@@ -164,8 +159,7 @@ def test_a_router_of_another_pool_does_not_come_in(
     live_run: Path, tmp_path: Path, testbed_cache: Path
 ) -> None:
     tree = open_tree(testbed_cache, Selection(models=("calc", "text")))
-    save_checkpoint(train(tree, Objective(0.1), ValueConfig(), seed=0), tmp_path)
-    save_bundle(bundle_of(testbed_cache, tree), tmp_path)
+    run_in(tmp_path, tree, Objective(0.1))
     with exchanging(live_run, tmp_path, tmp_path / "nowhere") as (url, _):
         for said in ("the pool is not the policy's", "nowhere"):
             found = reload(url)

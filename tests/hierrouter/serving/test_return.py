@@ -10,10 +10,9 @@ import pytest
 
 from hierrouter.engines.generator import Answer, Failure
 from hierrouter.evaluation.outcome import greedy, pairs
-from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import router_at, save_checkpoint
+from hierrouter.learning.checkpoint import router_at
 from hierrouter.learning.config import Objective, training_config
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.training import TrainedRouter
 from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.tree import Tree, load_texts
@@ -23,7 +22,7 @@ from hierrouter.serving.router import RouteOptions, Router, RouteResult
 from hierrouter_cache.errors import InputError
 from tests.engines import Scripted, told
 from tests.hierrouter.learning.runs import decided
-from tests.hierrouter.serving.serving import ask, served
+from tests.hierrouter.serving.serving import ask, run_in, served
 
 ALPHA = 0.02
 
@@ -34,11 +33,9 @@ def tree(testbed_cache: Path, request: pytest.FixtureRequest) -> Tree:
 
 
 @pytest.fixture(scope="module")
-def run(tree: Tree, testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tree: Tree, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, config = tmp_path_factory.mktemp("run"), training_config("default", "exact", 12)
-    save_checkpoint(train(tree, Objective(ALPHA, allow_return=True), config, seed=1), folder)
-    save_bundle(bundle_of(testbed_cache, tree), folder)
-    return folder
+    return run_in(folder, tree, Objective(ALPHA, allow_return=True), config, seed=1)
 
 
 @pytest.fixture

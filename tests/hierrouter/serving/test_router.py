@@ -8,16 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import router_at, save_checkpoint
+from hierrouter.learning.checkpoint import router_at
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.run_folders import LIVE
-from hierrouter.learning.training import train
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.tree import load_texts
 from hierrouter.serving.router import Hop, RouteOptions, Router
 from hierrouter_cache.errors import InputError
-from tests.hierrouter.serving.serving import QUESTION, Double, bundle_in, over, with_server
+from tests.hierrouter.serving.serving import QUESTION, Double, bundle_in, over, run_in, with_server
 from tests.hostile import resealed
 from tests.servers import Server, serving
 
@@ -29,8 +27,7 @@ def test_a_router_that_sees_how_sure_models_are_goes_the_replayed_routes(
     """And takes no server that says nothing of it."""
     tree = open_tree(testbed_cache, Selection(view="query+answer+signals"))
     config = training_config("default", algo, epochs)
-    save_checkpoint(train(tree, Objective(0.1), config, seed=1), tmp_path)
-    save_bundle(bundle_of(testbed_cache, tree), tmp_path)
+    run_in(tmp_path, tree, Objective(0.1), config, seed=1)
     fold = tree.split("test").select(np.arange(20))
     ends = router_at(tmp_path, None).endings(fold).argmax(axis=1)
     with Router(tmp_path) as router:
