@@ -124,16 +124,6 @@ def test_routes_that_stop_early_are_no_direct_calls() -> None:
     assert not set(names) & {call.name for call in single_calls(tree)}
 
 
-@pytest.mark.parametrize("stop", [False, True])
-def test_with_stop_every_model_comes_twice(stop: bool) -> None:
-    actions, times = Actions(Routes(3, 2), stop), 1 + stop
-    numbers = np.arange(actions.count)
-    assert actions.model(numbers).tolist() == [0, 1, 2] * times
-    assert actions.stops(numbers).tolist() == [*[False] * 3, *[True] * 3][: 3 * times]
-    assert range(13)[actions.endings] == range(1 if stop else 4, 13)
-    assert (Actions(Routes(3, 2)) == actions) != stop  # who says nothing may not stop
-
-
 @given(all_actions)
 def test_there_is_one_legal_way_to_end_at_each_ending(actions: Actions) -> None:
     legal, routes = actions.legal(), actions.routes

@@ -1,15 +1,17 @@
-"""The collector keeps Tianshou's contract; its own trainer takes it."""
+"""The collector keeps Tianshou's contract, its own trainer takes it, and PPO is Tianshou's."""
 
 import itertools
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import tianshou
 import torch
 from gymnasium.spaces import Discrete
-from tianshou.algorithm import PPO
+from tianshou.algorithm import PPO, algorithm_base
 from tianshou.algorithm.algorithm_base import Policy
 from tianshou.algorithm.optim import AdamOptimizerFactory
 from tianshou.data import Batch, Collector, ReplayBuffer, VectorReplayBuffer
@@ -21,8 +23,12 @@ from torch import nn
 
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.learning import loop, ppo
+from hierrouter.learning import loop
 from hierrouter.learning.collector import TreeCollector
+from hierrouter.learning.config import Objective, PPOConfig
+from hierrouter.learning.loop import TrainingFold
+from hierrouter.learning.network import Router, shape_for
+from hierrouter.learning.ppo import ActorPolicy, PPOLearner, uncompiled
 from hierrouter.replay.env import ReplayEnv
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.replay.test_vector import scripted
@@ -33,7 +39,7 @@ KEYS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next")
 
 
 @pytest.fixture(autouse=True)
-def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops of its buffers as the Python they are written in: a compiler takes seconds."""
     for name in ("_prev_index", "_next_index"):
         monkeypatch.setattr(manager, name, getattr(loop := getattr(manager, name), "py_func", loop))
@@ -137,14 +143,14 @@ def test_tianshous_own_trainer_learns_from_it() -> None:
     learn, choose = (np.flatnonzero(folds == name) for name in ("train", "validation"))
     with loop._reproducible(0):
         algorithm = PPO(
-            policy=ppo.ActorPolicy(
+            policy=ActorPolicy(
                 actor=ByNumber(tree, 3), action_space=Discrete(3), deterministic_eval=True
             ),
             critic=ByNumber(tree, 1, critic=True),
             optim=AdamOptimizerFactory(lr=3e-3),
             gamma=1.0,
         )
-        algorithm.compute_episodic_return = ppo.uncompiled(PPO.compute_episodic_return)
+        algorithm.compute_episodic_return = uncompiled(PPO.compute_episodic_return)
         rng = np.random.default_rng(0)
         training = TreeCollector(algorithm, tree, 0.005, draw=partial(rng.choice, learn))
         testing = TreeCollector(algorithm, tree, 0.005, draw=lambda count: choose[:count])
@@ -167,6 +173,32 @@ def test_tianshous_own_trainer_learns_from_it() -> None:
     fixed = bounds.best_fixed_route(tree.split("train"), 0.005, fold).reward(0.005).mean()
     oracle = bounds.oracle(fold, 0.005).reward(0.005).mean()
     assert fixed + 0.3 * (oracle - fixed) < result.best_reward <= oracle
+
+
+def learner(actions: Actions) -> PPOLearner:
+    config = PPOConfig(hidden=16, rollouts=20, minibatches=4, embedding_noise=0.0)
+    tree = random_tree(actions.routes, 10, seed=0)
+    fold = TrainingFold.of(tree, Objective(ALPHA, actions.allow_stop))
+    router = Router(shape_for(tree, actions, config))
+    return PPOLearner(router, fold, ALPHA, config, np.random.default_rng(0))
+
+
+def test_the_algorithm_is_tianshous_and_nothing_is_compiled() -> None:
+    loops = algorithm_base._gae, algorithm_base._nstep_return
+    compiled = [loop.signatures for loop in loops]
+    made = learner(Actions(Routes(3, 2)))
+    assert type(made.algorithm) is PPO
+    before = {name: value.clone() for name, value in made.router.state_dict().items()}
+    made.epoch()
+    assert not torch.equal(before["context.weight"], made.router.state_dict()["context.weight"])
+    assert [loop.signatures for loop in loops] == compiled
+    # What is bound in place of a method is that method's code, from Tianshou's file.
+    bound = made.algorithm.compute_episodic_return
+    assert bound.__code__ is PPO.compute_episodic_return.__code__
+    assert Path(bound.__code__.co_filename).is_relative_to(Path(tianshou.__file__).parent)
+    # All that it trains is the router's: nothing else need be kept to take a training up again.
+    trained = {id(value) for value in made.algorithm.parameters()}
+    assert trained == {id(value) for value in made.router.parameters()}
 
 
 def test_a_clock_that_is_set_back_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:

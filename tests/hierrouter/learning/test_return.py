@@ -14,7 +14,6 @@ from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainC
 from hierrouter.learning.deferral import calibrated
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
-from hierrouter.reports.evaluated import report_on
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, StatePart
 from tests.hierrouter.learning import runs
@@ -90,22 +89,6 @@ def test_there_and_back_and_as_before(
     assert checkpoint.describe(plain)["objective"].keys() == {"alpha", "allow_stop"}
     leaves = showing_leaves(runs.small_tree())
     np.testing.assert_array_equal(plain.endings(leaves), plain.endings(runs.small_tree()))
-
-
-def test_a_report_counts_calls_and_answers_apart(
-    spoiling: RouteTree, trained: TrainedRouter
-) -> None:
-    found = report_on(spoiling, ALPHA, trained, None, {}, split="test")
-    outcome = trained.outcome(spoiling.split("test"))
-    assert found.router is not None
-    assert found.router.quality == pytest.approx(outcome.quality.mean())
-    assert [row.share for row in found.depths] == [0, 1]  # all questions get two calls
-    assert found.depths[1].quality == pytest.approx(1)
-    assert sum(row.calls for row in found.calls if row.kind == "router") == pytest.approx(2)
-    regret = found.regret[-1]
-    assert regret.whole == pytest.approx(
-        found.best("oracle").reward - found.router.reward  # type: ignore[union-attr]
-    )
 
 
 def test_what_it_does_not_go_with(spoiling: RouteTree, trained: TrainedRouter) -> None:

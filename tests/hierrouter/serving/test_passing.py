@@ -194,25 +194,3 @@ def test_a_model_whose_window_is_too_small_is_passed_by(live_run: Path) -> None:
             refused = ask(url)
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "context_length_exceeded"
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({"temperature": -1}, "temperature: "),
-        ({"temperature": "hot"}, "temperature: "),
-        ({"max_tokens": 0}, "max_tokens: "),
-        ({"stop": 3}, "stop"),
-        ({"top_p": 2}, "top_p: "),
-        ({"n": 0}, "n: "),
-        ({"seed": "x"}, "seed: "),
-    ],
-)
-def test_settings_that_are_none_are_refused(
-    live_run: Path, body: dict[str, Any], said: str
-) -> None:
-    with passing(live_run) as (url, upstream):
-        found = ask(url, **body)
-    assert found.status_code == 400
-    assert found.json()["error"]["message"].startswith(said)
-    assert not upstream.requests
