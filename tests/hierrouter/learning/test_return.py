@@ -1,4 +1,4 @@
-"""Routers that may give any answer they have seen: trained, put away, and what refuses them."""
+"""Routers that may give any answer they have seen, and those that hand over when in doubt."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hierrouter.evaluation.bounds import best_fixed_route
-from hierrouter.evaluation.outcome import pairs
+from hierrouter.evaluation.outcome import pairs, single_calls
 from hierrouter.learning import checkpoint
 from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
@@ -17,7 +17,7 @@ from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, StatePart
 from tests.hierrouter.learning import runs
-from tests.hierrouter.trees import planted_tree, showing_leaves
+from tests.hierrouter.trees import LARGE, doubtful_tree, planted_tree, showing_leaves
 
 ALPHA = 0.01
 MAY = Objective(ALPHA, allow_return=True)
@@ -96,3 +96,61 @@ def test_what_it_does_not_go_with(spoiling: RouteTree, trained: TrainedRouter) -
         calibrated(trained, spoiling, "model-0")
     with pytest.raises(InputError, match="open the cache with allow_return"):
         train(runs.small_tree(), MAY, EXACT, 0)
+
+
+# --- a router that knows when to hand over
+
+
+@pytest.fixture(scope="module")
+def doubtful() -> RouteTree:
+    return doubtful_tree()
+
+
+@pytest.fixture(scope="module", params=[ExactConfig(epochs=6), runs.VALUE], ids=["exact", "value"])
+def router(doubtful: RouteTree, request: pytest.FixtureRequest) -> TrainedRouter:
+    return train(doubtful, Objective(runs.ALPHA), request.param, 0)
+
+
+def test_handing_over_in_doubt_beats_both_models_and_chance(
+    doubtful: RouteTree, router: TrainedRouter
+) -> None:
+    tree, deferral = doubtful, calibrated(router, doubtful, LARGE)
+    test = tree.split("test")
+    alone = router.outcome(test).reward(runs.ALPHA).mean()
+    large = single_calls(test)[-1].reward(runs.ALPHA).mean()
+    assert deferral.outcome(test).reward(runs.ALPHA).mean() > max(alone, large) + 0.05
+    assert deferral.point is not None
+    assert deferral.point.reward > deferral.point.chance + 0.05
+    shown = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
+    assert calibrated(router, shown, LARGE).point == deferral.point
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+def test_a_share_holds_on_validation(
+    doubtful: RouteTree, router: TrainedRouter, share: float
+) -> None:
+    tree, deferral = doubtful, calibrated(router, doubtful, LARGE, share=share)
+    reached = deferral.on(tree.split("validation")).share(deferral.threshold)
+    assert share - 0.02 < reached <= share + 1e-9
+    if not share:
+        assert deferral.outcome(tree).quality == pytest.approx(router.outcome(tree).quality)
+
+
+@pytest.mark.parametrize(
+    ("stronger", "share", "named"),
+    [("huge", None, "no direct call"), (LARGE, 1.5, "0 to 1"), (LARGE, -0.1, "0 to 1")],
+)
+def test_unknown_models_and_shares_fail(stronger: str, share: float | None, named: str) -> None:
+    tree = runs.small_tree()
+    with pytest.raises(InputError, match=named):
+        calibrated(runs.glimpse(tree), tree, stronger, share)
+
+
+def test_a_router_that_always_stops_at_once_may_still_hand_over() -> None:
+    tree = runs.small_tree()
+    router = train(tree, Objective(runs.ALPHA, allow_stop=True), ExactConfig(epochs=1), 0)
+    router.router.weights["policy.bias"][len(tree.models) :] = 10
+    deferral = calibrated(router, tree, LARGE, share=0.5)
+    assert not deferral.on(tree).deciding[:, 1:].any()
+    assert np.isfinite(deferral.on(tree).confidence).all()
+    assert 0 < deferral.on(tree.split("validation")).share(deferral.threshold) <= 0.5

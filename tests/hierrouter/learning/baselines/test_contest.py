@@ -209,23 +209,16 @@ class Counting(BestStatic):
         return Tuned(play, {"threads": found})
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
+def test_fitting_and_playing_are_on_one_thread_and_afterwards_all_is_as_before():
+    of_torch = torch.get_num_threads()
     with threadpool_limits(2):
         torch.set_num_threads(2)
-        yield
-        torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_fitting_and_playing_are_on_one_thread_and_afterwards_all_is_as_before():
-    before = threads()
-    found = contest(planted_tree(**SMALL), ALPHA, (Counting(),), sets=("A",))
-    assert found.entries[0].settings["threads"] == [{1}, {1}, {1}]
-    with pytest.raises(ValueError, match="a test"), one_thread():
-        raise ValueError("a test")
-    assert threads() == before != {1}
+        found = contest(planted_tree(**SMALL), ALPHA, (Counting(),), sets=("A",))
+        assert found.entries[0].settings["threads"] == [{1}, {1}, {1}]
+        with pytest.raises(ValueError, match="a test"), one_thread():
+            raise ValueError("a test")
+        assert threads() == {2}
+    torch.set_num_threads(of_torch)
 
 
 class Always(BestStatic):
