@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -88,12 +87,6 @@ def lines(draw: st.DrawFn) -> tuple[str, list[str]]:
     elif "--cache" in dict(flags(command)) and draw(st.booleans()):
         words += ["--cache", "cache"]
     return command, [*STOPPING.get(command, ()), *words]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def made() -> None:
-    """Before the first example."""
-    sound()
 
 
 @settings(max_examples=10, suppress_health_check=list(HealthCheck))

@@ -21,10 +21,10 @@ from hierrouter.learning.checkpoint import (
     save_checkpoint,
     write_tensors,
 )
+from hierrouter.learning.config import TrainConfig
 from hierrouter.learning.run_folders import WEIGHTS
 from hierrouter.learning.sweep import Sweep, TrainedSweep
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.learning.value import ValueRouter
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learning import runs
@@ -42,16 +42,20 @@ def folder(trained: TrainedRouter, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("file", ["", WEIGHTS], ids=["folder", "file"])
-def test_there_and_back(trained: TrainedRouter, folder: Path, file: str) -> None:
-    loaded = load_checkpoint(folder / file)
-    assert isinstance(loaded, TrainedRouter)
-    assert replace(loaded, router=trained.router) == trained
-    assert loaded.router.shape == trained.router.shape
-    for name, value in trained.router.weights.items():
-        np.testing.assert_array_equal(loaded.router.weights[name], value)
+@pytest.mark.parametrize("config", [runs.GLIMPSE, runs.VALUE], ids=["ppo", "value"])
+def test_there_and_back(tmp_path: Path, config: TrainConfig) -> None:
     tree = runs.small_tree()
-    np.testing.assert_array_equal(loaded.probabilities(tree), trained.probabilities(tree))
+    trained = runs.glimpse(tree, config=config)
+    save_checkpoint(trained, tmp_path)
+    for path in (tmp_path, tmp_path / WEIGHTS):
+        loaded = load_checkpoint(path)
+        assert isinstance(loaded, TrainedRouter)
+        assert replace(loaded, router=trained.router) == trained
+        for other in (tree, replace(tree, content="f" * 32)):  # learned from, and new
+            expected = trained.probabilities(other)
+            np.testing.assert_array_equal(loaded.probabilities(other), expected)
+    described = json.loads(read_tensors(tmp_path / WEIGHTS)[1])
+    assert described == json.loads(json.dumps(checkpoint.describe(trained)))
 
 
 @pytest.mark.parametrize("budget", [0.9, None])
@@ -183,20 +187,6 @@ def test_a_description_that_contradicts_itself_is_refused(
         load_checkpoint(folder)
     assert str(caught.value).startswith("checkpoint is damaged, ")
     assert str(caught.value).endswith(f": {folder / WEIGHTS}; train again")
-
-
-def test_a_value_model_there_and_back(tmp_path: Path) -> None:
-    tree = runs.small_tree()
-    valued = runs.glimpse(tree, config=runs.VALUE)
-    save_checkpoint(valued, tmp_path)
-    loaded = load_checkpoint(tmp_path)
-    assert isinstance(loaded, TrainedRouter) and isinstance(loaded.router, ValueRouter)
-    assert replace(loaded, router=valued.router) == valued
-    for other in (tree, replace(tree, content="f" * 32)):  # held out, and new
-        expected = valued.probabilities(other)
-        np.testing.assert_array_equal(loaded.probabilities(other), expected)
-    described = read_tensors(tmp_path / WEIGHTS)[1]
-    assert json.loads(described) == json.loads(json.dumps(checkpoint.describe(valued)))
 
 
 def changed(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:

@@ -1,7 +1,6 @@
-"""The collector keeps Tianshou's contract, its own trainer takes it, and PPO is Tianshou's."""
+"""The collector keeps Tianshou's contract, and PPO is Tianshou's."""
 
 import itertools
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +12,21 @@ import torch
 from gymnasium.spaces import Discrete
 from tianshou.algorithm import PPO, algorithm_base
 from tianshou.algorithm.algorithm_base import Policy
-from tianshou.algorithm.optim import AdamOptimizerFactory
 from tianshou.data import Batch, Collector, ReplayBuffer, VectorReplayBuffer
 from tianshou.data.buffer import manager
 from tianshou.data.collector import BaseCollector
 from tianshou.env import DummyVectorEnv
-from tianshou.trainer import OnPolicyTrainerParams
-from torch import nn
 
-from hierrouter.evaluation import bounds
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.learning import loop
 from hierrouter.learning.collector import TreeCollector
 from hierrouter.learning.config import Objective, PPOConfig
 from hierrouter.learning.loop import TrainingFold
 from hierrouter.learning.network import Router, shape_for
-from hierrouter.learning.ppo import ActorPolicy, PPOLearner, uncompiled
+from hierrouter.learning.ppo import PPOLearner
 from hierrouter.replay.env import ReplayEnv
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.replay.test_vector import scripted
-from tests.hierrouter.trees import planted_tree, random_tree
+from tests.hierrouter.trees import random_tree
 
 ALPHA = 0.05
 KEYS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next")
@@ -119,60 +113,6 @@ def test_by_steps_no_episode_is_cut_and_random_actions_are_legal() -> None:
     assert actions.legal()[batch.obs % tree.routes.states, batch.act].all()
     assert len(np.unique(batch.act)) == actions.count
     assert len(np.unique(batch.obs // tree.routes.states)) == len(tree)
-
-
-class ByNumber(nn.Module):
-    """A network of a user's own, on rows of one table."""
-
-    def __init__(self, tree: RouteTree, outputs: int, critic: bool = False) -> None:
-        super().__init__()
-        rows = tree.embedding * np.sqrt(tree.dim)
-        self.rows = torch.from_numpy(rows.astype(np.float32)).flatten(0, 1)
-        self.net = nn.Sequential(nn.Linear(tree.dim, 64), nn.Tanh(), nn.Linear(64, outputs))
-        self.critic = critic
-
-    def forward(self, obs: Any, state: Any = None, info: Any = None) -> Any:
-        """Logits and the state, or values."""
-        found = self.net(self.rows[torch.as_tensor(obs)])
-        return found if self.critic else (found, state)
-
-
-def test_tianshous_own_trainer_learns_from_it() -> None:
-    tree = planted_tree(per_family=(30, 15, 5), dim=32)
-    folds = np.array(tree.splits)
-    learn, choose = (np.flatnonzero(folds == name) for name in ("train", "validation"))
-    with loop._reproducible(0):
-        algorithm = PPO(
-            policy=ActorPolicy(
-                actor=ByNumber(tree, 3), action_space=Discrete(3), deterministic_eval=True
-            ),
-            critic=ByNumber(tree, 1, critic=True),
-            optim=AdamOptimizerFactory(lr=3e-3),
-            gamma=1.0,
-        )
-        algorithm.compute_episodic_return = uncompiled(PPO.compute_episodic_return)
-        rng = np.random.default_rng(0)
-        training = TreeCollector(algorithm, tree, 0.005, draw=partial(rng.choice, learn))
-        testing = TreeCollector(algorithm, tree, 0.005, draw=lambda count: choose[:count])
-        result = algorithm.run_training(
-            OnPolicyTrainerParams(
-                training_collector=training,
-                test_collector=testing,
-                max_epochs=8,
-                epoch_num_steps=1024,
-                collection_step_num_env_steps=None,
-                collection_step_num_episodes=512,
-                test_step_num_episodes=len(choose),
-                batch_size=128,
-                update_step_num_repetitions=4,
-                verbose=False,
-                show_progress=False,
-            )
-        )
-    fold = tree.split("validation")
-    fixed = bounds.best_fixed_route(tree.split("train"), 0.005, fold).reward(0.005).mean()
-    oracle = bounds.oracle(fold, 0.005).reward(0.005).mean()
-    assert fixed + 0.3 * (oracle - fixed) < result.best_reward <= oracle
 
 
 def learner(actions: Actions) -> PPOLearner:

@@ -17,7 +17,7 @@ from hierrouter.learning.forward import CHUNK
 from hierrouter.learning.network import Router, in_chunks, state_table
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation.test_outcome import random_table
-from tests.hierrouter.learning.runs import GLIMPSE, OBJECTIVE, decided, glimpse, small_tree
+from tests.hierrouter.learning.runs import GLIMPSE, OBJECTIVE, small_tree
 from tests.hierrouter.trees import random_tree, two_step_tree
 
 
@@ -27,15 +27,6 @@ def test_chunks_are_put_together_in_order() -> None:
     assert torch.equal(in_chunks(lambda states: states.cost[:, None], table)[:, 0], table.cost)
     some = torch.arange(0, len(table), 3).flip(0)
     assert torch.equal(in_chunks(lambda states: states.cost, table, some), table.cost[some])
-
-
-def test_a_live_state_gets_the_answer_of_the_table() -> None:
-    tree = small_tree()
-    trained = glimpse(tree)
-    table = trained.probabilities(tree)
-    for query, node in [(0, 0), (4, 2), (10, 3)]:
-        live = tree.embedding[query, node], tree.routes.path(node), float(tree.cost[query, node])
-        np.testing.assert_allclose(decided(trained, *live), table[query, node], atol=1e-6)
 
 
 def new_router(tree: RouteTree, config: TrainConfig) -> Router:
