@@ -206,3 +206,19 @@ def test_an_oracle_that_may_not_stop_is_no_measure_of_a_policy_that_does() -> No
     with pytest.raises(ValueError, match="end before L calls"):
         split_regret(tree, 0.1, endings)
     assert split_regret(tree, 0.1, endings, allow_stop=True)[:, 1].max() == 0
+
+
+def test_who_says_nothing_may_not_stop() -> None:
+    tree = random_tree(Routes(2, 3), 5, 0)
+    for bound in (
+        lambda *stop: bounds.best_ahead(tree, 1.0, *stop),
+        lambda *stop: bounds.best_nodes(tree, 1.0, *stop),
+        lambda *stop: bounds.best_ending(tree, 1.0, *stop),
+        lambda *stop: bounds.best_fixed_route(tree, 1.0, tree, *stop).cost,
+        lambda *stop: bounds.best_route_per_dataset(tree, 1.0, tree, *stop).cost,
+        lambda *stop: bounds.oracle(tree, 1.0, *stop).cost,
+        lambda *stop: bounds.random_policy(tree, *stop).cost,
+        lambda *stop: ladder(tree, 1.0, tree, *stop)["random"].cost,
+    ):
+        np.testing.assert_array_equal(bound(), bound(False))
+        assert not np.array_equal(bound(), bound(True))

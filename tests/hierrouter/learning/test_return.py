@@ -11,7 +11,7 @@ from hierrouter.evaluation.outcome import pairs, single_calls
 from hierrouter.learning import checkpoint
 from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
-from hierrouter.learning.deferral import calibrated
+from hierrouter.learning.deferral import calibrated, gain_of_going_on
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.errors import InputError
@@ -134,6 +134,18 @@ def test_a_share_holds_on_validation(
     assert share - 0.02 < reached <= share + 1e-9
     if not share:
         assert deferral.outcome(tree).quality == pytest.approx(router.outcome(tree).quality)
+
+
+def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
+    tree = runs.small_tree()
+    router = runs.glimpse(tree, alpha=0.1)
+    handed = single_calls(tree)[-1].reward(0.1)
+    gain = gain_of_going_on(router, tree, LARGE)
+    assert gain[:, 0] == pytest.approx(router.outcome(tree).reward(0.1) - handed)
+    leaf = np.array([tree.routes.child(1, action) for action in range(3)])
+    last = router.probabilities(tree)[:, 1].argmax(axis=1)
+    onward = tree.node_reward(0.1)[np.arange(len(tree)), leaf[last]]
+    assert gain[:, 1] == pytest.approx(onward - (handed - 0.1 * tree.cost[:, 1]))
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,8 @@ def test_self_normalising_is_consistent_and_intervals_hold_the_truth() -> None:
     setting = world()
     [value] = on_logs(setting, 200_000, 1, snips).values
     assert value == pytest.approx(setting.truth, abs=0.01)
+    always = bandit(np.ones((50, 2)), logging=[0.8, 0.2], target=[0.2, 0.8])
+    assert snips(played(always, 20)).value == pytest.approx(1)  # whatever was drawn
     setting = world(queries=2_000)
     noise = np.random.default_rng(3).normal(0, 0.2, setting.target.shape)
     for estimator in (snips, robust(expected_returns(setting) + noise)):

@@ -5,6 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
+from sklearn.svm import SVC
 from torch.nn.functional import softplus
 
 from hierrouter.learning.baselines import classifiers, simple
@@ -80,6 +83,26 @@ def test_a_machine_with_a_kernel_is_taken_where_no_line_parts_the_questions():
     tuned = fitted(classifiers.Svm(("linear", "rbf"), (1.0,)), train, held_out)
     assert tuned.settings["kernel"] == "rbf"
     assert value_of(tuned.play, held_out, 0.0) == 1.0
+
+
+def test_a_tie_of_votes_goes_to_the_cheapest_arm():
+    rng = np.random.default_rng(0)
+    label, questions = rng.integers(0, 3, 60), rng.normal(size=(60, 3)).astype(np.float32)
+    train = arms_with(np.eye(3)[label], np.tile([3.0, 1.0, 2.0], (60, 1)), questions)
+    tuned = fitted(classifiers.Svm(("linear",), (1.0,)), train, alpha=0.0)
+    asked = rng.normal(size=(5000, 3)).astype(np.float32)
+    tied = asked[votes_of_pairs(questions, label, asked) == 1]
+    assert len(tied) > 5
+    at_ties = arms_with(np.ones((len(tied), 3)), np.ones((len(tied), 3)), tied)
+    assert set(choices(at_ties, tuned.play).tolist()) == {1}
+
+
+def votes_of_pairs(questions, label, asked):
+    """The most votes that any of three classes has: 1 where each has one."""
+    pairs = make_pipeline(Normalizer(), SVC(kernel="linear", decision_function_shape="ovo"))
+    first_wins = pairs.fit(questions, label).decision_function(asked) > 0
+    winner = np.where(first_wins, [0, 0, 1], [1, 2, 2])
+    return np.stack([(winner == arm).sum(axis=1) for arm in range(3)], axis=1).max(axis=1)
 
 
 # --- routers that do not read the question, and what battles teach
