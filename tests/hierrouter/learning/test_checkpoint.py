@@ -153,23 +153,19 @@ def test_a_checkpoint_of_before_that_names_the_kept_iterate_is_read(folder: Path
     assert checkpoint.describe(load_checkpoint(folder)) == checkpoint.describe(before)
 
 
+WRONG: tuple[dict[str, Any], ...] = (
+    *({"hops": 3}, {"hops": 2.0}, {"encoder": None}, {"view": 3}, {"seed": "0"}),
+    *({"budget": budget} for budget in (-1, NAN, float("inf"), "much")),
+)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda found: found["objective"].update(allow_stop=True),
         lambda found: found["objective"].update(max_cost=1.0),
         lambda found: found["objective"].update(alpha=-1.0),
-        *(
-            lambda found, wrong=wrong: found.update(wrong)
-            for wrong in (
-                {"hops": 3},
-                {"hops": 2.0},
-                {"encoder": None},
-                {"view": 3},
-                {"seed": "0"},
-                *({"budget": budget} for budget in (-1, NAN, float("inf"), "much")),
-            )
-        ),
+        *(lambda found, wrong=wrong: found.update(wrong) for wrong in WRONG),
         lambda found: found["models"].pop(),
         lambda found: found["rate"].pop(),
         lambda found: found["rate"][0].pop(),

@@ -115,18 +115,14 @@ def test_by_steps_no_episode_is_cut_and_random_actions_are_legal() -> None:
     assert len(np.unique(batch.obs // tree.routes.states)) == len(tree)
 
 
-def learner(actions: Actions) -> PPOLearner:
-    config = PPOConfig(hidden=16, rollouts=20, minibatches=4, embedding_noise=0.0)
-    tree = random_tree(actions.routes, 10, seed=0)
-    fold = TrainingFold.of(tree, Objective(ALPHA, actions.allow_stop))
-    router = Router(shape_for(tree, actions, config))
-    return PPOLearner(router, fold, ALPHA, config, np.random.default_rng(0))
-
-
 def test_the_algorithm_is_tianshous_and_nothing_is_compiled() -> None:
     loops = algorithm_base._gae, algorithm_base._nstep_return
     compiled = [loop.signatures for loop in loops]
-    made = learner(Actions(Routes(3, 2)))
+    tree, objective = random_tree(Routes(3, 2), 10, seed=0), Objective(ALPHA)
+    config = PPOConfig(hidden=16, rollouts=20, minibatches=4, embedding_noise=0.0)
+    router = Router(shape_for(tree, Actions(tree.routes), config))
+    fold, rng = TrainingFold.of(tree, objective), np.random.default_rng(0)
+    made = PPOLearner(router, fold, ALPHA, config, rng)
     assert type(made.algorithm) is PPO
     before = {name: value.clone() for name, value in made.router.state_dict().items()}
     made.epoch()

@@ -4,6 +4,7 @@ import re
 import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import pytest
@@ -118,27 +119,22 @@ def test_models_beyond_the_palette_differ_by_hatch_and_costs_have_no_powers_of_t
 POINT = stopping().frontier[0]
 
 
-def swept(*rows: Row) -> str:
-    """The frontier with these points of a sweep in place of its own."""
+def swept(*changes: dict[str, Any]) -> str:
+    """The frontier where a sweep has its point again and again, but for some fields."""
     report = stopping()
-    vars(report)["frontier"] = rows
+    vars(report)["frontier"] = tuple(Row(**{**vars(POINT), **change}) for change in changes)
     return frontier(report)
 
 
-def but(row: Row, **changes: object) -> Row:
-    """The same row but for some of its fields."""
-    return Row(**{**vars(row), **changes})
-
-
 def test_a_sweep_is_in_the_order_of_alpha() -> None:
-    rows = [but(POINT, alpha=alpha, quality=1 - alpha, cost=1 / alpha) for alpha in (0.1, 0.2, 0.4)]
+    rows = [{"alpha": alpha, "quality": 1 - alpha, "cost": 1 / alpha} for alpha in (0.1, 0.2, 0.4)]
     orders = ((0, 1, 2), (1, 0, 2), (2, 0, 1))
     assert len({swept(*(rows[at] for at in order)) for order in orders}) == 1
 
 
 def test_the_band_is_for_the_router_and_not_for_bounds() -> None:
     def drawn(**changes: object) -> str:
-        return swept(*[but(POINT, **changes)] * 2)
+        return swept(changes, changes)
 
     assert drawn(quality_low=0.1) != drawn()
     bound = {"policy": "oracle", "kind": "oracle"}

@@ -24,9 +24,9 @@ from tests.hierrouter.serving.worlds import (
     on_logs,
     played,
     seen,
-    shown_as,
     world,
 )
+from tests.hierrouter.trees import one_part
 
 LOGS = 1_000
 SURE = 4  # standard errors
@@ -121,7 +121,8 @@ def fitted(log: est.Log, states: est.LoggedStates, reward: np.ndarray) -> np.nda
 def test_where_every_state_is_its_own_it_is_exact(allow_stop: bool) -> None:
     setting = world(queries=4, allow_stop=allow_stop)
     states = setting.tree.routes.states
-    setting = shown_as(setting, np.eye(4 * states).reshape(4, states, -1))
+    parts = one_part(np.eye(4 * states).reshape(4, states, -1))
+    setting = replace(setting, tree=replace(setting.tree, parts=parts))
     log, shown, _, reward = vars(played(setting, 8_000)).values()
     place = log.query[:, None], log.node
     legal = setting.actions.legal()[log.node] & log.alive[:, :, None]

@@ -1,7 +1,5 @@
 """Routers that read answers: vote, best of several, cascade, cascade routing."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -69,28 +67,25 @@ def two_kinds() -> Arms:
     return answered(quality, COST, looks=looks, question=kind)
 
 
-ONE: dict[str, Any] = {"thresholds": []}
+EQUAL = answered(np.ones((60, 3)), np.array([3.0, 1.0, 2.0]))
 
 
 @pytest.mark.parametrize(
-    ("baseline", "arms", "alpha", "more"),
+    ("baseline", "arms", "alpha", "asked"),
     [
-        (cascades.MajorityVote(), crowd(), 0.2, {}),
-        (cascades.BestOf(), complementary(), 0.5, {}),
-        (CASCADE, half_right(), 0.2, ONE),
+        (cascades.MajorityVote(), crowd(), 0.2, "arm-0"),
+        (cascades.BestOf(), complementary(), 0.5, "arm-0"),
+        (CASCADE, half_right(), 0.2, "arm-0"),
+        (cascades.BestOf(), EQUAL, 0.0, "arm-1"),
+        (CASCADE, EQUAL, 0.0, "arm-1"),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_one_is_asked_where_more_do_not_pay(
-    baseline: Baseline, arms: Arms, alpha: float, more: dict[str, Any]
+def test_one_is_asked_where_more_do_not_pay_and_of_equal_ones_the_cheapest(
+    baseline: Baseline, arms: Arms, alpha: float, asked: str
 ) -> None:
-    assert tuned_on(baseline, arms, alpha)[0].settings == {"arms": ["arm-0"], **more}
-
-
-@pytest.mark.parametrize(("baseline", "more"), [(cascades.BestOf(), {}), (CASCADE, ONE)])
-def test_of_equal_arms_the_cheapest_is_asked(baseline: Baseline, more: dict[str, Any]) -> None:
-    equal = answered(np.ones((60, 3)), np.array([3.0, 1.0, 2.0]))
-    assert tuned_on(baseline, equal, 0.0)[0].settings == {"arms": ["arm-1"], **more}
+    settings = tuned_on(baseline, arms, alpha)[0].settings
+    assert (settings["arms"], settings.get("thresholds", [])) == ([asked], [])
 
 
 def test_many_are_wiser_than_one_and_all_are_paid() -> None:
