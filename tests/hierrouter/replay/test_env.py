@@ -39,6 +39,7 @@ def test_gymnasium_knows_the_environment() -> None:
     made = gymnasium.make("hierrouter/Replay-v0", tree=tree, alpha=ALPHA)
     assert isinstance(made.unwrapped, ReplayEnv)
     assert made.reset(seed=3)[1] == ReplayEnv(tree, ALPHA).reset(seed=3)[1]
+    assert len({made.reset()[1]["query"] for _ in range(20)}) > 5
     many = gymnasium.make_vec(
         "hierrouter/Replay-v0",
         num_envs=4,
@@ -87,14 +88,6 @@ def test_an_action_that_is_not_there_is_an_error(env: ReplayEnv, action: int) ->
     env.reset(seed=0)
     with pytest.raises(gymnasium.error.InvalidAction, match=f"no action {action} among 3"):
         env.step(np.int64(action))
-
-
-def test_the_same_seed_draws_the_same_queries(env: ReplayEnv) -> None:
-    def drawn() -> list[str]:
-        return [env.reset(seed=seed)[1]["query"] for seed in (3, *[None] * 20)]
-
-    assert drawn() == drawn()
-    assert len(set(drawn())) > 10
 
 
 @pytest.mark.parametrize("asked", [-1, 999, [1], 1.5, "0"])

@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 from sklearn.svm import SVC
-from torch.nn.functional import softplus
 
 from hierrouter.learning.baselines import classifiers, simple
 from hierrouter.learning.baselines.arms import value_of
@@ -163,11 +161,3 @@ def _only_choice(quality, **settings):
     tuned = fitted(subject, train, train.select(EMPTY), alpha=0.0)
     (choice,) = set(choices(train, tuned.play).tolist())
     return choice
-
-
-def test_the_loss_is_that_of_the_battles_that_were_not_drawn():
-    lead, gap = torch.tensor([0.0, 2.0, -1.0]), torch.tensor([0.1, 0.0, -0.3])
-    plain = (softplus(torch.tensor(0.0)) + softplus(torch.tensor(-1.0))) / 2
-    assert torch.isclose(simple.lost_battles(lead, gap, False), plain)
-    weighed = softplus(torch.tensor(0.0)) / 4 + softplus(torch.tensor(-1.0)) * 3 / 4
-    assert torch.isclose(simple.lost_battles(lead, gap, True), weighed)
