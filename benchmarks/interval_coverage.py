@@ -38,7 +38,7 @@ from hierrouter.evaluation.intervals import (
     resampled_means,
     simultaneous_intervals,
 )
-from tests.hierrouter.evaluation import simulated
+from tests.hierrouter.evaluation.simulated import ALPHA, QUERIES, contest, costs, coverage
 
 LEVEL = 0.95
 SIZES = (30, 90, 900)
@@ -62,12 +62,58 @@ def main() -> None:
     print(f"{asked.samples} samples, a quarter at 900 queries; {asked.resamples} resamples")
     for queries in SIZES:
         samples = asked.samples if queries < 900 else asked.samples // 4
-        figures = answers(asked.table) if asked.table else simulated.figures(seed=1)
+        figures = answers(asked.table) if asked.table else figures_of(seed=1)
         single(figures, queries, samples, asked.resamples)
         if asked.table:
             continue
         gaps(queries, samples, asked.resamples)
         family(queries, samples, asked.resamples)
+
+
+def scores(rng: np.random.Generator, wrong: float, right: float) -> Floats:
+    """float64[queries]: 0 and 1 with these probabilities, else partly right."""
+    kind = rng.random(QUERIES)
+    partly = rng.beta(1.2, 2, QUERIES)
+    return np.where(kind < wrong, 0.0, np.where(kind < wrong + right, 1.0, partly))
+
+
+def figures_of(seed: int) -> dict[str, Floats]:
+    """Rewards, a cost, and differences of two policies that often do the same."""
+    rng = np.random.default_rng(seed)
+    found = {
+        f"R, {wrong:.0%} wrong, {right:.0%} right": scores(rng, wrong, right)
+        - ALPHA * costs(rng, 1)
+        for wrong, right in ((0.35, 0.45), (0.8, 0.1), (0.05, 0.9))
+    }
+    found["C"] = costs(rng, 1)
+    for ties in (0.6, 0.7, 0.77):
+        found[f"difference, {ties:.0%} ties"] = difference(rng, ties, scores(rng, 0.4, 0.4))
+        worse = np.minimum(scores(rng, 0.35, 0.45), scores(rng, 0.6, 0.3))
+        found[f"difference, {ties:.0%} ties, one-sided"] = difference(rng, ties, worse)
+    return found
+
+
+def difference(rng: np.random.Generator, ties: float, other: Floats) -> Floats:
+    """float64[queries]: R of a policy less R of one that does the same on a share of the queries.
+
+    `other`: float64[queries], score of the second policy where it does something else.
+    """
+    gained = scores(rng, 0.35, 0.45) - other - ALPHA * (costs(rng, 1.5) - costs(rng, 1))
+    return np.where(rng.random(QUERIES) < ties, 0.0, gained)
+
+
+def ladder(seed: int, apart: float) -> tuple[Floats, Floats, Floats]:
+    """Rewards of 9 fixed routes, of a router that closes a third of the gap, and of the oracle.
+
+    `apart`: how much the routes differ in skill; 0 makes all equally good. Returns float64[9,
+    queries] and float64[queries] twice.
+    """
+    rng = np.random.default_rng(seed)
+    skill = np.linspace(-apart, 0, 9)[:, None] + 0.4
+    merit = skill + rng.normal(0, 1.3, QUERIES) + rng.normal(0, 0.8, (9, QUERIES))
+    routes = (merit > 0) - ALPHA * np.array([costs(rng, 1.2) for _ in range(9)])
+    oracle, best = routes.max(axis=0), routes[routes.mean(axis=1).argmax()]
+    return routes, np.where(rng.random(QUERIES) < 0.35, oracle, best), oracle
 
 
 def answers(table: Path) -> dict[str, Floats]:
@@ -97,7 +143,7 @@ def single(found: Mapping[str, Floats], queries: int, samples: int, n: int) -> N
         "t": students,
     }
     table = {
-        name: simulated.coverage(population, queries, samples, partial(holds, way, truth))
+        name: coverage(population, queries, samples, partial(holds, way, truth))
         for name, way in ways.items()
     }
     show(f"{queries} queries", list(found), table)
@@ -147,12 +193,12 @@ def gaps(queries: int, samples: int, n: int) -> None:
     table: dict[str, list[float]] = {"kept": [], "chosen anew": []}
     cases = {"9 routes equally good": 0.0, "9 routes apart": 1.0}
     for apart in cases.values():
-        routes, router, oracle = simulated.ladder(seed=1, apart=apart)
+        routes, router, oracle = ladder(seed=1, apart=apart)
         population = np.concatenate([routes, [router, oracle]])
         truth = share(population.mean(axis=1))
         for name, way in (("kept", route_kept), ("chosen anew", route_chosen_anew)):
             covers = partial(holds, partial(way, n=n), truth)
-            table[name].append(float(simulated.coverage(population, queries, samples, covers)))
+            table[name].append(float(coverage(population, queries, samples, covers)))
     show(f"gap closed, {queries} queries", list(cases), table)
 
 
@@ -177,7 +223,7 @@ def route_chosen_anew(sample: Floats, rng: np.random.Generator, n: int) -> Ends:
 
 def family(queries: int, samples: int, n: int) -> None:
     """How often all 15 intervals hold."""
-    population = simulated.contest(seed=1)
+    population = contest(seed=1)
     truth = population.mean(axis=1)
     ways: dict[str, Way] = {
         "max-t": lambda sample, rng: simultaneous_intervals(sample, n, LEVEL, rng),
@@ -191,7 +237,7 @@ def family(queries: int, samples: int, n: int) -> None:
         return np.asarray(np.all(holds(way, truth, sample, rng)))
 
     table = {
-        name: [float(simulated.coverage(population, queries, samples, partial(all_hold, way)))]
+        name: [float(coverage(population, queries, samples, partial(all_hold, way)))]
         for name, way in ways.items()
     }
     show(f"all of 15, {queries} queries", ["all hold"], table)

@@ -28,7 +28,7 @@ from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.browser.conftest import CONTRASTS, SIZES, faint, opened, settle
 from tests.conftest import Run
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, sweep_glimpse
-from tests.hierrouter.reports.explored import explored_of, shown
+from tests.hierrouter.reports.test_explore import explored_of, shown
 from tests.hierrouter.trees import planted_tree
 from tests.hostile import HARM, collect_hostile
 

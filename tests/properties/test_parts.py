@@ -111,12 +111,6 @@ def _rekeyed(table: pa.Table) -> pa.Table:
     return rows.with_column(table, "plan", pa.array([key]))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def made() -> None:
-    """Before the first part is drawn."""
-    sound()
-
-
 def contents(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (root / "parts").iterdir()}
 

@@ -14,41 +14,9 @@ ALPHA = 0.02
 RIVALS = 15
 
 
-def scores(rng: np.random.Generator, wrong: float, right: float) -> Floats:
-    """float64[queries]: 0 and 1 with these probabilities, else partly right."""
-    kind = rng.random(QUERIES)
-    partly = rng.beta(1.2, 2, QUERIES)
-    return np.where(kind < wrong, 0.0, np.where(kind < wrong + right, 1.0, partly))
-
-
 def costs(rng: np.random.Generator, mean: float, spread: float = 0.6) -> Floats:
     """float64[queries], lognormal."""
     return mean * rng.lognormal(-(spread**2) / 2, spread, QUERIES)
-
-
-def figures(seed: int) -> dict[str, Floats]:
-    """Rewards, a cost, and differences of two policies that often do the same."""
-    rng = np.random.default_rng(seed)
-    found = {
-        f"R, {wrong:.0%} wrong, {right:.0%} right": scores(rng, wrong, right)
-        - ALPHA * costs(rng, 1)
-        for wrong, right in ((0.35, 0.45), (0.8, 0.1), (0.05, 0.9))
-    }
-    found["C"] = costs(rng, 1)
-    for ties in (0.6, 0.7, 0.77):
-        found[f"difference, {ties:.0%} ties"] = difference(rng, ties, scores(rng, 0.4, 0.4))
-        worse = np.minimum(scores(rng, 0.35, 0.45), scores(rng, 0.6, 0.3))
-        found[f"difference, {ties:.0%} ties, one-sided"] = difference(rng, ties, worse)
-    return found
-
-
-def difference(rng: np.random.Generator, ties: float, other: Floats) -> Floats:
-    """float64[queries]: R of a policy less R of one that does the same on a share of the queries.
-
-    `other`: float64[queries], score of the second policy where it does something else.
-    """
-    gained = scores(rng, 0.35, 0.45) - other - ALPHA * (costs(rng, 1.5) - costs(rng, 1))
-    return np.where(rng.random(QUERIES) < ties, 0.0, gained)
 
 
 def contest(seed: int) -> Floats:
@@ -61,20 +29,6 @@ def contest(seed: int) -> Floats:
     reward = score - ALPHA * price * np.array([costs(rng, 1) for _ in range(RIVALS)])
     choice = np.where(rng.random(QUERIES) < 0.65, RIVALS - 4, rng.integers(RIVALS, size=QUERIES))
     return reward[choice, np.arange(QUERIES)] - reward
-
-
-def ladder(seed: int, apart: float) -> tuple[Floats, Floats, Floats]:
-    """Rewards of 9 fixed routes, of a router that closes a third of the gap, and of the oracle.
-
-    `apart`: how much the routes differ in skill; 0 makes all equally good. Returns float64[9,
-    queries] and float64[queries] twice.
-    """
-    rng = np.random.default_rng(seed)
-    skill = np.linspace(-apart, 0, 9)[:, None] + 0.4
-    merit = skill + rng.normal(0, 1.3, QUERIES) + rng.normal(0, 0.8, (9, QUERIES))
-    routes = (merit > 0) - ALPHA * np.array([costs(rng, 1.2) for _ in range(9)])
-    oracle, best = routes.max(axis=0), routes[routes.mean(axis=1).argmax()]
-    return routes, np.where(rng.random(QUERIES) < 0.35, oracle, best), oracle
 
 
 def coverage(

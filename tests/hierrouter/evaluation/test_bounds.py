@@ -53,26 +53,6 @@ def test_the_oracle_breaks_ties_by_cost(tree: RouteTree, stop: bool) -> None:
     np.testing.assert_array_equal(oracle(tree, 0.0, stop).cost, cheapest)
 
 
-def test_equal_routes_go_to_the_cheaper_then_to_the_lower_number() -> None:
-    tree = replace(
-        random_tree(Routes(3, 1), 1, 0),
-        score=np.array([[0.0, 1, 1, 1]]),
-        tokens_in=np.array([[0, 9, 1, 1]]),
-        tokens_out=np.zeros((1, 4), dtype=np.int64),
-        rate=np.ones((3, 2)),
-    )
-    assert bounds.best_fixed_route(tree, 0.0, tree).name == ">model-1"
-    assert oracle(tree, 0.0).cost.tolist() == [1.0]
-
-
-def test_gap_closed() -> None:
-    assert bounds.gap_closed(router=0.75, fixed=0.5, best=1.0) == 0.5
-    assert bounds.gap_closed(router=0.9, fixed=0.5, best=0.9) == 1
-    assert bounds.gap_closed(router=0.5, fixed=0.5, best=0.5) is None
-    assert bounds.gap_closed(router=0.4, fixed=0.5, best=0.504) is None
-    assert bounds.gap_closed(router=0.0025, fixed=0.0, best=0.005) == 0.5
-
-
 def folds(routes: Routes, train: int, shown: int, seed: int) -> tuple[RouteTree, RouteTree]:
     """Two folds of one tree of two datasets."""
     names = tuple(f"data-{number % 2}" for number in range(train + shown))
@@ -171,12 +151,6 @@ def test_reference_models_are_in_no_rung() -> None:
     direct.score[:, -1] = 1  # the large model is always right, and dear
     better = replace(tree, direct=direct)
     assert rungs(better, 0.0, better) == rungs(tree, 0.0, tree)
-
-
-def test_without_a_train_fold_nothing_is_chosen() -> None:
-    tree = planted_tree()
-    names = ["random", "one-hop oracle", "tree oracle", "anytime oracle"]
-    assert list(rungs(tree.select(np.arange(0)), 0.1, tree)) == names
 
 
 def helped(

@@ -1,5 +1,6 @@
-"""Hulls, and optima within budgets."""
+"""Frontiers, hulls, optima within budgets, and call mixes."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +13,19 @@ from scipy.sparse import identity, kron
 
 from hierrouter.evaluation import budget as budgets
 from hierrouter.evaluation.budget import Hulls
-from hierrouter.evaluation.metrics import frontier
-from hierrouter.evaluation.outcome import Actions
+from hierrouter.evaluation.metrics import call_mix, frontier
+from hierrouter.evaluation.outcome import Actions, ending
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.evaluation.enumeration import oracle_break_points, unhurried
-from tests.hierrouter.evaluation.test_outcome import trees
+from tests.hierrouter.evaluation.enumeration import (
+    node,
+    oracle_break_points,
+    paths,
+    seeds,
+    small_trees,
+    unhurried,
+)
+from tests.hierrouter.evaluation.test_outcome import random_table, trees
 from tests.hierrouter.trees import random_tree
 
 clouds = arrays(
@@ -26,6 +34,17 @@ clouds = arrays(
     elements=st.integers(0, 6),
     fill=st.nothing(),
 )
+
+
+@given(clouds)
+def test_the_best_point_at_any_alpha_is_on_the_frontier(cloud: np.ndarray) -> None:
+    cost, quality = cloud[0].T
+    hull = frontier(cost, quality)
+    reward = quality - np.linspace(0, 8, 400)[:, None] * cost
+    assert (reward[:, hull].max(axis=1) >= reward.max(axis=1) - 1e-9).all()
+    assert (cost[hull[0]], quality[hull[-1]]) == (cost.min(), quality.max())
+    assert (np.diff(cost[hull]) > 0).all()
+    assert (np.diff(np.diff(quality[hull]) / np.diff(cost[hull])) < 0).all()
 
 
 @unhurried
@@ -142,3 +161,16 @@ def test_a_route_that_costs_the_budget_itself_is_within_it() -> None:
     tree = replace(tree, tokens_in=np.ones((1, 4), int), tokens_out=np.zeros((1, 4), int))
     assert tree.cost[0, 3] > 0.3  # 0.1 + 0.1 + 0.1 in floating point
     assert budgets.within(tree.cost[0, 3], 0.3) and not budgets.within(tree.cost[0, 3], 0.29)
+
+
+@unhurried
+@given(small_trees, seeds, st.booleans())
+def test_a_call_mix_is_what_counting_routes_gives(tree: RouteTree, seed: int, stop: bool) -> None:
+    endings = ending(Actions(tree.routes, stop), random_table(tree, seed, allow_stop=stop))
+    expected = np.zeros((len(tree), tree.hops, len(tree.models)))
+    for query, path in itertools.product(range(len(tree)), paths(tree, stop)):
+        for hop, model in enumerate(path):
+            expected[query, hop, model] += endings[query, node(tree, path)]
+    mix = call_mix(tree.routes, endings)
+    np.testing.assert_allclose(mix, expected)
+    np.testing.assert_allclose(mix[:, 0].sum(axis=1), 1)

@@ -98,40 +98,19 @@ def test_greedy(
     np.testing.assert_array_equal(table, np.eye(len(probabilities))[[expected]])
 
 
-def test_greedy_looks_at_each_state_alone() -> None:
-    rates, table = np.array([2.0, 1.0]), np.random.default_rng(0).dirichlet(np.ones(4), (2, 3))
-    alone = [[greedy(state, rates) for state in query] for query in table]
-    np.testing.assert_array_equal(greedy(table, rates), alone)
-
-
 def test_an_outcome_is_shown_in_one_short_line() -> None:
     one = Outcome("one", "router", np.array([1.0, 0.5]), np.array([1.0, 0]), np.array([2.0, 4]))
     assert repr(one) == "<one on 2 queries: Q 0.7500, C 3.00, right 0.5000>"
     assert repr(fixed_routes(random_tree(Routes(1, 1), 0, 0))) == "[<>model-0 on no query>]"
 
 
-def test_direct_calls_know_which_models_are_in_the_pool() -> None:
-    tree = random_tree(Routes(2, 1), 3, 0)
-    assert [call.kind for call in single_calls(tree)] == ["single", "single", "reference"]
-    assert [call.name for call in single_calls(tree)] == ["model-0", "model-1", "large"]
-
-
-def test_routes_that_stop_early_are_no_direct_calls() -> None:
+def test_direct_calls_know_their_kind_and_routes_that_stop_early_are_none() -> None:
     tree = random_tree(Routes(2, 2), 3, 0)
+    direct = [(call.name, call.kind) for call in single_calls(tree)]
+    assert direct == [("model-0", "single"), ("model-1", "single"), ("large", "reference")]
     names = [route.name for route in fixed_routes(tree, allow_stop=True)]
     assert names[:3] == [">model-0", ">model-1", "model-0>model-0"]
     assert names[2:] == [route.name for route in fixed_routes(tree)]
-    assert not set(names) & {call.name for call in single_calls(tree)}
-
-
-@pytest.mark.parametrize("stop", [False, True])
-def test_with_stop_every_model_comes_twice(stop: bool) -> None:
-    actions, times = Actions(Routes(3, 2), stop), 1 + stop
-    numbers = np.arange(actions.count)
-    assert actions.model(numbers).tolist() == [0, 1, 2] * times
-    assert actions.stops(numbers).tolist() == [*[False] * 3, *[True] * 3][: 3 * times]
-    assert range(13)[actions.endings] == range(1 if stop else 4, 13)
-    assert (Actions(Routes(3, 2)) == actions) != stop  # who says nothing may not stop
 
 
 @given(all_actions)

@@ -148,16 +148,6 @@ def test_a_policy_is_asked_only_where_it_can_come_to_and_once() -> None:
     np.testing.assert_allclose(table.sum(axis=2), 1)
 
 
-def test_stopping_with_the_last_call_is_not_stopping() -> None:
-    tree = random_tree(Routes(2, 2), 6, seed=1)
-    stops = policy_table(tree, lambda seen: [0.1, 0.2, 0.3, 0.4], ALPHA, allow_stop=True)
-    np.testing.assert_allclose(stops[:, 0], np.tile([0.1, 0.2, 0.3, 0.4], (6, 1)))
-    np.testing.assert_allclose(stops[:, 1:], np.tile([0.4, 0.6, 0, 0], (6, 2, 1)))
-    value = hr.evaluate(tree, lambda seen: 2 if seen["stage"] else 1, ALPHA, allow_stop=True)
-    same = hr.evaluate(tree, lambda seen: 0 if seen["stage"] else 1, ALPHA)
-    np.testing.assert_array_equal(value.reward, same.reward)
-
-
 def test_an_observation_is_what_a_router_sees_and_the_texts() -> None:
     tree = random_tree(Routes(2, 2), 3, seed=2)
     seen: list[Mapping[str, Any]] = []
@@ -181,23 +171,6 @@ def test_an_observation_is_what_a_router_sees_and_the_texts() -> None:
         last["question"]
     with pytest.raises(KeyError):
         last["answer"]
-
-
-def test_the_texts_of_a_tree_are_taken_where_it_has_them_and_only_when_read() -> None:
-    class WithTexts(RouteTree):
-        @property
-        def texts(self) -> list[Texts]:
-            loaded.append(len(self))
-            return said(self)
-
-    loaded: list[int] = []
-    plain = random_tree(Routes(3, 2), 9, seed=4)
-    tree = WithTexts(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
-    hr.evaluate(tree, lambda seen: 0, ALPHA)
-    assert not loaded
-    found = hr.evaluate(tree, rule, ALPHA)
-    assert loaded == [9]
-    np.testing.assert_array_equal(found.reward, hr.evaluate(plain, rule, ALPHA, texts=said).reward)
 
 
 def test_a_tree_that_was_not_split_is_valued_on_validation_and_says_so() -> None:

@@ -21,10 +21,10 @@ from hierrouter.learning.checkpoint import (
     save_checkpoint,
     write_tensors,
 )
+from hierrouter.learning.config import TrainConfig
 from hierrouter.learning.run_folders import WEIGHTS
 from hierrouter.learning.sweep import Sweep, TrainedSweep
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.learning.value import ValueRouter
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learning import runs
@@ -42,35 +42,34 @@ def folder(trained: TrainedRouter, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("file", ["", WEIGHTS], ids=["folder", "file"])
-def test_there_and_back(trained: TrainedRouter, folder: Path, file: str) -> None:
-    loaded = load_checkpoint(folder / file)
-    assert isinstance(loaded, TrainedRouter)
-    assert replace(loaded, router=trained.router) == trained
-    assert loaded.router.shape == trained.router.shape
-    for name, value in trained.router.weights.items():
-        np.testing.assert_array_equal(loaded.router.weights[name], value)
+@pytest.mark.parametrize("config", [runs.GLIMPSE, runs.VALUE], ids=["ppo", "value"])
+def test_there_and_back(tmp_path: Path, config: TrainConfig) -> None:
     tree = runs.small_tree()
-    np.testing.assert_array_equal(loaded.probabilities(tree), trained.probabilities(tree))
-
-
-def test_the_description_is_for_people_and_scripts(trained: TrainedRouter, folder: Path) -> None:
-    text = read_tensors(folder / WEIGHTS)[1]
-    found = json.loads(text)
-    assert found == checkpoint.describe(trained)
-    assert found["models"] == ["model-0", "model-1", "model-2"]
-    assert found["config"]["preset"] == "default"
-    assert str(folder) not in text
+    trained = runs.glimpse(tree, config=config)
+    save_checkpoint(trained, tmp_path)
+    for path in (tmp_path, tmp_path / WEIGHTS):
+        loaded = load_checkpoint(path)
+        assert isinstance(loaded, TrainedRouter)
+        assert replace(loaded, router=trained.router) == trained
+        for other in (tree, replace(tree, content="f" * 32)):  # learned from, and new
+            expected = trained.probabilities(other)
+            np.testing.assert_array_equal(loaded.probabilities(other), expected)
+    described = json.loads(read_tensors(tmp_path / WEIGHTS)[1])
+    assert described == json.loads(json.dumps(checkpoint.describe(trained)))
 
 
 @pytest.mark.parametrize("budget", [0.9, None])
-def test_what_is_not_known_is_not_there(
+def test_the_description_is_for_people_and_scripts(
     trained: TrainedRouter, tmp_path: Path, budget: float | None
 ) -> None:
     save_checkpoint(replace(trained, budget=budget), tmp_path)
-    described = json.loads(read_tensors(tmp_path / WEIGHTS)[1])
-    assert ("budget" in described, described.get("budget")) == (budget is not None, budget)
+    text = read_tensors(tmp_path / WEIGHTS)[1]
+    found = json.loads(text)
+    assert found["models"] == ["model-0", "model-1", "model-2"]
+    assert found["config"]["preset"] == "default"
+    assert ("budget" in found, found.get("budget")) == (budget is not None, budget)
     assert load_checkpoint(tmp_path).budget == budget
+    assert str(tmp_path) not in text
 
 
 def spoil(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -154,23 +153,19 @@ def test_a_checkpoint_of_before_that_names_the_kept_iterate_is_read(folder: Path
     assert checkpoint.describe(load_checkpoint(folder)) == checkpoint.describe(before)
 
 
+WRONG: tuple[dict[str, Any], ...] = (
+    *({"hops": 3}, {"hops": 2.0}, {"encoder": None}, {"view": 3}, {"seed": "0"}),
+    *({"budget": budget} for budget in (-1, NAN, float("inf"), "much")),
+)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda found: found["objective"].update(allow_stop=True),
         lambda found: found["objective"].update(max_cost=1.0),
         lambda found: found["objective"].update(alpha=-1.0),
-        *(
-            lambda found, wrong=wrong: found.update(wrong)
-            for wrong in (
-                {"hops": 3},
-                {"hops": 2.0},
-                {"encoder": None},
-                {"view": 3},
-                {"seed": "0"},
-                *({"budget": budget} for budget in (-1, NAN, float("inf"), "much")),
-            )
-        ),
+        *(lambda found, wrong=wrong: found.update(wrong) for wrong in WRONG),
         lambda found: found["models"].pop(),
         lambda found: found["rate"].pop(),
         lambda found: found["rate"][0].pop(),
@@ -188,20 +183,6 @@ def test_a_description_that_contradicts_itself_is_refused(
         load_checkpoint(folder)
     assert str(caught.value).startswith("checkpoint is damaged, ")
     assert str(caught.value).endswith(f": {folder / WEIGHTS}; train again")
-
-
-def test_a_value_model_there_and_back(tmp_path: Path) -> None:
-    tree = runs.small_tree()
-    valued = runs.glimpse(tree, config=runs.VALUE)
-    save_checkpoint(valued, tmp_path)
-    loaded = load_checkpoint(tmp_path)
-    assert isinstance(loaded, TrainedRouter) and isinstance(loaded.router, ValueRouter)
-    assert replace(loaded, router=valued.router) == valued
-    for other in (tree, replace(tree, content="f" * 32)):  # held out, and new
-        expected = valued.probabilities(other)
-        np.testing.assert_array_equal(loaded.probabilities(other), expected)
-    described = read_tensors(tmp_path / WEIGHTS)[1]
-    assert json.loads(described) == json.loads(json.dumps(checkpoint.describe(valued)))
 
 
 def changed(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:

@@ -1,39 +1,71 @@
-"""The collector keeps Tianshou's contract; its own trainer takes it."""
+"""The collector keeps Tianshou's contract, and PPO is Tianshou's."""
 
 import itertools
-from functools import partial
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+import tianshou
 import torch
 from gymnasium.spaces import Discrete
-from tianshou.algorithm import PPO
-from tianshou.algorithm.optim import AdamOptimizerFactory
-from tianshou.data import Collector, ReplayBuffer, VectorReplayBuffer
+from tianshou.algorithm import PPO, algorithm_base
+from tianshou.algorithm.algorithm_base import Policy
+from tianshou.data import Batch, Collector, ReplayBuffer, VectorReplayBuffer
 from tianshou.data.buffer import manager
 from tianshou.data.collector import BaseCollector
 from tianshou.env import DummyVectorEnv
-from tianshou.trainer import OnPolicyTrainerParams
-from torch import nn
 
-from hierrouter.evaluation import bounds
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.learning import loop, ppo
 from hierrouter.learning.collector import TreeCollector
+from hierrouter.learning.config import Objective, PPOConfig
+from hierrouter.learning.loop import TrainingFold
+from hierrouter.learning.network import Router, shape_for
+from hierrouter.learning.ppo import PPOLearner
+from hierrouter.replay.env import ReplayEnv
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.replay.test_rollouts import NumberedEnv, ScriptedPolicy
-from tests.hierrouter.trees import planted_tree, random_tree
+from tests.hierrouter.replay.test_vector import scripted
+from tests.hierrouter.trees import random_tree
 
 ALPHA = 0.05
-KEYS = ("obs", "act", "rew", "terminated", "truncated", "done")
+KEYS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next")
 
 
 @pytest.fixture(autouse=True)
-def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops of its buffers as the Python they are written in: a compiler takes seconds."""
     for name in ("_prev_index", "_next_index"):
         monkeypatch.setattr(manager, name, getattr(loop := getattr(manager, name), "py_func", loop))
+
+
+class NumberedEnv(gymnasium.Env):  # type: ignore[misc]
+    """`ReplayEnv` on one query, its observation the state number, 0 after the end."""
+
+    def __init__(self, tree: RouteTree, allow_stop: bool, query: int) -> None:
+        self.env = ReplayEnv(tree, ALPHA, allow_stop)
+        self.query = query
+        self.action_space = self.env.action_space
+        self.observation_space = Discrete(len(tree) * tree.routes.states)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        _, info = self.env.reset(seed=seed, options={"query": self.query})
+        return info["state"], {}
+
+    def step(self, action: np.int64) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        _, reward, terminated, truncated, info = self.env.step(action)
+        return info["state"] * (not terminated), reward, terminated, truncated, {}
+
+
+class ScriptedPolicy(Policy):  # type: ignore[misc]
+    """Tianshou's view of `scripted`."""
+
+    @staticmethod
+    def _compile() -> None:
+        """Nothing: a compiler takes longer to start than this file's tests take."""
+
+    def forward(self, batch: Any, state: Any = None, **_: Any) -> Batch:
+        return Batch(act=scripted(self.action_space.n, batch.obs), state=None)
 
 
 def episodes(buffer: ReplayBuffer) -> list[list[tuple[Any, ...]]]:
@@ -83,58 +115,26 @@ def test_by_steps_no_episode_is_cut_and_random_actions_are_legal() -> None:
     assert len(np.unique(batch.obs // tree.routes.states)) == len(tree)
 
 
-class ByNumber(nn.Module):
-    """A network of a user's own, on rows of one table."""
-
-    def __init__(self, tree: RouteTree, outputs: int, critic: bool = False) -> None:
-        super().__init__()
-        rows = tree.embedding * np.sqrt(tree.dim)
-        self.rows = torch.from_numpy(rows.astype(np.float32)).flatten(0, 1)
-        self.net = nn.Sequential(nn.Linear(tree.dim, 64), nn.Tanh(), nn.Linear(64, outputs))
-        self.critic = critic
-
-    def forward(self, obs: Any, state: Any = None, info: Any = None) -> Any:
-        """Logits and the state, or values."""
-        found = self.net(self.rows[torch.as_tensor(obs)])
-        return found if self.critic else (found, state)
-
-
-def test_tianshous_own_trainer_learns_from_it() -> None:
-    tree = planted_tree(per_family=(30, 15, 5), dim=32)
-    folds = np.array(tree.splits)
-    learn, choose = (np.flatnonzero(folds == name) for name in ("train", "validation"))
-    with loop._reproducible(0):
-        algorithm = PPO(
-            policy=ppo.ActorPolicy(
-                actor=ByNumber(tree, 3), action_space=Discrete(3), deterministic_eval=True
-            ),
-            critic=ByNumber(tree, 1, critic=True),
-            optim=AdamOptimizerFactory(lr=3e-3),
-            gamma=1.0,
-        )
-        algorithm.compute_episodic_return = ppo.uncompiled(PPO.compute_episodic_return)
-        rng = np.random.default_rng(0)
-        training = TreeCollector(algorithm, tree, 0.005, draw=partial(rng.choice, learn))
-        testing = TreeCollector(algorithm, tree, 0.005, draw=lambda count: choose[:count])
-        result = algorithm.run_training(
-            OnPolicyTrainerParams(
-                training_collector=training,
-                test_collector=testing,
-                max_epochs=8,
-                epoch_num_steps=1024,
-                collection_step_num_env_steps=None,
-                collection_step_num_episodes=512,
-                test_step_num_episodes=len(choose),
-                batch_size=128,
-                update_step_num_repetitions=4,
-                verbose=False,
-                show_progress=False,
-            )
-        )
-    fold = tree.split("validation")
-    fixed = bounds.best_fixed_route(tree.split("train"), 0.005, fold).reward(0.005).mean()
-    oracle = bounds.oracle(fold, 0.005).reward(0.005).mean()
-    assert fixed + 0.3 * (oracle - fixed) < result.best_reward <= oracle
+def test_the_algorithm_is_tianshous_and_nothing_is_compiled() -> None:
+    loops = algorithm_base._gae, algorithm_base._nstep_return
+    compiled = [loop.signatures for loop in loops]
+    tree, objective = random_tree(Routes(3, 2), 10, seed=0), Objective(ALPHA)
+    config = PPOConfig(hidden=16, rollouts=20, minibatches=4, embedding_noise=0.0)
+    router = Router(shape_for(tree, Actions(tree.routes), config))
+    fold, rng = TrainingFold.of(tree, objective), np.random.default_rng(0)
+    made = PPOLearner(router, fold, ALPHA, config, rng)
+    assert type(made.algorithm) is PPO
+    before = {name: value.clone() for name, value in made.router.state_dict().items()}
+    made.epoch()
+    assert not torch.equal(before["context.weight"], made.router.state_dict()["context.weight"])
+    assert [loop.signatures for loop in loops] == compiled
+    # What is bound in place of a method is that method's code, from Tianshou's file.
+    bound = made.algorithm.compute_episodic_return
+    assert bound.__code__ is PPO.compute_episodic_return.__code__
+    assert Path(bound.__code__.co_filename).is_relative_to(Path(tianshou.__file__).parent)
+    # All that it trains is the router's: nothing else need be kept to take a training up again.
+    trained = {id(value) for value in made.algorithm.parameters()}
+    assert trained == {id(value) for value in made.router.parameters()}
 
 
 def test_a_clock_that_is_set_back_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,21 +130,16 @@ def test_another_training_is_refused_with_what_differs(
         load_snapshot(interrupted, asked)
 
 
-def test_a_file_of_before_is_named(interrupted: Path) -> None:
+def test_a_file_of_before_or_a_damaged_one_is_named(interrupted: Path) -> None:
     file = interrupted / checkpoint.UNFINISHED
     tensors, text = checkpoint.read_tensors(file)
     checkpoint.write_tensors(file, tensors, text.replace('"format": 4', '"format": 2'))
     with pytest.raises(InputError, match=r"has format 2, this .* 4: .*; remove it"):
         load_snapshot(interrupted, NAMED)
-
-
-@pytest.mark.parametrize("held", [None, b"", b"version https://git-lfs.github.com/spec/v1\n"])
-def test_a_damaged_file_is_named(interrupted: Path, held: bytes | None) -> None:
-    file = interrupted / checkpoint.UNFINISHED
-    file.write_bytes(file.read_bytes()[:-9] if held is None else held)
-    with pytest.raises(InputError, match="interrupted training is truncated or damaged") as caught:
-        load_snapshot(interrupted, NAMED)
-    assert f"{file}; remove it" in str(caught.value)
+    for held in (file.read_bytes()[:-9], b"", b"version https://git-lfs.github.com/spec/v1\n"):
+        file.write_bytes(held)
+        with pytest.raises(InputError, match=r"training is truncated or damaged.*; remove it"):
+            load_snapshot(interrupted, NAMED)
 
 
 def test_a_finished_training_is_known_as_itself_only(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Routers that may give any answer they have seen: trained, put away, and what refuses them."""
+"""Routers that may give any answer they have seen, and those that hand over when in doubt."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,18 +7,17 @@ import numpy as np
 import pytest
 
 from hierrouter.evaluation.bounds import best_fixed_route
-from hierrouter.evaluation.outcome import pairs
+from hierrouter.evaluation.outcome import pairs, single_calls
 from hierrouter.learning import checkpoint
 from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
-from hierrouter.learning.deferral import calibrated
+from hierrouter.learning.deferral import calibrated, gain_of_going_on
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
-from hierrouter.reports.evaluated import report_on
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, StatePart
 from tests.hierrouter.learning import runs
-from tests.hierrouter.trees import planted_tree, showing_leaves
+from tests.hierrouter.trees import LARGE, doubtful_tree, planted_tree, showing_leaves
 
 ALPHA = 0.01
 MAY = Objective(ALPHA, allow_return=True)
@@ -67,14 +66,6 @@ def test_what_a_second_call_spoils_is_given_all_the_same(
         assert max(found.history) == pytest.approx(reward(found, spoiling.split("validation")))
 
 
-def test_a_seed_is_a_router(spoiling: RouteTree, trained: TrainedRouter, tmp_path: Path) -> None:
-    again = train(spoiling, MAY, EXACT, seed=0)
-    assert runs.digest(again, tmp_path / "a") == runs.digest(trained, tmp_path / "b")
-    other = replace(PPO, epochs=2)
-    pair = [train(spoiling, replace(MAY, allow_stop=True), other, seed=1) for _ in range(2)]
-    assert runs.digest(pair[0], tmp_path / "c") == runs.digest(pair[1], tmp_path / "d")
-
-
 def test_one_model_for_every_alpha(spoiling: RouteTree, tmp_path: Path) -> None:
     swept = train_sweep(spoiling, (0.0, ALPHA), MAY, runs.VALUE, seed=0)
     fold = spoiling.split("test")
@@ -100,24 +91,78 @@ def test_there_and_back_and_as_before(
     np.testing.assert_array_equal(plain.endings(leaves), plain.endings(runs.small_tree()))
 
 
-def test_a_report_counts_calls_and_answers_apart(
-    spoiling: RouteTree, trained: TrainedRouter
-) -> None:
-    found = report_on(spoiling, ALPHA, trained, None, {}, split="test")
-    outcome = trained.outcome(spoiling.split("test"))
-    assert found.router is not None
-    assert found.router.quality == pytest.approx(outcome.quality.mean())
-    assert [row.share for row in found.depths] == [0, 1]  # all questions get two calls
-    assert found.depths[1].quality == pytest.approx(1)
-    assert sum(row.calls for row in found.calls if row.kind == "router") == pytest.approx(2)
-    regret = found.regret[-1]
-    assert regret.whole == pytest.approx(
-        found.best("oracle").reward - found.router.reward  # type: ignore[union-attr]
-    )
-
-
 def test_what_it_does_not_go_with(spoiling: RouteTree, trained: TrainedRouter) -> None:
     with pytest.raises(InputError, match="cannot hand over"):
         calibrated(trained, spoiling, "model-0")
     with pytest.raises(InputError, match="open the cache with allow_return"):
         train(runs.small_tree(), MAY, EXACT, 0)
+
+
+# --- a router that knows when to hand over
+
+
+@pytest.fixture(scope="module")
+def doubtful() -> RouteTree:
+    return doubtful_tree()
+
+
+@pytest.fixture(scope="module", params=[ExactConfig(epochs=6), runs.VALUE], ids=["exact", "value"])
+def router(doubtful: RouteTree, request: pytest.FixtureRequest) -> TrainedRouter:
+    return train(doubtful, Objective(runs.ALPHA), request.param, 0)
+
+
+def test_handing_over_in_doubt_beats_both_models_and_chance(
+    doubtful: RouteTree, router: TrainedRouter
+) -> None:
+    tree, deferral = doubtful, calibrated(router, doubtful, LARGE)
+    test = tree.split("test")
+    alone = router.outcome(test).reward(runs.ALPHA).mean()
+    large = single_calls(test)[-1].reward(runs.ALPHA).mean()
+    assert deferral.outcome(test).reward(runs.ALPHA).mean() > max(alone, large) + 0.05
+    assert deferral.point is not None
+    assert deferral.point.reward > deferral.point.chance + 0.05
+    shown = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
+    assert calibrated(router, shown, LARGE).point == deferral.point
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+def test_a_share_holds_on_validation(
+    doubtful: RouteTree, router: TrainedRouter, share: float
+) -> None:
+    tree, deferral = doubtful, calibrated(router, doubtful, LARGE, share=share)
+    reached = deferral.on(tree.split("validation")).share(deferral.threshold)
+    assert share - 0.02 < reached <= share + 1e-9
+    if not share:
+        assert deferral.outcome(tree).quality == pytest.approx(router.outcome(tree).quality)
+
+
+def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
+    tree = runs.small_tree()
+    router = runs.glimpse(tree, alpha=0.1)
+    handed = single_calls(tree)[-1].reward(0.1)
+    gain = gain_of_going_on(router, tree, LARGE)
+    assert gain[:, 0] == pytest.approx(router.outcome(tree).reward(0.1) - handed)
+    leaf = np.array([tree.routes.child(1, action) for action in range(3)])
+    last = router.probabilities(tree)[:, 1].argmax(axis=1)
+    onward = tree.node_reward(0.1)[np.arange(len(tree)), leaf[last]]
+    assert gain[:, 1] == pytest.approx(onward - (handed - 0.1 * tree.cost[:, 1]))
+
+
+@pytest.mark.parametrize(
+    ("stronger", "share", "named"),
+    [("huge", None, "no direct call"), (LARGE, 1.5, "0 to 1"), (LARGE, -0.1, "0 to 1")],
+)
+def test_unknown_models_and_shares_fail(stronger: str, share: float | None, named: str) -> None:
+    tree = runs.small_tree()
+    with pytest.raises(InputError, match=named):
+        calibrated(runs.glimpse(tree), tree, stronger, share)
+
+
+def test_a_router_that_always_stops_at_once_may_still_hand_over() -> None:
+    tree = runs.small_tree()
+    router = train(tree, Objective(runs.ALPHA, allow_stop=True), ExactConfig(epochs=1), 0)
+    router.router.weights["policy.bias"][len(tree.models) :] = 10
+    deferral = calibrated(router, tree, LARGE, share=0.5)
+    assert not deferral.on(tree).deciding[:, 1:].any()
+    assert np.isfinite(deferral.on(tree).confidence).all()
+    assert 0 < deferral.on(tree.split("validation")).share(deferral.threshold) <= 0.5

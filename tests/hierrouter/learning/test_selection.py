@@ -1,18 +1,30 @@
 """Which run is shown, what is said of it, and which runs are only named."""
 
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hierrouter.learning.checkpoint import member_folder, save_checkpoint
 from hierrouter.learning.config import Objective
-from hierrouter.learning.selection import latest_run, overlooked_run, select_run
+from hierrouter.learning.selection import (
+    LOG,
+    count_test_looks,
+    latest_run,
+    log_test_look,
+    overlooked_run,
+    read_test_looks,
+    select_run,
+)
 from hierrouter.learning.sweep import Sweep, train_sweep
 from hierrouter.learning.training import train
-from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
+from tests.conftest import environment
 from tests.hierrouter.learning import runs
+from tests.warm import Warm
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -38,12 +50,6 @@ def swept(tree: RouteTree, allow_stop: bool = False) -> Path:
     save_checkpoint(member, member_folder(folder, 0))
     runs.finished_sweep(folder, Sweep(runs.GRID, member))
     return folder
-
-
-def test_without_a_router_that_is_said() -> None:
-    shown = select_run(runs.small_tree(), 0.5)
-    assert (shown.run, shown.trained, shown.alpha) == (None, None, 0.5)
-    assert shown.remarks == ("no router trained on this tree; baselines only (`hierrouter train`)",)
 
 
 def test_a_router_shown_as_it_was_trained_needs_no_remark() -> None:
@@ -96,24 +102,6 @@ def test_other_prices_and_other_data_are_told_apart() -> None:
     )
 
 
-def test_a_newer_run_that_sees_otherwise_is_named_and_not_shown() -> None:
-    tree = runs.small_tree()
-    run = trained(tree, "old", age=9)
-    trained(replace(tree, view="query"), "new")
-    shown = select_run(tree, None)
-    assert shown.run == run
-    assert shown.remarks == (
-        "runs/new is not shown: it learned from this tree, seen in another way; "
-        "add --state query to see it",
-    )
-
-
-def test_a_router_for_another_tree_is_refused_before_anything_is_shown() -> None:
-    run = trained(runs.small_tree())
-    with pytest.raises(InputError, match="reads another view"):
-        select_run(replace(runs.small_tree(), view="query"), None, run)
-
-
 @pytest.mark.parametrize(("age", "is_told"), [(1, True), (9, False)], ids=["newer", "older"])
 def test_a_run_that_reads_another_view_is_told_where_it_would_be_shown(
     age: int, is_told: bool
@@ -148,3 +136,96 @@ def test_of_another_encoder_nobody_can_tell_which_tree_it_learned_from() -> None
     assert overlooked_run(tree, "train") is None
     trained(replace(runs.small_tree(seed=1), view="query"), "other data", 0)
     assert overlooked_run(tree, "train") is None
+
+
+# --- the log of looks at the test fold: what counts, and what it stands
+
+LOOK = {"tree": "t", "alpha": 0.5}
+
+
+def folder(name: str = "runs/a") -> Path:
+    made = Path(name)
+    made.mkdir(parents=True)
+    return made
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / LOG).read_text().splitlines()]
+
+
+def test_a_look_says_when_and_at_what_and_the_same_again_is_no_new_one() -> None:
+    run = folder()
+    assert log_test_look([run], "report", LOOK) == []
+    [line] = lines(run)
+    assert line.keys() == {"alpha", "command", "routers", "sum", "time", "tree", "version"}
+    assert (line["command"], line["routers"], line["tree"]) == ("report", ["a"], "t")
+    assert line["time"].endswith("+00:00")
+    before = (run / LOG).read_bytes()
+    log_test_look([run], "report", LOOK)
+    assert (run / LOG).read_bytes() == before
+    log_test_look([run], "report", {**LOOK, "alpha": 1.0})
+    log_test_look([run], "compare", LOOK)
+    assert len(lines(run)) == 3
+
+
+def test_one_look_at_two_runs_is_one_look() -> None:
+    tree = runs.small_tree()
+    one, other = shown = [trained(tree, name) for name in "ab"]
+    log_test_look(shown, "report", LOOK)
+    assert lines(one) == lines(other)
+    assert count_test_looks(tree, one) == {"this_router": 1, "all_routers": 1}
+    log_test_look([other], "report", LOOK)
+    assert count_test_looks(tree, one) == {"this_router": 1, "all_routers": 2}
+    assert count_test_looks(tree, None) == {"this_router": 0, "all_routers": 2}
+
+
+def test_looks_on_other_data_are_not_counted_under_other_prices_and_elsewhere_are() -> None:
+    tree = runs.small_tree()
+    log_test_look([trained(runs.small_tree(seed=1), "other")], "report", LOOK)
+    assert count_test_looks(tree, None)["all_routers"] == 0
+    dear = repriced(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
+    log_test_look([trained(dear, "dear")], "report", LOOK)
+    assert count_test_looks(tree, None)["all_routers"] == 1
+    away = folder("away")
+    (away / "policy.safetensors").touch()
+    log_test_look([away / "policy.safetensors"], "compare", LOOK)
+    assert count_test_looks(tree, away) == {"this_router": 1, "all_routers": 2}
+
+
+@pytest.mark.parametrize("torn", ['{"command": "rep', "[1]\n", "null\n", "\xff", "[" * 9999])
+def test_what_a_kill_left_is_ignored_and_the_next_line_is_whole(torn: str) -> None:
+    run = folder()
+    log_test_look([run], "report", LOOK)
+    with (run / LOG).open("ab") as log:
+        log.write(torn.encode("latin-1"))
+    assert len(read_test_looks(run)) == 1
+    log_test_look([run], "compare", LOOK)
+    assert len(read_test_looks(run)) == 2
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_a_log_that_cannot_be_written_is_told_and_stops_nothing(kind: str, place: Path) -> None:
+    run, other = folder(), folder("runs/b")
+    if kind == "folder":
+        (run / LOG).mkdir()
+    elif kind == "pipe":
+        os.mkfifo(run / LOG)
+    else:
+        (place / "precious").write_text("kept\n")
+        (run / LOG).symlink_to(place / "precious")
+    [told] = log_test_look([run, other], "report", LOOK)
+    assert told.startswith("this look at the test fold is not logged: runs/a/test_looks.jsonl: ")
+    assert len(lines(other)) == 1 and read_test_looks(run) == set()
+    assert kind != "link" or (place / "precious").read_text() == "kept\n"
+
+
+def test_processes_that_log_at_once_lose_nothing(place: Path, warm: Warm) -> None:
+    run = folder()
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from hierrouter.learning.selection import log_test_look\n"
+        "for n in range(50): log_test_look([Path('runs/a')], sys.argv[1], {'n': n})"
+    )
+    started = [warm.start("-c", code, name, cwd=place, env=environment()) for name in "xy"]
+    assert [process.result().returncode for process in started] == [0, 0]
+    assert len(lines(run)) == len(read_test_looks(run)) == 100

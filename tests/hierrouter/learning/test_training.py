@@ -1,5 +1,7 @@
-"""Trainings are reproducible, watched and chosen on validation; enumeration and Adam by hand."""
+"""Trainings are reproducible, watched and chosen on validation; what they reach; presets."""
 
+import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,25 +9,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
+from benchmarks.featured import train_featured
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.outcome import Actions, ending, greedy
 from hierrouter.learning import config as presets
-from hierrouter.learning import loop
+from hierrouter.learning import loop, network
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
-from hierrouter.learning.exact import ExactLearner, improvement_loss
-from hierrouter.learning.forward import NEVER
+from hierrouter.learning.forward import CHUNK
 from hierrouter.learning.loop import Watch
-from hierrouter.learning.network import Router, shape_for
+from hierrouter.learning.network import Router, in_chunks, state_table
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter, train, training_folds
+from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.conftest import SOURCES, environment
+from tests.hierrouter.evaluation.test_outcome import random_table
 from tests.hierrouter.learning import runs
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, OBJECTIVE, digest, small_tree
-from tests.hierrouter.trees import FOLDS, planted_tree, random_tree, two_step_tree
+from tests.hierrouter.trees import FOLDS, planted_tree, random_tree, sub_pool, two_step_tree
 from tests.warm import Warm
 
 Training = Callable[[RouteTree, int], TrainedRouter | TrainedSweep]
@@ -128,41 +133,23 @@ def test_a_small_gain_is_kept_and_prolongs_no_training() -> None:
     assert (best.validation, best.risen) == (0.5009, 0.5008)
 
 
-def test_without_a_validation_fold_the_train_fold_chooses_and_is_valued_once() -> None:
+def test_without_a_validation_fold_the_train_fold_chooses() -> None:
     tree = small_tree().split("train")
     trained = runs.glimpse(tree)
     assert trained.outcome(tree).reward(ALPHA).mean() == max(trained.history)
-    folds, valued = loop.fold_pair(training_folds(tree), OBJECTIVE), []
-
-    def value(router: Router, fold: loop.TrainingFold) -> float:
-        valued.append(fold)
-        return fold.value(router, ALPHA)
-
-    def start() -> ExactLearner:
-        router = Router(shape_for(folds[0].tree, folds[0].actions, EXACT_GLIMPSE))
-        return ExactLearner(router, folds[0], ALPHA, EXACT_GLIMPSE, np.random.default_rng(0))
-
-    _, best = loop.best_iterate(start, value, folds, EXACT_GLIMPSE, seed=0)
-    assert len(valued) == len(best.history) == EXACT_GLIMPSE.epochs
-    assert best.train == best.validation
 
 
 FAR = {"learning_rate": 1e38, "checkpoint_every": 1}
 FAR_SAMPLED, FAR_EXACT = replace(runs.GLIMPSE, **FAR), replace(EXACT_GLIMPSE, **FAR)
 TWICE = replace(FAR_SAMPLED, iterations=2)
-DIVERGING: dict[str, Callable[[Watch], object]] = {
-    "ppo": lambda watch: train(small_tree(), OBJECTIVE, FAR_SAMPLED, 0, watch),
-    "ppo between two rollouts": lambda watch: train(small_tree(), OBJECTIVE, TWICE, 0, watch),
-    "exact": lambda watch: train(small_tree(), OBJECTIVE, FAR_EXACT, 0, watch),
-}
 
 
-@pytest.mark.parametrize("training", DIVERGING.values(), ids=DIVERGING.keys())
-def test_a_lost_network_is_neither_valued_nor_kept(training: Callable[[Watch], object]) -> None:
+@pytest.mark.parametrize("config", [FAR_SAMPLED, TWICE, FAR_EXACT], ids=["ppo", "twice", "exact"])
+def test_a_lost_network_is_neither_valued_nor_kept(config: TrainConfig) -> None:
     told: list[object] = []
     watch = Watch(on_epoch=lambda *values: told.append(values), on_snapshot=told.append)
     with pytest.raises(InputError, match=r"training diverged in epoch 1: .*; lower learning_rate"):
-        training(watch)
+        train(small_tree(), OBJECTIVE, config, 0, watch)
     assert told == []
 
 
@@ -170,48 +157,6 @@ def test_a_lost_network_is_neither_valued_nor_kept(training: Callable[[Watch], o
 def test_there_must_be_something_to_train_on(config: TrainConfig) -> None:
     with pytest.raises(InputError, match="train fold is empty"):
         runs.glimpse(small_tree().split("test"), config=config)
-
-
-PAYS = 0.05  # alpha on random trees
-TEMPERATURE = 0.2
-
-
-def settled(actions: Actions, reward: np.ndarray) -> np.ndarray:
-    """The policy that is softmax(Q / temperature) of its own Q, state by state from the leaves."""
-    routes, legal = actions.routes, actions.legal()
-    policy = np.zeros((len(reward), routes.states, actions.count))
-    value = reward.copy()  # of a node that is gone on from, its policy's
-    for state in reversed(range(routes.states)):
-        child = routes.child(state, actions.model(np.arange(actions.count)))
-        ends = actions.stops(np.arange(actions.count))
-        worth = np.where(ends, reward[:, child], value[:, child]) / TEMPERATURE
-        weight = np.where(legal[state], np.exp(worth - worth.max(axis=1, keepdims=True)), 0)
-        policy[:, state] = weight / weight.sum(axis=1, keepdims=True)
-        value[:, state] = (policy[:, state] * worth).sum(axis=1) * TEMPERATURE
-    return policy
-
-
-@pytest.mark.parametrize(
-    "actions",
-    [Actions(Routes(3, 2)), Actions(Routes(2, 3)), Actions(Routes(2, 3), True)],
-    ids=["3x2", "2x3", "2x3 stop"],
-)
-def test_improvement_ends_where_a_policy_is_the_softmax_of_its_own_values(actions: Actions) -> None:
-    reward = random_tree(actions.routes, 4, seed=1).node_reward(PAYS)
-    policy = settled(actions, reward)
-    legal = torch.from_numpy(np.broadcast_to(actions.legal(), policy.shape).copy())
-
-    def loss(logits: Tensor) -> Tensor:
-        logged = torch.log_softmax(logits.masked_fill(~legal, NEVER), dim=2)
-        return improvement_loss(actions, logged, legal, torch.from_numpy(reward), TEMPERATURE)
-
-    there = torch.from_numpy(np.log(np.where(policy > 0, policy, 1))).requires_grad_()
-    loss(there).backward()
-    torch.testing.assert_close(there.grad, torch.zeros_like(there), atol=1e-12, rtol=0)
-    chances = policy[policy > 0]
-    entropy = -(chances * np.log(chances)).sum() / np.prod(policy.shape[:2])
-    assert loss(there).item() == pytest.approx(entropy)
-    assert loss(torch.zeros_like(there)) > entropy + 0.01
 
 
 def test_where_queries_look_alike_the_mean_decides() -> None:
@@ -300,28 +245,138 @@ def test_it_stops_where_the_first_answer_is_right(algo: str, early: tuple[int, .
     assert not late or mean_depth(trained, fold, late) == pytest.approx(2, abs=near)
 
 
-STEPS = 200
+def test_a_model_that_joins_after_the_training_is_routed_to_and_known_by_its_answers() -> None:
+    whole = planted_tree(models=5, families=8, per_family=(30, 10, 15))
+    before = sub_pool(whole, whole.models[1:])
+    policy = train_featured(before, OBJECTIVE, ExactConfig(epochs=4, queries=8))
+    test, known = whole.split("test"), whole.split("train")
+    reached = policy.outcome(test, known).reward(ALPHA).mean()
+    assert reached > bounds.oracle(before.split("test"), ALPHA).reward(ALPHA).mean() + 0.1
+    assert reached > bounds.best_route_per_dataset(known, ALPHA, test).reward(ALPHA).mean() + 0.05
+    turned = sub_pool(whole, whole.models[::-1])
+    first = policy.probabilities(test, known)[:, 0]
+    other = policy.probabilities(turned.split("test"), turned.split("train"))[:, 0]
+    np.testing.assert_allclose(other, first[:, ::-1], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "made", "factor"),
-    [
-        ("default", 0, 1.0),
-        ("default", STEPS // 2, 0.5),
-        ("default", STEPS - 1, 1 / STEPS),
-        ("default", STEPS + 5, 0.0),
-        ("paper", 0, 0.01),
-        ("paper", 99, 1.0),
-        ("paper", STEPS + 5, 1.0),
-    ],
-)
-def test_the_learning_rate_rises_and_falls(name: str, made: int, factor: float) -> None:
-    config: TrainConfig = presets.preset(name)
-    weight = nn.Parameter(torch.ones(3))
-    adam = loop.make_adam([weight], config, STEPS)
-    for _ in range(made + 1):
-        adam.zero_grad()
-        weight.square().sum().backward()
-        adam.step()
-    assert adam.param_groups[0]["lr"] == pytest.approx(config.learning_rate * factor)
-    assert loop.steps_made(adam) == made + 1
+# --- presets: the paper's numbers, and what contradicts itself
+
+
+def test_the_papers_preset_has_the_papers_numbers() -> None:
+    paper = presets.preset("paper")
+    assert isinstance(paper, PPOConfig)
+    assert (paper.gamma, paper.gae_lambda, paper.clip) == (0.99, 0.95, 0.2)
+    assert (paper.value_coefficient, paper.entropy_coefficient) == (0.5, 0.01)
+    assert paper.entropy_end == paper.entropy_coefficient
+    assert (paper.learning_rate, paper.adam_eps, paper.max_grad_norm) == (1e-4, 1e-4, 0.3)
+    assert (paper.iterations, paper.rollouts) == (8, 128)
+    assert (paper.minibatches, paper.update_epochs) == (16, 4)
+    assert (paper.epochs, paper.warmup_steps, paper.patience) == (200, 100, 0)
+    assert (paper.evaluate_every, paper.checkpoint_every) == (3, 5)
+    assert not paper.standardise_reward
+    assert not paper.scale_embedding and not paper.scale_cost and paper.plain_start
+    assert not presets.preset("default").plain_start
+
+
+def test_a_training_is_of_a_preset_and_takes_one_epoch_or_more() -> None:
+    for (name, algo), config in presets.PRESETS.items():
+        assert presets.training_config(name, algo) is config
+        assert (config.preset, config.algo) == (name, algo)
+        assert type(config) is presets.ALGORITHMS[algo]
+        kept: TrainConfig = presets.training_config(name, algo, keep_anyway=True)
+        assert kept == replace(config, keep_anyway=True)
+    assert presets.training_config("default", "exact", 1, seeds=3) == replace(
+        presets.PRESETS["default", "exact"], epochs=1
+    )
+    with pytest.raises(InputError, match="epochs must be at least 1, got 0"):
+        presets.training_config("default", "ppo", 0)
+
+
+def test_a_budget_takes_the_value_model_and_nothing_that_contradicts_it() -> None:
+    assert presets.algorithm(None, None, 0.1) == "ppo"
+    assert presets.algorithm(None, 0.5, None) == presets.algorithm("value", 0.5, None) == "value"
+    for name in ("ppo", "exact"):
+        with pytest.raises(InputError, match=f"--budget with --algo {name}; leave --algo out"):
+            presets.algorithm(name, 0.5, None)
+    with pytest.raises(InputError, match="--budget and --alpha contradict each other"):
+        presets.algorithm(None, 0.5, 0.1)
+
+
+# --- the network, and exact values of what may be done
+
+
+def test_chunks_are_put_together_in_order() -> None:
+    table = state_table(random_tree(Routes(3, 2), CHUNK // 2, seed=0), OBJECTIVE)
+    assert len(table) == 2 * CHUNK
+    assert torch.equal(in_chunks(lambda states: states.cost[:, None], table)[:, 0], table.cost)
+    some = torch.arange(0, len(table), 3).flip(0)
+    assert torch.equal(in_chunks(lambda states: states.cost, table, some), table.cost[some])
+
+
+def new_router(tree: RouteTree, config: TrainConfig) -> Router:
+    torch.manual_seed(0)
+    return Router(network.shape_for(tree, Actions(tree.routes), config))
+
+
+@pytest.mark.parametrize("knows_route", [False, True])
+def test_only_a_router_that_knows_the_route_tells_the_nodes_of_a_stage_apart(
+    knows_route: bool,
+) -> None:
+    tree = small_tree()
+    router = new_router(tree, replace(runs.GLIMPSE, knows_route=knows_route))
+    same = torch.ones(4, tree.dim), torch.arange(4), torch.ones(4), torch.ones(4, 3).bool()
+    root, *after = router(network.States(*same))[0].tolist()
+    assert len({tuple(logits) for logits in after}) == (3 if knows_route else 1)
+    assert root not in after
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_plain_start_is_as_torch_makes_one_map(scaled: bool) -> None:
+    tree = small_tree()
+    config = replace(runs.GLIMPSE, hidden=64, scale_embedding=scaled, plain_start=True)
+    router = new_router(tree, config)
+    inputs = tree.dim + config.stage_dim + 1
+    layers = {router.context: inputs, router.progress: inputs, router.policy: 64, router.value: 64}
+    for layer, read in layers.items():
+        bound = 1 / math.sqrt(read)
+        assert 0.9 * bound < layer.weight.abs().max() <= bound
+    assert router.policy.bias.any()
+
+
+def test_a_router_that_sees_no_text_is_made_without_a_word() -> None:
+    tree = two_step_tree(view="stage")
+    assert tree.dim == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        router = new_router(tree, runs.GLIMPSE)
+    states = state_table(tree, OBJECTIVE).rows(slice(0, 8))
+    assert states.embedding.shape == (8, 0)
+    assert router(states)[0].shape == (8, 3)
+
+
+PAYS = 0.05  # alpha
+shapes = st.builds(Routes, st.integers(1, 3), st.integers(1, 3))
+trees = st.builds(random_tree, shapes, st.integers(1, 4), st.integers(0, 2**16))
+
+
+@given(trees, st.booleans(), st.integers(0, 2**16))
+def test_values_of_an_action_are_those_of_all_that_may_follow(
+    tree: RouteTree, allow_stop: bool, seed: int
+) -> None:
+    """By recursion: where a policy's actions are taken afterwards."""
+    actions, pays = Actions(tree.routes, allow_stop), tree.node_reward(PAYS)
+    table = random_table(tree, seed, allow_stop=allow_stop, legal=False)
+
+    def value(query: int, node: int, action: int) -> float:
+        child, _, over = actions.after(node, action)
+        if over:
+            return float(pays[query, child])
+        below = [value(query, child, after) for after in range(actions.count)]
+        return float(table[query, child] @ below)
+
+    reward = torch.from_numpy(pays)
+    policy = network.action_values(actions, torch.from_numpy(table), reward).numpy()
+    for place in np.ndindex(*policy.shape):
+        assert policy[place] == pytest.approx(value(*place))
+    found = network.expected_return(actions, torch.from_numpy(table), reward)
+    assert found.numpy() == pytest.approx((table[:, 0] * policy[:, 0]).sum(axis=1))

@@ -39,14 +39,6 @@ def scored(cache: Path) -> Path:
     return cache
 
 
-def test_whole_trees_lack_nothing(testbed_cache: Path) -> None:
-    info = cache_info(testbed_cache, incomplete=True)
-    assert (info["complete_queries"], info["queries"]) == (200, 200)
-    assert (info["missing_nodes"], info["missing_direct"], info["incomplete"]) == (0, 0, [])
-    assert (info["nodes"], info["direct"]) == (200 * 12, 200 * 3)
-    assert "incomplete" not in cache_info(testbed_cache)
-
-
 def test_a_missing_direct_call_is_counted_as_the_tree_refuses_it(tmp_path: Path) -> None:
     models = tuple(ModelSpec(name, name, 1.0) for name in "ab")
     questions = [Query(str(n), "mine", f"question {n}", ("yes",), "train") for n in range(6)]

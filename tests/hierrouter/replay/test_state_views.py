@@ -20,7 +20,7 @@ from hierrouter.replay.states import DEFAULT_VIEW, VIEWS, LiveAnswer, state_text
 from hierrouter.serving.decisions import live_numbers
 from hierrouter_cache.embeddings import embedding_files
 from hierrouter_cache.errors import DamagedPart, InputError
-from hierrouter_cache.tree import RouteTree, route_name
+from hierrouter_cache.tree import RouteTree
 from tests.engines import Scripted, told
 from tests.models import save_random_encoder
 
@@ -64,19 +64,43 @@ def files(cache: Path) -> dict[str, int]:
     return {file.path.parent.name: file.rows for file in embedding_files(cache)}
 
 
+ANSWERED = (
+    "SELECT id, route, model, response, tokens_out, finish_reason, "
+    "logprob_sum, logprob_min, logprob_tokens FROM nodes WHERE hop > 0"
+)
+
+
+def live_answers(cache: Path, tree: RouteTree) -> list[list[LiveAnswer]]:
+    """The answers on the way to each state of each query, as they would come in live."""
+    found = {}
+    for row in ask_cache(cache, ANSWERED).to_pylist():
+        sums = [row[name] for name in ("logprob_sum", "logprob_min", "logprob_tokens")]
+        sure = None if sums[0] is None else Confidence(*sums)
+        cut = row["finish_reason"] == "length"
+        model = tree.models.index(row["model"])
+        answer = LiveAnswer(model, row["response"], row["tokens_out"], cut, sure)
+        found[row["id"], row["route"]] = answer
+    paths = [tree.routes.path(state) for state in range(tree.routes.states)]
+    routes = [
+        [
+            tree.routes.name(tree.routes.node(path[: hop + 1]), tree.models)
+            for hop in range(len(path))
+        ]
+        for path in paths
+    ]
+    return [[found[name, route] for route in each] for name in tree.query_ids for each in routes]
+
+
 def words(cache: Path, tree: RouteTree) -> list[list[tuple[str, list[str]]]]:
     """Question and responses at each state of each query, as `cache sql` tells them."""
     asked = ask_cache(cache, "SELECT id, question FROM queries").to_pylist()
     question = {row["id"]: row["question"] for row in asked}
-    said = ask_cache(cache, "SELECT id, route, response FROM nodes WHERE hop > 0").to_pylist()
-    response = {(row["id"], row["route"]): row["response"] for row in said}
-    names = [
-        [tree.models[action] for action in tree.routes.path(state)]
-        for state in range(tree.routes.states)
-    ]
-    made = [[route_name(path[: hop + 1]) for hop in range(len(path))] for path in names]
+    said = iter(live_answers(cache, tree))
     return [
-        [(question[name], [response[name, route] for route in routes]) for routes in made]
+        [
+            (question[name], [answer.text for answer in next(said)])
+            for _ in range(tree.routes.states)
+        ]
         for name in tree.query_ids
     ]
 
@@ -169,33 +193,6 @@ def test_damaged_answers_are_named(bare: Path) -> None:
         file.path.write_bytes(data)
     with pytest.raises(DamagedPart, match=r"damaged embedding file: .*cache repair"):
         hr.open(bare, state="query+answer")
-
-
-ANSWERED = (
-    "SELECT id, route, model, response, tokens_out, finish_reason, "
-    "logprob_sum, logprob_min, logprob_tokens FROM nodes WHERE hop > 0"
-)
-
-
-def live_answers(cache: Path, tree: RouteTree) -> list[list[LiveAnswer]]:
-    """The answers on the way to each state of each query, as they would come in live."""
-    found = {}
-    for row in ask_cache(cache, ANSWERED).to_pylist():
-        sums = [row[name] for name in ("logprob_sum", "logprob_min", "logprob_tokens")]
-        sure = None if sums[0] is None else Confidence(*sums)
-        cut = row["finish_reason"] == "length"
-        model = tree.models.index(row["model"])
-        answer = LiveAnswer(model, row["response"], row["tokens_out"], cut, sure)
-        found[row["id"], row["route"]] = answer
-    paths = [tree.routes.path(state) for state in range(tree.routes.states)]
-    routes = [
-        [
-            tree.routes.name(tree.routes.node(path[: hop + 1]), tree.models)
-            for hop in range(len(path))
-        ]
-        for path in paths
-    ]
-    return [[found[name, route] for route in each] for name in tree.query_ids for each in routes]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Thousands of episodes at once are the same episodes as one by one."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.replay.env import QueryStream, ReplayEnv, ReplayVectorEnv
+from hierrouter.replay.env import QueryStream, ReplayEnv, ReplayVectorEnv, walk
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation.test_outcome import all_actions
 from tests.hierrouter.trees import planted_tree, random_tree, showing_leaves, two_step_tree
@@ -166,3 +167,62 @@ def test_queries_can_be_chosen_if_they_are_there(tree: RouteTree, asked: object)
     assert infos["query"].tolist() == ["q4", "q4", "q1", "q0", "q6"]
     with pytest.raises(ValueError, match="query must be"):
         envs.reset(options={"query": asked})
+
+
+# --- batched rollouts play the very episodes that environments one by one would
+
+
+def scripted(models: int, state: np.ndarray) -> np.ndarray:
+    """Some fixed function from states to actions."""
+    return (7919 * state + state // 3) % models
+
+
+@given(all_actions, st.integers(0, 2**16))
+def test_walking_together_is_walking_alone(actions: Actions, seed: int) -> None:
+    tree = random_tree(actions.routes, 4, seed)
+    query = np.random.default_rng(seed).integers(0, 4, 9)
+    rollouts = walk(actions, tree.node_reward(ALPHA), query, partial(scripted, actions.count))
+    env = ReplayEnv(tree, ALPHA, actions.allow_stop)
+    for episode, position in enumerate(query):
+        _, info = env.reset(options={"query": position})
+        terminated, hop = False, 0
+        while not terminated:
+            assert rollouts.alive[episode, hop]
+            assert rollouts.state[episode, hop] == info["state"]
+            _, reward, terminated, _, info = env.step(rollouts.action[episode, hop])
+            assert rollouts.reward[episode, hop] == reward
+            assert rollouts.last[episode, hop] == terminated
+            hop += 1
+        assert rollouts.length[episode] == hop
+        assert not rollouts.alive[episode, hop:].any()
+        assert not rollouts.reward[episode, hop:].any()
+
+
+def test_the_policy_is_asked_about_episodes_that_go_on_and_no_others() -> None:
+    actions, asked = Actions(Routes(2, 3), allow_stop=True), []
+
+    def act(state: np.ndarray) -> np.ndarray:
+        asked.append(state // actions.routes.states)
+        return np.where(asked[-1] % 2, 2, 0)  # odd queries stop at once
+
+    tree = random_tree(actions.routes, 4, 0)
+    rollouts = walk(actions, tree.node_reward(ALPHA), np.arange(4), act)
+    assert [queries.tolist() for queries in asked] == [[0, 1, 2, 3], [0, 2], [0, 2]]
+    assert rollouts.length.tolist() == [3, 1, 3, 1]
+
+
+@given(st.integers(1, 30), st.lists(st.integers(0, 40), max_size=8), st.integers(0, 99))
+def test_no_query_comes_twice_before_all_have_come_once_however_many_are_drawn(
+    queries: int, draws: list[int], seed: int
+) -> None:
+    stream, alone = (QueryStream(queries, np.random.default_rng(seed)) for _ in range(2))
+    drawn = [query for count in draws for query in stream.draw(count).tolist()]
+    assert drawn == [int(alone.draw(1)[0]) for _ in range(sum(draws))]
+    for start in range(0, len(drawn), queries):
+        epoch = drawn[start : start + queries]
+        assert len(set(epoch)) == len(epoch)
+
+
+def test_there_must_be_a_query_to_draw() -> None:
+    with pytest.raises(ValueError, match="no queries"):
+        QueryStream(0, np.random.default_rng(0))

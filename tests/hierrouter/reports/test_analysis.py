@@ -1,16 +1,13 @@
-"""Analyses of trees of every shape, and of one that can be worked out on paper."""
+"""Analyses of trees of every shape, and depths that can be worked out on paper."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
-from hierrouter.evaluation.bounds import split_regret
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.training import TrainedRouter, train
-from hierrouter.reports.analysis import add_regret
 from hierrouter.reports.build import add_depths
 from hierrouter.reports.evaluated import report_on
 from hierrouter.reports.results import Report, as_json
@@ -33,8 +30,6 @@ def without_direct_calls(tree: RouteTree) -> RouteTree:
     none, tokens = np.empty((len(tree), 0)), np.empty((len(tree), 0), dtype=np.int64)
     return replace(tree, direct=DirectCalls((), none, none, tokens, tokens, np.empty((0, 2))))
 
-
-# --- trees of every shape, and one with a trained router
 
 SOME = 0.05  # alpha
 
@@ -158,98 +153,30 @@ def test_the_tables_show_what_the_values_say() -> None:
     assert few[-1].heading.startswith("Table 6. Bound ladder") and len(tables) == len(few) + 2
 
 
-# --- a tree for paper: in the test fold a>b alone is right for the first query, b>a for the second
+def depths(*nodes: int) -> tuple[Row, ...]:
+    """What a router answers whose two episodes end at these nodes.
 
-ALPHA = 0.1
-AB, BA = 4, 5  # nodes of these routes
-
-
-def tiny() -> RouteTree:
-    """Two queries in the train fold, two in the test fold, in datasets "one" and "two".
-
-    Two models, two hops, no direct calls. A call of model a costs 1, one of model b 2, so routes
-    cost a>a 2, a>b 3, b>a 3, b>b 4. In the train fold a>b is right for both.
+    Models a and b cost 1 and 2 a call; node 4 is a>b, right for the first query, node 1 is >a.
     """
-    tree = without_direct_calls(random_tree(Routes(2, 2), 4, 0))
-    score = np.zeros_like(tree.score)
-    score[[0, 1, 2, 3], [AB, AB, AB, BA]] = 1
-    tokens = np.ones_like(tree.tokens_in)
-    tokens[:, 0] = 0
-    return replace(
+    tree = random_tree(Routes(2, 2), 2, 0)
+    score, tokens = np.zeros_like(tree.score), np.ones_like(tree.tokens_in)
+    score[[0, 1], [4, 5]], tokens[:, 0] = 1, 0
+    tree = replace(
         tree,
-        models=("a", "b"),
-        datasets=("one", "two", "one", "two"),
-        splits=("train", "train", "test", "test"),
         score=score,
         accuracy=score,
-        tokens_in=np.zeros_like(tokens),
+        tokens_in=0 * tokens,
         tokens_out=tokens,
         rate=np.array([[1.0, 1.0], [2.0, 2.0]]),
     )
-
-
-@cache
-def found() -> Report:
-    return reported(tiny(), ALPHA)
-
-
-def ends(tree: RouteTree, *nodes: int) -> np.ndarray:
-    """Where each query ends."""
-    return np.eye(tree.routes.nodes)[list(nodes)]
-
-
-def test_the_ladder() -> None:
-    rungs = {(row.rung, row.dataset): row for row in found().ladder}
-    rewards = {rung: row.reward for (rung, dataset), row in rungs.items() if dataset == "all"}
-    assert rewards == pytest.approx(
-        {
-            "random": 0.25 - 0.3,
-            "best fixed route": 0.5 - 0.3,
-            "best route per dataset": 0.5 - 0.3,
-            "tree oracle": 0.7,
-            "anytime oracle": 0.7,
-        }
-    )
-    fixed = rungs["best fixed route", "two"]
-    assert (fixed.policy, fixed.n, fixed.quality, fixed.cost) == ("a>b", 1, 0, 3)
-    assert rungs["random", "all"].policy == "random"
-
-
-def regret(datasets: Sequence[str], train: np.ndarray) -> tuple[Row, ...]:
-    """Of a>b on each query of the test fold."""
-    test = tiny().split("test")
-    table = Estimates(test.datasets, QUICK)
-    add_regret(table, "a>b", split_regret(test, ALPHA, ends(test, AB, AB)), (datasets, train))
-    return pivot(table.table(), "regret", "policy", "dataset", "n")
-
-
-def test_regret_and_what_it_is_more_than_on_train() -> None:
-    """a>b on the second query: a leaves a>a at -.2 of .7, then b costs .1 more for nothing."""
-    train = tiny().split("train")
-    one, two, over_all = regret(train.datasets, split_regret(train, ALPHA, ends(train, AB, AB)))
-    assert (two.whole, two.plan, two.adaptivity) == pytest.approx((1.0, 0.9, 0.1))
-    assert (one.whole, over_all.whole) == pytest.approx((0, 0.5))
-    assert over_all.more_plan == pytest.approx(0.45)  # nothing is lost on train
-    lacking = regret(("one", "one"), split_regret(train, ALPHA, ends(train, AB, AB)))
-    assert [row.more_whole is None for row in lacking] == [False, True, False]
-
-
-def test_calls_are_those_of_the_best_routes() -> None:
-    calls = {(row.hop, row.model): row.calls for row in found().calls}
-    assert calls == {(1, "a"): 0.5, (1, "b"): 0.5, (2, "a"): 0.5, (2, "b"): 0.5}
-
-
-def depths(*nodes: int) -> tuple[Row, ...]:
-    """What a router answers whose episodes end at these nodes."""
-    fold = tiny().split("test")
-    table = Estimates(fold.datasets, QUICK)
-    add_depths(table, fold, ends(fold, *nodes), ALPHA)
+    table = Estimates(("one", "two"), QUICK)
+    add_depths(table, tree, np.eye(tree.routes.nodes)[list(nodes)], 0.1)
     return pivot(table.table(), "depths", "hop")
 
 
 def test_depths_are_means_of_the_queries_that_end_there() -> None:
     """The first query ends right at a>b for 3, the second wrong after one call of a for 1."""
-    first, second = depths(AB, 1)
+    first, second = depths(4, 1)
     assert (first.hop, first.share, first.quality, first.cost) == (1, 0.5, 0, 1)
     assert (second.hop, second.share, second.quality, second.cost) == (2, 0.5, 1, 3)
     assert (first.reward, second.reward) == pytest.approx((-0.1, 0.7))
@@ -257,7 +184,7 @@ def test_depths_are_means_of_the_queries_that_end_there() -> None:
     assert (second.share_low, second.share_high) == (0, 1)
     assert second.quality_low is second.cost_high is second.reward_low is None
     # What all queries share has no width.
-    none, all_of_them = depths(AB, 3)
+    none, all_of_them = depths(4, 3)
     assert (none.share, none.quality, none.reward_low) == (0, None, None)
     assert (all_of_them.share_low, all_of_them.share_high) == (1, 1)
     assert all_of_them.quality_low == 0 and all_of_them.quality_high == 1

@@ -1,7 +1,5 @@
 """Intervals and values of a contest, and how they are shown."""
 
-import csv
-import io
 import json
 
 import numpy as np
@@ -9,13 +7,10 @@ import pytest
 
 from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Outcome
-from hierrouter.learning.baselines.contest import Contest, Entry, contest
-from hierrouter.learning.baselines.registry import baselines
-from hierrouter.reports.comparison import as_json, contest_tables, long_table, standings
+from hierrouter.learning.baselines.contest import Contest, Entry
+from hierrouter.reports.comparison import as_json, contest_tables, standings
 from hierrouter.reports.results import as_json as report_json
 from hierrouter.reports.values import Bootstrap, Estimates
-from hierrouter.tables import as_csv
-from tests.hierrouter.learning.runs import EXACT_GLIMPSE, glimpse, small_tree
 from tests.hierrouter.reports.examples import example
 
 ALPHA = 0.5
@@ -61,34 +56,6 @@ def resamples():
 
 def made(**kwargs):
     return standings(held(**kwargs), "token_f1", {"version": "0"}, QUICK)
-
-
-def test_intervals_are_those_of_the_bootstrap_and_differences_are_paired():
-    found = made()
-    router = found.rows[5].entry.outcome.reward(ALPHA)
-    for row in found.rows:
-        outcome = row.entry.outcome
-        reward = outcome.reward(ALPHA)
-        metrics = {"quality": outcome.quality, "reward": reward, "difference": router - reward}
-        if outcome.kind == "router":
-            del metrics["difference"]
-            assert row.difference is None
-        for metric, values in metrics.items():
-            estimate = row.estimate(metric)
-            expected = interval(values, QUICK.n, rng=resamples())
-            assert (estimate.low, estimate.high) == pytest.approx(expected)
-            assert estimate.value == pytest.approx(values.mean())
-        assert row.accuracy == outcome.accuracy.mean()
-
-
-def test_intervals_for_all_baselines_at_once_are_wider_and_leave_oracles_out():
-    for row in made().rows:
-        if row.entry.outcome.kind == "baseline":
-            assert row.simultaneous_low < row.difference_low
-            assert row.simultaneous_high > row.difference_high
-            assert row.simultaneous == pytest.approx(row.difference)
-        else:
-            assert row.simultaneous is None
 
 
 def test_values_are_between_the_best_as_each_fold_has_them():
@@ -170,32 +137,3 @@ def test_every_figure_is_that_of_a_report_on_the_same_queries():
     cascade = told["rows"][4]
     assert cascade["simultaneous_low"] == at_once["cascade"]["low"]
     assert cascade["simultaneous_high"] == at_once["cascade"]["high"]
-
-
-def test_json_and_csv_hold_every_row():
-    found = made()
-    told = json.loads(as_json(found))
-    keys = "alpha bootstrap cost_unit format notes provenance queries rows scorer seed sets split"
-    assert set(told) == {*keys.split(), "values"}
-    assert [row["router"] for row in told["rows"]] == [r.entry.outcome.name for r in found.rows]
-    assert found.to_arrow().num_rows == len(found.rows) * 6  # metrics
-    assert told["rows"][0]["settings"] == {"k": 3}
-    assert told["rows"][4]["reads_answers"] is True
-    table = csv.DictReader(io.StringIO(as_csv(long_table(found))))
-    rewards = [float(row["reward"]) for row in table]
-    assert rewards == pytest.approx([row["reward"] for row in told["rows"]])
-
-
-def test_a_trained_router_stands_beside_the_baselines():
-    tree = small_tree()
-    trained = glimpse(tree, alpha=0.01, config=EXACT_GLIMPSE)
-    found = contest(tree, ALPHA, baselines(["best-static", "knn"]), trained=trained)
-    router = found.entries[found.router]
-    expected = trained.outcome(tree.split("test")).reward(ALPHA)
-    assert np.array_equal(router.outcome.reward(ALPHA), expected)
-    assert router.validation == pytest.approx(
-        trained.outcome(tree.split("validation")).reward(ALPHA).mean()
-    )
-    assert found.notes == ("The router was trained at alpha 0.01, shown at 0.5.",)
-    whats = {value.value for value in standings(found, "token_f1", {}, QUICK).values}
-    assert whats == {"second hop", "adaptivity", "lead"}

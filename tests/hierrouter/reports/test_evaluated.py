@@ -66,31 +66,6 @@ def rewards(trained: TrainedRouter) -> NDArray[np.float64]:
     return trained.outcome(half_easy().split("test")).reward(ALPHA)
 
 
-@pytest.mark.parametrize("config", [PPO, EXACT, ValueConfig()], ids=["ppo", "exact", "value"])
-def test_the_depths_are_those_of_the_router_of_the_tables(config: TrainConfig) -> None:
-    report = shown(router(config, allow_stop=True))
-    assert [depth.hop for depth in report.depths] == [1, 2]
-    assert all(depth.share > 0.2 for depth in report.depths)
-    share, quality, cost = np.array([(d.share, d.quality, d.cost) for d in report.depths]).T
-    assert report.router is not None
-    assert [share.sum(), share @ quality, share @ cost] == pytest.approx(
-        [1, report.router.quality, report.router.cost]
-    )
-
-
-def test_where_a_router_may_stop_short_routes_have_names_of_their_own() -> None:
-    report = shown(router(allow_stop=True))
-    names = [row.policy for row in report.overall]
-    assert len(set(names)) == len(names)
-    routes = {row.policy: row for row in report.overall if row.kind == "route"}
-    assert len(routes) == 3 + 9
-    assert {name for name in routes if name.startswith(">")} == {f">model-{at}" for at in range(3)}
-    assert routes[">model-1"].cost == pytest.approx(half_easy().split("test").cost[:, 2].mean())
-    may_not = shown(router(), sweep())
-    assert may_not.depths == ()
-    assert not [row.policy for row in may_not.overall if row.policy.startswith(">")]
-
-
 def numbers(note: str) -> list[float]:
     return [float(found) for found in re.findall(NUMBER, note)]
 

@@ -14,7 +14,7 @@ from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import ask_cache
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.opening import open_tree
 from hierrouter.reports.explain import (
     Choice,
     Explained,
@@ -114,19 +114,12 @@ def test_choices_are_those_of_the_greedy_policy(
         assert found.node(found.router.node).route.count(">") == max(1, len(way) - 1)
 
 
-def test_regret_is_the_sum_over_the_choices_and_by_hand(all_of_test: list[Explained]) -> None:
+def test_regret_is_the_sum_over_the_choices(all_of_test: list[Explained]) -> None:
     for found in all_of_test:
         parts = [choice.regret for choice in found.router.choices]
         assert found.regret == pytest.approx(sum(parts), abs=1e-9)
         assert min(parts) >= -1e-12
-    lost = max(all_of_test, key=lambda found: found.regret)
-    assert lost.regret > 0.1
-    first = lost.on_way(lost.router.node)[0]
-    ends = [node for node in lost.nodes if first in lost.on_way(node.number)]
-    if len(lost.router.choices) > 1:
-        after = max(node.reward for node in ends if len(lost.on_way(node.number)) == lost.hops)
-        before = lost.node(lost.best).reward
-        assert lost.router.choices[0].regret == pytest.approx(before - after, abs=1e-9)
+    assert max(found.regret for found in all_of_test) > 0.1
 
 
 def test_the_worst_lose_most_and_nothing_lost_is_left_out(
@@ -144,14 +137,6 @@ def test_the_worst_lose_most_and_nothing_lost_is_left_out(
 def test_the_fixed_route_is_chosen_on_train_alone(testbed_cache: Path, tree: RouteTree) -> None:
     [found] = explain(testbed_cache, replace(tree, splits=("test",) * len(tree)), [0], ALPHA)
     assert found.fixed is None
-
-
-def test_a_part_of_the_pool_has_its_own_nodes(testbed_cache: Path, tree: RouteTree) -> None:
-    part = open_tree(testbed_cache, Selection(models=("facts", "calc")))
-    [small], [whole] = (explain(testbed_cache, one, [3], ALPHA) for one in (part, tree))
-    answers = {node.route: node.answer for node in whole.nodes}
-    assert [node.route for node in small.below(0)] == [">facts", ">calc"]
-    assert all(node.answer == answers[node.route] for node in small.nodes)
 
 
 def test_hostile_answers_are_kept_and_other_caches_refused(tmp_path: Path, tree: RouteTree) -> None:

@@ -26,7 +26,7 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, repriced
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, VALUE, small_tree
 from tests.hierrouter.reports.examples import deferring, example, hostile, stopping, two_prices
-from tests.hierrouter.reports.explored import networks
+from tests.hierrouter.reports.test_explore import networks
 
 DOCS = Path(__file__).parents[3] / "docs" / "report.md"
 
@@ -138,17 +138,6 @@ def test_every_key_is_documented_and_every_documented_key_is_there() -> None:
     assert sorted(ROW_COLUMNS) == documented()["Row"]
 
 
-def test_rows_have_intervals_and_but_for_the_router_a_difference() -> None:
-    found = loaded(example())
-    assert found["cost_unit"] == "money per question"
-    assert found["bootstrap"] == {"n": 200, "level": 0.95, "cluster": "query", "seed": 7}
-    for row in found["rows"]:
-        for key in ("difference", "difference_low", "difference_high"):
-            assert (row[key] is None) == (row["kind"] == "router"), key
-        for figure in ("quality", "accuracy", "cost", "reward"):
-            assert row[f"{figure}_low"] <= row[figure] <= row[f"{figure}_high"]
-
-
 def test_where_the_router_stops() -> None:
     found = loaded(stopping())
     depths = [(row["calls"], row["share"], row["reward"]) for row in found["depths"]]
@@ -160,23 +149,6 @@ def test_an_infinite_threshold_is_null() -> None:
     found = loaded(deferring())["deferral"]
     assert (found["chosen"]["threshold"], found["chosen"]["chance"]) == (-0.2, 0.48)
     assert [point["threshold"] for point in found["curve"]] == [None, -0.5, -0.1, 0.9, None]
-
-
-def test_what_may_be_claimed() -> None:
-    found = loaded(example())
-    names = [row["policy"] for row in found["rows"] if row["dataset"] == "all"]
-    rivals = [name for name in names if name not in ("hierrouter", "oracle")]
-    assert [one["policy"] for one in found["comparisons"]] == rivals
-    assert all(one["low"] <= one["difference"] <= one["high"] for one in found["comparisons"])
-    assert set(found["gap_closed_intervals"]) == set(found["gap_closed"])
-    low, high = found["gap_closed_intervals"]["all"]
-    assert low <= found["gap_closed"]["all"] <= high
-
-
-def test_a_point_of_a_sweep_has_intervals() -> None:
-    (point,) = loaded(stopping())["frontier"]
-    for figure in ("quality", "cost", "reward"):
-        assert point[f"{figure}_low"] <= point[figure] <= point[f"{figure}_high"]
 
 
 def test_identical_inputs_give_identical_sorted_bytes_of_short_floats() -> None:

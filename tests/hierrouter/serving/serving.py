@@ -1,5 +1,6 @@
 """A router on 127.0.0.1, in a thread of the test, and who asks it."""
 
+import json
 import socket
 import threading
 import time
@@ -13,8 +14,12 @@ import httpx2
 import uvicorn
 
 from hierrouter.engines.generator import PLAIN, Response, Wanted
-from hierrouter.learning.bundle import Bundle, load_bundle
+from hierrouter.learning.bundle import Bundle, bundle_of, load_bundle, save_bundle
+from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.config import Objective, TrainConfig
+from hierrouter.learning.training import train
 from hierrouter.pools.pool import Ability, Endpoint, Pool
+from hierrouter.replay.tree import Tree
 from hierrouter.serving.answering import Settings
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.models import OnText
@@ -23,6 +28,7 @@ from hierrouter.serving.server import make_app
 from hierrouter.serving.versions import Lineup, Version, Versions
 from hierrouter.serving.watching import RequestLog
 from tests.engines import told
+from tests.hierrouter.learning.runs import VALUE
 from tests.servers import MODEL, Server
 
 MODELS = ("calc", "text", "facts")
@@ -56,6 +62,19 @@ def over(run: Path, *models: Double) -> Router:
     router = Router(run, load=False)
     router.models = dict(zip(MODELS, models * (3 // len(models)), strict=True))
     return router
+
+
+def run_in(
+    folder: Path, tree: Tree, objective: Objective, config: TrainConfig = VALUE, seed: int = 0
+) -> Path:
+    """The folder, with a router trained on a tree and what it needs to answer."""
+    save_checkpoint(train(tree, objective, config, seed), folder)
+    save_bundle(bundle_of(tree.root, tree), folder)
+    return folder
+
+
+def lines_of(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
 
 
 def bundle_in(run: Path) -> Bundle:
@@ -101,7 +120,7 @@ def with_server(run: Path, upstream: Server, *names: str, **endpoint: Any) -> Po
     return replace(pool, models=models)
 
 
-def user(text: str) -> list[dict[str, str]]:
+def user(text: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text}]
 
 

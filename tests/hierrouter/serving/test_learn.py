@@ -6,18 +6,14 @@ from typing import Any
 
 import pytest
 
-from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import save_checkpoint
-from hierrouter.learning.config import Objective, ValueConfig
-from hierrouter.learning.training import train
+from hierrouter.learning.config import Objective
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.serving import learn
 from hierrouter.serving.router import Router
 from hierrouter_cache.errors import InputError
 from tests.conftest import Run, as_json, refused, works
-from tests.hierrouter.serving.serving import ask, served, user
-from tests.hierrouter.serving.test_serve import lines_of
+from tests.hierrouter.serving.serving import ask, lines_of, run_in, served, user
 
 BEFORE, NOW = ("arith", "string"), ("fact", "census", "backcap", "room")
 
@@ -32,15 +28,13 @@ def drifted(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = tmp_path_factory.mktemp("drifted")
     tree = open_tree(testbed_cache, Selection(datasets=BEFORE))
     for name, alpha in (("old", 0.1), ("worse", 40.0)):
-        trained = train(tree, Objective(alpha, allow_stop=True), ValueConfig(), seed=0)
-        save_checkpoint(trained, folder / name)
-        save_bundle(bundle_of(testbed_cache, tree), folder / name)
+        run_in(folder / name, tree, Objective(alpha, allow_stop=True))
     queries = load_queries(NOW, 40, 7, Path())
     with served(Router(folder / "old"), log=folder / "log.jsonl") as url:
         for query in [*queries, *queries[:20]]:
             assert ask(url, messages=user(query.question)).status_code == 200
     rows = [{"question": query.question, "answers": query.answers} for query in queries]
-    (folder / "right.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "right.jsonl").write_text(lines(*rows))
     return folder
 
 

@@ -10,16 +10,13 @@ from typing import Any
 
 import pytest
 
-from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import save_checkpoint
-from hierrouter.learning.config import Objective, ValueConfig
-from hierrouter.learning.training import train
+from hierrouter.learning.config import Objective
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.tree import load_texts
 from hierrouter.serving import router
 from hierrouter.serving.router import Router
 from tests.conftest import Run, python_with, works
-from tests.hierrouter.serving.serving import MODELS, served, user
+from tests.hierrouter.serving.serving import MODELS, run_in, served, user
 from tests.servers import Reply, Server, completion, serving
 
 LITELLM = "litellm==1.110.2"
@@ -36,11 +33,8 @@ def litellm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def one_hop(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a router that makes one call."""
-    folder = tmp_path_factory.mktemp("one-hop")
     tree = open_tree(testbed_cache, Selection(hops=1))
-    save_checkpoint(train(tree, Objective(0.1), ValueConfig(), seed=0), folder)
-    save_bundle(bundle_of(testbed_cache, tree), folder)
-    return folder
+    return run_in(tmp_path_factory.mktemp("one-hop"), tree, Objective(0.1))
 
 
 def chosen(

@@ -1,23 +1,40 @@
-"""What a router draws, refuses and lets go of; its other answers: `test_serve`."""
+"""What a router draws, refuses, returns and lets go of; its other answers: `test_serve`."""
 
+import json
 import shutil
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import router_at, save_checkpoint
+from hierrouter.engines.generator import Answer, Failure
+from hierrouter.evaluation.outcome import greedy, pairs
+from hierrouter.learning.checkpoint import router_at
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.run_folders import LIVE
-from hierrouter.learning.training import train
+from hierrouter.learning.training import TrainedRouter
+from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.opening import Selection, open_tree
-from hierrouter.replay.tree import load_texts
-from hierrouter.serving.router import Hop, RouteOptions, Router
+from hierrouter.replay.tree import Tree, load_texts
+from hierrouter.serving.logs import LogShape, read_log
+from hierrouter.serving.off_policy import value_from_log
+from hierrouter.serving.router import Hop, RouteOptions, Router, RouteResult
 from hierrouter_cache.errors import InputError
-from tests.hierrouter.serving.serving import QUESTION, Double, bundle_in, over, with_server
+from tests.engines import Scripted, told
+from tests.hierrouter.learning.runs import decided
+from tests.hierrouter.serving.serving import (
+    QUESTION,
+    Double,
+    ask,
+    bundle_in,
+    over,
+    run_in,
+    served,
+    with_server,
+)
 from tests.hostile import resealed
 from tests.servers import Server, serving
 
@@ -29,8 +46,7 @@ def test_a_router_that_sees_how_sure_models_are_goes_the_replayed_routes(
     """And takes no server that says nothing of it."""
     tree = open_tree(testbed_cache, Selection(view="query+answer+signals"))
     config = training_config("default", algo, epochs)
-    save_checkpoint(train(tree, Objective(0.1), config, seed=1), tmp_path)
-    save_bundle(bundle_of(testbed_cache, tree), tmp_path)
+    run_in(tmp_path, tree, Objective(0.1), config, seed=1)
     fold = tree.split("test").select(np.arange(20))
     ends = router_at(tmp_path, None).endings(fold).argmax(axis=1)
     with Router(tmp_path) as router:
@@ -108,3 +124,131 @@ def test_a_bundle_that_is_damaged_or_not_there(live_run: Path, tmp_path: Path) -
     (run / LIVE).unlink()
     with pytest.raises(InputError, match=r"no live.json, so no pool"):
         Router(run)
+
+
+# --- it gives earlier answers as it does on the replayed tree, and says so in its log
+
+ALPHA = 0.02
+
+
+@pytest.fixture(scope="module", params=["context", "query+answer", "query+signals"])
+def tree(testbed_cache: Path, request: pytest.FixtureRequest) -> Tree:
+    return open_tree(testbed_cache, Selection(allow_return=True, view=request.param))
+
+
+@pytest.fixture(scope="module")
+def run(tree: Tree, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, config = tmp_path_factory.mktemp("run"), training_config("default", "exact", 12)
+    return run_in(folder, tree, Objective(ALPHA, allow_return=True), config, seed=1)
+
+
+@pytest.fixture
+def router(run: Path) -> Iterator[Router]:
+    with Router(run) as made:
+        yield made
+
+
+def step_by_step(env: ReplayEnv, trained: TrainedRouter, query: int) -> tuple[int, float]:
+    """The node where the router's episode ends, and what it earns."""
+    seen, told = env.reset(options={"query": query})
+    ended, reward = False, 0.0
+    while not ended:
+        path = env.tree.routes.path(told["node"])
+        chances = decided(trained, seen["embedding"], path, float(seen["cost"][0]))
+        action = greedy(chances, trained.origin.base_rate, trained.actions.returns).argmax()
+        seen, reward, ended, _, told = env.step(np.int64(action))
+    return told["node"], reward
+
+
+def test_environment_evaluation_and_live_router_agree_on_every_question(
+    router: Router, run: Path, tree: Tree, tmp_path: Path
+) -> None:
+    trained, fold = router_at(run, None), tree.split("test")
+    assert isinstance(trained, TrainedRouter)
+    (at, gives, _), outcome = pairs(fold.routes), trained.outcome(fold)
+    ends, env = trained.endings(fold).argmax(axis=1), ReplayEnv(fold, ALPHA, allow_return=True)
+    results: list[RouteResult] = []
+    for row, text in enumerate(load_texts(tree.root, fold)):
+        texts: list[str] = []
+        routed = router.route(text.question, RouteOptions(on_text=texts.append))
+        results.append(routed)
+        assert routed.route == fold.routes.name(at[ends[row]], fold.models)
+        assert routed.answer == text.answers[gives[ends[row]]] == "".join(texts)
+        assert routed.cost == pytest.approx(fold.cost[row, at[ends[row]]])
+        node, reward = step_by_step(env, trained, row)
+        assert node == at[ends[row]]
+        assert reward == pytest.approx(outcome.reward(ALPHA)[row])
+    earlier = gives[ends] != at[ends]
+    assert earlier.any()  # or this would show nothing
+    log = [
+        {
+            "query": fold.query_ids[row],
+            "dataset": fold.datasets[row],
+            "quality": outcome.quality[row],
+            **routed.as_object(),
+        }
+        for row, routed in enumerate(results)
+    ]
+    assert all(line["returned"]["propensity"] == 1 for line in log)
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, log)))
+    episodes = read_log(tmp_path / "log.jsonl", LogShape(fold.models, fold.hops, fold.rate))
+    for known in (fold, None):  # with the states of the tree, and with those of the texts
+        found = value_from_log(trained, episodes, known, ALPHA, {})
+        assert found.evaluation.overlap.effective == pytest.approx(len(fold))
+        assert found.evaluation.estimates["SNIPS"].value == pytest.approx(
+            outcome.reward(ALPHA).mean()
+        )
+    with pytest.raises(InputError, match=r"an answer is returned: .*log.jsonl:1"):
+        steady = replace(trained, objective=Objective(ALPHA))
+        value_from_log(steady, episodes, None, ALPHA, {})
+
+
+def test_drawn_answers_have_the_probability_they_are_drawn_with(router: Router, run: Path) -> None:
+    rng = np.random.default_rng(0)
+    for routed in (router.route("the word takomi", RouteOptions(rng=rng)) for _ in range(10)):
+        assert routed.returned
+        chances, calls = routed.returned.chances, len(router.pool.models)
+        assert routed.returned.propensity == chances[calls + routed.returned.answer - 1]
+        left = len(routed.hops) < 2
+        assert [chance > 0 for chance in chances] == [left] * calls + [True, not left]
+
+
+def test_a_server_gives_it_too(router: Router, run: Path, tmp_path: Path) -> None:
+    with served(router, log=tmp_path / "served.jsonl") as url:
+        body = ask(url).json()
+    [line] = (tmp_path / "served.jsonl").read_text().splitlines()[:1]
+    noted = json.loads(line)
+    number = noted["returned"]["answer"]
+    assert body["choices"][0]["message"]["content"] == noted["steps"][number - 1]["response"]
+    assert noted["answer"] == noted["steps"][number - 1]["response"]
+
+
+def test_a_bad_line_is_refused(tmp_path: Path) -> None:
+    step = {"model": "a", "propensity": 0.5, "cost": 1}
+    for returned, said in (
+        (1, "it is no object"),
+        ({"answer": 3, "propensity": 1}, "answer is 3: .*whole number from 1 to 2"),
+        ({"answer": 1}, "propensity is missing"),
+    ):
+        line = {"query": "q", "quality": 1, "steps": [step, step], "returned": returned}
+        (tmp_path / "log.jsonl").write_text(json.dumps(line))
+        with pytest.raises(InputError, match=said):
+            read_log(tmp_path / "log.jsonl", LogShape(("a",), 2, [(1.0, 1.0)]))
+
+
+def test_an_answer_that_is_there_stands_in_for_a_model_that_fails(run: Path, tree: Tree) -> None:
+    broken: list[str] = []
+    if tree.numbers:  # these models do not say how sure they are
+        return
+
+    def script(model: str, prompt: str) -> Answer:
+        if model in broken:
+            return Failure("error", f"{model} is broken")
+        broken.extend({"calc", "text", "facts"})  # from the second call on all fail
+        return told(model, prompt)
+
+    with Router(run, engines=Scripted(script)) as made:
+        found = made.route("compute 12+7", RouteOptions(reroute=True))
+    assert len(found.hops) == 1
+    assert found.returned
+    assert (found.returned.answer, found.answer) == (1, found.hops[0].response)

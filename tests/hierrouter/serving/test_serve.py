@@ -19,10 +19,8 @@ import pytest
 
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Failure, Response
-from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import router_at, save_checkpoint
-from hierrouter.learning.config import Objective, ValueConfig
-from hierrouter.learning.training import train
+from hierrouter.learning.checkpoint import router_at
+from hierrouter.learning.config import Objective
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import load_texts
 from hierrouter.serving import guard
@@ -37,7 +35,9 @@ from tests.hierrouter.serving.serving import (
     Double,
     ask,
     bundle_in,
+    lines_of,
     over,
+    run_in,
     served,
     user,
     with_server,
@@ -97,10 +97,6 @@ def hops(live_run: Path) -> tuple[Hop, ...]:
         return router.route(QUESTION).hops
 
 
-def lines_of(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text().splitlines()]
-
-
 def test_many_clients_at_once_get_what_the_replayed_tree_has(
     url: str, replayed: list[Replayed]
 ) -> None:
@@ -140,10 +136,7 @@ def test_streams_are_the_same(client: openai.OpenAI, replayed: list[Replayed]) -
 def test_route_and_cost_are_in_header_and_body(client: openai.OpenAI) -> None:
     turns = [*user("hello"), {"role": "assistant", "content": "hi"}, *user(QUESTION)]
     raw = client.chat.completions.with_raw_response.create(
-        model="hierrouter",
-        messages=turns,  # type: ignore[arg-type]
-        temperature=0.3,
-        max_tokens=5,
+        model="hierrouter", messages=turns, temperature=0.3, max_tokens=5
     )
     found = raw.parse()
     said = found.model_extra["hierrouter"]
@@ -208,11 +201,8 @@ def test_the_client_of_the_docs_gets_the_answer_of_the_server(
 def test_a_value_model_says_what_each_action_is_expected_to_bring(
     testbed_cache: Path, tmp_path: Path
 ) -> None:
-    tree = open_tree(testbed_cache)
-    trained = train(tree, Objective(0.1), ValueConfig(), seed=0)
-    save_checkpoint(trained, tmp_path)
-    save_bundle(bundle_of(testbed_cache, tree), tmp_path)
-    router = Router(tmp_path, load=False)  # no model is needed
+    run = run_in(tmp_path, open_tree(testbed_cache), Objective(0.1))
+    router = Router(run, load=False)  # no model is needed
     with served(router) as url:
         told = decide(url, QUESTION, []).json()
     expected = told["expected"]
@@ -269,6 +259,13 @@ def test_models_are_listed_and_nothing_else_is_there(client: openai.OpenAI, url:
         ({**GOOD, "model": "hierrouter@0.7"}, 404, "model not found"),
         ({**GOOD, "hierrouter": {"alpha": 0.7}}, 400, "alpha 0.1 alone"),
         ({**GOOD, "n": 2}, 400, "n: "),
+        ({**GOOD, "n": 0}, 400, "^n: "),
+        ({**GOOD, "temperature": -1}, 400, "^temperature: "),
+        ({**GOOD, "temperature": "hot"}, 400, "^temperature: "),
+        ({**GOOD, "max_tokens": 0}, 400, "^max_tokens: "),
+        ({**GOOD, "stop": 3}, 400, "^stop"),
+        ({**GOOD, "top_p": 2}, 400, "^top_p: "),
+        ({**GOOD, "seed": "x"}, 400, "^seed: "),
         ({**GOOD, "tools": [{}]}, 400, "no model takes tools"),
         ({**GOOD, "hierrouter": {"alpa": 1}}, 400, "alpa"),
         ({**GOOD, "hierrouter": {"alpha": -1}}, 400, "alpha"),

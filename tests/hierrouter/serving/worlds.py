@@ -13,7 +13,7 @@ from hierrouter.serving.estimators import Clustered, Log, LoggedStates, Weights
 from hierrouter.serving.logs import states_in_tree
 from hierrouter_cache.tree import Routes
 from tests.hierrouter.evaluation.test_outcome import random_table
-from tests.hierrouter.trees import one_part, random_tree
+from tests.hierrouter.trees import random_tree
 
 ALPHA = 0.05
 
@@ -50,11 +50,6 @@ def bandit(score: NDArray[np.float64], logging: list[float], target: list[float]
     nodes = np.concatenate([np.zeros((queries, 1)), score], axis=1)
     tables = [np.broadcast_to(np.array(row), (queries, 1, models)) for row in (logging, target)]
     return Setting(replace(tree, score=nodes), Actions(tree.routes), *tables, alpha=0.0)
-
-
-def shown_as(setting: Setting, embedding: NDArray[np.float64]) -> Setting:
-    """The same, with states that look as given, float64[queries, states, dim]."""
-    return replace(setting, tree=replace(setting.tree, parts=one_part(embedding)))
 
 
 def seen(setting: Setting, log: Log) -> Seen:

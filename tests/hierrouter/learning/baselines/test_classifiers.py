@@ -1,4 +1,6 @@
-"""Routers that read the question: each finds what is planted there."""
+"""Routers that read the question find what is planted there; others take what is best of all."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,9 +8,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 from sklearn.svm import SVC
 
-from hierrouter.learning.baselines import classifiers
+from hierrouter.learning.baselines import classifiers, simple
 from hierrouter.learning.baselines.arms import value_of
-from hierrouter.learning.baselines.simple import Factorisation
 from tests.hierrouter.learning.baselines import known
 from tests.hierrouter.learning.baselines.known import (
     EMPTY,
@@ -25,7 +26,7 @@ LEARNED = [
     classifiers.LogisticPerArm(),
     classifiers.Mlp(steps=(300,), penalties=(0.01,), hidden=16),
     classifiers.Svm(),
-    Factorisation(("all",), (100,), learning_rate=0.1),
+    simple.Factorisation(("all",), (100,), learning_rate=0.1),
 ]
 each = pytest.mark.parametrize("baseline", LEARNED, ids=lambda baseline: baseline.name)
 
@@ -43,13 +44,6 @@ def test_where_cost_is_all_and_of_equals_it_takes_the_cheapest(baseline):
     assert (choices(train, fitted(baseline, train, alpha=100.0).play) == 0).all()
     equal = arms_with(np.ones((30, 3)), np.tile([3.0, 1.0, 2.0], (30, 1)), train.seen.question)
     assert (choices(equal, fitted(baseline, equal, alpha=0.0).play) == 1).all()
-
-
-def test_another_seed_gives_another_router():
-    baseline = Factorisation(steps=(20,))
-    train, held_out = planted_arms(60, noise=3.0), planted_arms(60, seed=1, noise=3.0)
-    drawn = [fitted(baseline, train, train.select(EMPTY), seed=seed).play for seed in (0, 1)]
-    assert (choices(held_out, drawn[0]) != choices(held_out, drawn[1])).any()
 
 
 @pytest.mark.parametrize(
@@ -107,3 +101,63 @@ def votes_of_pairs(questions, label, asked):
     first_wins = pairs.fit(questions, label).decision_function(asked) > 0
     winner = np.where(first_wins, [0, 0, 1], [1, 2, 2])
     return np.stack([(winner == arm).sum(axis=1) for arm in range(3)], axis=1).max(axis=1)
+
+
+# --- routers that do not read the question, and what battles teach
+
+QUALITY = np.array([[1.0, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1]])
+COST = np.tile([2.0, 1.0, 3.0], (4, 1))
+
+
+def fold(quality=QUALITY, cost=COST, datasets=("one", "one", "two", "two")):
+    arms = arms_with(quality, cost, np.zeros((len(quality), 2), np.float32))
+    return replace(arms, seen=replace(arms.seen, datasets=datasets))
+
+
+def arm_of(baseline, train, alpha=0.0):
+    return choices(train, fitted(baseline, train, alpha=alpha).play).tolist()
+
+
+def test_chance_is_the_mean_over_arms():
+    outcome = fitted(simple.Random(), fold()).play(fold().seen).outcome(fold(), "random")
+    assert outcome.quality == pytest.approx(QUALITY.mean(axis=1))
+    assert outcome.cost == pytest.approx(2.0)
+
+
+def test_cheapest_has_the_lowest_cost_largest_the_highest_rate_best_the_highest_reward():
+    assert arm_of(simple.Cheapest(), fold()) == [1] * 4
+    assert arm_of(simple.Largest(), fold()) == [2] * 4
+    assert arm_of(simple.Largest(), replace(fold(), rate=np.array([2.0, 2.0, 1.0]))) == [1] * 4
+    # Of equally good arms the cheapest is the best.
+    assert arm_of(simple.BestStatic(), fold()) == [1] * 4
+    assert arm_of(simple.BestStatic(), fold(np.ones((4, 3)))) == [1] * 4
+    dear = fold(np.tile([0.5, 0.9, 1.0], (4, 1)), np.tile([0.0, 1.0, 3.0], (4, 1)))
+    assert [arm_of(simple.BestStatic(), dear, alpha)[0] for alpha in (0, 0.2, 1)] == [2, 1, 0]
+
+
+def test_the_best_of_each_dataset_and_over_all_for_an_unknown_one():
+    train = fold(np.array([[1.0, 0, 0], [1, 0, 0], [0, 0, 1], [0, 1, 1]]))
+    assert arm_of(simple.DatasetOracle(), train) == [0, 0, 2, 2]
+    tuned = fitted(simple.DatasetOracle(), train, alpha=0.0)
+    unknown = replace(train, seen=replace(train.seen, datasets=("one", "two", "three", "three")))
+    assert choices(unknown, tuned.play).tolist() == [0, 2, 0, 0]
+    assert tuned.settings == {"arms": {"one": "arm-0", "two": "arm-2"}}
+
+
+def test_which_arm_wins_most_depends_on_weights_and_on_the_battles():
+    # One arm wins twice by little, the other once by much.
+    quality = np.array([[0.6, 0.5], [0.6, 0.5], [0.0, 1.0]])
+    assert (_only_choice(quality, weighed=False), _only_choice(quality)) == (0, 1)
+    # The second best everywhere wins battles of all, but none of the best.
+    quality = np.array([[1.0, 0.9, 0.0], [0.0, 0.9, 1.0]])
+    assert _only_choice(quality, battles=("all",)) == 1
+    assert _only_choice(quality, battles=("best",)) != 1
+
+
+def _only_choice(quality, **settings):
+    """The arm taken where all questions look the same."""
+    train = arms_with(quality, np.ones_like(quality), np.zeros((len(quality), 4), np.float32))
+    subject = simple.Factorisation(**{"steps": (100,), "learning_rate": 0.1, **settings})
+    tuned = fitted(subject, train, train.select(EMPTY), alpha=0.0)
+    (choice,) = set(choices(train, tuned.play).tolist())
+    return choice

@@ -189,18 +189,6 @@ def test_without_direct_calls_set_a_is_left_out(tree):
         contest(bare, ALPHA, (BestStatic(),), sets=("A",))
 
 
-def test_direct_calls_are_not_compared_twice():
-    tree = planted_tree(hops=1, **SMALL)
-    same = {  # as an imported table has them
-        name: np.pad(getattr(tree.direct, name)[:, : len(tree.models)], ((0, 0), (1, 0)))
-        for name in ("score", "accuracy", "tokens_in", "tokens_out")
-    }
-    found = contest(replace(tree, **same), ALPHA, (BestStatic(),))
-    assert found.sets == ("A",)
-    assert "Set B is left out: its routes are the direct calls of set A." in found.notes
-    assert usable_sets(replace(tree, **same), ["B"]) == ("B",)
-
-
 def threads():
     return {torch.get_num_threads(), *(pool["num_threads"] for pool in threadpool_info())}
 
@@ -221,23 +209,16 @@ class Counting(BestStatic):
         return Tuned(play, {"threads": found})
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
+def test_fitting_and_playing_are_on_one_thread_and_afterwards_all_is_as_before():
+    of_torch = torch.get_num_threads()
     with threadpool_limits(2):
         torch.set_num_threads(2)
-        yield
-        torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_fitting_and_playing_are_on_one_thread_and_afterwards_all_is_as_before():
-    before = threads()
-    found = contest(planted_tree(**SMALL), ALPHA, (Counting(),), sets=("A",))
-    assert found.entries[0].settings["threads"] == [{1}, {1}, {1}]
-    with pytest.raises(ValueError, match="a test"), one_thread():
-        raise ValueError("a test")
-    assert threads() == before != {1}
+        found = contest(planted_tree(**SMALL), ALPHA, (Counting(),), sets=("A",))
+        assert found.entries[0].settings["threads"] == [{1}, {1}, {1}]
+        with pytest.raises(ValueError, match="a test"), one_thread():
+            raise ValueError("a test")
+        assert threads() == {2}
+    torch.set_num_threads(of_torch)
 
 
 class Always(BestStatic):
