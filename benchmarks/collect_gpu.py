@@ -88,7 +88,7 @@ class Work:
     prompts: int = 300
     length: int = 150
     new: int = 300
-    alone: int = 3
+    alone: int = 1
 
 
 def main() -> None:

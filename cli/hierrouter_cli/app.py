@@ -2,7 +2,6 @@
 
 import errno
 import functools
-import gc
 import os
 import signal
 import sys
@@ -127,7 +126,6 @@ def main() -> None:
     except OSError:  # told already, or whoever read has gone
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  until the end
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is said: no trace out of what cleans up
-    gc.freeze()  # else the end looks through all that torch has loaded: up to a second
     sys.exit(code)
 
 
