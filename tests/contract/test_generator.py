@@ -152,7 +152,11 @@ def test_how_sure_an_answer_is_is_what_the_model_itself_says(
     for place, decoded in list(generator._decoder.decode(fitting, lambda: False)):
         asked = [*fitting[place].tokens, *decoded.tokens]
         with torch.inference_mode():
-            logits = model(input_ids=torch.tensor([asked])).logits[0].log_softmax(-1)
+            logits = (
+                model(input_ids=torch.tensor([asked], device=model.device))
+                .logits[0]
+                .log_softmax(-1)
+            )
         start = len(fitting[place].tokens) - 1
         each = [float(logits[start + n, token]) for n, token in enumerate(decoded.tokens)]
         sure = decoded.confidence
