@@ -141,7 +141,7 @@ def _retire(root: Path, chain: Chain, merged: Sequence[Part], on_step: writer.St
     """
     told = {part.path.name for part in merged if chain.fates.get(part.path.name) == MERGED}
     gone = dict.fromkeys(merged, MERGED)
-    if len(told) < len(gone) or not told.issuperset([*chain.loose, *chain.unsealed]):
+    if len(told) < len(gone) or not told.issuperset(chain.loose):
         gone |= dict.fromkeys(chain.sound("seals"), MERGED)
         _seal_all(root, chain, gone, on_step)
     _unlink(gone, on_step)
@@ -228,7 +228,7 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
         damaged = [(path, why) for path, why in faults if why != LOST]
         shelf = root / QUARANTINE
         wrong = {part: FATES.get(why, DAMAGED) for part, why in chain.faults.items() if why}
-        if wrong or chain.loose or chain.unsealed:
+        if wrong or chain.loose:
             _seal_all(root, chain, wrong)
         try:
             if damaged:

@@ -189,7 +189,7 @@ def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> 
             if isinstance(store, FolderStore) and writable(store.root):  # it is a cache, too
                 # Where somebody holds it, or it has no locks, another push makes up for that.
                 with _reaching(store), suppress(CacheLocked, WorldError), shared_lock(store.root):
-                    seal_loose(store.root, [part.path.name for part in parts])
+                    seal_loose(store.root)
             return sent
         # A compaction took parts away between two looks: the merged one is listed now.
     raise CacheError(f"the cache keeps changing: {root}; push again when it is at rest")
@@ -241,7 +241,7 @@ def pull(
             judge_arrivals(root)
             raise
         rivals, left = judge_arrivals(root, whole=True)
-        seal_loose(root, there)
+        seal_loose(root)
     if wrong := [fault for fault in faults if fault]:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise type(wrong[0])(f"{wrong[0]}{more}")

@@ -137,7 +137,7 @@ def _not_compared(root: Path, error: duckdb.Error) -> CacheError | WorldError:
         return WorldError(f"no room to compare rows in {root}: {reason}; nothing was merged")
     return CacheError(
         f"a part cannot be read: {root}: {reason}; nothing was merged, "
-        "find it with `hierrouter cache verify`"
+        "find it with `hierrouter verify`"
     )
 
 
@@ -243,7 +243,7 @@ class CacheReader:
         """For parts whose bytes are those of their names, and are no rows of ours."""
         return CacheError(
             f"a part cannot be read: {self.root}: {reason_of(error, 80)}; "
-            "find it with `hierrouter cache verify`"
+            "find it with `hierrouter verify`"
         )
 
     def number(self, query: str) -> int:
@@ -269,7 +269,7 @@ class CacheReader:
             if name not in NULLABLE and (values.null_count or inner.null_count):
                 raise CacheError(
                     f"{name} is missing in a row of the cache: {self.root}; not written by this "
-                    "program, find the part with `hierrouter cache verify`"
+                    "program, find the part with `hierrouter verify`"
                 )
         return table
 

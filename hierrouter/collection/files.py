@@ -101,7 +101,7 @@ def _lines(reader: CacheReader) -> Iterator[bytes]:
         except (ValueError, pa.ArrowException) as error:  # not UTF-8, or no number
             raise DamagedPart(
                 f"a row of {kind} that no line can hold: {reader.root}; not written by this "
-                "program, find the part with `hierrouter cache verify`"
+                "program, find the part with `hierrouter verify`"
             ) from error
 
 

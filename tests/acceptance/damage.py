@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hierrouter.learning.checkpoint import read_tensors, write_tensors
 from hierrouter.questions.shipped import model_path
 from hierrouter.replay.inspection import ask_cache
-from hierrouter_cache.parts import sha16
+from hierrouter_cache.parts import Link, sha16
 from hierrouter_cache.writer import PartWriter
 from tests.acceptance.place import COLLECT, Place, questions
 from tests.cache.rows import parquet, put, take, with_column
@@ -114,7 +114,8 @@ def foreign_parts(place: Place) -> None:
 
 def foreign_plan(place: Place) -> None:
     plan = pq.read_table(place.part("plans"))
-    put(place.cache, "plans", with_column(plan, "queries", [["0" * 32, "1" * 32]]), 99)
+    header = Link("plans", 99, "a" * 8, "f" * 16, ()).header()
+    put(place.cache, "plans", parquet(with_column(plan, "queries", [["0" * 32]]), header), 99)
 
 
 def held(place: Place) -> None:

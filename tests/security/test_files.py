@@ -29,7 +29,7 @@ from hierrouter.replay.opening import open_tree, training_tree
 from hierrouter_cache.embeddings import EmbeddingFile, embedding_fault
 from hierrouter_cache.errors import CacheError, HierRouterError
 from hierrouter_cache.locks import collector_lock, shards_at_work
-from hierrouter_cache.parts import file_sha16, list_parts, part_name
+from hierrouter_cache.parts import METADATA_KEY, Link, file_sha16, list_parts, listing, part_name
 from hierrouter_cache.writer import sweep_drafts
 from tests.conftest import Run, spawned
 from tests.engines import Scripted
@@ -116,11 +116,15 @@ def test_a_text_that_is_said_a_million_times_takes_no_memory(
         for name, value in zip(first.column_names, first.columns, strict=True)
     }
     sink = io.BytesIO()
-    pq.write_table(pa.table(columns), sink, compression="zstd", store_schema=False)
+    link = Link("calls", 1, "0" * 8, min(listing(root).caches), ())
+    table = pa.table(columns)
+    with pq.ParquetWriter(sink, table.schema, compression="zstd", store_schema=False) as file:
+        file.write_table(table)
+        file.add_key_value_metadata({METADATA_KEY: link.header()})
     data = sink.getvalue()
     assert len(data) < 200_000
     (part.path.parent / part_name("calls", 1, "0" * 8, count, data)).write_bytes(data)
-    for command, code in ((["cache", "info"], 0), (["cache", "verify"], 3)):
+    for command, code in ((["cache", "info"], 0), (["verify"], 3)):
         done = spawned(sys.executable, "-c", LIMITED, *command, "--cache", root)
         assert done.returncode == code, done.stderr
     assert "row 1: outcome is not that of the row's content" in done.stderr

@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[int, tuple[str, ...]]] = {
     "sql as CSV": (0, ("cache", "sql", SELECT, "--format", "csv")),
     "a column": (0, ("cache", "sql", 'SELECT 1 AS "\x9b31m"')),
     "import": (2, ("cache", "import", "cache.jsonl", "--cache", "caches/other")),
-    "verify": (3, ("cache", "verify")),
+    "verify": (3, ("verify",)),
     "repair": (0, ("cache", "repair")),
     "compact": (0, ("cache", "compact")),
     "push": (0, ("cache", "push", "mirror")),

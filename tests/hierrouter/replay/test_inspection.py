@@ -1,4 +1,4 @@
-"""What `cache info` counts, `cache verify` finds, and the scores that are stored or read."""
+"""What `cache info` counts, `verify` finds, and the scores that are stored or read."""
 
 import json
 import shutil
