@@ -136,8 +136,6 @@ def import_file(
         console.say("import: no sha256 in the header, so nobody can tell whether a line was edited")
     if found.answers and found.pool:
         _say_answers(found, found.answers, found.pool)
-    if found.leak:
-        console.say(f"import: {found.leak}")
     _say_merge(found)
 
 

@@ -19,18 +19,7 @@ from hierrouter.evaluation.bounds import best_ending, best_nodes, split_regret
 from hierrouter.evaluation.outcome import ending, greedy, pairs
 from hierrouter.replay.tree import Texts, load_texts
 from hierrouter.reports.values import GROUPS
-from hierrouter.tables import (
-    Cell,
-    Column,
-    Line,
-    Table,
-    as_rich,
-    markdown_text,
-    money,
-    one_line,
-    safe_text,
-)
-from hierrouter.tables import as_markdown as table_as_markdown
+from hierrouter.tables import Cell, Column, Line, Table, as_rich, money, one_line, safe_text
 from hierrouter_cache.tree import RouteTree, net_reward
 
 if TYPE_CHECKING:
@@ -310,20 +299,6 @@ def as_text(found: Explained, width: int, colour: bool = False) -> str:
     for table in tables(found):
         page.print(Text(), as_rich(table, width))
     return sink.getvalue()
-
-
-def as_markdown(found: Explained) -> str:
-    """The query as Markdown, every answer whole, the tree as a nested list."""
-    lines = [f"## {markdown_text(found.name)}", "", markdown_text(facts(found)), ""]
-    lines += [f"**Question** {markdown_text(found.question)}", ""]
-    lines += [f"**Reference** {markdown_text(' | '.join(found.references))}", ""]
-    lines += [
-        f"{'  ' * (len(found.on_way(node.number)) - 1)}- **{markdown_text(node.model)}** "
-        f"{''.join(f'*{mark}* ' for mark in marks(found, node.number))}"
-        f"{markdown_text(numbers(found, node))}: {markdown_text(node.answer) or EMPTY}"
-        for node in in_order(found)
-    ]
-    return "\n".join([*lines, "", *(table_as_markdown(table) for table in tables(found))])
 
 
 def as_object(found: Explained) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from hierrouter.evaluation.metrics import frontier
+from hierrouter.evaluation.budget import frontier
 from hierrouter.reports.drawing import (
     INK,
     LONGEST_LABEL,

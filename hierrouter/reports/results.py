@@ -193,11 +193,6 @@ class Report:
         """
         return pivot(self.estimates, "regret", "policy", "dataset", "n")
 
-    @cached_property
-    def calls(self) -> tuple[Row, ...]:
-        """`calls` of each model at each hop, expected of a query: of the router and the oracle."""
-        return pivot(self.estimates, "calls", "policy", "kind", "hop", "model")
-
     @property
     def shown_datasets(self) -> tuple[str, ...]:
         """The columns of a table: a single dataset needs no total beside it."""
@@ -231,7 +226,7 @@ class Report:
         return float(self.router.quality / single.quality)
 
 
-FORMAT = 3  # of the object; goes up where a key leaves or changes its meaning
+FORMAT = 4  # of the object; goes up where a key leaves or changes its meaning
 
 
 def as_json(report: Report) -> str:
@@ -283,7 +278,6 @@ def _analysis(report: Report) -> dict[str, Any]:
     nested = {
         "ladder": ("rung policy dataset n", "quality cost reward"),
         "looks": ("policy dataset n", "quality cost reward"),
-        "calls": ("policy kind hop model", "calls"),
         "reliability": ("least below n said lost", "best"),
     }
     return {

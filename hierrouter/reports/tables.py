@@ -457,7 +457,7 @@ def _said(row: Row) -> str:
     return f"{row.least:g} {below}" if row.least else f"below {row.below:g}"
 
 
-# The analysis: bounds, looks, regret and calls.
+# The analysis: bounds, looks and regret.
 
 RUNGS, LEARNED = "Bounds", "HierRouter"
 NOT_A_STAIR = (
@@ -521,13 +521,7 @@ def looks_table(report: Report) -> Table:
 
 def analysis_tables(report: Report) -> dict[str, Table]:
     """The tables of the analysis by name, but the ladder over all queries; none without one."""
-    if not report.ladder:
-        return {}
-    tables = {}
-    if report.regret:
-        tables["regret"] = regret_table(report)
-    tables["calls"] = calls_table(report)
-    return tables
+    return {"regret": regret_table(report)} if report.regret else {}
 
 
 def regret_table(report: Report) -> Table:
@@ -561,20 +555,3 @@ def regret_table(report: Report) -> Table:
 def _regret_line(row: Row) -> Line:
     figures = "dataset whole [whole] plan adaptivity more_whole [more_whole]"
     return Line(LEARNED if row.policy == ROUTER else row.policy, row.cells(figures))
-
-
-def calls_table(report: Report) -> Table:
-    """Expected calls of each model at each hop, a column a policy and hop."""
-    rows = report.calls
-    places = list(dict.fromkeys((row.hop, row.policy) for row in rows))
-    calls = {(row.hop, row.policy, row.model): row.calls for row in rows}
-    models = dict.fromkeys(row.model for row in rows)
-    return Table(
-        title="Call mix: expected calls of each model, a query",
-        columns=(Column("Model"), *(Column(f"hop {hop}, {policy}") for hop, policy in places)),
-        rows=tuple(
-            Line("Pool", (model, *(calls[(*place, model)] for place in places))) for model in models
-        ),
-        note="A hop sums to less than 1 where a policy stops before it. Calls are not cost: half "
-        "of the calls can be nearly all of the cost.",
-    )

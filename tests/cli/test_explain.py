@@ -42,10 +42,8 @@ def test_the_worst_of_validation_are_listed_and_can_be_shown(work: Place) -> Non
 
 
 def test_the_test_fold_and_another_alpha_are_said(work: Place) -> None:
-    done = work.does(
-        "explain --worst 1 --split test --alpha 0.02 --checkpoint runs/train --format md"
-    )
-    assert "### The largest regrets of HierRouter on the test fold" in done.stdout
+    done = work.does("explain --worst 1 --split test --alpha 0.02 --checkpoint runs/train")
+    assert "The largest regrets of HierRouter on the test fold" in done.stdout
     assert f"explain: {TEST_SAID}" in done.stderr
     assert "explain: the router was trained at alpha 0.005, shown at 0.02" in done.stderr
 

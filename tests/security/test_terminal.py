@@ -24,7 +24,6 @@ FIRST_COMMANDS = (
 COMMANDS: dict[str, tuple[int, tuple[str, ...]]] = {
     "report": (0, ("report", *RUN, "--all")),
     "explain": (0, ("explain", world.FIRST, *RUN)),
-    "explain as Markdown": (0, ("explain", world.FIRST, *RUN, "--format", "md")),
     "explore": (0, ("explore", *RUN)),
     "compare as CSV": (0, ("compare", *RUN, "--baselines", "random", "--format", "csv")),
     "off-policy": (0, ("off-policy", *RUN, "--log", "log.jsonl")),

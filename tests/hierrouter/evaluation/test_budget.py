@@ -11,8 +11,7 @@ from scipy.optimize import linprog
 from scipy.sparse import identity, kron
 
 from hierrouter.evaluation import budget as budgets
-from hierrouter.evaluation.budget import Hulls
-from hierrouter.evaluation.metrics import frontier
+from hierrouter.evaluation.budget import Hulls, frontier
 from hierrouter.evaluation.outcome import Actions
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
@@ -142,3 +141,38 @@ def test_a_route_that_costs_the_budget_itself_is_within_it() -> None:
     tree = replace(tree, tokens_in=np.ones((1, 4), int), tokens_out=np.zeros((1, 4), int))
     assert tree.cost[0, 3] > 0.3  # 0.1 + 0.1 + 0.1 in floating point
     assert budgets.within(tree.cost[0, 3], 0.3) and not budgets.within(tree.cost[0, 3], 0.29)
+
+
+# Small whole numbers tie and line up often; sums of products of them are exact.
+points = arrays(np.float64, st.tuples(st.integers(1, 12), st.just(2)), elements=st.integers(0, 6))
+
+
+@given(points, st.integers(0, 8))
+def test_the_best_point_at_any_alpha_is_on_the_frontier(cloud: np.ndarray, alpha: int) -> None:
+    cost, quality = cloud.T
+    hull = frontier(cost, quality)
+    reward = quality - alpha * cost
+    assert reward[hull].max() == reward.max()
+    assert (cost[hull[0]], quality[hull[-1]]) == (cost.min(), quality.max())
+    assert (np.diff(cost[hull]) > 0).all()
+    assert (np.diff(np.diff(quality[hull]) / np.diff(cost[hull])) < 0).all()
+
+
+def test_the_frontier_is_that_of_an_enumeration() -> None:
+    rng = np.random.default_rng(0)
+    for roof in [1.0, 0.5] * 60:  # below a line, on which many lie; below a curve, with many steps
+        cost = rng.integers(0, 30, 12).astype(float)
+        quality = np.floor(30 * (cost / 30) ** roof) - rng.integers(0, 3, 12)
+        on_top = [point for point in range(12) if not beaten(point, cost, quality)]
+        hull = frontier(cost, quality).tolist()
+        assert hull == sorted(on_top, key=lambda point: cost[point])
+
+
+def beaten(point: int, cost: np.ndarray, quality: np.ndarray) -> bool:
+    """By another point, or by what lies between two others."""
+    across, up = cost - cost[point], quality - quality[point]
+    same = np.flatnonzero((across == 0) & (up == 0))
+    if same[0] < point or ((across <= 0) & (up >= 0) & ((across != 0) | (up != 0))).any():
+        return True
+    left, right = np.flatnonzero(across < 0), np.flatnonzero(across > 0)
+    return any(up[a] * across[b] >= up[b] * across[a] for a in left for b in right)

@@ -109,7 +109,6 @@ def test_a_report_counts_calls_and_answers_apart(
     assert found.router.quality == pytest.approx(outcome.quality.mean())
     assert [row.share for row in found.depths] == [0, 1]  # all questions get two calls
     assert found.depths[1].quality == pytest.approx(1)
-    assert sum(row.calls for row in found.calls if row.kind == "router") == pytest.approx(2)
     regret = found.regret[-1]
     assert regret.whole == pytest.approx(
         found.best("oracle").reward - found.router.reward  # type: ignore[union-attr]

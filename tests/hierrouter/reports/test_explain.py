@@ -20,7 +20,6 @@ from hierrouter.reports.explain import (
     Explained,
     Node,
     Routed,
-    as_markdown,
     as_object,
     as_text,
     explain,
@@ -253,21 +252,10 @@ def test_calls_come_before_those_made_after_them() -> None:
 
 
 def test_hostile_text_is_shown_and_steers_nothing() -> None:
-    markdown, text = as_markdown(hostile()), as_text(hostile(), 200)
-    for shown in (markdown, text):
-        assert not STEERING.search(shown)
-        assert "x1b" in shown and "u202egpj" in shown
+    text = as_text(hostile(), 200)
+    assert not STEERING.search(text)
+    assert "x1b" in text and "u202egpj" in text
     assert "[/INST] [red]x[i]" in text
-    assert "<" not in markdown and "](" not in markdown
-    assert "a\\|b\\*c\\_d" in markdown
-
-
-def test_markdown_is_a_nested_list() -> None:
-    lines = as_markdown(query()).splitlines()
-    [right] = [line for line in lines if "Q 1.000" in line]
-    assert right.startswith("  - **m1** *oracle* Q 1.000, right")
-    assert right.endswith(": f")
-    assert sum(line.startswith("- **m") for line in lines) == 2
 
 
 def test_json_holds_everything_whole() -> None:
