@@ -33,8 +33,6 @@ def json_text(found: Mapping[str, Any], what: str) -> str:
     """An object, indented, ASCII only, with a newline at its end.
 
     Raises InputError: it holds what JSON cannot say.
-
-    `what`: it is, for the error.
     """
     try:
         text = json.dumps(_plain(found), sort_keys=True, indent=2, allow_nan=False)

@@ -173,8 +173,6 @@ def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> 
 
     Raises NoCache: nothing was collected at `root`; DamagedPart: a part here is damaged; it is not
     copied; WorldError: the store failed.
-
-    `root`: the cache's folder; `store`: where to; `on_part`: told (parts copied, parts to copy).
     """
     sent = 0
     for _ in range(TRIES):
@@ -211,8 +209,6 @@ def pull(
     the disk failed; what was copied stays, but for scores.
 
     Args:
-        store: where from.
-        root: the cache's folder, made where it does not exist.
         on_part: told (parts copied, parts to copy).
         may_be_empty: whether a store without any part is one that nothing was pushed to yet.
         leave: names of parts not to look at, such as rivals that are known.

@@ -93,8 +93,6 @@ def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
 
     What does not fit into `MEMORY` waits in the cache's tmp/. Raises WorldError: there is no room
     for it; CacheError: rows cannot be read, or DuckDB names a file otherwise than it was given.
-
-    `root`: the cache's folder; `parts`: all parts of one kind, in name order, their bytes proven.
     """
     if not parts:
         return {}
@@ -399,10 +397,7 @@ def reader_of(root: Path) -> CacheReader | None:
 
 @cache
 def _database(process: int) -> duckdb.DuckDBPyConnection:
-    """The database of this process: to make one takes longer than to read a small cache.
-
-    `process`: its number; a fork cannot use that of its parent.
-    """
+    """The database of this process: to make one takes longer than to read a small cache."""
     # What it reads it would keep as long as it lives itself.
     return duckdb.connect(config={"enable_external_file_cache": False})
 

@@ -296,8 +296,6 @@ def write_derived(root: Path, path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file of derived data below the cache at `root`, wholly or not at all.
 
     Raises WorldError: the disk is full or failed.
-
-    `pieces`: its bytes, one after the other.
     """
     (root / "tmp").mkdir(exist_ok=True)
     with placing(draft_path(root, path.name), path) as file:

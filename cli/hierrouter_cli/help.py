@@ -45,7 +45,6 @@ def add(
     """Register a command with its example.
 
     Args:
-        app: the program, or a group of its commands.
         path: what a user types after `hierrouter`.
         short_help: the command in a list of commands; its docstring's first line where None.
         group: heading that it stands below there.

@@ -127,8 +127,6 @@ def fill_adaptively(
 
     Args:
         adaptive: what may matter.
-        encoder: sees questions and answers; None is the pool's.
-        on_note: told what each round took.
 
     The others are those of `scheduler.fill_cache`.
     """

@@ -40,12 +40,10 @@ class Meter:
     Attributes:
         clock: seconds since any moment.
         on_done: told, after they were counted, how many calls were just answered or given up.
-        label: model and level.
         done, of: calls, those that were given up included.
         failed: calls of all stages that were given up.
         tokens: in and out, of this stage.
         spent: cost of all calls so far, at the pool's rates.
-        started: when the stage began.
     """
 
     clock: Callable[[], float] = perf_counter

@@ -97,8 +97,6 @@ def gather(answers: Iterable[Answer], seed: int) -> Answers:
 
     Raises InputError: two answers at one place, one whose earlier hop is missing or has ended, a
     query with two questions, or a question in both train and test.
-
-    `answers`: in any order; `seed`: of the folds.
     """
     first: dict[tuple[str, str], Answer] = {}
     found: dict[tuple[str, str], dict[Route, Answer]] = {}

@@ -264,8 +264,6 @@ def split_by_window(
     Raises RuntimeError: the chat template fails.
 
     Args:
-        tokenizer: of the model, with its chat template.
-        prompts: the texts.
         new_tokens: the most that a response may have.
         window: tokens that the model takes in all; None where it does not tell.
     """
@@ -300,7 +298,6 @@ class Residency:
     """The loaded models, the one called longest ago first.
 
     Args:
-        engines: the backend of a name.
         room: bytes that weights may take now, on the devices of a model.
     """
 

@@ -95,10 +95,7 @@ def _climb(cost: Floats, quality: Floats, start: Integers) -> tuple[Integers, In
 
 
 def _next(cost: Floats, quality: Floats, here: Integers) -> tuple[Integers, Booleans]:
-    """The next point up the hull of each query, int64[queries], and whether there is one.
-
-    `here`: int64[queries], points on the hulls.
-    """
+    """The next point up the hull of each query, int64[queries], and whether there is one."""
     rows = np.arange(len(here))
     more_cost = cost - cost[rows, here][:, None]
     better = quality - quality[rows, here][:, None]

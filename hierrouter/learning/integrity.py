@@ -70,8 +70,6 @@ def look_over(cache: Path, runs: Path = run_folders.RUNS) -> Looked:
     """Hash every byte of a cache, its embeddings and all runs; rows are not looked at.
 
     Raises CacheError: the cache is of a newer version, or does not come to rest.
-
-    `cache`: its folder; nothing is looked at where there is none; `runs`: the folder of all runs.
     """
     found = Looked()
     try:

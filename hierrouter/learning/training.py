@@ -58,10 +58,6 @@ def train(
 
     Args:
         tree: all folds.
-        objective: what to train for.
-        config: see `config.PRESETS`.
-        seed: of everything random.
-        watch: who is told.
         resumed: where to go on; everything else must be as it was.
 
     Raises:
@@ -272,8 +268,6 @@ class TrainedRouter:
     """The weights of the best iterate and everything needed to use and to reproduce them.
 
     Attributes:
-        router: what decides: a network, frozen, or the value model.
-        objective: what it was trained for.
         origin: where it comes from.
         history: exact greedy R of a network on the validation fold at each evaluation.
         budget: mean cost of a query, in money, that alpha was chosen to keep within; None
@@ -295,8 +289,6 @@ class TrainedRouter:
         The gain is that over the best fixed route, one of fewer calls where the router may stop, on
         the queries that judge the router, see `judged`; a gain is shown where the whole interval is
         above 0.
-
-        `tree`: that it learned from.
         """
         if self.origin.config.keep_anyway:
             return self

@@ -74,8 +74,6 @@ def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
     """`pool_from_json` for a plan that others may have written: checked as a file is.
 
     Raises InputError: with the key and what is expected there.
-
-    `text`: the JSON of a plan; `where`: names it in messages.
     """
     try:
         stored = json.loads(text)

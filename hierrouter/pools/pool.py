@@ -200,8 +200,6 @@ class Endpoint:
         """Refuse what cannot be called, or not safely.
 
         Raises InputError: with the field and what is expected there; never with a secret.
-
-        `place`: where the endpoint stands, for messages.
         """
         validated(Endpoint, asdict(self), place)
         parts = map(urlsplit, self.servers)
@@ -263,8 +261,6 @@ class ModelSpec:
 
         It is the price of the pool's `per_tokens` tokens; `Pool.prices` has it per token. Raises
         InputError: there is neither.
-
-        `place`: where the model stands, for the message.
         """
         if self.base_rate is not None:
             return Price(Rate.base(self.base_rate), POOL)
@@ -334,10 +330,7 @@ class Pool:
         return self.stage_prompts[min(level, len(self.stage_prompts) - 1)]
 
     def tree_spec(self, identities: Mapping[str, Identity]) -> TreeSpec:
-        """The pool as content keys.
-
-        `identities`: what each model resolved to, by name.
-        """
+        """The pool as content keys."""
 
         def step(model: ModelSpec, instruction: str) -> str:
             return step_key(identities[model.name], model.generation.settings, instruction)
@@ -477,8 +470,6 @@ def key_in(variable: str, place: str) -> str:
     """The key that an environment variable holds.
 
     Raises InputError: no variable has this name, it is not set, or it holds what no header takes.
-
-    `place`: what wants it, for messages.
     """
     validated(Variable, variable, place, "api_key_env")
     value = os.environ.get(variable, "").strip()

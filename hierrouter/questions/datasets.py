@@ -20,7 +20,6 @@ class KnownDataset:
     """A name, and where its questions would come from.
 
     Attributes:
-        name: what a user types.
         origin: "testbed", "graded", "file" or "hub".
         place: the file, or the repository.
         questions: how many there are to draw from; None where as many as are asked for.
@@ -41,8 +40,6 @@ def known_datasets(data: Path) -> list[KnownDataset]:
     """Every name with its origin.
 
     Raises InputError: a file there cannot be read.
-
-    `data`: folder of the paper's datasets as files.
     """
     known = [KnownDataset(name, group, "", None) for name, group in shipped.FAMILIES.items()]
     for name, source in sources.HUB.items():
@@ -131,7 +128,6 @@ class Described:
     """One dataset.
 
     Attributes:
-        name: as its rows say.
         folds: number of questions of each fold.
         samples: the first questions.
     """

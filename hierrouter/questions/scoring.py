@@ -135,9 +135,6 @@ def score_all(
     """The value of each response; what looks the same to the scorer is computed once.
 
     Raises InputError: a user's own function failed or gave no number in [0, 1].
-
-    `scorer`: how to measure; `asked`: what to measure; `on_scored`: told (done, total) of the
-    distinct ones after each, or each batch.
     """
     first = {scorer.seen(one): one for one in reversed(asked)}
     distinct = [*dict.fromkeys(map(scorer.seen, asked))]

@@ -175,8 +175,6 @@ def open_trees(
     that was not collected, or an unknown pool, model, encoder, scorer or view.
 
     Args:
-        root: the cache's folder.
-        selection: what to open.
         price_lists: at least one; they stand for `selection.prices`.
         on_done: told ("embed" or "score", done, total) while something is derived.
     """

@@ -204,9 +204,6 @@ def score_forest(
     """The value of every call of a forest; NaN only where a call is missing.
 
     Raises InputError: a user's scorer fails or gives something that is no number in [0, 1].
-
-    `reader`: the cache that the forest comes from; `forest`: what was found; `scorer`: gives the
-    values; `on_scored`: told (done, total) while values are computed.
     """
     stored = stored_scores(reader, forest, scorer.key)
     in_tree = forest.tree.found & np.isnan(stored.tree)

@@ -29,10 +29,8 @@ def add_analysis(
     Raises InputError: a router made for another tree.
 
     Args:
-        found: the table, of the queries of the fold.
         tree: all folds.
         split: the fold to analyse, not empty.
-        alpha: weight of cost in R = Q - alpha * C (paper section 3.1).
         trained: the router; where it may stop early, chance, fixed routes and bounds may, too.
         endings: float64[queries, endings], how that router's episodes end on the fold; None
             without one.
@@ -110,8 +108,6 @@ def add_regret(
     """A policy's regret by dataset, and how much more it is than on the train fold.
 
     Args:
-        found: the table, of the queries of the fold shown.
-        policy: its name.
         regret: on that fold, float64[queries, choices], see `split_regret`.
         train: datasets of the queries of the train fold and the regret there; None where it is the
             fold shown, or empty.

@@ -177,11 +177,7 @@ def standings(
     cost_unit: str = "money per question",
     look: Mapping[str, Any] | None = None,
 ) -> Standings:
-    """Means, paired intervals, and the values of a second hop and of adaptivity.
-
-    `contest`: at least one query; `bootstrap`: number of resamples, level and seed; defaults to
-    10,000 at 95 %; `look`: see `Standings`.
-    """
+    """Means, paired intervals, and the values of a second hop and of adaptivity."""
     found = Estimates(contest.datasets, bootstrap)
     reward = np.array([entry.outcome.reward(contest.alpha) for entry in contest.entries])
     _add_entries(found, contest, reward)

@@ -65,10 +65,7 @@ class Drawing:
 
 @contextmanager
 def settings(salt: str = "") -> Iterator[None]:
-    """Draw and write inside this: default settings whatever the user's matplotlibrc says.
-
-    `salt`: keeps the ids of two figures on one page apart.
-    """
+    """Draw and write inside this: default settings whatever the user's matplotlibrc says."""
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
         mpl.rcParams.update({**_STYLE, "svg.hashsalt": salt})

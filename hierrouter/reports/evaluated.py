@@ -64,12 +64,6 @@ def report_on(
     Args:
         tree: all folds; what is chosen from data is chosen on "train", but for the best fixed
             route of the gap, which is that of the fold shown.
-        alpha: cost penalty of the reward R = Q - alpha * C.
-        trained: the router, or None where nothing has been trained yet.
-        sweep: routers for other alphas, for the frontier.
-        provenance: where all this came from.
-        split: the fold to evaluate on.
-        bootstrap: how intervals are made.
         price_lists: the same tree under several price lists, by the list's name, `tree` among
             them; one list needs no table of its own. What is chosen under prices is chosen under
             each on its own; the router is the same one and sees the costs of each.
@@ -177,10 +171,7 @@ class Valued:
         return from_endings(self.fold, self.endings, ROUTER, "router")
 
     def outcomes(self, deferral: Deferral | None) -> list[Outcome]:
-        """All of them, in the order of a report.
-
-        `deferral`: one more baseline.
-        """
+        """All of them, in the order of a report."""
         found = list(self.bounds)
         if deferral:
             both = deferral.outcome(self.fold)

@@ -183,12 +183,8 @@ def explain(
     damaged, or not the cache of this tree; InputError: a router made for another tree.
 
     Args:
-        root: the cache that the tree was opened from.
         tree: all folds; the fixed route is chosen on "train".
         rows: positions of queries in `tree`.
-        alpha: price of cost in R = Q - alpha * C.
-        trained: the router, if any.
-        pool: as in `hierrouter.replay.opening.Selection`.
     """
     if not rows:  # a router may have no regret anywhere
         return []

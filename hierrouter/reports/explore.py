@@ -64,7 +64,6 @@ def positions(
 
     Args:
         tree: all folds; the range is that of the train fold, of the fold shown where it is empty.
-        split: the fold that is shown.
         sweep: where it has a router for each alpha of its grid only, these are all positions.
         trained: the router of a single run.
     """
@@ -128,8 +127,6 @@ def of_sweep(
     """The sweep's router at each alpha.
 
     Raises InputError: a sweep of another tree.
-
-    `alphas`: those that the sweep has a router for; `on_done`: told (done, total) after each alpha.
     """
 
     def endings() -> Iterator[Integers]:
@@ -209,13 +206,8 @@ def explored(
     answers, or a policy of the user's own fails; CacheError: the answers are not in the cache.
 
     Args:
-        cache: the folder that the tree was opened from.
-        tree: all folds.
-        split: the fold to show.
-        shown: the router and the sweep, see `hierrouter.learning.selection`.
         texts: of how many queries to load the texts at most: those on which the first router loses
             most at the alpha first shown, then the first ones.
-        pool: as in `hierrouter.replay.opening.Selection`.
         on_done: told (alphas done, all) while a sweep is evaluated.
         policies: the user's own; where the router may stop early, they may, too.
     """

@@ -292,10 +292,7 @@ TRAINING = {
 
 
 def training_sentence(source: Mapping[str, Any]) -> str:
-    """How the router was trained; empty where nothing was, or nobody says.
-
-    `source`: the provenance of a report.
-    """
+    """How the router was trained; empty where nothing was, or nobody says."""
     if not source.get("algo"):
         return ""
     told = [
@@ -360,10 +357,7 @@ SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 
 def deferral_table(report: Report, handing: HandingOver) -> Table:
-    """Share handed over, Q, C and R, and R of chance and of the oracle at the same share.
-
-    `handing`: of the report.
-    """
+    """Share handed over, Q, C and R, and R of chance and of the oracle at the same share."""
     points = _nearest(handing)
     columns = (
         Column("HierRouter hands over"),
