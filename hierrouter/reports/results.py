@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
-from hierrouter.reports.explain import Explained
 from hierrouter.reports.values import Bootstrap, Row, pivot
 from hierrouter.tables import finite, json_text
 
@@ -82,7 +81,6 @@ class Report:
         savings: against the best and the dearest single model; empty without a router.
         notes: sentences that a reader must not miss.
         deferral: the router with a stronger model behind it, where one was named.
-        worst: queries on which the router loses most, the largest regret first; for the page.
     """
 
     alpha: float
@@ -100,7 +98,6 @@ class Report:
     savings: tuple[Saving, ...] = ()
     notes: tuple[str, ...] = ()
     deferral: HandingOver | None = None
-    worst: tuple[Explained, ...] = ()
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:

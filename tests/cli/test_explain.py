@@ -72,15 +72,6 @@ def test_what_cannot_be_shown_is_named(asked: str, said: str, bare: Place) -> No
     assert said in bare.refuses(f"explain {asked}")
 
 
-def test_the_page_of_a_report_has_the_trees(work: Place) -> None:
-    work.does("report --out page")
-    page = (work / "page" / "report.html").read_text("utf-8")
-    queries = work.tells("explain --worst 10 --split test")["queries"]
-    assert page.count("<details>") == len(queries) > 0
-    for query in queries:
-        assert f"<b>{query['dataset']}/{query['id']}</b>" in page
-
-
 def parts_of(page: Path) -> tuple[str, dict[str, Any]]:
     """What a page shows before anything is done, and its data."""
     shown, found = page.read_text("utf-8").split('id="data">')
