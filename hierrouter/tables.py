@@ -163,8 +163,6 @@ class Column:
     """How to read one column.
 
     Attributes:
-        title: its header.
-        digits: decimals of its numbers.
         best: whether the highest or the lowest number is the best; None marks none.
         signed: whether positive numbers carry a plus.
         money: whether its numbers have three significant digits, however small they are.

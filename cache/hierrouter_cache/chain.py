@@ -57,7 +57,6 @@ class Chain:
             part that must be there and is not.
         loose: names of sound parts that no head reaches: a crash came between part and head, a
             copy is under way, or they were merged and are here still or again.
-        fates: what the seals say, by name of the part.
         heads: names of the commits that nobody names.
     """
 

@@ -139,7 +139,6 @@ class Pulled:
     """What came out of a mirror.
 
     Attributes:
-        store: the mirror, for people.
         copied: how many parts are here now that were not.
         rivals: names of the parts left there, because they answer a call in other words.
     """

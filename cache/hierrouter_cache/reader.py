@@ -169,7 +169,6 @@ class Signals:
     Attributes:
         total: float64, sum of the log-probabilities of an answer's tokens, in nats; NaN where the
             engine told nothing.
-        lowest: float64, the least of them.
         tokens: float64, how many they are.
         cut: bool, whether the answer ended at the most new tokens it may have.
     """

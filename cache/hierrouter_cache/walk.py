@@ -256,8 +256,6 @@ class State:
 
     Attributes:
         context: digest of what follows.
-        question: text of the query.
-        responses: the answers so far, in order.
     """
 
     context: str

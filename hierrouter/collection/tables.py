@@ -35,11 +35,7 @@ class Answer:
 
     Attributes:
         where: the row it stands in, for messages.
-        query: its question, with split "" where the file does not say.
         path: the models called, in order; the last one gave the response.
-        prompt: what that model was shown.
-        response: its text.
-        tokens_in, tokens_out: of this call.
         latency_s: seconds, None where unknown.
         score: the file's own value for the response, in [0, 1], None where it has none.
         ended: whether its source called nobody after it, by design.

@@ -33,8 +33,6 @@ class Received:
     """What came into a cache; anything that takes a path takes it as the cache's folder.
 
     Attributes:
-        cache: the folder.
-        format: name of the file's format.
         merge: counts of new and known rows.
         answers: of a table; None for our own format.
         pool: their models by their names here, with prices.

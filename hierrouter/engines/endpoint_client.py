@@ -374,7 +374,6 @@ class Patience:
     """The waits that the callers of one server share.
 
     Attributes:
-        attempts: how often a call is made.
         callers: how many calls may be under way; `ROUNDS` times as many failed attempts in a row,
             of any calls, and the server is doubted.
         probe: a call that a server in order answers; made before it is given up.

@@ -30,7 +30,6 @@ class Confidence:
 
     Attributes:
         total: sum of the log-probabilities of the generated tokens, in nats.
-        lowest: the least of them.
         tokens: how many tokens that are: all, the end token included, or all but that one where
             the engine does not tell its own.
     """

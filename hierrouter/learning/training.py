@@ -133,14 +133,9 @@ class Origin:
 
     Attributes:
         models: M names; action a calls `models[a % M]`.
-        hops: L.
         rate: M pairs, cost of a token in and of a token out at the time of training.
         encoder: name of the encoder whose embeddings are read.
         view: which texts these are of, see `hierrouter.replay.states`.
-        config: settings of the training.
-        seed: seed of the training.
-        fingerprint: of the tree it was trained on.
-        version: of hierrouter, at the time of training.
     """
 
     models: tuple[str, ...]

@@ -71,7 +71,7 @@ def parse_pool(text: str, where: str) -> Pool:
 
 
 def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
-    """`pool_from_json` for a plan that others may have written: checked as a file is.
+    """The inverse of `Pool.to_json`, of a plan that others may have written: checked as a file is.
 
     Raises InputError: with the key and what is expected there.
     """

@@ -112,7 +112,6 @@ class Generation:
         temperature: 0 is greedy; above, one response is drawn, and kept for good. Logits divided
             by less than 0.01 overflow.
         top_p: draw only among the likeliest tokens that together have this probability.
-        seed: another one draws another response.
     """
 
     __pydantic_config__ = NO_MORE
@@ -232,7 +231,6 @@ class ModelSpec:
         dtype: a torch dtype by name, or "auto" for the checkpoint's own.
         device: auto, cpu, cuda, cuda:N, or balanced over all GPUs; for local engines.
         endpoint: the server that answers, for backend "openai".
-        generation: decoding settings.
         window: tokens of prompt and response together, where it is less than the model's own; for
             local engines.
         rate_in: cost of so many prompt tokens, where there is no `base_rate`.
@@ -291,7 +289,6 @@ class Pool:
 
     Attributes:
         models: the candidates; action a calls `models[a]`.
-        hops: L.
         stage_prompts: instruction of each stage; the last one serves all later stages.
         references: models outside the pool, called directly only.
         context_free: later hops are independent answers that saw no earlier one, as imported
@@ -403,15 +400,6 @@ class Pool:
         return json.dumps({"pool": found, "identities": dict(identities)}, sort_keys=True)
 
 
-def pool_from_json(text: str) -> tuple[Pool, dict[str, Identity]]:
-    """The inverse of `Pool.to_json`; a plan of others is for `files.stored_pool`."""
-    stored = json.loads(text)
-    raw = stored["pool"]
-    groups = {key: tuple(map(_stored_model, raw[key])) for key in ("models", "references")}
-    pool = Pool(**{**raw, **groups, "stage_prompts": tuple(raw["stage_prompts"])})
-    return pool, stored["identities"]
-
-
 def reachable(pool: Pool, allowed: Collection[str] | None, where: str) -> Pool:
     """A stored pool that calls the open network, and beside it the hosts that the user allows.
 
@@ -448,17 +436,6 @@ def require_distinct(names: Sequence[str], where: str) -> None:
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"duplicate model {name}: {where}; names must differ")
-
-
-def _stored_model(raw: Mapping[str, Any]) -> ModelSpec:
-    endpoint = raw.get("endpoint")
-    return ModelSpec(
-        **{
-            **raw,
-            "generation": Generation(**raw["generation"]),
-            "endpoint": None if endpoint is None else Endpoint(**endpoint),
-        }
-    )
 
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -21,7 +21,6 @@ class KnownDataset:
 
     Attributes:
         origin: "testbed", "graded", "file" or "hub".
-        place: the file, or the repository.
         questions: how many there are to draw from; None where as many as are asked for.
     """
 

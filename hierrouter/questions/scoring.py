@@ -27,12 +27,9 @@ class Asked:
     """All that a scorer may look at.
 
     Attributes:
-        response: what the model said.
         references: reference answers; none where the query has none.
         question: as it was asked, with a line for each choice.
-        context: what the model was shown: question, earlier answers, instruction.
         choices: label and text of each choice, where there are some.
-        model: its name in the pool.
     """
 
     response: str

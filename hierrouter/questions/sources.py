@@ -240,9 +240,7 @@ class Source:
     """Where a dataset lies on the hub.
 
     Attributes:
-        repository: its name there.
         configurations: parts of it, read one after the other.
-        questions: how many there are.
         question, answer: the columns that hold them.
     """
 

@@ -51,7 +51,6 @@ class Drawing:
     Attributes:
         name: for files and ids: lower case, hyphens.
         title: what a screen reader calls it.
-        caption: a line to stand above it.
         description: what is to be seen, and where the numbers are.
         figure: drawn inside `settings`, in which it has to be written, too.
     """

@@ -35,7 +35,6 @@ class DeferTo:
     """A stronger model to hand over to, and how often.
 
     Attributes:
-        stronger: one of the tree's direct calls.
         share: at most this share of the queries, from 0 to 1; None is what gives the highest R.
     """
 
@@ -152,7 +151,6 @@ class Valued:
     """Every policy on a fold under one price list; a router that hands over comes on top.
 
     Attributes:
-        fold: the queries.
         bounds: direct calls, fixed routes, chance, and the best that could be done.
         own: how policies of the user's own end, by name: float64[queries, endings].
         endings: how the router ends, likewise; None without one.

@@ -40,12 +40,7 @@ class Node:
     Attributes:
         number: of the node, see `hierrouter_cache.tree`.
         parent: number of the node whose answer the call saw; 0 is the question.
-        model: that was called.
         route: all models called up to here, `first>second`.
-        answer: its response.
-        quality: Q of the answer, in [0, 1].
-        accuracy: 1 where it is right, else 0.
-        tokens_in, tokens_out: of this call.
         cost: C, of all calls up to here, in money.
         reward: R = Q - alpha * C, were the route to end here.
     """
@@ -102,12 +97,6 @@ class Explained:
     """A query, its tree, and the routes to compare.
 
     Attributes:
-        id, dataset, split: which query it is.
-        question: its text.
-        references: the answers that count as right.
-        scorer: name of Q.
-        alpha: price of cost in R.
-        hops: L.
         nodes: all calls of the tree by number, the first is number 1.
         best: number of the node where the best route in hindsight ends.
         fixed: where the fixed route ends that is best on the train fold; None where that is empty.

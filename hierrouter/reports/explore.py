@@ -91,7 +91,6 @@ class Learned:
     Attributes:
         name: what the page calls it.
         note: what it was trained for, or asked at, in words.
-        allow_stop: whether it may end before L calls.
         start: int64[queries], the node where it ends at the first alpha.
         changed: for each alpha the queries that end elsewhere than at the alpha before, int64[n];
             none at the first.
@@ -166,13 +165,8 @@ class Explored:
 
     Attributes:
         tree: all folds; what is chosen from data is chosen on "train".
-        split: the fold that is shown.
         alphas: positions of the slider, ascending.
-        start: the position first shown.
-        learned: routers, the one first shown first; none where nothing has been trained.
         texts: question, reference and answers, by position of the query in the fold.
-        notes: sentences that a reader must not miss.
-        brought: policies of the user's own.
     """
 
     tree: RouteTree

@@ -30,10 +30,6 @@ class ReportRequest:
 
     Attributes:
         lists: the tree under each price list, by the list's name; the first is the main one.
-        shown: the router, on the first of them.
-        split: the fold to evaluate on.
-        defer: where the router hands over what it doubts.
-        policies: the user's own.
 
     Raises:
         InputError: a model to hand over to that is not there, or no router that could.
@@ -88,12 +84,7 @@ ROWS = "rows"  # name of the table with every row
 
 @dataclass(frozen=True, repr=False)
 class FinishedReport:
-    """What a report found.
-
-    Attributes:
-        request: which router on which trees.
-        result: every figure, as plain values.
-    """
+    """What a report found."""
 
     request: ReportRequest
     result: Report

@@ -20,10 +20,7 @@ class HandingOver:
     """The router of a report, with a stronger model for what it doubts.
 
     Attributes:
-        stronger: the model that is called directly.
-        chosen_on: fold that chose the threshold.
         share_allowed: share that was to be kept to there; None where the highest R was wanted.
-        chosen: what this threshold gives on the fold that is shown.
         curve: the same of other thresholds, by rising share.
     """
 
@@ -39,12 +36,8 @@ class Saving:
     """What the router saves against a single model, over all queries.
 
     Attributes:
-        policy: the model.
         which: "best" in Q, the cheaper of equals, or "dearest".
         share: 1 - C(router) / C(model); below 0 the router costs more.
-        low, high: its interval.
-        quality: Q(router) - Q(model).
-        quality_low, quality_high: its interval.
     """
 
     policy: str
@@ -62,24 +55,16 @@ class Report:
     """Everything there is to show.
 
     Attributes:
-        alpha: weight of cost in the reward.
-        scorer: name of Q.
-        split: fold the queries come from.
-        bootstrap: how the intervals were made.
-        datasets: names in the order of their columns, "all" last.
         estimates: every mean with its interval, one line each; see `values.SCHEMA`. The rows below
             are read off it.
         gap_closed: share of the distance from the best fixed route to the oracle, by dataset;
             None where that is below `bounds.SMALLEST_GAP`; empty without a router.
-        provenance: where data and policy came from; JSON values.
         gap_closed_intervals: low and high of each `gap_closed`; None where it has no bounds.
         price_gaps: `gap_closed` under each price list, the report's own one first; empty where
             there is but one.
-        cost_unit: what C is counted in.
         deciding_alphas: the least and the greatest alpha at which cost decides which route is best,
             of a query or of a group of them, see `policy_break_points`; None where it never does.
         savings: against the best and the dearest single model; empty without a router.
-        notes: sentences that a reader must not miss.
         deferral: the router with a stronger model behind it, where one was named.
     """
 

@@ -122,8 +122,6 @@ class Estimates:
     share their resamples.
 
     Attributes:
-        bootstrap: how intervals are made.
-        datasets: name of the dataset of each query.
         columns: see `columns_of`.
         every: the stream of all queries.
     """

@@ -354,7 +354,6 @@ def test_rows_that_nobody_wrote_are_refused(root: Path, name: str, reader: str) 
         *({"hops": hops} for hops in ("2", 60, True)),
         *({"models": models} for models in ([], [7])),
         *({"stage_prompts": prompts} for prompts in ([], ["\ud800"])),
-        {"references": None},
     ],
     ids=str,
 )
