@@ -114,14 +114,15 @@ def verify(
 
     found = look_over(cache)
     wrong = Counter(kind for kind, _, _ in found.faults)
+    table = []
     for kind, count in found.files.items():
         if count:
             state = f"{wrong[kind]:,} damaged or missing" if wrong[kind] else "sound"
             state = "not ours, not looked at" if kind == "stranger" else state
-            console.put(f"{kind:<20}{count:>8,}  {state}\n")
-    for _, file, why in found.faults:
-        console.say(safe_text(f"damaged: {file}: {why}"))
+            table.append(f"{kind:<20}{count:>8,}  {state}")
     if found.faults:
+        damaged = (f"damaged: {file}: {why}" for _, file, why in found.faults)
+        console.say(safe_text("\n".join((*table, *damaged))))
         raise DamagedPart(
             f"damaged or missing: {len(found.faults)} files; `hierrouter cache repair` moves those "
             "of a cache aside, runs are trained again"
@@ -131,7 +132,7 @@ def verify(
         lines = verify_cache(
             cache, rescore, lambda rows, total: bars.update(bar, advance=rows, total=total)
         )
-    console.put("\n".join(lines) + "\n")
+    console.put("\n".join((*table, *lines)) + "\n")
 
 
 def doctor(

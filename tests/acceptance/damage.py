@@ -169,6 +169,11 @@ def embeddings(place: Place, rows: NDArray[Any], beside: bool = False) -> None:
     """These instead of those that are there, or beside them."""
     old, file = embedding_file(place), place.home / "new.npy"
     np.save(file, rows)
+    said = json.loads(b'{"encoder"' + old.read_bytes().rpartition(b'{"encoder"')[2])
+    if rows.dtype.names:
+        said["dim"] = rows.dtype["vector"].shape[0]
+    with file.open("ab") as stream:
+        stream.write(json.dumps(said).encode())
     if not beside:
         old.unlink()
     name = f"emb-00000000-00000000-r{len(rows)}-{sha16(file.read_bytes())}.npy"
