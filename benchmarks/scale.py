@@ -49,7 +49,7 @@ make_cache(Path(sys.argv[1]), int(sys.argv[2]))
 COMMANDS = {
     "compact": "cache compact",
     "info": "cache info",
-    "verify": "cache verify",
+    "verify": "verify",
     "train": "train --out runs/1-ppo",
     "train-exact": "train --algo exact --out runs/2-exact",
     "sweep": "sweep-alpha --out runs/3-sweep",

@@ -153,7 +153,7 @@ class Day:
         return len(parts), sum(part.path.stat().st_size for part in parts)
 
     def look(self) -> None:
-        self.do.run("cache", "verify", "--rescore", "--cache", self.cache)
+        self.do.run("verify", "--rescore", "--cache", self.cache)
         query = "SELECT count(*) AS n FROM nodes"
         self.do.run("cache", "sql", query, "--cache", self.cache, "--format", "json")
 
@@ -187,7 +187,7 @@ class Day:
         data = bytearray(part.path.read_bytes())
         data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
         part.path.write_bytes(data[: self.rng.choice([len(data), len(data) // 2])])
-        for words in (["cache", "verify"], ["report", "--checkpoint", self.run]):
+        for words in (["verify"], ["report", "--checkpoint", self.run]):
             out, said = self.do.run(*words, "--cache", copy, codes=(LOCKED,))
             promise(part.path.name in out + said, f"{words} does not name {part.path.name}")
         self.do.run("cache", "repair", "--cache", copy)

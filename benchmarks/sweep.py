@@ -32,7 +32,7 @@ from scipy.integrate import trapezoid
 
 import hierrouter
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
-from hierrouter.evaluation.metrics import frontier
+from hierrouter.evaluation.budget import frontier
 from hierrouter.evaluation.outcome import Outcome, fixed_routes
 from hierrouter.learning.checkpoint import load_checkpoint, member_folder, save_checkpoint
 from hierrouter.learning.config import Objective, TrainConfig, ValueConfig, preset, training_config

@@ -33,8 +33,6 @@ def json_text(found: Mapping[str, Any], what: str) -> str:
     """An object, indented, ASCII only, with a newline at its end.
 
     Raises InputError: it holds what JSON cannot say.
-
-    `what`: it is, for the error.
     """
     try:
         text = json.dumps(_plain(found), sort_keys=True, indent=2, allow_nan=False)
@@ -165,8 +163,6 @@ class Column:
     """How to read one column.
 
     Attributes:
-        title: its header.
-        digits: decimals of its numbers.
         best: whether the highest or the lowest number is the best; None marks none.
         signed: whether positive numbers carry a plus.
         money: whether its numbers have three significant digits, however small they are.

@@ -6,12 +6,10 @@ says of other parts that they belong here, or what has become of them. See docs/
 """
 
 import json
-import logging
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,15 +57,11 @@ class Chain:
             part that must be there and is not.
         loose: names of sound parts that no head reaches: a crash came between part and head, a
             copy is under way, or they were merged and are here still or again.
-        unsealed: names of sound parts of before the chain that no seal names.
-        fates: what the seals say, by name of the part; a plan in quarantine/ that none names is
-            damaged.
         heads: names of the commits that nobody names.
     """
 
     faults: Mapping[Part, str | None]
     loose: Sequence[str]
-    unsealed: Sequence[str]
     fates: Mapping[str, str]
     heads: tuple[str, ...]
 
@@ -136,26 +130,19 @@ def _connected(root: Path, seen: Listing, found: Found) -> Chain:
     ours = ((seal, links.get(seal.path.name)) for seal in seals)
     fates = _fates(seal for seal, link in ours if link and known(link.cache))
     wanted = _wanted(seen.heads, links, fates)
-    # What no seal names was written here, and after all parts of format 1; but for merged ones.
-    written = (link for name in wanted.difference(fates) if (link := links.get(name)))
-    first = min((link.seq for link in written if link.writer != FIRST), default=MAX_SEQ)
     faults = {part: why for part, (why, _) in found.items()}
     missing = wanted - {part.path.name for part in found}
     faults |= {part: LOST for name in sorted(missing) if (part := part_named(root, name))}
-    loose, unsealed = list[str](), list[str]()
+    loose = list[str]()
     for part, (why, link) in found.items():
         name = part.path.name
-        if why or name in wanted:
+        if why or not link or name in wanted:
             continue
-        if fates.get(name) == MERGED:
+        if fates.get(name) == MERGED or known(link.cache):
             loose.append(name)
-        elif not (known(link.cache) if link else part.seq <= first or known(part.sha)):
-            faults[part] = FOREIGN
         else:
-            (loose if link else unsealed).append(name)
-    # Of what an earlier version moved aside no seal says anything.
-    aside = {path.name for path in (root / QUARANTINE).glob("plans-*.parquet")} - wanted
-    return Chain(faults, loose, unsealed, dict.fromkeys(aside, DAMAGED) | fates, seen.heads)
+            faults[part] = FOREIGN
+    return Chain(faults, loose, fates, seen.heads)
 
 
 def _wanted(
@@ -213,19 +200,7 @@ def sound_chain(root: Path) -> Chain:
             f"damaged part{more}: {name}: {why}; "
             f"{remedy} with `hierrouter cache repair --cache {root}`"
         )
-    if found.unsealed:
-        _note_unsealed(root, len(found.unsealed), found.unsealed[0])
     return found
-
-
-@cache
-def _note_unsealed(root: Path, count: int, first: str) -> None:
-    """Once a process and state of the cache: every command opens it several times."""
-    logging.getLogger(__name__).warning(
-        "note: %d parts name no predecessors: %s: %s; they were written by an earlier version, "
-        "`hierrouter cache repair --cache %s` seals them",
-        *(count, root, first, root),
-    )
 
 
 def seal(root: Path, fates: Mapping[str, str], on_step: Steps = no_steps) -> None:
@@ -235,17 +210,13 @@ def seal(root: Path, fates: Mapping[str, str], on_step: Steps = no_steps) -> Non
     append_part(root, "seals", table, secrets.token_hex(4), on_step)
 
 
-def seal_loose(root: Path, copied: Collection[str] = ()) -> None:
+def seal_loose(root: Path) -> None:
     """Take into the chain what a crash or a copy has left beside it; nothing is hashed.
 
     Shards may be at work, but no compaction. What a pull has brought and not judged yet is left to
     it. Raises as `PartWriter.append`, `arrivals` and `examine`.
-
-    `copied`: names of parts that a copy has brought; of those of before the chain only these are
-    taken.
     """
-    found = glance(root)
-    loose = {*found.loose, *set(found.unsealed).intersection(copied)}.difference(arrivals(root))
+    loose = set(glance(root).loose).difference(arrivals(root))
     if due := [name for name in loose if (parts_folder(root) / name).exists()]:
         seal(root, dict.fromkeys(due, HERE))
 
@@ -255,7 +226,7 @@ def glance(root: Path) -> Chain:
     try:
         return examine(root, hashed=False)
     except NoCache:
-        return Chain({}, [], [], {}, ())
+        return Chain({}, [], {}, ())
 
 
 def arrivals(root: Path) -> list[str]:

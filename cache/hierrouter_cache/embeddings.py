@@ -94,15 +94,17 @@ def _look(file: EmbeddingFile) -> NDArray[np.void] | str:
 
 
 def _foreign(file: EmbeddingFile, rows: NDArray[np.void]) -> str | None:
-    """Whether a file says that its vectors belong elsewhere; one of before says nothing."""
+    """Whether a file says that its vectors belong elsewhere, or not whose they are."""
     said = _description(file, rows)
+    if not said:
+        return "does not say whose vectors it has, by an earlier version: collect again"
     try:
-        whose = json.loads(said or "{}")
-        encoder, texts, dim = (whose[key] if said else "" for key in ("encoder", "texts", "dim"))
+        whose = json.loads(said)
+        encoder, texts, dim = (whose[key] for key in ("encoder", "texts", "dim"))
     except (ValueError, TypeError, KeyError, RecursionError):
         return "what follows its vectors is not readable"
     found = file.path.parent.name, rows.dtype["vector"].shape
-    if not said or found == (_folder_name(encoder, texts), (dim,)):
+    if found == (_folder_name(encoder, texts), (dim,)):
         return None
     return f"{texts} by {encoder!s:.80} with {dim} numbers each, in the folder of others"
 
@@ -321,9 +323,9 @@ def _as_arrow(contexts: NDArray[np.bytes_]) -> pa.Array:
 def merge_embeddings(root: Path) -> int:
     """Merge the files of each encoder into one, so that it is mapped and not copied.
 
-    Those of before, which do not say whose vectors they are, stay as they are. Returns how many
-    files there are fewer. Raises DamagedPart: a file is not what its name promises; nothing of that
-    encoder is touched; CacheLocked: a collector or a compaction is at work.
+    Returns how many files there are fewer. Raises DamagedPart: a file is not what its name
+    promises; nothing of that encoder is touched; CacheLocked: a collector or a compaction is at
+    work.
     """
     with collector_lock(root):
         folders: dict[Path, list[EmbeddingFile]] = {}
@@ -335,16 +337,12 @@ def merge_embeddings(root: Path) -> int:
 def _merge_files(folder: Path, files: Sequence[EmbeddingFile]) -> int:
     if len(files) < 2:
         return 0
-    alike: dict[bytes, list[EmbeddingFile]] = {}
     for file in files:
         require_sound(file)
-        alike.setdefault(_description(file, mapped(file)), []).append(file)
-    return sum(_merge_alike(folder, each, said) for said, each in alike.items() if said)
-
-
-def _merge_alike(folder: Path, files: Sequence[EmbeddingFile], said: bytes) -> int:
     arrays = [mapped(file) for file in files]
-    if len(files) < 2 or not write_rows(folder, len(files), _first_of_each(arrays), said):
+    require_one_width(arrays, folder)
+    said = _description(files[0], arrays[0])
+    if not write_rows(folder, len(files), _first_of_each(arrays), said):
         return 0
     try:
         for file in reversed(files):

@@ -82,10 +82,7 @@ def plan_key(pool: str, queries: Sequence[str]) -> str:
 
 
 def row_fault(kind: str, row: Row) -> str | None:
-    """What is wrong with a row of this kind, or None.
-
-    `kind`: one of `parts.KINDS`; `row`: has all its columns, and perhaps others.
-    """
+    """What is wrong with a row of this kind, or None."""
     for field in KINDS[kind]:
         value = row[field.name]
         if value is None and field.name in NULLABLE:

@@ -68,7 +68,6 @@ def compact(
     is full or failed; what was committed is safe.
 
     Args:
-        root: the cache's folder.
         on_step: told the milestones of each commit, and `compact: read`, `compact: written` and
             `compact: unlink` (before each).
         on_part: told how many parts are merged, of how many that will be.
@@ -135,13 +134,10 @@ def _merge(root: Path, group: Sequence[Part], winners: Winners, on_step: writer.
 
 
 def _retire(root: Path, chain: Chain, merged: Sequence[Part], on_step: writer.Steps) -> None:
-    """Remove parts whose rows others have, once a seal says so; raises as `_seal_all`, `_unlink`.
-
-    `chain`: what was there before they were merged.
-    """
+    """Remove parts whose rows others have, once a seal says so; raises as `_seal_all`."""
     told = {part.path.name for part in merged if chain.fates.get(part.path.name) == MERGED}
     gone = dict.fromkeys(merged, MERGED)
-    if len(told) < len(gone) or not told.issuperset([*chain.loose, *chain.unsealed]):
+    if len(told) < len(gone) or not told.issuperset(chain.loose):
         gone |= dict.fromkeys(chain.sound("seals"), MERGED)
         _seal_all(root, chain, gone, on_step)
     _unlink(gone, on_step)
@@ -153,8 +149,6 @@ def _seal_all(
     """Commit what all parts are now, so that nobody need look behind this commit.
 
     What a pull has brought and not judged yet is left to it. Raises as `seal` and `arrivals`.
-
-    `chain`: what was there; `gone`: what goes, with its fate.
     """
     fates = {name: fate for name, fate in chain.fates.items() if fate not in (HERE, MERGED)}
     here = {part.path.name for part in listing(root).parts}
@@ -228,7 +222,7 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
         damaged = [(path, why) for path, why in faults if why != LOST]
         shelf = root / QUARANTINE
         wrong = {part: FATES.get(why, DAMAGED) for part, why in chain.faults.items() if why}
-        if wrong or chain.loose or chain.unsealed:
+        if wrong or chain.loose:
             _seal_all(root, chain, wrong)
         try:
             if damaged:

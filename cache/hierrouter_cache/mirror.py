@@ -139,7 +139,6 @@ class Pulled:
     """What came out of a mirror.
 
     Attributes:
-        store: the mirror, for people.
         copied: how many parts are here now that were not.
         rivals: names of the parts left there, because they answer a call in other words.
     """
@@ -173,8 +172,6 @@ def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> 
 
     Raises NoCache: nothing was collected at `root`; DamagedPart: a part here is damaged; it is not
     copied; WorldError: the store failed.
-
-    `root`: the cache's folder; `store`: where to; `on_part`: told (parts copied, parts to copy).
     """
     sent = 0
     for _ in range(TRIES):
@@ -189,7 +186,7 @@ def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> 
             if isinstance(store, FolderStore) and writable(store.root):  # it is a cache, too
                 # Where somebody holds it, or it has no locks, another push makes up for that.
                 with _reaching(store), suppress(CacheLocked, WorldError), shared_lock(store.root):
-                    seal_loose(store.root, [part.path.name for part in parts])
+                    seal_loose(store.root)
             return sent
         # A compaction took parts away between two looks: the merged one is listed now.
     raise CacheError(f"the cache keeps changing: {root}; push again when it is at rest")
@@ -211,8 +208,6 @@ def pull(
     the disk failed; what was copied stays, but for scores.
 
     Args:
-        store: where from.
-        root: the cache's folder, made where it does not exist.
         on_part: told (parts copied, parts to copy).
         may_be_empty: whether a store without any part is one that nothing was pushed to yet.
         leave: names of parts not to look at, such as rivals that are known.
@@ -241,7 +236,7 @@ def pull(
             judge_arrivals(root)
             raise
         rivals, left = judge_arrivals(root, whole=True)
-        seal_loose(root, there)
+        seal_loose(root)
     if wrong := [fault for fault in faults if fault]:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise type(wrong[0])(f"{wrong[0]}{more}")

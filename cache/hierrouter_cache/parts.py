@@ -14,14 +14,13 @@ import pyarrow.parquet as pq
 
 from hierrouter_cache.errors import CacheError, NoCache, WorldError, reason_of
 
-FORMAT = 2  # parts of 1 name no predecessors
+FORMAT = 2
 METADATA_KEY = b"hierrouter"
 NAME = re.compile(
     r"(?P<kind>[a-z]+)-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})"
     r"-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.parquet"
 )
-# An empty file: the cache of this number has written parts that lie here, or a part of format 1
-# with this hash was copied here.
+# An empty file: the cache of this number has written parts that lie here.
 ORIGIN = re.compile(r"(?P<cache>[0-9a-f]{16})\.cache")
 # Far beyond a part that is written here; a file that declares more is not one of ours.
 MAX_ROWS = 2_000_000
@@ -289,8 +288,8 @@ def proof(
 ) -> tuple[str | None, Link | None]:
     """(what is wrong with a part, what it says of itself), after hashing every byte.
 
-    The fault is `GONE` where it is not there any more, None where it is sound; a part of format 1
-    says nothing of itself. Raises CacheError: the part is sound but was written by a newer version.
+    The fault is `GONE` where it is not there any more, None where it is sound. Raises CacheError:
+    the part is sound but was written by a newer version.
 
     `data`: its bytes, where it is not there yet; `hashed`: False to look at file and footer alone.
     """
@@ -330,7 +329,7 @@ def require_damage(error: BaseException, path: Path) -> None:
 
 
 def link_of(where: Path | pa.BufferReader) -> Link | None:
-    """What a part says of itself; None for one of before, or one that cannot be read."""
+    """What a part says of itself; None where it cannot be read."""
     try:
         return _header(pq.read_metadata(where))[1]
     except (*NO_HEADER, OSError, pa.ArrowException):
@@ -364,7 +363,9 @@ def _content(part: Part, where: Path | pa.BufferReader) -> tuple[str | None, Lin
         )
     if footer.num_rows != part.rows:
         return f"{footer.num_rows} rows, its name says {part.rows}", link
-    if link and (own := own_name(part, link)) != part.path.name:
+    if not link:
+        return f"of format {written}, by an earlier version: collect again", None
+    if (own := own_name(part, link)) != part.path.name:
         return f"renamed: it was written as {own}", link
     if part.seq > MAX_SEQ:
         return f"its number is above {MAX_SEQ:,}", link

@@ -93,8 +93,6 @@ def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
 
     What does not fit into `MEMORY` waits in the cache's tmp/. Raises WorldError: there is no room
     for it; CacheError: rows cannot be read, or DuckDB names a file otherwise than it was given.
-
-    `root`: the cache's folder; `parts`: all parts of one kind, in name order, their bytes proven.
     """
     if not parts:
         return {}
@@ -137,7 +135,7 @@ def _not_compared(root: Path, error: duckdb.Error) -> CacheError | WorldError:
         return WorldError(f"no room to compare rows in {root}: {reason}; nothing was merged")
     return CacheError(
         f"a part cannot be read: {root}: {reason}; nothing was merged, "
-        "find it with `hierrouter cache verify`"
+        "find it with `hierrouter verify`"
     )
 
 
@@ -171,7 +169,6 @@ class Signals:
     Attributes:
         total: float64, sum of the log-probabilities of an answer's tokens, in nats; NaN where the
             engine told nothing.
-        lowest: float64, the least of them.
         tokens: float64, how many they are.
         cut: bool, whether the answer ended at the most new tokens it may have.
     """
@@ -243,7 +240,7 @@ class CacheReader:
         """For parts whose bytes are those of their names, and are no rows of ours."""
         return CacheError(
             f"a part cannot be read: {self.root}: {reason_of(error, 80)}; "
-            "find it with `hierrouter cache verify`"
+            "find it with `hierrouter verify`"
         )
 
     def number(self, query: str) -> int:
@@ -269,7 +266,7 @@ class CacheReader:
             if name not in NULLABLE and (values.null_count or inner.null_count):
                 raise CacheError(
                     f"{name} is missing in a row of the cache: {self.root}; not written by this "
-                    "program, find the part with `hierrouter cache verify`"
+                    "program, find the part with `hierrouter verify`"
                 )
         return table
 
@@ -400,10 +397,7 @@ def reader_of(root: Path) -> CacheReader | None:
 
 @cache
 def _database(process: int) -> duckdb.DuckDBPyConnection:
-    """The database of this process: to make one takes longer than to read a small cache.
-
-    `process`: its number; a fork cannot use that of its parent.
-    """
+    """The database of this process: to make one takes longer than to read a small cache."""
     # What it reads it would keep as long as it lives itself.
     return duckdb.connect(config={"enable_external_file_cache": False})
 

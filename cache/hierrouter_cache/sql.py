@@ -48,11 +48,8 @@ def ask(
     is.
 
     Args:
-        reader: an open cache.
         spec: the pool whose routes are shown.
-        keys: the queries that are shown.
         prices: rate of every model of `spec`, direct ones included.
-        question: SQL.
     """
     _check(question)
     forest = walk(reader, spec, keys)

@@ -52,8 +52,6 @@ class ObjectStore:
     """A folder of a file system that is not the machine's own.
 
     Attributes:
-        files: the file system.
-        folder: where in it.
         whole: whether what is written is seen by nobody before it is whole; if not, it is written
             under another name and moved.
         shown: the URL without secrets, for people.

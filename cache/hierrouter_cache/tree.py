@@ -31,12 +31,7 @@ def route_name(models: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Routes:
-    """The shape of the tree for M models and L hops (paper section 3.1).
-
-    Attributes:
-        models: M, the size of the pool.
-        hops: L, the number of calls in an episode.
-    """
+    """The shape of the tree for M models and L hops (paper section 3.1)."""
 
     models: int
     hops: int

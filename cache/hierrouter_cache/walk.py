@@ -256,8 +256,6 @@ class State:
 
     Attributes:
         context: digest of what follows.
-        question: text of the query.
-        responses: the answers so far, in order.
     """
 
     context: str
@@ -328,8 +326,6 @@ def stored_scores(reader: CacheReader, forest: Forest, scorer: str) -> Scores:
     """What the cache holds of one scorer.
 
     Raises CacheError: a value is not in [0, 1].
-
-    `scorer`: the scorer's key, name and version.
     """
     columns = reader.columns(
         'SELECT hash(call) AS call, hash("references") AS refs, value FROM scores_rows '
@@ -377,15 +373,7 @@ def load_tree(
     Raises IncompleteTree: a node, a direct call or a score is missing.
 
     Args:
-        reader: the cache that the forest comes from.
-        spec: the pool as content keys.
-        forest: what was found.
-        parts: what a policy sees of each state's texts.
         encoder: description of the encoder; the content is named by it, whatever the parts.
-        prices: rate of every model of `spec`, direct ones included.
-        score: the values of Q.
-        accuracy: the values that tell right from wrong.
-        scorer: name of Q.
         apart: bool[queries], those that may lack calls and stand apart; None is none.
     """
     whole = np.ones(len(forest.keys), np.bool_) if apart is None else ~apart

@@ -226,7 +226,7 @@ def commit(
     Args:
         after: the open ends that it names; it takes their place. None for a copy of a part of
             another cache, which is no open end, for what it names may come later: its cache is
-            noted, or its hash where it names none, and `chain.seal_loose` takes it in.
+            noted, and `chain.seal_loose` takes it in.
     """
     folder = parts.parts_folder(root)
 
@@ -239,10 +239,9 @@ def commit(
                 (folder / parts.head_name(covered)).unlink()
         on_step("after head")
 
-    if after is None:
-        link = parts.link_of(pa.BufferReader(data))
+    if after is None and (link := parts.link_of(pa.BufferReader(data))):
         with contextlib.suppress(OSError):  # a disk that refuses this refuses the part, too
-            parts.origin(root, link.cache if link else parts.sha16(data)).touch()
+            parts.origin(root, link.cache).touch()
     with placing(draft_path(root, name), folder / name, on_step, move_head) as file:
         write_all(file.fileno(), data)
 
@@ -297,8 +296,6 @@ def write_derived(root: Path, path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file of derived data below the cache at `root`, wholly or not at all.
 
     Raises WorldError: the disk is full or failed.
-
-    `pieces`: its bytes, one after the other.
     """
     (root / "tmp").mkdir(exist_ok=True)
     with placing(draft_path(root, path.name), path) as file:

@@ -71,7 +71,7 @@ for path, command, short_help, group in (
 app.add_typer(
     cache.app,
     name="cache",
-    short_help="Look into a cache: info, verify, repair.",
+    short_help="Look into a cache: info, sql, repair.",
     rich_help_panel=AROUND,
 )
 

@@ -136,8 +136,6 @@ def import_file(
         console.say("import: no sha256 in the header, so nobody can tell whether a line was edited")
     if found.answers and found.pool:
         _say_answers(found, found.answers, found.pool)
-    if found.leak:
-        console.say(f"import: {found.leak}")
     _say_merge(found)
 
 
@@ -258,38 +256,6 @@ def info(
         nodes, direct = query["missing_nodes"], query["missing_direct"]
         line = f"{query['query']}: {nodes} nodes, {direct} direct calls missing"
         console.put(safe_text(line) + "\n")
-
-
-@add(app, "cache verify")
-def verify(
-    cache: options.Cache = options.DEFAULT_CACHE,
-    rescore: Annotated[
-        bool, options.switch("--rescore", "Compute every score again, too.")
-    ] = False,
-) -> None:
-    """Check every byte and every row; exit 3 names what is damaged."""
-    from hierrouter.replay.inspection import verify_cache
-    from hierrouter_cache.errors import DamagedPart
-    from hierrouter_cache.maintenance import damaged_files
-
-    try:
-        with console.progress_bars() as bars:
-            bar = bars.add_task("checking rows", total=None, note="")
-            lines = verify_cache(
-                cache, rescore, lambda rows, total: bars.update(bar, advance=rows, total=total)
-            )
-    except DamagedPart:
-        damaged = damaged_files(cache)
-        for path, why in damaged:
-            console.say(f"damaged: {path.name}: {why}")
-        if not damaged:  # the bytes are right, what they say is not
-            raise
-        raise DamagedPart(
-            f"damaged files: {len(damaged)} in {cache}; move them aside with "
-            f"`hierrouter cache repair --cache {cache}`, then collect again"
-        ) from None
-    for line in lines:
-        console.put(line + "\n")
 
 
 @add(app, "cache compact", "Merge many small files into few large ones.")

@@ -97,47 +97,42 @@ def _as_text(described: list[Described]) -> str:
     return "".join(safe_text(line) + "\n" for line in lines)
 
 
-def verify(cache: options.Cache = options.DEFAULT_CACHE) -> None:
+def verify(
+    cache: options.Cache = options.DEFAULT_CACHE,
+    rescore: Annotated[
+        bool, options.switch("--rescore", "Compute every score again, too.")
+    ] = False,
+) -> None:
     """Check all that figures rest on: cache, embeddings, runs and reports; exit 3 names damage.
 
     Every byte is hashed, every row's key computed again, and what is missing is named, too.
     """
-    from hierrouter.learning.integrity import EARLIER, look_over
-    from hierrouter.learning.run_folders import finished_runs
+    from hierrouter.learning.integrity import look_over
     from hierrouter.replay.inspection import verify_cache
     from hierrouter.tables import safe_text
-    from hierrouter_cache.errors import DamagedPart, NoCache
+    from hierrouter_cache.errors import DamagedPart
 
     found = look_over(cache)
     wrong = Counter(kind for kind, _, _ in found.faults)
+    table = []
     for kind, count in found.files.items():
         if count:
             state = f"{wrong[kind]:,} damaged or missing" if wrong[kind] else "sound"
             state = "not ours, not looked at" if kind == "stranger" else state
-            state = "not looked at" if kind == EARLIER else state
-            console.put(f"{kind:<20}{count:>8,}  {state}\n")
-    for folder, why in found.notes:
-        console.say(safe_text(f"note: {folder}: {why}"))
-    for _, file, why in found.faults:
-        console.say(safe_text(f"damaged: {file}: {why}"))
+            table.append(f"{kind:<20}{count:>8,}  {state}")
     if found.faults:
+        damaged = (f"damaged: {file}: {why}" for _, file, why in found.faults)
+        console.say(safe_text("\n".join((*table, *damaged))))
         raise DamagedPart(
             f"damaged or missing: {len(found.faults)} files; `hierrouter cache repair` moves those "
             "of a cache aside, runs are trained again"
         )
-    try:
-        with console.progress_bars() as bars:
-            bar = bars.add_task("checking rows", total=None, note="")
-            lines = verify_cache(
-                cache, on_rows=lambda rows, total: bars.update(bar, advance=rows, total=total)
-            )
-    except NoCache as error:
-        if runs := finished_runs("train", "sweep-alpha"):
-            learned = f"{runs[0].folder} learned from one"
-            raise NoCache(f"no cache: {cache}, and {learned}; give its --cache") from error
-        console.say(f"no cache at {cache}")
-    else:
-        console.put("\n".join(lines) + "\n")
+    with console.progress_bars() as bars:
+        bar = bars.add_task("checking rows", total=None, note="")
+        lines = verify_cache(
+            cache, rescore, lambda rows, total: bars.update(bar, advance=rows, total=total)
+        )
+    console.put("\n".join((*table, *lines)) + "\n")
 
 
 def doctor(

@@ -48,9 +48,7 @@ class Finding(NamedTuple):
     """How one thing stands.
 
     Attributes:
-        subject: what was looked at, a word or two.
         state: "ok"; a "note" is good to know; with a "problem" something does not work.
-        text: what was found; of notes and problems also what to do.
         error: of a problem, what a command would raise that met it.
     """
 

@@ -30,7 +30,7 @@ def explain(
     split: Annotated[str | None, options.split_flag(f"Of --worst; default {SPLIT}.")] = None,
     checkpoint: options.Checkpoint = None,
     alpha: options.ShownAlpha = None,
-    format: Annotated[str, options.format_flag("text", "json", "md")] = "text",
+    format: options.ShortFormat = "text",
 ) -> None:
     """Show one query: every answer, what it is worth, the router's route and what it lost.
 
@@ -39,7 +39,7 @@ def explain(
     from hierrouter.learning.selection import select_run
     from hierrouter.questions.query import find_query
     from hierrouter.reports import explain as explaining
-    from hierrouter.tables import as_markdown, json_text
+    from hierrouter.tables import json_text
 
     if (query is None) == (worst is None):
         what = "no query" if query is None else "a query and --worst contradict each other"
@@ -58,8 +58,6 @@ def explain(
         )
         if format == "json":
             console.put(json_text(explaining.as_object(found), "query"))
-        elif format == "md":
-            console.put(explaining.as_markdown(found))
         else:
             console.put(explaining.as_text(found, console.page_width(), sys.stdout.isatty()))
     elif worst is not None:
@@ -75,8 +73,6 @@ def explain(
         if format == "json":
             queries = [explaining.as_object(query) for query in several]
             console.put(json_text({"split": fold, "queries": queries}, "queries"))
-        elif format == "md":
-            console.put(as_markdown(table))
         else:
             console.put_tables([table])
 

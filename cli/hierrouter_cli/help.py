@@ -8,7 +8,7 @@ from typer.core import TyperCommand, TyperGroup
 
 EXAMPLES: Mapping[str, str] = {
     "quickstart": "hierrouter quickstart --limit 60 --out first",
-    "verify": "hierrouter verify --cache caches/mine",
+    "verify": "hierrouter verify --rescore",
     "doctor": "hierrouter doctor --cache caches/paper --format json",
     "collect": "hierrouter collect --datasets gsm8k,math --dry-run",
     "train": "hierrouter train --alpha 0.02 --algo exact",
@@ -23,7 +23,6 @@ EXAMPLES: Mapping[str, str] = {
     "learn-from": "hierrouter learn-from requests.jsonl --judge references.jsonl",
     "deploy": "hierrouter deploy runs/new --share 0.1",
     "cache info": "hierrouter cache info --incomplete --format json",
-    "cache verify": "hierrouter cache verify --rescore",
     "cache repair": "hierrouter cache repair --cache caches/my",
     "cache compact": "hierrouter cache compact",
     "cache sql": 'hierrouter cache sql "select dataset, count(*) from queries group by dataset"',
@@ -46,7 +45,6 @@ def add(
     """Register a command with its example.
 
     Args:
-        app: the program, or a group of its commands.
         path: what a user types after `hierrouter`.
         short_help: the command in a list of commands; its docstring's first line where None.
         group: heading that it stands below there.

@@ -81,10 +81,7 @@ def value(
 def choice(
     flag: str, names: Sequence[str], help: str, group: str | None = None, what: str = ""
 ) -> Any:
-    """A flag with one of a few words, which the shell offers.
-
-    `what`: is named, so that another word is refused here; else the command refuses it.
-    """
+    """A flag with one of a few words, which the shell offers."""
     parser = known_word(what, names) if what else None
     return value(flag, "|".join(names), help, group, offer=names, parser=parser)
 
@@ -116,10 +113,7 @@ def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def known_word(what: str, names: Sequence[str]) -> Callable[[str], str]:
-    """A parser that refuses all words but these.
-
-    `what`: the word is, such as "format".
-    """
+    """A parser that refuses all words but these."""
 
     def parse(name: str) -> str:
         if name not in names:

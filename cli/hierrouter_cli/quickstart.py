@@ -37,7 +37,7 @@ def quickstart(
     from hierrouter.pools.files import load_pool
     from hierrouter.pools.pool import POOL
     from hierrouter.replay.opening import training_tree
-    from hierrouter.reports.report import FinishedReport, ReportRequest
+    from hierrouter.reports.report import ReportRequest
 
     folders, watching = quickstart_folders(out), watch()
     console.say("1/4 collect: every route of every question, each model call once")
@@ -58,7 +58,7 @@ def quickstart(
     shown = select_run(tree, alpha, folders.train, folders.sweep, with_sweep=True)
     request = ReportRequest({POOL: tree}, shown)
     say_what(request)
-    finished = FinishedReport.of(request)
+    finished = request.evaluate()
     with drafted(folders.report) as draft:
         page = folders.report / finished.write(draft).name
     console.put_tables([finished.table(name) for name in ("quality", "summary", "depths", "looks")])

@@ -84,7 +84,7 @@ def report(
     # What needs torch comes after all that can be refused without it.
     from hierrouter.learning.selection import select_run
     from hierrouter.reports.evaluated import DeferTo
-    from hierrouter.reports.report import FinishedReport, ReportRequest
+    from hierrouter.reports.report import ReportRequest
     from hierrouter.reports.results import as_json
     from hierrouter.reports.tables import long_table, report_tables
 
@@ -92,11 +92,11 @@ def report(
     shown = select_run(trees[0], alpha, checkpoint, sweep, with_sweep=True)
     by_name = dict(zip(lists, trees, strict=True))
     defer = DeferTo(defer_to, share) if defer_to is not None else None
-    request = ReportRequest(by_name, shown, split, defer, policies, with_worst=page)
+    request = ReportRequest(by_name, shown, split, defer, policies)
     say_what(request)
     # What a user's policy prints is no result.
     with console.bar("report"), contextlib.redirect_stdout(sys.stderr):
-        finished = FinishedReport.of(request)
+        finished = request.evaluate()
     if style == PAPER:
         folder = new_run("report", out)
         with drafted(folder) as draft:

@@ -52,7 +52,6 @@ class Adaptive:
     """What routers will be trained for; what may be best for none of them is left out.
 
     Attributes:
-        alphas: cost penalties, ascending.
         allow_stop, allow_return: what routers may do, see `Objective`.
         until: no further question is asked when half of those asked would do as well, in R; None
             asks all.
@@ -127,8 +126,6 @@ def fill_adaptively(
 
     Args:
         adaptive: what may matter.
-        encoder: sees questions and answers; None is the pool's.
-        on_note: told what each round took.
 
     The others are those of `scheduler.fill_cache`.
     """

@@ -66,12 +66,7 @@ class Estimate:
     """What a collection will take.
 
     Attributes:
-        queries: in the plan.
-        nodes: of all their trees, whether their prompts are equal or not.
-        direct: single-model calls, likewise.
-        stages: in the order in which they are called.
         notes: what a person should know of these numbers.
-        currency: of the costs.
     """
 
     queries: int

@@ -65,9 +65,6 @@ def export_jsonl(root: Path, out: Path, on_progress: OnProgress = ignored) -> Co
 
     Raises CacheError: nothing there, damaged, or merged by a compaction meanwhile; WorldError: the
     disk is full or failed.
-
-    `root`: the cache's folder; `out`: the file; it appears when it is whole; `on_progress`: told
-    ("export", done, total).
     """
     reader = CacheReader(root)
     counts = Counter(
@@ -101,7 +98,7 @@ def _lines(reader: CacheReader) -> Iterator[bytes]:
         except (ValueError, pa.ArrowException) as error:  # not UTF-8, or no number
             raise DamagedPart(
                 f"a row of {kind} that no line can hold: {reader.root}; not written by this "
-                "program, find the part with `hierrouter cache verify`"
+                "program, find the part with `hierrouter verify`"
             ) from error
 
 
@@ -137,9 +134,6 @@ def import_jsonl(path: Path, root: Path, on_progress: OnProgress = ignored) -> M
     Raises InputError: a bad line, or a file that ends early; nothing was written; CacheError: the
     cache is damaged, in use by a collector, or cannot be written; WorldError: the disk is full or
     failed; run again, what is there is not written twice.
-
-    `path`: written by `export_jsonl`; `root`: the cache's folder; `on_progress`: told ("check" or
-    "import", done, total).
     """
     for _ in _checked_rows(path, "check", on_progress):
         pass

@@ -45,9 +45,6 @@ class Lane:
     """One model behind a server; only its generator runs in the lane's thread.
 
     Attributes:
-        model: whose lane it is.
-        engines: the backend of a name.
-        stop: once true, no further call is taken up.
         news: told of each answer, and of the end.
         open: what was asked and is not answered, by its place.
         again: what has failed, and may be asked again.

@@ -36,7 +36,6 @@ class Call:
         key: names the call, see `hierrouter_cache.keys.call_key`.
         step: names model, settings and instruction.
         context: names the question and the responses before the call.
-        prompt: what the model is shown.
     """
 
     key: str
@@ -51,7 +50,6 @@ class Stage:
 
     Attributes:
         label: how people call it, e.g. `hop 1 calc`.
-        model: who is called.
         step: names model, settings and instruction.
         instruction: what stands below the context in the prompt.
     """
@@ -334,7 +332,6 @@ class Standing:
 
     Attributes:
         complete: the shards whose trees lack nothing.
-        found: nodes and direct calls that are there.
         wanted: nodes and direct calls of all trees.
     """
 

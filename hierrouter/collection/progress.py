@@ -40,12 +40,8 @@ class Meter:
     Attributes:
         clock: seconds since any moment.
         on_done: told, after they were counted, how many calls were just answered or given up.
-        label: model and level.
         done, of: calls, those that were given up included.
-        failed: calls of all stages that were given up.
-        tokens: in and out, of this stage.
         spent: cost of all calls so far, at the pool's rates.
-        started: when the stage began.
     """
 
     clock: Callable[[], float] = perf_counter
@@ -139,13 +135,10 @@ class Summary:
     """What a collection did.
 
     Attributes:
-        queries: queries in the plan.
         wanted: nodes and direct calls of all their trees.
         calls: model calls made now and answered.
         earlier: distinct calls that were in the cache before; the rest of `wanted` are nodes whose
             prompt is that of another node.
-        tokens_in, tokens_out: of the calls made now.
-        seconds: wall time in the models.
         failed: how many calls gave no answer after all attempts, by status.
         example: what the first of them said.
         missing: nodes and direct calls that are not there because of them.

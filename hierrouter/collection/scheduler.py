@@ -59,13 +59,8 @@ def fill_cache(
     plan.
 
     Args:
-        pool: the models, hops and stage instructions.
-        queries: what to ask.
-        root: the cache's folder, made where it does not exist.
-        progress: told of each level and each answer.
         stop: asked again and again; once true, what has begun is finished and committed, and the
             collection ends there.
-        engines: the backend of a name.
         shard: make the calls of this share of the queries only, beside other shards.
         on_part: told each part after its commit, to copy it elsewhere.
     """

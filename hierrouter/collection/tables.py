@@ -35,11 +35,7 @@ class Answer:
 
     Attributes:
         where: the row it stands in, for messages.
-        query: its question, with split "" where the file does not say.
         path: the models called, in order; the last one gave the response.
-        prompt: what that model was shown.
-        response: its text.
-        tokens_in, tokens_out: of this call.
         latency_s: seconds, None where unknown.
         score: the file's own value for the response, in [0, 1], None where it has none.
         ended: whether its source called nobody after it, by design.
@@ -97,8 +93,6 @@ def gather(answers: Iterable[Answer], seed: int) -> Answers:
 
     Raises InputError: two answers at one place, one whose earlier hop is missing or has ended, a
     query with two questions, or a question in both train and test.
-
-    `answers`: in any order; `seed`: of the folds.
     """
     first: dict[tuple[str, str], Answer] = {}
     found: dict[tuple[str, str], dict[Route, Answer]] = {}

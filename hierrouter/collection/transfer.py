@@ -11,16 +11,13 @@ from hierrouter.collection.formats import IMPORTS, OWN
 from hierrouter.paper import PAPER_SEED
 from hierrouter.pools.files import given_prices
 from hierrouter.pools.pool import Pool, rates_of
-from hierrouter.questions.datasets import near_line, near_pairs
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import SCORERS, Asked, score_all
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError, suggestion
-from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import Rate
 
 COMPARED = 2_000  # answers of a dataset with verdicts; formulas take milliseconds each
-MOST = 20_000  # questions; so many take ten seconds, and time grows faster than they do
 # A file's answers and, where the format says what calls cost, the rate that gives that cost.
 Reader = Callable[[Path], tuple[Iterator[tables.Answer], Rate | None]]
 
@@ -36,16 +33,13 @@ class Received:
     """What came into a cache; anything that takes a path takes it as the cache's folder.
 
     Attributes:
-        cache: the folder.
-        format: name of the file's format.
         merge: counts of new and known rows.
         answers: of a table; None for our own format.
         pool: their models by their names here, with prices.
         unpriced: whether every token of every model costs 1, for want of a price.
         digest_known: whether our own format said what its lines were, so that an edit is seen.
-        leak: which questions stand in two folds, in a line; None where none do.
-    agreement: by dataset that comes with verdicts, on which share of how many of its answers the
-        scorer `accuracy` says the same.
+        agreement: by dataset that comes with verdicts, on which share of how many of its answers
+            the scorer `accuracy` says the same.
     """
 
     cache: Path
@@ -55,7 +49,6 @@ class Received:
     pool: Pool | None = None
     unpriced: bool = False
     digest_known: bool = True
-    leak: str | None = None
     agreement: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     @property
@@ -124,14 +117,7 @@ def import_(
     pool = storing.priced(pool, rates)
     merge = storing.store_answers(answers, pool, root, on_progress)
     return Received(
-        root,
-        name,
-        merge,
-        answers,
-        pool,
-        unpriced,
-        leak=leak_line(root),
-        agreement=agreement(answers, on_progress),
+        root, name, merge, answers, pool, unpriced, agreement=agreement(answers, on_progress)
     )
 
 
@@ -187,20 +173,6 @@ def guess_format(path: Path) -> str:
         f"columns of no known format: {path}: {', '.join(row):.80}; see docs/interchange.md or "
         f"name one: --format {'|'.join(IMPORTS)}"
     )
-
-
-def leak_line(root: Path) -> str:
-    """What is to be said of the queries that a cache was opened for last; empty where nothing.
-
-    Raises CacheError: nothing there, or damaged.
-    """
-    reader = CacheReader(root)
-    keys = reader.latest_plan().queries
-    if len(keys) > MOST:
-        return f"more than {MOST:,} questions: near-duplicates across folds were not looked for"
-    rows = reader.queries(keys, ("id", "dataset", "question", "split")).to_pylist()
-    pairs = near_pairs([Query(**row, answers=()) for row in rows])
-    return near_line(pairs) if pairs else ""
 
 
 def export(

@@ -65,11 +65,7 @@ async def judged(host: str, timeout: float | None, public_only: bool) -> list[st
 
 
 class JudgedBackend(AutoBackend):
-    """Connects as httpcore does, to addresses that were judged; each name is resolved here, once.
-
-    Args:
-        public_only: refuse this machine and private networks, too.
-    """
+    """Connects as httpcore does, to judged addresses; each name is resolved here, once."""
 
     def __init__(self, public_only: bool) -> None:
         self._public_only = public_only

@@ -52,10 +52,7 @@ class StaticBatches:
     """One rectangle of tokens after the other, each decoded to its end.
 
     Args:
-        model: a causal language model.
         pad: the token that fills up.
-        ends: the tokens that end a response.
-        generation: decoding settings.
 
     Attributes:
         limits: of a batch; less after memory ran out.
@@ -83,7 +80,6 @@ class StaticBatches:
         memory ran out after a token was told.
 
         Args:
-            prompts: by key.
             stop: once it says so no further batch is begun.
             is_live: make batches no higher than needed: sooner, but the last bit may differ.
             on_token: for live prompts; told each token as it is generated, those after the end of

@@ -120,8 +120,6 @@ class EndpointGenerator:
     """One model of one server.
 
     Args:
-        spec: its served name and decoding settings.
-        endpoint: the server.
         key: for the server, where it wants one.
 
     Attributes:
@@ -214,10 +212,6 @@ MOST_TOKENS = 2**31 - 1  # what the cache has room for
 
 class Caller:
     """How one model of one server is asked, and how its answers are read.
-
-    Args:
-        spec: its served name and decoding settings.
-        endpoint: the server.
 
     Raises:
         WorldError: the tokenizer that is to count cannot be loaded.

@@ -46,7 +46,6 @@ class Busy(Exception):
     """The server takes no calls at the moment, or is not there; it may come back.
 
     Args:
-        detail: what it said.
         wait_s: for how long, where it said that too.
         is_there: whether anybody answered.
     """
@@ -61,7 +60,6 @@ class Refused(Exception):
     """This prompt has no answer.
 
     Args:
-        detail: what was said.
         status: of `generator.STATUSES`: "error" where we do not know the reason.
         is_doubtful: every other prompt may be refused, too: a harmless one tells.
     """
@@ -101,12 +99,7 @@ KEY_RIGHT = "is the API key right? api_key_env names its variable"
 
 
 class Client:
-    """A server with a connection pool; for one event loop.
-
-    Args:
-        endpoint: where it is.
-        key: sent as bearer token where there is one; hidden in all that the server says.
-    """
+    """A server with a connection pool; for one event loop."""
 
     def __init__(self, endpoint: Endpoint, key: str | None) -> None:
         self.address = endpoint.address
@@ -267,7 +260,6 @@ class Deployment:
 
     Args:
         endpoint: where they are.
-        key: for each of them.
     """
 
     def __init__(self, endpoint: Endpoint, key: str | None) -> None:
@@ -382,7 +374,6 @@ class Patience:
     """The waits that the callers of one server share.
 
     Attributes:
-        attempts: how often a call is made.
         callers: how many calls may be under way; `ROUNDS` times as many failed attempts in a row,
             of any calls, and the server is doubted.
         probe: a call that a server in order answers; made before it is given up.

@@ -30,7 +30,6 @@ class Confidence:
 
     Attributes:
         total: sum of the log-probabilities of the generated tokens, in nats.
-        lowest: the least of them.
         tokens: how many tokens that are: all, the end token included, or all but that one where
             the engine does not tell its own.
     """
@@ -264,8 +263,6 @@ def split_by_window(
     Raises RuntimeError: the chat template fails.
 
     Args:
-        tokenizer: of the model, with its chat template.
-        prompts: the texts.
         new_tokens: the most that a response may have.
         window: tokens that the model takes in all; None where it does not tell.
     """
@@ -300,7 +297,6 @@ class Residency:
     """The loaded models, the one called longest ago first.
 
     Args:
-        engines: the backend of a name.
         room: bytes that weights may take now, on the devices of a model.
     """
 

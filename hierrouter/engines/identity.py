@@ -157,8 +157,6 @@ def saved_folder(spec: ModelSpec, commit: str | None = None) -> Path | None:
     """The folder with a model's files on this machine, or None.
 
     Raises InputError: as `local_folder`.
-
-    `commit`: of a hub id; None is that of its revision when it was last asked for.
     """
     if folder := local_folder(spec):
         return folder

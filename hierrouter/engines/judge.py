@@ -32,8 +32,6 @@ def judge_scorer(file: str, engines: Engines = backend) -> Scorer:
     `{references}`. The version is that of model, prompt and decoding settings: change one of them,
     and all is judged anew. Raises InputError: the file has not one model, or its prompt lacks a
     part; WorldError: the model cannot be found.
-
-    `file`: a pool's TOML file; `engines`: the backend of a name.
     """
     pool = load_pool(file)
     if len(pool.models) != 1:

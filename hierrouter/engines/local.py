@@ -81,8 +81,6 @@ class TransformersGenerator:
     """A causal language model with its tokenizer.
 
     Args:
-        model, tokenizer: as loaded.
-        spec: its name and decoding settings.
         weights: name of the content of the weights; models of a pool so draw independently.
         loaded: what the loader says of the weights; nothing for a model that was made here.
 

@@ -114,7 +114,6 @@ class Recorder:
     takes the memory of one step.
 
     Args:
-        model: each of its calls is one step.
         rows: that are looked at, the first ones of the batch.
         ends: the tokens that end a response; what comes after one does not count.
 

@@ -1,4 +1,4 @@
-"""The best that can be done within a budget."""
+"""The best that can be done within a budget, and the hull of a frontier."""
 
 from __future__ import annotations
 
@@ -95,10 +95,7 @@ def _climb(cost: Floats, quality: Floats, start: Integers) -> tuple[Integers, In
 
 
 def _next(cost: Floats, quality: Floats, here: Integers) -> tuple[Integers, Booleans]:
-    """The next point up the hull of each query, int64[queries], and whether there is one.
-
-    `here`: int64[queries], points on the hulls.
-    """
+    """The next point up the hull of each query, int64[queries], and whether there is one."""
     rows = np.arange(len(here))
     more_cost = cost - cost[rows, here][:, None]
     better = quality - quality[rows, here][:, None]
@@ -151,3 +148,28 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
         reached[query] *= 1 - max(part, 0.0)
         reached[query, after[taken]] = max(part, 0.0)
     return from_endings(tree, reached, f"oracle at mean cost {budget:g}", "oracle")
+
+
+def frontier(cost: Floats, quality: Floats) -> Integers:
+    """Positions of the points on the hull, from the cheapest to the best.
+
+    Of points on the same spot the first is kept; points on an edge, which are nowhere the only
+    best ones, are left out.
+
+    `cost`: float64[points]; `quality`: float64[points]. Returns int64[hull], cost and quality both
+    strictly rising, slopes strictly falling.
+    """
+    hull: list[int] = []
+    for point in np.lexsort((-quality, cost)).tolist():
+        if hull and quality[point] <= quality[hull[-1]]:
+            continue
+        while len(hull) > 1 and _slope(cost, quality, hull[-2], hull[-1]) <= _slope(
+            cost, quality, hull[-1], point
+        ):
+            hull.pop()
+        hull.append(point)
+    return np.array(hull, dtype=np.int64)
+
+
+def _slope(cost: Floats, quality: Floats, left: int, right: int) -> float:
+    return float((quality[right] - quality[left]) / (cost[right] - cost[left]))

@@ -21,9 +21,6 @@ class DeferralPoint:
     Attributes:
         threshold: a query is handed over where confidence is below it; -inf none, inf all.
         share: expected share of the queries that are handed over.
-        quality: mean Q, in [0, 1].
-        cost: mean C, in money; what was spent before a query was handed over included.
-        reward: mean R.
         chance: mean R when queries drawn at random are handed over at once, the same share.
         oracle: mean R when those are that gain most, the same share, knowing all answers.
     """

@@ -197,9 +197,7 @@ def simultaneous_intervals(
 
     Args:
         differences: float64[comparisons, queries], paired by query; at least 2 queries.
-        n: number of resamples.
         level: probability that all intervals hold, in (0, 1).
-        rng: source of the draws.
     """
     from scipy import special
 

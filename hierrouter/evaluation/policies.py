@@ -51,7 +51,6 @@ def policy_table(
     Args:
         tree: all its queries are asked about.
         policy: as in `evaluate`, but for routers and names.
-        alpha: what the policy is told.
         allow_stop: whether it may end before L calls.
         texts: as in `evaluate`.
         allow_return: whether it may end after any answer with any answer of its route.

@@ -20,10 +20,8 @@ def decisions(
     """Every decision on the greedy way of each query at which more than one action is legal.
 
     Args:
-        tree: the queries.
         actions: what the columns of the table mean.
         probabilities: float64[queries, S, A], of each action to be the best; 0 where it is illegal.
-        alpha: R lost per unit of cost.
 
     Returns:
         int64[n], the position of the query; float64[n], the probability of what was chosen; and

@@ -41,9 +41,6 @@ def bundle_of(cache: Path, tree: RouteTree, pool: str | None = None) -> Bundle:
     """What a policy that learned from a tree needs.
 
     Raises CacheError: nothing there, or damaged.
-
-    `cache`: the folder that the tree was opened from; `tree`: all folds, or those that training
-    sees; `pool`: as in `hierrouter.replay.opening.Selection`.
     """
     plan = CacheReader(cache).latest_plan()
     opened = opened_pool(plan.pool, pool, tree.models, tree.hops)
@@ -131,8 +128,6 @@ def called_pool(bundle: Bundle, folder: Path, allowed: Collection[str] = ()) -> 
 
     Raises InputError: it wants a key from the environment, or a server on this machine or a private
     network that is not among those that are allowed.
-
-    `folder`: of the run; `allowed`: host names or addresses.
     """
     refuse_stored_keys(bundle, folder)
     return reachable(bundle.pool, allowed, f"{run_folders.LIVE} of {folder}")

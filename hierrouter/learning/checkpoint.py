@@ -169,9 +169,6 @@ def rebuild(text: str, tensors: dict[str, Array], file: Path) -> Policy:
     """The policy of which these are the description and the tensors.
 
     Raises InputError: another format, or parts that are missing, impossible or do not fit together.
-
-    `text`: what `describe` gave, as JSON; `tensors`: what `tensors_of` gave; `file`: where both
-    were read, for messages.
     """
     try:
         found = run_folders.parsed(text.encode())
@@ -300,8 +297,6 @@ def finish_sweep(run: Path, sweep: Sweep) -> None:
     """Write the record that makes the folder a finished sweep.
 
     Raises WorldError: the disk is full or failed.
-
-    `run`: folder of the sweep; each checkpoint is in its `member_folder` already.
     """
     described = {
         "alphas": list(sweep.alphas),
@@ -388,8 +383,6 @@ def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
     """The training in `folder`, or None where none was interrupted there.
 
     Raises InputError: it is damaged, or another training was interrupted there.
-
-    `named`: what is to be trained, see `training_named`.
     """
     file = folder / UNFINISHED
     if not file.is_file():

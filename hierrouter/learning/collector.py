@@ -59,9 +59,6 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
     `ReplayVectorEnv`. By steps, as many episodes are played as it takes to make them; none is cut.
 
     Args:
-        policy: Tianshou's algorithm or policy.
-        tree: whose queries are played.
-        alpha: cost penalty of the reward R = Q - alpha * C.
         allow_stop: whether an episode may end before L calls.
         allow_return: whether it may end after any answer, with any answer of its route.
         buffer: where transitions go, a plain `ReplayBuffer`; by default a new one.

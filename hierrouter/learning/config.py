@@ -15,7 +15,6 @@ class Objective:
     """The decision problem, apart from the data (paper section 3.1).
 
     Attributes:
-        alpha: cost penalty of the reward R = Q - alpha * C.
         allow_stop: whether an episode may end before L calls (paper appendix A).
         allow_return: whether any answer of the route may be given after each call.
 
@@ -49,7 +48,6 @@ class TrainConfig:
     """What every algorithm is told.
 
     Attributes:
-        preset: name of the preset these numbers come from.
         keep_anyway: ship the router even where it shows no gain over a constant choice, see
             `TrainedRouter.shipped`.
     """
@@ -222,8 +220,6 @@ def algorithm(name: str | None, budget: object, alpha: object) -> str:
     """The algorithm to train with: PPO, and the value model for a budget.
 
     Raises InputError: a budget with what contradicts it.
-
-    `name`, `budget`, `alpha`: as asked for; None where nobody said.
     """
     if budget is None:
         return name or "ppo"

@@ -47,8 +47,6 @@ class Deferral:
     """A router, and when its queries go to a stronger model.
 
     Attributes:
-        trained: the router; it takes its most probable action, or hands over.
-        stronger: name of the model that is called directly.
         head: how sure the router is.
         threshold: a query is handed over where confidence is below it.
         point: what that gives on the fold that chose the threshold.

@@ -36,11 +36,8 @@ class Evaluation:
     """What a policy is worth on each query of a fold, in expectation and without sampling error.
 
     Attributes:
-        name: of the policy.
-        alpha: cost penalty of `reward`.
         split: the fold: "train", "validation" or "test".
         query_ids: of the queries, in the order of the arrays.
-        datasets: of the queries.
         quality: float64[queries], expected Q, in [0, 1].
         accuracy: float64[queries], probability of a right answer.
         cost: float64[queries], expected C, in money.

@@ -27,10 +27,7 @@ class Enumeration(ABC):
     An epoch goes over the train fold once, or as often as its least number of steps takes.
 
     Args:
-        parameters: trained in place.
         queries: size of the train fold.
-        config: the numbers.
-        rng: source of everything random.
     """
 
     def __init__(
@@ -96,10 +93,6 @@ class ExactLearner(Enumeration):
     """Learns the paper's router for one alpha.
 
     Args:
-        router: trained in place.
-        fold: what it learns from.
-        alpha: cost penalty of the reward.
-        config: the numbers.
         rng: source of the order of the queries and of the noise.
     """
 
@@ -134,11 +127,9 @@ def exact_loss(
     """What a step of the training makes smaller.
 
     Args:
-        actions: what may be done.
         logits: float32[queries, S, A], `NEVER` where an action is not legal.
         legal: bool[queries, S, A].
         reward: float32[queries, endings], paid where an episode ends.
-        config: the numbers.
         progress: share of the training that is over, in [0, 1].
     """
     log_policy = torch.log_softmax(logits, dim=2)

@@ -87,7 +87,6 @@ class Network:
     """A trained `hierrouter.learning.network.Router`: the same function of the same weights.
 
     Args:
-        shape: of the router.
         weights: float32 arrays by name, see `RouterShape.tensors`.
 
     Raises:

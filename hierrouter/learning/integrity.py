@@ -34,7 +34,6 @@ FILES = {
     "contents": r"contents\.json",
     "report": r"[^/]*\.(html|json|md|svg|pdf|png)",
 }
-EARLIER = "of earlier versions"  # a report, not looked at
 
 
 def kind_of(name: str) -> str | None:
@@ -49,19 +48,15 @@ class Looked:
     Attributes:
         files: how many there are, by kind.
         faults: (kind, file, what is wrong) of each that is damaged or missing.
-        notes: (folder, why it was not looked at) of each that an earlier version left.
     """
 
     files: Counter[str] = field(default_factory=Counter)
     faults: list[tuple[str, Path, str]] = field(default_factory=list)
-    notes: list[tuple[Path, str]] = field(default_factory=list)
 
     def add(self, kind: str, file: Path, why: str | None) -> None:
         """One file; `why` is None where it is sound."""
         self.files[kind] += 1
-        if why and kind == EARLIER:
-            self.notes.append((file, why))
-        elif why:
+        if why:
             self.faults.append((kind, file, why))
 
     def add_strangers(self, folder: Path) -> None:
@@ -75,8 +70,6 @@ def look_over(cache: Path, runs: Path = run_folders.RUNS) -> Looked:
     """Hash every byte of a cache, its embeddings and all runs; rows are not looked at.
 
     Raises CacheError: the cache is of a newer version, or does not come to rest.
-
-    `cache`: its folder; nothing is looked at where there is none; `runs`: the folder of all runs.
     """
     found = Looked()
     try:
@@ -123,7 +116,7 @@ def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
     if (run / run_folders.CONTENTS).is_file():
         yield from _report_files(run)
     elif not record and any(run.glob("*.html")):
-        yield EARLIER, run, f"a report of an earlier version, or {run_folders.CONTENTS} is gone"
+        yield "contents", run / run_folders.CONTENTS, "is gone"
 
 
 def _fault(file: Path, is_listed: bool) -> str | None:

@@ -57,7 +57,6 @@ class Snapshot:
     """A training between two epochs: all that the rest of it depends on.
 
     Attributes:
-        epoch: epochs done.
         tensors: weights now and at the best evaluation, and what the learner needs.
         counters: the rest, as JSON values.
     """
@@ -69,12 +68,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Watch:
-    """Who is told of a training in progress.
-
-    Attributes:
-        on_epoch: called after each evaluation.
-        on_snapshot: called every `checkpoint_every` epochs.
-    """
+    """Who is told of a training in progress."""
 
     on_epoch: OnEpoch = lambda done, total, train, validation: None
     on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
@@ -95,11 +89,8 @@ def best_iterate(
 
     Args:
         start: makes the network and its learner; torch's generator is seeded then.
-        value: of a network on a fold, exactly.
         folds: to learn from, and to choose the iterate on. Where they are one it is valued once.
-        config: the numbers.
         seed: of everything random.
-        watch: who is told.
         resumed: where to go on.
     """
     watch, (learn_from, choose_on) = watch or Watch(), folds
@@ -174,8 +165,6 @@ class Best:
     """The best iterate so far; before the first evaluation, the one at the start.
 
     Attributes:
-        weights: its weights.
-        train, validation: its values.
         history: value on validation at each evaluation.
         since: evaluations since the value on validation last rose by the least gain that counts.
         risen: that value.
@@ -225,13 +214,7 @@ def _reproducible(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TrainingFold:
-    """One fold of a tree.
-
-    Attributes:
-        tree: its queries.
-        actions: what may be done.
-        table: its states as tensors.
-    """
+    """One fold of a tree."""
 
     tree: RouteTree
     actions: Actions

@@ -80,8 +80,6 @@ def state_table(tree: RouteTree, objective: Objective) -> StateTable:
     """The states of `tree`; its vectors are shared, so what is mapped stays mapped.
 
     Raises InputError: the leaves are states, and the tree does not show them.
-
-    `objective`: what may be done.
     """
     actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
     states, queries = actions.states, len(tree)
@@ -349,11 +347,7 @@ def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Te
 
 
 def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
-    """The value of a policy on each query, float32[queries].
-
-    `actions`: what may be done; `probabilities`: float32[queries, S, A]; `reward`:
-    float32[queries, endings], paid where an episode ends.
-    """
+    """The value of a policy on each query, float32[queries]."""
     routes, queries = actions.routes, len(reward)
     reached, total = torch.ones(queries, 1), torch.zeros(queries)
     for level in range(actions.steps):

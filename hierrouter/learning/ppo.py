@@ -36,7 +36,6 @@ class Trunk(nn.Module):
     show it (`Tensor._version` stays), so what is held longer could be stale.
 
     Args:
-        router: trained in place.
         look: how states are looked up by number.
     """
 
@@ -166,13 +165,6 @@ class PPOLearner:
 
     An epoch is `config.iterations` rounds of rollouts and updates. Tianshou draws actions from
     torch's global generator and mini-batches from numpy's: both belong to the state of a training.
-
-    Args:
-        router: trained in place.
-        fold: what it learns from.
-        alpha: cost penalty of the reward.
-        config: the numbers.
-        rng: source of the queries and the noise.
     """
 
     def __init__(

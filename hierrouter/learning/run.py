@@ -67,8 +67,6 @@ class Reached:
     """What a router reaches where that flatters nobody, and how far that is from the bounds.
 
     Attributes:
-        where: on what, in words.
-        reward: mean R.
         fixed: that of the fixed route that is best on what it learned from.
         oracle: that of the best routes in hindsight.
     """
@@ -120,8 +118,6 @@ class Run:
     """A finished training in its folder; anything that takes a path takes it.
 
     Attributes:
-        folder: where the router lies.
-        trained: the router.
         reached: what it reaches, see there; None where it was only loaded.
         seeds: of the best of several trainings, the runs of all of them.
     """
@@ -136,8 +132,6 @@ class Run:
         """The router in a folder.
 
         Raises InputError: there is none, or it is not for this tree.
-
-        `tree`: that it learned from, to say what it reaches.
         """
         trained = checkpoint.router_at(Path(folder), None)
         return cls(Path(folder), trained, Reached.by(trained, tree) if tree else None)
@@ -176,8 +170,6 @@ class SweepRun:
     """A finished sweep in its folder; anything that takes a path takes it.
 
     Attributes:
-        folder: where its routers lie.
-        sweep: the routers.
         table: what they reach at each alpha, as text.
     """
 
@@ -359,10 +351,7 @@ def train_seeds(
     budget: float | None,
     watch: RunWatch,
 ) -> Run:
-    """The best of several runs of `train` by `Reached`, made the newest; see `train_run`.
-
-    `places`: the folder of each seed.
-    """
+    """The best of several runs of `train` by `Reached`, made the newest; see `train_run`."""
     runs = []
     for seed, place in places.items():
         run = train_run(tree, objective, config, seed, budget, place, watch)
@@ -396,10 +385,7 @@ def sweep_run(
     watch: RunWatch,
     over: bool = False,
 ) -> SweepRun:
-    """A run of `sweep-alpha`, from its folder to its record; see `train_run`.
-
-    `may`: what routers may do; its alpha is not looked at.
-    """
+    """A run of `sweep-alpha`, from its folder to its record; see `train_run`."""
     objectives = [replace(may, alpha=alpha) for alpha in grid]  # refuses what is no alpha
     named = training_named(Origin.of(tree, config, seed), objectives[0], grid)
     with run_folders.resumable("sweep-alpha", {**named, "seeds": [seed]}, out, over) as begun:

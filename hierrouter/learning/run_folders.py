@@ -58,7 +58,6 @@ class Record:
     """What `run.json` says of a run.
 
     Attributes:
-        folder: the run.
         command: "train" or "sweep-alpha".
         asked: what the result depends on, as JSON values.
         seq: which run of `RUNS` was finished when: the newest has the greatest number; 0 is not
@@ -120,8 +119,6 @@ def finish_run(run: Path, result: Mapping[str, Any]) -> Record:
 
     One that was finished before is left as it is. Raises InputError: a `run.json` is damaged, or
     the run was finished with other files; WorldError: the disk is full or failed.
-
-    `result`: as in `Record`.
     """
     found = record_of(run)
     assert found, "a run is begun before it is finished"
@@ -153,8 +150,6 @@ def make_newest(record: Record) -> Record:
 
 def finished_runs(*commands: str) -> list[Record]:
     """The finished runs of some commands below `RUNS`, the newest first.
-
-    `commands`: of "train" and "sweep-alpha".
 
     Raises:
         InputError: a `run.json` is damaged or gone, so that nobody knows which run is the newest.
@@ -243,9 +238,6 @@ def new_run(command: str, out: Path | None) -> Path:
 
     Raises InputError: `out` holds something already, or its parent does not exist; WorldError: the
     folder cannot be made.
-
-    `command`: the last part of the folder's name; `out`: a folder the user chose; it must not hold
-    anything yet.
     """
     check_out(out)
     try:
@@ -265,8 +257,6 @@ def drafted(folder: Path) -> Iterator[Path]:
 
     Whatever ends it early, the same command can be given again. Raises WorldError: the disk is full
     or failed.
-
-    `folder`: empty, as `new_run` makes it, or with results that make way.
     """
     from hierrouter_cache.writer import fsync_folder, write_atomically
 
@@ -301,9 +291,6 @@ def resumable(
     something else or a finished run that is damaged, its parent does not exist, or the record of
     any run is damaged, so that nobody could say that this one is newer; CacheLocked: another
     process is at work there; WorldError: the disk is full or failed.
-
-    `command`: "train" or "sweep-alpha"; `asked`: what the result depends on, as JSON values;
-    `over`: another run in `out` makes way.
     """
     from hierrouter_cache.locks import folder_lock
 
@@ -334,10 +321,7 @@ def timed(command: str) -> Path:
 
 
 def seed_folders(base: Path, seeds: Iterable[int]) -> dict[int, Path]:
-    """A folder for each of several trainings, side by side, found as those of single ones are.
-
-    `base`: what their names begin with; `seeds`: of the trainings.
-    """
+    """A folder for each of several trainings, side by side, found as those of single ones are."""
     return {seed: base.with_name(f"{base.name}-seed-{seed}") for seed in seeds}
 
 

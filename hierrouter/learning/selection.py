@@ -29,9 +29,7 @@ class SelectedRun:
     Attributes:
         run: where it lies; the sweep's folder for a sweep's router. None where there is none.
         trained: the router; None where nothing has learned from the tree.
-        alpha: cost penalty it is shown at.
         sweep_run: folder of the sweep that was read; None where none was, or there is none.
-        sweep: that sweep.
         remarks: sentences, without a full stop, on what a reader would not expect.
     """
 
@@ -64,7 +62,6 @@ def select_run(
     Raises InputError: a checkpoint or a sweep that cannot be read, or is for another tree.
 
     Args:
-        tree: all folds.
         alpha: None is the alpha that the router was trained for.
         checkpoint: the user's choice; no other router is shown for it.
         sweep_run: the user's choice, instead of the latest sweep; its router is shown, unless
@@ -140,9 +137,7 @@ class LearnedRun:
     """A finished run, as far as it says where it comes from.
 
     Attributes:
-        folder: of the run.
         view: of the state, see `hierrouter.replay.states`.
-        encoder: name of the encoder.
         same_tree: whether it learned from the tree in question. Fingerprints hold the encoder, so
             nobody can tell of a run that read another one.
         leaves: whether it may return earlier answers, and so reads what follows the last call.
@@ -217,9 +212,6 @@ def log_test_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -
     """Write a look into the log of each run that was looked at, where it is not there yet.
 
     Returns what could not be written, in words; a log that fails stops no command.
-
-    `runs`: folders of runs, or checkpoints in them; `command`: that looks; `look`: what is looked
-    at, JSON values; equal ones are the same look.
     """
     folders = sorted({_folder(run) for run in runs})
     seen = {"command": command, "routers": [_name(folder) for folder in folders], **look}
@@ -330,9 +322,6 @@ def provenance(
 
     Args:
         cache: the folder that the tree was opened from.
-        trained_in: the folder of the router; None where there is none.
-        swept_in: that of the sweep.
-        price_lists: the same tree under several price lists, by name.
     """
     return {
         "version": __version__,

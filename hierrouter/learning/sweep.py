@@ -27,8 +27,6 @@ class TrainedSweep:
     """The value model for every alpha, and where it comes from.
 
     Attributes:
-        model: what decides.
-        alphas: the grid, ascending.
         objective: what it was trained for, whatever its alpha.
         origin: where it comes from.
         constants: for each alpha of the grid the choice that is made instead, see `TrainedRouter`;
@@ -84,12 +82,8 @@ def train_sweep(
     Raises InputError: there is nothing to learn from.
 
     Args:
-        tree: all folds.
-        alphas: the grid, ascending.
         objective: what to train for; its alpha is not looked at.
-        config: settings of the fit.
         seed: names the fit; nothing in it is random.
-        watch: who is told.
     """
     model = fit_value(tree, alphas, objective, config, watch)
     return TrainedSweep(model, tuple(alphas), objective, Origin.of(tree, config, seed))
@@ -104,7 +98,6 @@ class Sweep:
     """A finished sweep.
 
     Attributes:
-        alphas: the grid, ascending.
         trained: a policy for every alpha, or one router for each of `alphas`.
     """
 

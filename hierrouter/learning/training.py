@@ -58,10 +58,6 @@ def train(
 
     Args:
         tree: all folds.
-        objective: what to train for.
-        config: see `config.PRESETS`.
-        seed: of everything random.
-        watch: who is told.
         resumed: where to go on; everything else must be as it was.
 
     Raises:
@@ -137,14 +133,9 @@ class Origin:
 
     Attributes:
         models: M names; action a calls `models[a % M]`.
-        hops: L.
         rate: M pairs, cost of a token in and of a token out at the time of training.
         encoder: name of the encoder whose embeddings are read.
         view: which texts these are of, see `hierrouter.replay.states`.
-        config: settings of the training.
-        seed: seed of the training.
-        fingerprint: of the tree it was trained on.
-        version: of hierrouter, at the time of training.
     """
 
     models: tuple[str, ...]
@@ -272,8 +263,6 @@ class TrainedRouter:
     """The weights of the best iterate and everything needed to use and to reproduce them.
 
     Attributes:
-        router: what decides: a network, frozen, or the value model.
-        objective: what it was trained for.
         origin: where it comes from.
         history: exact greedy R of a network on the validation fold at each evaluation.
         budget: mean cost of a query, in money, that alpha was chosen to keep within; None
@@ -295,8 +284,6 @@ class TrainedRouter:
         The gain is that over the best fixed route, one of fewer calls where the router may stop, on
         the queries that judge the router, see `judged`; a gain is shown where the whole interval is
         above 0.
-
-        `tree`: that it learned from.
         """
         if self.origin.config.keep_anyway:
             return self

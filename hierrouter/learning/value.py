@@ -163,7 +163,6 @@ class ValueModel:
     """What follows every action at every state, at any alpha.
 
     Attributes:
-        actions: what may be done.
         knots: K alphas, ascending.
         rate: M pairs, the prices it was learned under.
         fingerprint: of the tree it was learned from.
@@ -303,12 +302,7 @@ class ValueModel:
 
 @dataclass(frozen=True)
 class ValueRouter:
-    """The value model at one alpha: it takes what it expects most R of.
-
-    Attributes:
-        model: for every alpha.
-        alpha: cost penalty of the reward.
-    """
+    """The value model at one alpha: it takes what it expects most R of."""
 
     model: ValueModel
     alpha: float
@@ -370,10 +364,8 @@ def fit(
     """Learn from the folds "train" and "validation", or from so many of their queries.
 
     Args:
-        tree: all folds.
         alphas: knots, beside those at which decisions change on the tree.
         objective: what may be done; its alpha is not looked at.
-        config: the numbers.
         on_state: told (done, total) after each state.
 
     Raises:

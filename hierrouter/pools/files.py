@@ -71,11 +71,9 @@ def parse_pool(text: str, where: str) -> Pool:
 
 
 def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
-    """`pool_from_json` for a plan that others may have written: checked as a file is.
+    """The inverse of `Pool.to_json`, of a plan that others may have written: checked as a file is.
 
     Raises InputError: with the key and what is expected there.
-
-    `text`: the JSON of a plan; `where`: names it in messages.
     """
     try:
         stored = json.loads(text)
@@ -96,10 +94,9 @@ def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """The same without keys whose value is null, at any depth, and without one of earlier plans."""
+    """The same without keys whose value is null, at any depth."""
     if isinstance(value, dict):
-        kept = {key: item for key, item in value.items() if item is not None and key != "batching"}
-        return {key: _without_nulls(item) for key, item in kept.items()}
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 

@@ -112,7 +112,6 @@ class Generation:
         temperature: 0 is greedy; above, one response is drawn, and kept for good. Logits divided
             by less than 0.01 overflow.
         top_p: draw only among the likeliest tokens that together have this probability.
-        seed: another one draws another response.
     """
 
     __pydantic_config__ = NO_MORE
@@ -200,8 +199,6 @@ class Endpoint:
         """Refuse what cannot be called, or not safely.
 
         Raises InputError: with the field and what is expected there; never with a secret.
-
-        `place`: where the endpoint stands, for messages.
         """
         validated(Endpoint, asdict(self), place)
         parts = map(urlsplit, self.servers)
@@ -234,7 +231,6 @@ class ModelSpec:
         dtype: a torch dtype by name, or "auto" for the checkpoint's own.
         device: auto, cpu, cuda, cuda:N, or balanced over all GPUs; for local engines.
         endpoint: the server that answers, for backend "openai".
-        generation: decoding settings.
         window: tokens of prompt and response together, where it is less than the model's own; for
             local engines.
         rate_in: cost of so many prompt tokens, where there is no `base_rate`.
@@ -263,8 +259,6 @@ class ModelSpec:
 
         It is the price of the pool's `per_tokens` tokens; `Pool.prices` has it per token. Raises
         InputError: there is neither.
-
-        `place`: where the model stands, for the message.
         """
         if self.base_rate is not None:
             return Price(Rate.base(self.base_rate), POOL)
@@ -295,7 +289,6 @@ class Pool:
 
     Attributes:
         models: the candidates; action a calls `models[a]`.
-        hops: L.
         stage_prompts: instruction of each stage; the last one serves all later stages.
         references: models outside the pool, called directly only.
         context_free: later hops are independent answers that saw no earlier one, as imported
@@ -334,10 +327,7 @@ class Pool:
         return self.stage_prompts[min(level, len(self.stage_prompts) - 1)]
 
     def tree_spec(self, identities: Mapping[str, Identity]) -> TreeSpec:
-        """The pool as content keys.
-
-        `identities`: what each model resolved to, by name.
-        """
+        """The pool as content keys."""
 
         def step(model: ModelSpec, instruction: str) -> str:
             return step_key(identities[model.name], model.generation.settings, instruction)
@@ -410,15 +400,6 @@ class Pool:
         return json.dumps({"pool": found, "identities": dict(identities)}, sort_keys=True)
 
 
-def pool_from_json(text: str) -> tuple[Pool, dict[str, Identity]]:
-    """The inverse of `Pool.to_json`; a plan of others is for `files.stored_pool`."""
-    stored = json.loads(text)
-    raw = stored["pool"]
-    groups = {key: tuple(map(_stored_model, raw[key])) for key in ("models", "references")}
-    pool = Pool(**{**raw, **groups, "stage_prompts": tuple(raw["stage_prompts"])})
-    return pool, stored["identities"]
-
-
 def reachable(pool: Pool, allowed: Collection[str] | None, where: str) -> Pool:
     """A stored pool that calls the open network, and beside it the hosts that the user allows.
 
@@ -457,18 +438,6 @@ def require_distinct(names: Sequence[str], where: str) -> None:
             raise InputError(f"duplicate model {name}: {where}; names must differ")
 
 
-def _stored_model(raw: Mapping[str, Any]) -> ModelSpec:
-    """A plan of an earlier version lacks the fields that came later, and has one that went."""
-    endpoint = raw.get("endpoint")
-    return ModelSpec(
-        **{
-            **{name: value for name, value in raw.items() if name != "batching"},
-            "generation": Generation(**raw["generation"]),
-            "endpoint": None if endpoint is None else Endpoint(**endpoint),
-        }
-    )
-
-
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KEY = re.compile(r"[!-~]+")  # what an HTTP header takes
 URL = re.compile(r"[!-~]+")
@@ -478,8 +447,6 @@ def key_in(variable: str, place: str) -> str:
     """The key that an environment variable holds.
 
     Raises InputError: no variable has this name, it is not set, or it holds what no header takes.
-
-    `place`: what wants it, for messages.
     """
     validated(Variable, variable, place, "api_key_env")
     value = os.environ.get(variable, "").strip()

@@ -60,9 +60,6 @@ def validated(kind: Any, raw: object, where: str, key: str = "") -> Any:
     """A value from TOML or JSON as one of this type.
 
     Raises InputError: with the key, its place, and what is expected there.
-
-    `kind`: a class of which each field is checked, or another annotation; `raw`: the value as it
-    was read; `where`: the file or flag, for messages; `key`: what the value is called there.
     """
     from pydantic import ValidationError
 

@@ -1,14 +1,9 @@
-"""The datasets there are, their questions, and the folds that these are cut into.
+"""The datasets there are, their questions, and the folds that these are cut into."""
 
-No question of test may stand in another fold: the same text is refused, nearly the same is told.
-"""
-
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from hierrouter.questions import shipped, sources
 from hierrouter.questions.query import Query
@@ -25,9 +20,7 @@ class KnownDataset:
     """A name, and where its questions would come from.
 
     Attributes:
-        name: what a user types.
         origin: "testbed", "graded", "file" or "hub".
-        place: the file, or the repository.
         questions: how many there are to draw from; None where as many as are asked for.
     """
 
@@ -46,8 +39,6 @@ def known_datasets(data: Path) -> list[KnownDataset]:
     """Every name with its origin.
 
     Raises InputError: a file there cannot be read.
-
-    `data`: folder of the paper's datasets as files.
     """
     known = [KnownDataset(name, group, "", None) for name, group in shipped.FAMILIES.items()]
     for name, source in sources.HUB.items():
@@ -77,11 +68,9 @@ def load_queries(
             file given by path.
         seed: of the draw and of the folds.
         data: folder of the paper's datasets as files.
-        on_note: told, in a line each, which commit of the hub was used, and which questions of
-            test are nearly the same as one in another fold.
+        on_note: told, in a line each, which commit of the hub was used.
     """
     queries: list[Query] = []
-    written: list[Query] = []  # by people: folds of our own share nothing by construction
     for name in _expand(names):
         if name in shipped.FAMILIES:
             queries += shipped.questions(name, seed=seed, limit=limit or PAPER_LIMIT)
@@ -93,13 +82,9 @@ def load_queries(
         else:
             rows = _paper_dataset(name, data, on_note)
             cap = limit or PAPER_LIMIT
-        drawn = with_folds(sample(rows, cap, seed), seed)
-        queries += drawn
-        written += drawn
+        queries += with_folds(sample(rows, cap, seed), seed)
     refuse_twins(queries)
     refuse_leaks(queries)
-    if near := near_pairs(written):
-        on_note(near_line(near))
     return queries
 
 
@@ -142,7 +127,6 @@ class Described:
     """One dataset.
 
     Attributes:
-        name: as its rows say.
         folds: number of questions of each fold.
         samples: the first questions.
     """
@@ -244,78 +228,5 @@ def refuse_leaks(queries: list[Query]) -> None:
             )
 
 
-THRESHOLD = 0.8  # distinct questions of six datasets reach 0.51, see docs/decisions.md
-FEATURES = 1 << 20  # 4-grams are hashed into so many: memory does not grow with the texts
-ROWS = 256  # of test compared together
-NAMED = 3
-NUMBER = re.compile(r"\d+(?:\.\d+)?")
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A question of test, and the nearest one of another fold.
-
-    Attributes:
-        similarity: cosine, in [0, 1]; 1 where only case and white space differ.
-    """
-
-    test: Query
-    other: Query
-    similarity: float
-
-
-def near_pairs(queries: Sequence[Query]) -> list[Pair]:
-    """The questions of test with one that is near in another fold, the nearest pairs first."""
-    tested = [query for query in queries if query.split == "test"]
-    others = [query for query in queries if query.split != "test"]
-    if not tested or not others:
-        return []
-    vectors = _vectors([query.question for query in (*tested, *others)])
-    against = vectors[len(tested) :].T.tocsr()
-    found = []
-    for start in range(0, len(tested), ROWS):
-        block = tested[start : start + ROWS]
-        near = (vectors[start : start + len(block)] @ against).tocsr()
-        for query, begin, end in zip(block, near.indptr, near.indptr[1:], strict=False):
-            hits = begin + (near.data[begin:end] >= THRESHOLD).nonzero()[0]
-            for hit in sorted(hits.tolist(), key=lambda hit: -near.data[hit]):
-                other = others[near.indices[hit]]
-                if _numbers(other) == _numbers(query):
-                    found.append(Pair(query, other, min(float(near.data[hit]), 1.0)))
-                    break
-    return sorted(found, key=lambda pair: -pair.similarity)
-
-
-def near_line(pairs: Sequence[Pair]) -> str:
-    """How many there are, and the nearest of them, in one line."""
-    what = "1 question of test is" if len(pairs) == 1 else f"{len(pairs):,} questions of test are"
-    named = ", ".join(
-        f"{_name(pair.test)} ~ {_name(pair.other)} ({pair.similarity:.2f})"
-        for pair in pairs[:NAMED]
-    )
-    more = ", ..." if len(pairs) > NAMED else ""
-    return f"{what} nearly the same as one in another fold: {named}{more}"
-
-
 def _name(query: Query) -> str:
     return f"{query.dataset}/{query.id}"
-
-
-def _numbers(query: Query) -> Counter[str]:
-    return Counter(NUMBER.findall(query.question))
-
-
-def _vectors(texts: Sequence[str]) -> Any:
-    """float32[texts, FEATURES], sparse, rows of length 1."""
-    import numpy as np
-    from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
-
-    counts = HashingVectorizer(
-        analyzer="char_wb",
-        ngram_range=(4, 4),
-        n_features=FEATURES,
-        alternate_sign=False,
-        norm=None,
-        dtype=np.float32,
-    ).transform(texts)
-    return TfidfTransformer().fit_transform(counts)

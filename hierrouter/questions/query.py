@@ -22,10 +22,8 @@ class Query:
 
     Attributes:
         id: unique within its dataset.
-        dataset: name of the dataset.
         question: the text the models see, with a line for each choice.
         answers: reference answers; a response is scored against the best match.
-        split: "train", "validation" or "test".
         choices: label and text of each choice, for scorers; none where any answer goes.
     """
 

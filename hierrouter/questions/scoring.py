@@ -27,12 +27,9 @@ class Asked:
     """All that a scorer may look at.
 
     Attributes:
-        response: what the model said.
         references: reference answers; none where the query has none.
         question: as it was asked, with a line for each choice.
-        context: what the model was shown: question, earlier answers, instruction.
         choices: label and text of each choice, where there are some.
-        model: its name in the pool.
     """
 
     response: str
@@ -135,9 +132,6 @@ def score_all(
     """The value of each response; what looks the same to the scorer is computed once.
 
     Raises InputError: a user's own function failed or gave no number in [0, 1].
-
-    `scorer`: how to measure; `asked`: what to measure; `on_scored`: told (done, total) of the
-    distinct ones after each, or each batch.
     """
     first = {scorer.seen(one): one for one in reversed(asked)}
     distinct = [*dict.fromkeys(map(scorer.seen, asked))]

@@ -21,7 +21,6 @@ class Group:
     """Families of questions, and models.
 
     Attributes:
-        models: their names; `GROUP:NAME` is one, in a pool.
         tasks: what makes a question of each family, of one fold.
     """
 

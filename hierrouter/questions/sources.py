@@ -240,9 +240,7 @@ class Source:
     """Where a dataset lies on the hub.
 
     Attributes:
-        repository: its name there.
         configurations: parts of it, read one after the other.
-        questions: how many there are.
         question, answer: the columns that hold them.
     """
 
@@ -299,8 +297,6 @@ def hub_queries(name: str, file: str) -> tuple[list[Query], str]:
     Raises InputError: the extra is not installed, or the hub is switched off and the dataset was
     not downloaded before; WorldError: the hub cannot be reached, or holds something else than
     expected.
-
-    `name`: a key of `HUB`; `file`: the local file that would be read instead, for messages.
     """
     source = HUB[name]
     tables, commit = _tables(source, file)

@@ -72,8 +72,6 @@ def population_shift(
     """How the queries that are left out differ from those kept, in words.
 
     Each call of theirs that is there is compared with the mean of the same call over those kept.
-
-    `reader`: the cache; `scores`: the value of every call of either, NaN where there is none.
     """
     mine, others = (np.hstack([each.tree[:, 1:], each.direct]) for each in scores)
     apart = [np.asarray(row)[~np.isnan(row)] for row in mine - others.mean(axis=0)]
@@ -114,10 +112,7 @@ def pruned_note(tree: RouteTree) -> str:
 
 
 def cost_notes(tree: RouteTree, alpha: float) -> list[str]:
-    """Whether alpha is so small for these prices that cost decides nothing.
-
-    `tree`: the queries that a router learns from, or is shown on; `alpha`: of R = Q - alpha * C.
-    """
+    """Whether alpha is so small for these prices that cost decides nothing."""
     cost = tree.cost[:, tree.routes.leaves]
     spread = float(np.mean(cost.max(axis=1) - cost.min(axis=1)))
     if not alpha or not spread or alpha * spread >= COUNTS:
@@ -145,9 +140,6 @@ def cache_info(
     (distinct model calls stored), parts, bytes, models, datasets, context_free (later hops saw no
     answer), a fingerprint of pool and queries; with `incomplete` under that name a list of {query,
     missing_nodes, missing_direct}.
-
-    `root`: the cache's folder; `pool`, `models`, `hops`: what the trees are counted for, see
-    `opened_pool`; `incomplete`: name the queries that lack something.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
@@ -207,9 +199,6 @@ def verify_cache(
     Raises DamagedPart: a damaged file, see `hierrouter_cache.maintenance.damaged_files` for all; or
     values that no collection writes; CacheError: nothing there, or changed meanwhile. Returns what
     was checked and found, a line each.
-
-    `root`: the cache's folder; `rescore`: compute every score again; `on_rows`: told (rows just
-    checked, rows of all parts).
     """
     reader = CacheReader(root)
     vectors = embedding_files(root)
@@ -223,8 +212,7 @@ def verify_cache(
         "calls_rows UNION ALL SELECT context FROM queries_rows) p ON p.context = c.context"
     )
     lines = [
-        f"{len(reader.parts)} parts: every byte as its name says, the chain is whole"
-        + (f" but for {len(unsealed)} of before" if (unsealed := reader.chain.unsealed) else ""),
+        f"{len(reader.parts)} parts: every byte as its name says, the chain is whole",
         f"{checked} rows: every key is that of the row's content",
         f"{len(vectors)} embedding files: every byte as its name says",
         f"{np.count_nonzero(forest.complete)} of {len(forest.keys)} queries complete, "

@@ -49,21 +49,10 @@ OnDone = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Selection:
-    """Which part of a cache to open, and how; the defaults are what was collected last.
+    """Which part of a cache to open, and how, see `open`; the defaults are what was collected last.
 
     Attributes:
-        pool: a pool's name or TOML file; None is the pool of the last collection.
-        models: names of some of the pool's models, in action order; None is all of them.
-        without: names of models and references to leave out.
-        hops: at most the pool's number of hops; None is all of them.
-        datasets: names among those collected; None is all of them.
-        limit: at most so many queries a dataset, the first ones.
-        encoder: name of the encoder; None is the pool's, and where that cannot be had the tree is
-            opened without embeddings.
         view: what a policy sees of a state, one of `hierrouter.replay.states.VIEWS`.
-        scorer: name of Q.
-        prices: prices that replace those of the pool, by model.
-        allow_incomplete: leave out queries whose trees have holes, instead of refusing.
         allow_return: show what follows the last call, too, for routers that may give any answer.
         growing: take queries of the train fold apart whatever their holes, because more calls come.
     """
@@ -175,8 +164,6 @@ def open_trees(
     that was not collected, or an unknown pool, model, encoder, scorer or view.
 
     Args:
-        root: the cache's folder.
-        selection: what to open.
         price_lists: at least one; they stand for `selection.prices`.
         on_done: told ("embed" or "score", done, total) while something is derived.
     """

@@ -48,9 +48,6 @@ def state_texts(view: str, question: str, responses: Sequence[str]) -> tuple[str
 
     A state's embedding is the encoder's vectors of these texts, one after the other, and then its
     numbers, see `state_numbers`. Raises InputError: an unknown view.
-
-    `view`: one of `VIEWS`; `question`: text of the query; `responses`: the answers so far, oldest
-    first.
     """
     texts = {
         CONTEXT: context_text(question, responses),
@@ -163,10 +160,7 @@ def state_numbers(kind: str, models: int, looks: Looks) -> NDArray[np.float32]:
 
 
 def knows(models: int, model: int) -> int:
-    """The place among a state's numbers that tells whether it is known how sure a model was first.
-
-    `models`: M; `model`: its number.
-    """
+    """The place among the numbers that tells whether it is known how sure a model was first."""
     return models + 3 + model
 
 
@@ -261,10 +255,6 @@ def embed_states(
     Raises InputError: an unknown view.
 
     Args:
-        reader: an open cache.
-        spec: the pool as content keys.
-        forest: what was found, without holes.
-        encoder: computes what is missing.
         view: one of `VIEWS`.
         on_texts: told (done, total) after each file, for each part anew.
         leaves: whether what follows the last call is a state, too.

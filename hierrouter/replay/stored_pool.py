@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,21 +13,11 @@ from numpy.typing import NDArray
 
 from hierrouter.engines import identify
 from hierrouter.engines.identity import named_folder, saved_identity, served_identity
-from hierrouter.pools.files import load_pool
-from hierrouter.pools.pool import (
-    MAX_HOPS,
-    MAX_NODES,
-    OPENAI,
-    Endpoint,
-    Identity,
-    ModelSpec,
-    Pool,
-    pool_from_json,
-    require_distinct,
-)
+from hierrouter.pools.files import load_pool, stored_pool
+from hierrouter.pools.pool import OPENAI, Endpoint, Identity, ModelSpec, Pool
 from hierrouter.questions.query import stored_choices
 from hierrouter.questions.scoring import Asked, Scorer, score_all
-from hierrouter_cache.errors import CacheError, CacheLocked
+from hierrouter_cache.errors import CacheError, CacheLocked, InputError
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import SCORES
 from hierrouter_cache.reader import CacheReader, StoredCall
@@ -53,7 +42,6 @@ class OpenedPool:
     """The pool to open.
 
     Attributes:
-        pool: its models and hops; `context_free` is that of its models.
         identities: what each model resolves to, by name.
         stored: the pool of the plan.
         changed: which models are not called as they were collected; empty where all are.
@@ -104,26 +92,12 @@ def planned_pool(plan: str) -> tuple[Pool, dict[str, Identity]]:
     Raises CacheError: the plan holds no such thing.
     """
     try:
-        pool, identities = pool_from_json(plan)
-        # A tree of it can be opened, and is not too large; in full: `pool_file`.
-        if type(pool.hops) is not int or not 1 <= pool.hops <= MAX_HOPS:
-            raise ValueError(pool.hops)
-        if not pool.models or pool.routes.calls > MAX_NODES:
-            raise ValueError(len(pool.models))
-        require_distinct([model.name for model in pool.everyone], "the last plan")
-        if not all(0 <= rate.tokens_in + rate.tokens_out < inf for rate in pool.rates().values()):
-            raise ValueError("a rate")
-        if not pool.currency.isalpha():
-            raise ValueError("a currency")
-        if not all(isinstance(identities[model.name], dict) for model in pool.everyone):
-            raise TypeError("an identity")
-        pool.tree_spec(identities)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        return stored_pool(plan, "the last plan")
+    except InputError as error:
         raise CacheError(
-            "the last plan holds no pool; not written by this program, find the part with "
-            "`hierrouter cache verify`"
+            f"the last plan holds no pool that this version reads: {error}; find the part with "
+            "`hierrouter verify`, and collect again"
         ) from error
-    return pool, identities
 
 
 def _identities(pool: Pool, stored: Pool, known: Mapping[str, Identity]) -> dict[str, Identity]:
@@ -204,9 +178,6 @@ def score_forest(
     """The value of every call of a forest; NaN only where a call is missing.
 
     Raises InputError: a user's scorer fails or gives something that is no number in [0, 1].
-
-    `reader`: the cache that the forest comes from; `forest`: what was found; `scorer`: gives the
-    values; `on_scored`: told (done, total) while values are computed.
     """
     stored = stored_scores(reader, forest, scorer.key)
     in_tree = forest.tree.found & np.isnan(stored.tree)

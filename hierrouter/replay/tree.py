@@ -28,8 +28,6 @@ class Texts:
     """What was asked and answered in one query's tree.
 
     Attributes:
-        question: text of the query.
-        references: the answers that count as right.
         answers: the response at each node, by number; that of the root is empty.
     """
 

@@ -1,12 +1,11 @@
-"""What a report says beside its policies: bounds, looks, regret, reliability and calls."""
+"""What a report says beside its policies: bounds, looks, regret and reliability."""
 
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation import bounds, metrics, outcome, reliability
+from hierrouter.evaluation import bounds, outcome, reliability
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.evaluation.looks import looks_per_dataset
 from hierrouter.learning.config import Objective
@@ -25,15 +24,13 @@ def add_analysis(
     trained: TrainedRouter | None,
     endings: NDArray[np.float64] | None,
 ) -> None:
-    """The ladder, what a look is worth, the router's regret, reliability and calls.
+    """The ladder, what a look is worth, the router's regret and reliability.
 
     Raises InputError: a router made for another tree.
 
     Args:
-        found: the table, of the queries of the fold.
         tree: all folds.
         split: the fold to analyse, not empty.
-        alpha: weight of cost in R = Q - alpha * C (paper section 3.1).
         trained: the router; where it may stop early, chance, fixed routes and bounds may, too.
         endings: float64[queries, endings], how that router's episodes end on the fold; None
             without one.
@@ -59,7 +56,6 @@ def add_analysis(
     # Other learners' probabilities are exploration, and those of one fixed route say nothing.
     if trained and trained.holds_out and trained.alpha == alpha and not trained.constant:
         _add_reliability(found, fold, trained)
-    _add_calls(found, fold, alpha, endings, stop)
 
 
 def _add_looks(
@@ -112,8 +108,6 @@ def add_regret(
     """A policy's regret by dataset, and how much more it is than on the train fold.
 
     Args:
-        found: the table, of the queries of the fold shown.
-        policy: its name.
         regret: on that fold, float64[queries, choices], see `split_regret`.
         train: datasets of the queries of the train fold and the regret there; None where it is the
             fold shown, or empty.
@@ -148,19 +142,3 @@ def _more(
     queries = min(shown.shape[1], train.shape[1])
     low, high = percentile_interval(means[0] - means[1], queries, bootstrap.level)
     return each(shown.mean(axis=1) - train.mean(axis=1), low, high)
-
-
-def _add_calls(
-    found: Estimates, fold: RouteTree, alpha: float, endings: NDArray[np.float64] | None, stop: bool
-) -> None:
-    """Expected calls of each model at each hop, by the router and by the tree oracle."""
-    best = np.zeros((len(fold), fold.routes.nodes))  # 1 where the tree oracle ends
-    best[np.arange(len(fold)), bounds.best_nodes(fold, alpha, stop)] = 1
-    policies = {("oracle", "oracle"): best}
-    if endings is not None:
-        policies = {(outcome.ROUTER, "router"): endings, **policies}
-    for (policy, kind), ends in policies.items():
-        mix = metrics.call_mix(fold.routes, ends)
-        for hop, (at, model) in product(range(fold.hops), enumerate(fold.models)):
-            calls = {"calls": mix[:, hop, at]}
-            found.add("calls", calls, policy=policy, kind=kind, hop=hop + 1, model=model)

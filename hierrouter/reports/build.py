@@ -36,16 +36,12 @@ def build_report(
     """Means, intervals and paired differences of every policy on every dataset.
 
     Args:
-        found: the long table, with what it has already.
         outcomes: policies over the same queries, at most one of kind "router". Without one the
             report has no differences and an empty `gap_closed`.
-        alpha: weight of cost in R = Q - alpha * C (paper section 3.1).
         split: fold the queries come from.
-        scorer: name of Q.
         provenance: JSON values that say where data and policy came from.
         frontier: policies over a sweep of alpha, each with its alpha: trained ones, and bounds.
         price_lists: the same policies at costs under each of several price lists.
-        more: further fields of `Report`.
     """
     lists = price_lists or {}
     gaps = _gaps_closed(found.columns, outcomes, alpha)
@@ -194,9 +190,6 @@ def add_depths(
     """Where the router stops: share of the queries, Q, C and R of each number of calls, 1 to L.
 
     Ends of an interval are None where too many resamples hold no such query.
-
-    `found`: the table; `fold`: the queries that are shown; `endings`: float64[queries, endings],
-    rows sum to 1; `alpha`: weight of cost in R.
     """
     score, _, cost = worth(fold, endings.shape[1])
     figures = (np.ones_like(score), score, cost, net_reward(score, cost, alpha))

@@ -99,16 +99,10 @@ class Standings:
     """What a comparison found.
 
     Attributes:
-        contest: where it comes from.
-        queries: how many the fold has.
-        bootstrap: how the intervals were made.
         estimates: every mean with its interval, one line each; see `values.SCHEMA`.
         values: differences in mean R between two policies, see `_pairs`: which `value` it is, the
             fold on which baselines were `chosen_on`, the names of `first` and `second`, and
             `difference`. Those with a missing side are left out.
-        scorer: name of Q.
-        cost_unit: what C is counted in.
-        provenance: where data and router come from; JSON values.
         look: what was looked at, for the log of looks at the test fold; JSON values.
     """
 
@@ -177,11 +171,7 @@ def standings(
     cost_unit: str = "money per question",
     look: Mapping[str, Any] | None = None,
 ) -> Standings:
-    """Means, paired intervals, and the values of a second hop and of adaptivity.
-
-    `contest`: at least one query; `bootstrap`: number of resamples, level and seed; defaults to
-    10,000 at 95 %; `look`: see `Standings`.
-    """
+    """Means, paired intervals, and the values of a second hop and of adaptivity."""
     found = Estimates(contest.datasets, bootstrap)
     reward = np.array([entry.outcome.reward(contest.alpha) for entry in contest.entries])
     _add_entries(found, contest, reward)

@@ -51,7 +51,6 @@ class Drawing:
     Attributes:
         name: for files and ids: lower case, hyphens.
         title: what a screen reader calls it.
-        caption: a line to stand above it.
         description: what is to be seen, and where the numbers are.
         figure: drawn inside `settings`, in which it has to be written, too.
     """
@@ -65,10 +64,7 @@ class Drawing:
 
 @contextmanager
 def settings(salt: str = "") -> Iterator[None]:
-    """Draw and write inside this: default settings whatever the user's matplotlibrc says.
-
-    `salt`: keeps the ids of two figures on one page apart.
-    """
+    """Draw and write inside this: default settings whatever the user's matplotlibrc says."""
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
         mpl.rcParams.update({**_STYLE, "svg.hashsalt": salt})

@@ -35,7 +35,6 @@ class DeferTo:
     """A stronger model to hand over to, and how often.
 
     Attributes:
-        stronger: one of the tree's direct calls.
         share: at most this share of the queries, from 0 to 1; None is what gives the highest R.
     """
 
@@ -64,12 +63,6 @@ def report_on(
     Args:
         tree: all folds; what is chosen from data is chosen on "train", but for the best fixed
             route of the gap, which is that of the fold shown.
-        alpha: cost penalty of the reward R = Q - alpha * C.
-        trained: the router, or None where nothing has been trained yet.
-        sweep: routers for other alphas, for the frontier.
-        provenance: where all this came from.
-        split: the fold to evaluate on.
-        bootstrap: how intervals are made.
         price_lists: the same tree under several price lists, by the list's name, `tree` among
             them; one list needs no table of its own. What is chosen under prices is chosen under
             each on its own; the router is the same one and sees the costs of each.
@@ -158,7 +151,6 @@ class Valued:
     """Every policy on a fold under one price list; a router that hands over comes on top.
 
     Attributes:
-        fold: the queries.
         bounds: direct calls, fixed routes, chance, and the best that could be done.
         own: how policies of the user's own end, by name: float64[queries, endings].
         endings: how the router ends, likewise; None without one.
@@ -177,10 +169,7 @@ class Valued:
         return from_endings(self.fold, self.endings, ROUTER, "router")
 
     def outcomes(self, deferral: Deferral | None) -> list[Outcome]:
-        """All of them, in the order of a report.
-
-        `deferral`: one more baseline.
-        """
+        """All of them, in the order of a report."""
         found = list(self.bounds)
         if deferral:
             both = deferral.outcome(self.fold)

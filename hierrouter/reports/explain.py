@@ -19,18 +19,7 @@ from hierrouter.evaluation.bounds import best_ending, best_nodes, split_regret
 from hierrouter.evaluation.outcome import ending, greedy, pairs
 from hierrouter.replay.tree import Texts, load_texts
 from hierrouter.reports.values import GROUPS
-from hierrouter.tables import (
-    Cell,
-    Column,
-    Line,
-    Table,
-    as_rich,
-    markdown_text,
-    money,
-    one_line,
-    safe_text,
-)
-from hierrouter.tables import as_markdown as table_as_markdown
+from hierrouter.tables import Cell, Column, Line, Table, as_rich, money, one_line, safe_text
 from hierrouter_cache.tree import RouteTree, net_reward
 
 if TYPE_CHECKING:
@@ -51,12 +40,7 @@ class Node:
     Attributes:
         number: of the node, see `hierrouter_cache.tree`.
         parent: number of the node whose answer the call saw; 0 is the question.
-        model: that was called.
         route: all models called up to here, `first>second`.
-        answer: its response.
-        quality: Q of the answer, in [0, 1].
-        accuracy: 1 where it is right, else 0.
-        tokens_in, tokens_out: of this call.
         cost: C, of all calls up to here, in money.
         reward: R = Q - alpha * C, were the route to end here.
     """
@@ -113,12 +97,6 @@ class Explained:
     """A query, its tree, and the routes to compare.
 
     Attributes:
-        id, dataset, split: which query it is.
-        question: its text.
-        references: the answers that count as right.
-        scorer: name of Q.
-        alpha: price of cost in R.
-        hops: L.
         nodes: all calls of the tree by number, the first is number 1.
         best: number of the node where the best route in hindsight ends.
         fixed: where the fixed route ends that is best on the train fold; None where that is empty.
@@ -194,12 +172,8 @@ def explain(
     damaged, or not the cache of this tree; InputError: a router made for another tree.
 
     Args:
-        root: the cache that the tree was opened from.
         tree: all folds; the fixed route is chosen on "train".
         rows: positions of queries in `tree`.
-        alpha: price of cost in R = Q - alpha * C.
-        trained: the router, if any.
-        pool: as in `hierrouter.replay.opening.Selection`.
     """
     if not rows:  # a router may have no regret anywhere
         return []
@@ -310,20 +284,6 @@ def as_text(found: Explained, width: int, colour: bool = False) -> str:
     for table in tables(found):
         page.print(Text(), as_rich(table, width))
     return sink.getvalue()
-
-
-def as_markdown(found: Explained) -> str:
-    """The query as Markdown, every answer whole, the tree as a nested list."""
-    lines = [f"## {markdown_text(found.name)}", "", markdown_text(facts(found)), ""]
-    lines += [f"**Question** {markdown_text(found.question)}", ""]
-    lines += [f"**Reference** {markdown_text(' | '.join(found.references))}", ""]
-    lines += [
-        f"{'  ' * (len(found.on_way(node.number)) - 1)}- **{markdown_text(node.model)}** "
-        f"{''.join(f'*{mark}* ' for mark in marks(found, node.number))}"
-        f"{markdown_text(numbers(found, node))}: {markdown_text(node.answer) or EMPTY}"
-        for node in in_order(found)
-    ]
-    return "\n".join([*lines, "", *(table_as_markdown(table) for table in tables(found))])
 
 
 def as_object(found: Explained) -> dict[str, Any]:

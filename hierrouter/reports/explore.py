@@ -64,7 +64,6 @@ def positions(
 
     Args:
         tree: all folds; the range is that of the train fold, of the fold shown where it is empty.
-        split: the fold that is shown.
         sweep: where it has a router for each alpha of its grid only, these are all positions.
         trained: the router of a single run.
     """
@@ -92,7 +91,6 @@ class Learned:
     Attributes:
         name: what the page calls it.
         note: what it was trained for, or asked at, in words.
-        allow_stop: whether it may end before L calls.
         start: int64[queries], the node where it ends at the first alpha.
         changed: for each alpha the queries that end elsewhere than at the alpha before, int64[n];
             none at the first.
@@ -128,8 +126,6 @@ def of_sweep(
     """The sweep's router at each alpha.
 
     Raises InputError: a sweep of another tree.
-
-    `alphas`: those that the sweep has a router for; `on_done`: told (done, total) after each alpha.
     """
 
     def endings() -> Iterator[Integers]:
@@ -169,13 +165,8 @@ class Explored:
 
     Attributes:
         tree: all folds; what is chosen from data is chosen on "train".
-        split: the fold that is shown.
         alphas: positions of the slider, ascending.
-        start: the position first shown.
-        learned: routers, the one first shown first; none where nothing has been trained.
         texts: question, reference and answers, by position of the query in the fold.
-        notes: sentences that a reader must not miss.
-        brought: policies of the user's own.
     """
 
     tree: RouteTree
@@ -209,13 +200,8 @@ def explored(
     answers, or a policy of the user's own fails; CacheError: the answers are not in the cache.
 
     Args:
-        cache: the folder that the tree was opened from.
-        tree: all folds.
-        split: the fold to show.
-        shown: the router and the sweep, see `hierrouter.learning.selection`.
         texts: of how many queries to load the texts at most: those on which the first router loses
             most at the alpha first shown, then the first ones.
-        pool: as in `hierrouter.replay.opening.Selection`.
         on_done: told (alphas done, all) while a sweep is evaluated.
         policies: the user's own; where the router may stop early, they may, too.
     """

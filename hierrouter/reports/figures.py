@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from hierrouter.evaluation.metrics import frontier
+from hierrouter.evaluation.budget import frontier
 from hierrouter.reports.drawing import (
     INK,
     LONGEST_LABEL,
@@ -228,10 +228,7 @@ def latex_figure(drawing: Drawing, file: str) -> str:
 
 
 def deferral_figure(report: Report, handing: HandingOver) -> Drawing:
-    """Mean R over the share of queries handed over, between chance and the oracle.
-
-    `handing`: of the report.
-    """
+    """Mean R over the share of queries handed over, between chance and the oracle."""
     curve = handing.curve
     share = [point.share for point in curve]
     lines = (

@@ -20,8 +20,6 @@ def render(template: str, style: str, script: str = "", **values: Any) -> str:
     """A page that loads, frames and sends nothing; what it may do is named by its hash.
 
     Args:
-        template: its name.
-        style: the page's one style sheet.
         script: its one script; an empty one is not allowed to run either.
         values: for the template; foreign text in them is inert and visible on the page.
     """

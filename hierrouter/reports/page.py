@@ -1,13 +1,12 @@
 """The report as one HTML page that loads nothing; what its words mean is in terms.html.j2."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from markupsafe import Markup
 
 from hierrouter.reports.drawing import as_svg
-from hierrouter.reports.explain import EMPTY, Explained, Node, facts, marks, numbers, tables
 from hierrouter.reports.figures import figures
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.results import Report
@@ -16,9 +15,6 @@ from hierrouter.reports.values import ALL, Row
 from hierrouter.tables import one_line
 
 LONG = 16  # rows; longer tables of the analysis are folded
-CASES = 10  # that a page shows
-LONGEST_ANSWER = 600  # characters; 10 cases of long answers shall not fill the page
-WHOLE_TREE = 60  # calls; of larger trees only those beside a route are shown
 
 
 def as_html(report: Report) -> str:
@@ -27,14 +23,13 @@ def as_html(report: Report) -> str:
     own = len(report_tables(report))  # those of the analysis come after these
     return render(
         "report.html.j2",
-        template_texts(*BASE_STYLES, "worst.css"),
+        template_texts(*BASE_STYLES),
         report=report,
         headlines=headlines(report),
         figures=[(drawing, Markup(as_svg(drawing))) for drawing in figures(report)],  # noqa: S704 - drawn by us
         tables=every[:own],
         analysis=every[own:],
         long=LONG,
-        worst=cases(report.worst),
         provenance=source_lines(report.provenance),
     )
 
@@ -90,52 +85,3 @@ def source_lines(provenance: Mapping[str, Any], prefix: str = "") -> list[tuple[
             text = value if isinstance(value, str) else json.dumps(value)
             lines.append((one_line(f"{prefix}{key}"), text))
     return lines
-
-
-def cases(found: Sequence[Explained]) -> list[dict[str, Any]]:
-    """What the page shows of these queries, at most `CASES` of them; see worst.html.j2.
-
-    Their texts are cut. Of a large tree only the calls at the states that some route passes are
-    shown; `hidden` counts the others.
-    """
-    return [_case(query) for query in found[:CASES]]
-
-
-def _case(found: Explained) -> dict[str, Any]:
-    calls = _calls_shown(found)
-    best = found.node(found.best).route
-    loss = f"best: {best}"
-    if found.router:
-        loss = f"{found.node(found.router.node).route} instead of {best}: regret {found.regret:.4f}"
-    return {
-        "name": found.name,
-        "loss": loss,
-        "facts": facts(found),
-        "question": one_line(found.question, LONGEST_ANSWER),
-        "reference": one_line(" | ".join(found.references), LONGEST_ANSWER),
-        "calls": [_call(found, node, calls) for node in found.below(0)],
-        "hidden": len(found.nodes) - len(calls),
-        "tables": tables(found),
-    }
-
-
-def _call(found: Explained, node: Node, shown: frozenset[int]) -> dict[str, Any]:
-    """One call, and in `below` those made after it."""
-    below = [child for child in found.below(node.number) if child.number in shown]
-    return {
-        "model": node.model,
-        "numbers": numbers(found, node),
-        "answer": one_line(node.answer, LONGEST_ANSWER) or EMPTY,
-        "marks": marks(found, node.number),
-        "taken": found.router is not None and node.number in found.on_way(found.router.node),
-        "below": [_call(found, child, shown) for child in below],
-    }
-
-
-def _calls_shown(found: Explained) -> frozenset[int]:
-    """Their numbers: of all, or in a large tree of those at the states that some route passes."""
-    if len(found.nodes) <= WHOLE_TREE:
-        return frozenset(node.number for node in found.nodes)
-    ends = [found.best, found.fixed, found.router.node if found.router else None]
-    states = {0, *(step for end in ends if end is not None for step in found.on_way(end))}
-    return frozenset(child.number for state in states for child in found.below(state))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from hierrouter.learning.selection import SelectedRun, provenance, select_run
 from hierrouter.pools.pool import POOL
 from hierrouter.replay.tree import Tree
 from hierrouter.reports import evaluated
-from hierrouter.reports.explain import explain, worst_queries
-from hierrouter.reports.page import CASES
 from hierrouter.reports.results import Report, as_json
 from hierrouter.reports.tables import long_table, named_tables
 from hierrouter.tables import Table
@@ -32,11 +30,6 @@ class ReportRequest:
 
     Attributes:
         lists: the tree under each price list, by the list's name; the first is the main one.
-        shown: the router, on the first of them.
-        split: the fold to evaluate on.
-        defer: where the router hands over what it doubts.
-        policies: the user's own.
-        with_worst: show the router's largest regrets with their answers.
 
     Raises:
         InputError: a model to hand over to that is not there, or no router that could.
@@ -47,7 +40,6 @@ class ReportRequest:
     split: str = "test"
     defer: evaluated.DeferTo | None = None
     policies: tuple[OwnPolicy, ...] = ()
-    with_worst: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be handed over."""
@@ -64,15 +56,15 @@ class ReportRequest:
         """Every run whose routers are evaluated, that of the router shown first."""
         return self.shown.run, self.shown.sweep_run
 
-    def evaluate(self) -> Report:
-        """Everything under the first price list, without the largest regrets.
+    def evaluate(self) -> FinishedReport:
+        """Everything under the first price list.
 
         Raises InputError: something does not fit together, or there is nothing to report on.
         """
         tree, shown = self.tree, self.shown
         several = self.lists if len(self.lists) > 1 else {}
         source = provenance(tree, tree.root, shown.run, shown.trained, shown.sweep_run, several)
-        return evaluated.report_on(
+        result = evaluated.report_on(
             tree,
             shown.alpha,
             shown.trained,
@@ -83,6 +75,7 @@ class ReportRequest:
             defer=self.defer,
             policies=self.policies,
         )
+        return FinishedReport(self, result)
 
 
 PAGE, JSON = "report.html", "report.json"
@@ -91,28 +84,10 @@ ROWS = "rows"  # name of the table with every row
 
 @dataclass(frozen=True, repr=False)
 class FinishedReport:
-    """What a report found.
-
-    Attributes:
-        request: which router on which trees.
-        result: every figure, as plain values.
-    """
+    """What a report found."""
 
     request: ReportRequest
     result: Report
-
-    @classmethod
-    def of(cls, request: ReportRequest) -> FinishedReport:
-        """Evaluate everything under the first price list.
-
-        Raises InputError: something does not fit together, or there is nothing to report on.
-        """
-        tree, shown, result = request.tree, request.shown, request.evaluate()
-        if shown.trained is not None and request.with_worst:
-            rows = worst_queries(tree, request.split, shown.alpha, shown.trained, CASES)
-            worst = explain(tree.root, tree, rows, shown.alpha, shown.trained, tree.pool)
-            result = replace(result, worst=tuple(worst))
-        return cls(request, result)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -193,7 +168,7 @@ def report(
     shown = select_run(tree, alpha, folder, swept, with_sweep=True)
     defer = evaluated.DeferTo(defer_to, defer_share) if defer_to is not None else None
     lists = {POOL: tree, **(price_lists or {})}
-    return FinishedReport.of(ReportRequest(lists, shown, split, defer, own))
+    return ReportRequest(lists, shown, split, defer, own).evaluate()
 
 
 def run_or_sweep(

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
-from hierrouter.reports.explain import Explained
 from hierrouter.reports.values import Bootstrap, Row, pivot
 from hierrouter.tables import finite, json_text
 
@@ -21,10 +20,7 @@ class HandingOver:
     """The router of a report, with a stronger model for what it doubts.
 
     Attributes:
-        stronger: the model that is called directly.
-        chosen_on: fold that chose the threshold.
         share_allowed: share that was to be kept to there; None where the highest R was wanted.
-        chosen: what this threshold gives on the fold that is shown.
         curve: the same of other thresholds, by rising share.
     """
 
@@ -40,12 +36,8 @@ class Saving:
     """What the router saves against a single model, over all queries.
 
     Attributes:
-        policy: the model.
         which: "best" in Q, the cheaper of equals, or "dearest".
         share: 1 - C(router) / C(model); below 0 the router costs more.
-        low, high: its interval.
-        quality: Q(router) - Q(model).
-        quality_low, quality_high: its interval.
     """
 
     policy: str
@@ -63,26 +55,17 @@ class Report:
     """Everything there is to show.
 
     Attributes:
-        alpha: weight of cost in the reward.
-        scorer: name of Q.
-        split: fold the queries come from.
-        bootstrap: how the intervals were made.
-        datasets: names in the order of their columns, "all" last.
         estimates: every mean with its interval, one line each; see `values.SCHEMA`. The rows below
             are read off it.
         gap_closed: share of the distance from the best fixed route to the oracle, by dataset;
             None where that is below `bounds.SMALLEST_GAP`; empty without a router.
-        provenance: where data and policy came from; JSON values.
         gap_closed_intervals: low and high of each `gap_closed`; None where it has no bounds.
         price_gaps: `gap_closed` under each price list, the report's own one first; empty where
             there is but one.
-        cost_unit: what C is counted in.
         deciding_alphas: the least and the greatest alpha at which cost decides which route is best,
             of a query or of a group of them, see `policy_break_points`; None where it never does.
         savings: against the best and the dearest single model; empty without a router.
-        notes: sentences that a reader must not miss.
         deferral: the router with a stronger model behind it, where one was named.
-        worst: queries on which the router loses most, the largest regret first; for the page.
     """
 
     alpha: float
@@ -100,7 +83,6 @@ class Report:
     savings: tuple[Saving, ...] = ()
     notes: tuple[str, ...] = ()
     deferral: HandingOver | None = None
-    worst: tuple[Explained, ...] = ()
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -193,11 +175,6 @@ class Report:
         """
         return pivot(self.estimates, "regret", "policy", "dataset", "n")
 
-    @cached_property
-    def calls(self) -> tuple[Row, ...]:
-        """`calls` of each model at each hop, expected of a query: of the router and the oracle."""
-        return pivot(self.estimates, "calls", "policy", "kind", "hop", "model")
-
     @property
     def shown_datasets(self) -> tuple[str, ...]:
         """The columns of a table: a single dataset needs no total beside it."""
@@ -231,7 +208,7 @@ class Report:
         return float(self.router.quality / single.quality)
 
 
-FORMAT = 3  # of the object; goes up where a key leaves or changes its meaning
+FORMAT = 4  # of the object; goes up where a key leaves or changes its meaning
 
 
 def as_json(report: Report) -> str:
@@ -283,7 +260,6 @@ def _analysis(report: Report) -> dict[str, Any]:
     nested = {
         "ladder": ("rung policy dataset n", "quality cost reward"),
         "looks": ("policy dataset n", "quality cost reward"),
-        "calls": ("policy kind hop model", "calls"),
         "reliability": ("least below n said lost", "best"),
     }
     return {

@@ -292,10 +292,7 @@ TRAINING = {
 
 
 def training_sentence(source: Mapping[str, Any]) -> str:
-    """How the router was trained; empty where nothing was, or nobody says.
-
-    `source`: the provenance of a report.
-    """
+    """How the router was trained; empty where nothing was, or nobody says."""
     if not source.get("algo"):
         return ""
     told = [
@@ -360,10 +357,7 @@ SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 
 def deferral_table(report: Report, handing: HandingOver) -> Table:
-    """Share handed over, Q, C and R, and R of chance and of the oracle at the same share.
-
-    `handing`: of the report.
-    """
+    """Share handed over, Q, C and R, and R of chance and of the oracle at the same share."""
     points = _nearest(handing)
     columns = (
         Column("HierRouter hands over"),
@@ -457,7 +451,7 @@ def _said(row: Row) -> str:
     return f"{row.least:g} {below}" if row.least else f"below {row.below:g}"
 
 
-# The analysis: bounds, looks, regret and calls.
+# The analysis: bounds, looks and regret.
 
 RUNGS, LEARNED = "Bounds", "HierRouter"
 NOT_A_STAIR = (
@@ -521,13 +515,7 @@ def looks_table(report: Report) -> Table:
 
 def analysis_tables(report: Report) -> dict[str, Table]:
     """The tables of the analysis by name, but the ladder over all queries; none without one."""
-    if not report.ladder:
-        return {}
-    tables = {}
-    if report.regret:
-        tables["regret"] = regret_table(report)
-    tables["calls"] = calls_table(report)
-    return tables
+    return {"regret": regret_table(report)} if report.regret else {}
 
 
 def regret_table(report: Report) -> Table:
@@ -561,20 +549,3 @@ def regret_table(report: Report) -> Table:
 def _regret_line(row: Row) -> Line:
     figures = "dataset whole [whole] plan adaptivity more_whole [more_whole]"
     return Line(LEARNED if row.policy == ROUTER else row.policy, row.cells(figures))
-
-
-def calls_table(report: Report) -> Table:
-    """Expected calls of each model at each hop, a column a policy and hop."""
-    rows = report.calls
-    places = list(dict.fromkeys((row.hop, row.policy) for row in rows))
-    calls = {(row.hop, row.policy, row.model): row.calls for row in rows}
-    models = dict.fromkeys(row.model for row in rows)
-    return Table(
-        title="Call mix: expected calls of each model, a query",
-        columns=(Column("Model"), *(Column(f"hop {hop}, {policy}") for hop, policy in places)),
-        rows=tuple(
-            Line("Pool", (model, *(calls[(*place, model)] for place in places))) for model in models
-        ),
-        note="A hop sums to less than 1 where a policy stops before it. Calls are not cost: half "
-        "of the calls can be nearly all of the cost.",
-    )

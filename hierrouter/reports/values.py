@@ -94,11 +94,7 @@ def each(values: Values, low: Values, high: Values) -> list[Estimate]:
 
 
 def estimates(values: Values, bootstrap: Bootstrap, stream: int) -> list[Estimate]:
-    """Mean and interval of each row.
-
-    `values`: float64[rows, queries]; `bootstrap`: how intervals are made; `stream`: see
-    `Bootstrap.draws`.
-    """
+    """Mean and interval of each row."""
     found: list[Estimate] = []
     for start in range(0, len(values), ROWS_AT_ONCE):
         part = values[start : start + ROWS_AT_ONCE]
@@ -126,8 +122,6 @@ class Estimates:
     share their resamples.
 
     Attributes:
-        bootstrap: how intervals are made.
-        datasets: name of the dataset of each query.
         columns: see `columns_of`.
         every: the stream of all queries.
     """
@@ -216,7 +210,6 @@ def pivot(table: pa.Table, section: str, *names: str) -> tuple[Row, ...]:
     """The lines of a section with all metrics of the same thing in one row.
 
     Args:
-        table: see `SCHEMA`.
         names: columns that say what a row is of. A second value of a metric begins another row: two
             policies may have one name.
     """

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hierrouter.learning.checkpoint import read_tensors, write_tensors
 from hierrouter.questions.shipped import model_path
 from hierrouter.replay.inspection import ask_cache
-from hierrouter_cache.parts import sha16
+from hierrouter_cache.parts import Link, sha16
 from hierrouter_cache.writer import PartWriter
 from tests.acceptance.place import COLLECT, Place, questions
 from tests.cache.rows import parquet, put, take, with_column
@@ -114,7 +114,8 @@ def foreign_parts(place: Place) -> None:
 
 def foreign_plan(place: Place) -> None:
     plan = pq.read_table(place.part("plans"))
-    put(place.cache, "plans", with_column(plan, "queries", [["0" * 32, "1" * 32]]), 99)
+    header = Link("plans", 99, "a" * 8, "f" * 16, ()).header()
+    put(place.cache, "plans", parquet(with_column(plan, "queries", [["0" * 32]]), header), 99)
 
 
 def held(place: Place) -> None:
@@ -168,6 +169,11 @@ def embeddings(place: Place, rows: NDArray[Any], beside: bool = False) -> None:
     """These instead of those that are there, or beside them."""
     old, file = embedding_file(place), place.home / "new.npy"
     np.save(file, rows)
+    said = json.loads(b'{"encoder"' + old.read_bytes().rpartition(b'{"encoder"')[2])
+    if rows.dtype.names:
+        said["dim"] = rows.dtype["vector"].shape[0]
+    with file.open("ab") as stream:
+        stream.write(json.dumps(said).encode())
     if not beside:
         old.unlink()
     name = f"emb-00000000-00000000-r{len(rows)}-{sha16(file.read_bytes())}.npy"

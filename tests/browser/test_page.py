@@ -1,6 +1,5 @@
 """The report's page in a real browser: quiet, whole, inert, readable."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,11 @@ from hierrouter.learning.sweep import Sweep, train_sweep
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
 from hierrouter.reports.evaluated import DeferTo, report_on
-from hierrouter.reports.explain import explain, worst_queries
 from hierrouter.reports.page import as_html
 from hierrouter.reports.values import Bootstrap
-from hierrouter.tables import one_line
 from tests.browser.conftest import SIZES, faint, opened
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, VALUE
 from tests.hierrouter.reports.examples import hostile
-from tests.hostile import HARM, collect_hostile
 
 MOST_BYTES = 3_000_000
 QUICK = Bootstrap(n=100)
@@ -46,11 +42,7 @@ DRAWINGS = """[...document.querySelectorAll('svg')].filter(
 def pages(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> dict[str, Path]:
     """A page with every kind of figure, and one of harmful texts."""
     folder = tmp_path_factory.mktemp("pages")
-    collect_hostile(folder / "cache")
-    texts = {
-        "testbed": page_of_testbed(testbed_cache),
-        "hostile": page_of_hostile(folder / "cache"),
-    }
+    texts = {"testbed": page_of_testbed(testbed_cache), "hostile": as_html(hostile())}
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, "utf-8")
     return {name: folder / f"{name}.html" for name in texts}
@@ -61,16 +53,7 @@ def page_of_testbed(cache: Path) -> str:
     trained = train(tree, objective, EXACT_GLIMPSE, 0)
     sweep = Sweep(GRID, train_sweep(tree, GRID, objective, VALUE, 0))
     report = report_on(tree, ALPHA, trained, sweep, {}, "test", QUICK, defer=DeferTo("facts", 0.5))
-    worst = explain(cache, tree, worst_queries(tree, "test", ALPHA, trained, 5), ALPHA, trained)
-    assert len(worst) == 5
-    return as_html(replace(report, worst=tuple(worst)))
-
-
-def page_of_hostile(cache: Path) -> str:
-    tree = open_tree(cache)
-    trained = train(tree, Objective(ALPHA), EXACT_GLIMPSE, 0)
-    worst = explain(cache, tree, range(len(HARM)), ALPHA, trained)
-    return as_html(replace(hostile(), worst=tuple(worst)))
+    return as_html(report)
 
 
 @pytest.mark.parametrize("name", ["testbed", "hostile"])
@@ -97,17 +80,11 @@ def test_every_plot_is_drawn(browser: Any, pages: dict[str, Path]) -> None:
 
 def test_hostile_text_is_read_and_does_nothing(browser: Any, pages: dict[str, Path]) -> None:
     with opened(browser, pages["hostile"]) as (page, _):
-        shown = " ".join(page.evaluate("document.body.innerText").split())
-        answers = " ".join(page.locator("q").all_inner_texts())
-        for text in HARM:
-            assert one_line(text) in shown
-            assert one_line(text) in answers
         assert page.evaluate("window.harmed") is None
         assert page.locator("script, iframe, img, object, embed, form, link, base").count() == 0
         assert page.locator("[href]:not([href^='#'])").count() == 0
         assert page.locator("style, [style]").count() == 1
         assert page.evaluate("getComputedStyle(document.body).backgroundImage") == "none"
-        assert page.locator("#worst details").count() == len(HARM)
 
 
 @pytest.mark.parametrize("name", ["testbed", "hostile"])
@@ -134,16 +111,6 @@ def test_all_text_stands_out(scheme: str, browser: Any, pages: dict[str, Path]) 
         paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     shade = sum(map(int, paper.removeprefix("rgb(").removesuffix(")").split(",")))
     assert (shade < 128) == (scheme == "dark")
-
-
-def test_a_case_is_unfolded_by_keyboard(browser: Any, pages: dict[str, Path]) -> None:
-    with opened(browser, pages["testbed"]) as (page, _):
-        page.reload()
-        answer = page.locator("#worst q").first
-        assert not answer.is_visible()
-        page.locator("#worst summary").first.focus()
-        page.keyboard.press("Enter")
-        assert answer.is_visible()
 
 
 def test_totals_stay_in_sight(browser: Any, pages: dict[str, Path]) -> None:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.keys import call_key, next_context, references_key, root_context
-from hierrouter_cache.parts import KINDS, METADATA_KEY, part_name
+from hierrouter_cache.parts import KINDS, METADATA_KEY, Link, listing, part_name
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import Rate, RouteTree, StatePart
 from hierrouter_cache.walk import TreeSpec, load_tree, states, stored_scores, walk
@@ -76,7 +76,7 @@ def no_utf8(length: int = 1) -> pa.Array:
     return pa.array([b"\xff"] * length, pa.binary()).view(pa.string())
 
 
-def parquet(of: pa.Table, header: bytes | None = b'{"format": 1}') -> bytes:
+def parquet(of: pa.Table, header: bytes | None = None) -> bytes:
     """The bytes of a file, with this header or the table's own."""
     sink = pa.BufferOutputStream()
     pq.write_table(of.replace_schema_metadata({METADATA_KEY: header}) if header else of, sink)
@@ -86,10 +86,11 @@ def parquet(of: pa.Table, header: bytes | None = b'{"format": 1}') -> bytes:
 def put(
     root: Path, kind: str, of: pa.Table | bytes, seq: int = 1, writer: str = "a" * 8, rows: int = 1
 ) -> Path:
-    """A part under a name that fits its bytes, whatever these are; a table tells its rows."""
+    """A part under a name that fits its bytes, whatever these are; a table tells the rest."""
     make_cache(root)
     if isinstance(of, pa.Table):
-        rows, of = of.num_rows, parquet(of)
+        link = Link(kind, seq, writer, min(listing(root).caches), ())
+        rows, of = of.num_rows, parquet(of, link.header())
     path = root / "parts" / part_name(kind, seq, writer, rows, of)
     path.write_bytes(of)
     return path

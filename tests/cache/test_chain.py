@@ -1,6 +1,5 @@
 """A part that is missing, renamed, older or another cache's is found, and a crash is no damage."""
 
-import logging
 import os
 import random
 import shutil
@@ -191,13 +190,11 @@ def test_no_harm_to_a_part_of_any_kind_is_silent(
             assert CacheReader(root).latest_plan().pool == str(2 * BATCHES - 1)
 
 
-@pytest.mark.parametrize("seq", [None, 99])
 def test_the_first_part_of_another_cache_is_foreign_and_that_of_a_pull_is_not(
-    tmp_path: Path, seq: int | None
+    tmp_path: Path,
 ) -> None:
     ours, theirs = PartWriter(tmp_path / "ours"), PartWriter(tmp_path / "theirs")
-    plan = rows.plans("theirs")
-    part = rows.put(theirs.root, "plans", plan, seq) if seq else theirs.append("plans", plan)
+    part = theirs.append("plans", rows.plans("theirs"))
     ours.append("plans", rows.plans("ours", "ours"))
     killed = FolderStore(shutil.copytree(ours.root, tmp_path / "pull was killed"))
     killed.write(part.name, part.read_bytes())
@@ -239,16 +236,6 @@ def test_what_is_missing_comes_back_with_a_pull_or_is_given_up(tmp_path: Path) -
     gone.unlink()
     with pytest.raises(DamagedPart, match=f"{gone.name}: missing"):
         CacheReader(root)
-
-
-def test_a_last_plan_that_an_earlier_version_moved_aside_stays_given_up(tmp_path: Path) -> None:
-    _, last = (rows.put(tmp_path, "plans", rows.plans(name), seq) for seq, name in enumerate("ab"))
-    (tmp_path / "quarantine").mkdir()
-    aside = last.rename(tmp_path / "quarantine" / last.name)
-    for look in (examine, quarantine, lambda _: aside.unlink()):
-        look(tmp_path)
-        with pytest.raises(CacheError, match=f"given up: {last.name}"):
-            CacheReader(tmp_path).latest_plan()
 
 
 def test_no_part_gets_a_number_that_is_too_large_for_a_name(tmp_path: Path) -> None:
@@ -349,34 +336,6 @@ def test_threads_that_write_while_others_read_are_never_damage(tmp_path: Path) -
     assert len(sound_parts(tmp_path)) == 31
     assert not examine(tmp_path).loose
     assert len(listing(tmp_path).heads) <= 3
-
-
-def test_a_cache_of_before_opens_with_a_note_until_it_is_repaired(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    old = [rows.put(tmp_path, "plans", rows.plans(name), seq) for seq, name in enumerate("ab")]
-    PartWriter(tmp_path).append("queries", rows.queries("q"))
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            assert CacheReader(tmp_path).latest_plan().pool == "b"
-    assert [
-        f"note: 2 parts name no predecessors: {tmp_path}" in text for text in caplog.messages
-    ] == [True]
-    assert quarantine(tmp_path) == []
-    caplog.clear()
-    assert CacheReader(tmp_path).latest_plan().pool == "b"
-    assert caplog.messages == []
-    old[1].unlink()
-    with pytest.raises(DamagedPart, match=f"{old[1].name}: missing"):
-        CacheReader(tmp_path)
-
-
-def test_a_cache_of_before_opens_when_its_first_compaction_is_killed(tmp_path: Path) -> None:
-    """The merged part is the only one with predecessors then, under the smallest number."""
-    for seq in (1, 2):
-        rows.put(tmp_path, "calls", rows.calls(("m", str(seq), "r")), seq)
-    interrupt_compaction(tmp_path, "compact: written")
-    assert len(CacheReader(tmp_path).parts) == 3
 
 
 def test_a_commit_costs_one_more_file_and_an_opening_reads_nothing_more(

@@ -31,7 +31,7 @@ from hierrouter_cache.mirror import (
     push,
     require_no_rivals,
 )
-from hierrouter_cache.parts import KINDS, list_parts
+from hierrouter_cache.parts import KINDS, Link, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore, ObjectStore, Store, store_at, without_secrets
 from hierrouter_cache.writer import PartWriter
@@ -429,7 +429,9 @@ def test_an_empty_place_gives_nothing(store: Store, other: Path) -> None:
 
 
 NEWER = rows.parquet(LATER, b'{"format": 3}')
-OTHER_COLUMNS = rows.parquet(LATER.select(["key"]))
+OTHER_COLUMNS = rows.parquet(
+    LATER.select(["key"]), Link("calls", 9, "a" * 8, "0" * 16, ()).header()
+)
 
 
 @pytest.mark.parametrize(

@@ -51,16 +51,16 @@ def test_a_last_plan_that_is_gone_or_renamed_is_named_by_every_command(place: Pl
         place.does(f"collect --datasets arith --cache c --limit {limit}")
     first, last = sorted((place / "c/parts").glob("plans-*"))
     aside = last.rename(place / "aside")
-    for command in ("cache verify", "cache info", "report"):
+    for command in ("verify", "cache info", "report"):
         done = place.asks(f"{command} --cache c")
         assert (done.returncode, last.name in done.stderr) == (3, True)
     aside.rename(last)
-    assert "chain" in place.does("cache verify --cache c").stdout
+    assert "chain" in place.does("verify --cache c").stdout
     later = first.rename(first.with_name(first.name.replace("plans-00000", "plans-00009")))
-    damaged = place.asks("cache verify --cache c")
+    damaged = place.asks("verify --cache c")
     assert damaged.returncode == 3
-    assert f"damaged: {later.name}: renamed: it was written as {first.name}" in damaged.stderr
-    assert f"damaged: {first.name}: missing" in damaged.stderr
+    assert f"{later.name}: renamed: it was written as {first.name}" in damaged.stderr
+    assert f"{first.name}: missing" in damaged.stderr
 
 
 def test_a_damaged_last_plan_is_asked_for_and_not_replaced_by_an_older_one(place: Place) -> None:

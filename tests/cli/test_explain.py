@@ -42,10 +42,8 @@ def test_the_worst_of_validation_are_listed_and_can_be_shown(work: Place) -> Non
 
 
 def test_the_test_fold_and_another_alpha_are_said(work: Place) -> None:
-    done = work.does(
-        "explain --worst 1 --split test --alpha 0.02 --checkpoint runs/train --format md"
-    )
-    assert "### The largest regrets of HierRouter on the test fold" in done.stdout
+    done = work.does("explain --worst 1 --split test --alpha 0.02 --checkpoint runs/train")
+    assert "The largest regrets of HierRouter on the test fold" in done.stdout
     assert f"explain: {TEST_SAID}" in done.stderr
     assert "explain: the router was trained at alpha 0.005, shown at 0.02" in done.stderr
 
@@ -72,15 +70,6 @@ def test_alpha_and_a_part_of_the_pool_are_those_asked_for(bare: Place) -> None:
 )
 def test_what_cannot_be_shown_is_named(asked: str, said: str, bare: Place) -> None:
     assert said in bare.refuses(f"explain {asked}")
-
-
-def test_the_page_of_a_report_has_the_trees(work: Place) -> None:
-    work.does("report --out page")
-    page = (work / "page" / "report.html").read_text("utf-8")
-    queries = work.tells("explain --worst 10 --split test")["queries"]
-    assert page.count("<details>") == len(queries) > 0
-    for query in queries:
-        assert f"<b>{query['dataset']}/{query['id']}</b>" in page
 
 
 def parts_of(page: Path) -> tuple[str, dict[str, Any]]:

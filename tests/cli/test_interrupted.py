@@ -39,7 +39,7 @@ def test_killed_at_any_moment_and_run_again(
     whole.does("cache export --out all.jsonl")
     whole.does("train --dry-run")  # which computes scores
     expected, killed, began = seen(whole, CACHE), 0, time.monotonic()
-    whole.copy(tmp_path / "timed").does("cache verify")
+    whole.copy(tmp_path / "timed").does("verify")
     longest = time.monotonic() - began
     for turn in range(8):
         if killed == 3:

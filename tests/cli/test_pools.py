@@ -167,14 +167,6 @@ def test_folds_and_samples_are_shown(asked: Place) -> None:
     assert found[1]["samples"][0]["choices"] == [["A", "no"], ["B", "1"]]
 
 
-def test_near_questions_are_said(asked: Place) -> None:
-    done = asked.does("datasets --datasets mine.parquet")
-    assert done.stderr == (
-        "1 question of test is nearly the same as one in another fold: mine/lake ~ mine/pond "
-        "(1.00)\n"
-    )
-
-
 def from_hub(
     endpoint: str, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> subprocess.CompletedProcess[str]:

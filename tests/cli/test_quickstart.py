@@ -62,7 +62,7 @@ def test_gap_closed_is_what_the_contract_says_and_bounds_hold(report: dict[str, 
 
 
 def test_the_cache_is_sound_and_its_info_keeps_the_contract(home: Place) -> None:
-    home.does("cache verify --rescore")
+    home.does("verify --rescore")
     info = home.tells("cache info")
     assert info.keys() >= INFO
     assert info["queries"] == info["complete_queries"] == 10 * int(LIMIT)

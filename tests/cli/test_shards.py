@@ -70,7 +70,7 @@ def test_machines_without_a_common_disk_meet_in_a_mirror(asked: Place) -> None:
     pushed = asked.does("cache push --cache c3", (asked / "m2").as_uri())
     assert pushed.stdout.endswith(f"parts copied to {asked / 'm2'}\n")
     assert names(asked / "m2") == names(asked / "c3")
-    asked.does("cache verify --cache m2")
+    asked.does("verify --cache m2")
 
 
 def with_another_answer(root: Path, folder: Path) -> str:
@@ -106,7 +106,7 @@ def test_two_answers_to_one_call_stop_nobody(asked: Place) -> None:
     assert "error: 1 parts of the mirror answer calls in other words" in line.stderr
     assert CacheReader(asked / "c4").responses()[key] in said
     assert names(asked / "c4") <= names(asked / "m")
-    asked.does("cache verify --cache c4")
+    asked.does("verify --cache c4")
 
 
 def test_no_time_gives_no_rate() -> None:

@@ -39,7 +39,7 @@ STOPPING = {
     **{command: [DRY] for command in ("train", "sweep-alpha", "route")},
 }
 SLOW = {"compare", "report", "quickstart", "serve", "explore", "doctor"}
-READ_ONLY = {"cache info", "cache verify", "cache sql", "cache export", "cache push", "datasets"}
+READ_ONLY = {"cache info", "verify", "cache sql", "cache export", "cache push", "datasets"}
 LINE = '{"query_id": "1", "question": "?", "answer": "1", "model": "m-1b", "response": "1", '
 LINE += '"tokens_in": 1, "tokens_out": 1}\n'
 

@@ -23,7 +23,7 @@ from hierrouter_cache.errors import HierRouterError
 from hierrouter_cache.keys import plan_key
 from hierrouter_cache.maintenance import compact, damaged_files, quarantine
 from hierrouter_cache.mirror import pull
-from hierrouter_cache.parts import METADATA_KEY, Part, list_parts
+from hierrouter_cache.parts import METADATA_KEY, Link, Part, list_parts, listing
 from hierrouter_cache.stores import FolderStore
 from tests.cache import rows
 from tests.engines import Scripted
@@ -97,7 +97,9 @@ def parts(draw: st.DrawFn) -> tuple[Part, int, bytes]:
     if part.kind == "plans" and len(table) == 1:
         table = _rekeyed(table)
     try:
-        return part, len(table), rows.parquet(table, None)
+        cache = min(listing(sound()).caches)
+        header = Link(part.kind, part.seq, "a" * 8, cache, ()).header()
+        return part, len(table), rows.parquet(table, None if table.schema.metadata else header)
     except (pa.ArrowException, OSError):
         return part, part.rows, b""
 

@@ -29,7 +29,7 @@ from hierrouter.replay.opening import open_tree, training_tree
 from hierrouter_cache.embeddings import EmbeddingFile, embedding_fault
 from hierrouter_cache.errors import CacheError, HierRouterError
 from hierrouter_cache.locks import collector_lock, shards_at_work
-from hierrouter_cache.parts import file_sha16, list_parts, part_name
+from hierrouter_cache.parts import METADATA_KEY, Link, file_sha16, list_parts, listing, part_name
 from hierrouter_cache.writer import sweep_drafts
 from tests.conftest import Run, spawned
 from tests.engines import Scripted
@@ -87,7 +87,7 @@ def test_rows_of_another_kind_are_not_read_beyond_their_end(tmp_path: Path, dtyp
 
 def test_a_link_or_a_pipe_is_no_embedding_file(tmp_path: Path) -> None:
     sound = embedding(tmp_path, np.zeros(3, [("context", "S32"), ("vector", "<f4", (8,))]))
-    assert embedding_fault(sound) is None
+    assert "whose vectors" in (embedding_fault(sound) or "")  # it was read
     (tmp_path / "link").symlink_to(sound.path)
     os.mkfifo(tmp_path / "pipe")  # whoever opened it would wait for ever
     for name in ("link", "pipe"):
@@ -116,11 +116,15 @@ def test_a_text_that_is_said_a_million_times_takes_no_memory(
         for name, value in zip(first.column_names, first.columns, strict=True)
     }
     sink = io.BytesIO()
-    pq.write_table(pa.table(columns), sink, compression="zstd", store_schema=False)
+    link = Link("calls", 1, "0" * 8, min(listing(root).caches), ())
+    table = pa.table(columns)
+    with pq.ParquetWriter(sink, table.schema, compression="zstd", store_schema=False) as file:
+        file.write_table(table)
+        file.add_key_value_metadata({METADATA_KEY: link.header()})
     data = sink.getvalue()
     assert len(data) < 200_000
     (part.path.parent / part_name("calls", 1, "0" * 8, count, data)).write_bytes(data)
-    for command, code in ((["cache", "info"], 0), (["cache", "verify"], 3)):
+    for command, code in ((["cache", "info"], 0), (["verify"], 3)):
         done = spawned(sys.executable, "-c", LIMITED, *command, "--cache", root)
         assert done.returncode == code, done.stderr
     assert "row 1: outcome is not that of the row's content" in done.stderr
@@ -245,7 +249,8 @@ def test_ids_and_names_become_no_path(tmp_path: Path, hierrouter: Run) -> None:
     queries = [Query(name, "../../x", f"question {name}", ("1",), "train") for name in ids]
     pool = Pool((ModelSpec("a", "../../weights", 1.0),), hops=1, stage_prompts=("",))
     fill_cache(pool, queries, home / "cache", engines=Scripted())
-    open_tree(home / "cache")
+    with pytest.raises(CacheError, match="invalid model path"):
+        open_tree(home / "cache")
     for command in (
         ("cache", "export", "--cache", "cache", "--out", "cache.jsonl"),
         ("cache", "import", "cache.jsonl", "--cache", "other"),

@@ -24,7 +24,6 @@ FIRST_COMMANDS = (
 COMMANDS: dict[str, tuple[int, tuple[str, ...]]] = {
     "report": (0, ("report", *RUN, "--all")),
     "explain": (0, ("explain", world.FIRST, *RUN)),
-    "explain as Markdown": (0, ("explain", world.FIRST, *RUN, "--format", "md")),
     "explore": (0, ("explore", *RUN)),
     "compare as CSV": (0, ("compare", *RUN, "--baselines", "random", "--format", "csv")),
     "off-policy": (0, ("off-policy", *RUN, "--log", "log.jsonl")),
@@ -33,7 +32,7 @@ COMMANDS: dict[str, tuple[int, tuple[str, ...]]] = {
     "sql as CSV": (0, ("cache", "sql", SELECT, "--format", "csv")),
     "a column": (0, ("cache", "sql", 'SELECT 1 AS "\x9b31m"')),
     "import": (2, ("cache", "import", "cache.jsonl", "--cache", "caches/other")),
-    "verify": (3, ("cache", "verify")),
+    "verify": (3, ("verify",)),
     "repair": (0, ("cache", "repair")),
     "compact": (0, ("cache", "compact")),
     "push": (0, ("cache", "push", "mirror")),

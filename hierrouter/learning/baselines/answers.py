@@ -37,7 +37,6 @@ def load_answers(
     Raises CacheError: nothing there, damaged, or not the cache of this tree.
 
     Args:
-        root: the cache that the tree was opened from.
         tree: all of what was opened, or some of its queries.
         sets: names in `sets.SETS`, at least one; their answers share the vectors of their texts.
         pool: as in `hierrouter.replay.opening.Selection`.

@@ -99,8 +99,6 @@ class Arms:
     """What each arm gives on each query of a fold.
 
     Attributes:
-        names: of the arms.
-        seen: what a router may look at.
         call_cost: float64[queries, calls], what each call costs.
         rate: float64[arms], mean cost of a token of the models that an arm calls.
         quality: float64[queries, arms], Q of the last answer, in [0, 1].
@@ -274,7 +272,6 @@ class Tuned:
     """A fitted router, and what the validation fold chose.
 
     Attributes:
-        play: the router.
         settings: chosen settings by name, as JSON values; empty where there is nothing to choose.
     """
 
@@ -301,10 +298,7 @@ class GridSearch(ABC):
 
 
 def best_of(candidates: Candidates, validation: Arms, alpha: float) -> Tuned:
-    """The candidate with the highest mean R on the validation fold; of equals the first.
-
-    `candidates`: settings and router, at least one.
-    """
+    """The candidate with the highest mean R on the validation fold; of equals the first."""
     fitted, best = list(candidates), 0
     if len(validation):
         rewards = [value_of(play, validation, alpha) for _, play in fitted]

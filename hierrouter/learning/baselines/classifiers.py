@@ -38,7 +38,6 @@ class NearestNeighbours(GridSearch):
     """Quality and cost of every arm: the mean over the nearest questions.
 
     Attributes:
-        neighbours: how many to look at, at most as many as there are.
         weights: "uniform", or "distance" for one over the cosine distance.
     """
 
@@ -63,8 +62,6 @@ class Mlp(GridSearch):
 
     Attributes:
         steps: of the optimiser; as many passes over the train fold as that takes.
-        penalties: of the squared weights.
-        hidden: width of the hidden layer.
     """
 
     steps: tuple[int, ...] = (200, 800)
@@ -102,7 +99,6 @@ class Svm(GridSearch):
 
     Attributes:
         kernels: of scikit-learn's `SVC`.
-        slack: C, the price of a question on the wrong side.
     """
 
     kernels: tuple[str, ...] = ("linear", "rbf")
@@ -134,11 +130,7 @@ STEPS = 1_000  # far more than the solver needs on vectors of length 1
 
 @dataclass(frozen=True)
 class RidgePerArm(GridSearch):
-    """Least squares with a penalty on the weights, on embeddings of length 1.
-
-    Attributes:
-        penalties: of the squared weights.
-    """
+    """Least squares with a penalty on the weights, on embeddings of length 1."""
 
     penalties: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
     name: ClassVar[str] = "ridge"
@@ -210,7 +202,6 @@ class Expectation:
     """A map from questions to expected values.
 
     Attributes:
-        model: the fitted regression.
         held_out: float64[queries, targets], of the train questions, each from a model that has
             not seen it.
     """

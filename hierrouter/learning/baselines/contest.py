@@ -59,12 +59,8 @@ class Contest:
     """Everybody on one fold.
 
     Attributes:
-        alpha: cost penalty of R = Q - alpha * C.
         split: the fold that the outcomes are of.
-        datasets: dataset of each query of that fold.
         hops: calls of a route.
-        sets: names of the sets of arms.
-        seed: of everything that baselines draw.
         entries: baselines of each set in the order given, the router, the oracles.
         notes: sentences that a reader must not miss.
     """
@@ -106,7 +102,6 @@ def contest(
         tree: all folds; nothing is fitted on, or chosen by, scores of `split` unless it is "train"
             or "validation".
         sets: names in `SETS`; those that the tree has no arms for are left out with a note.
-        trained: the learned router, or None where nothing has been trained.
         seed: a baseline draws the same whatever others take part.
         answers: what can be read off answers, by set, for the queries of `tree`; without it
             baselines that read answers are left out.
@@ -153,10 +148,7 @@ def contest(
 def _fitted(
     one: Baseline, name: str, folds: tuple[Arms, Arms, Arms], alpha: float, seed: int
 ) -> Entry:
-    """A baseline on one set of arms; its draws depend on nothing but seed, name and set.
-
-    `folds`: to fit on, to tune on and to value on.
-    """
+    """A baseline on one set of arms; its draws depend on nothing but seed, name and set."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{one.name} {name}".encode())])
     train, tried, shown = folds if one.reads_answers else (fold.blind() for fold in folds)
     started = time.process_time()
@@ -270,10 +262,7 @@ def _notes_on_router(trained: TrainedRouter | None, tree: RouteTree, alpha: floa
 def look_details(
     held: Contest, baselines: Sequence[Baseline], policies: Sequence[OwnPolicy] = ()
 ) -> dict[str, Any]:
-    """Alpha, sets, seed and baselines of a contest; `own` only where one is the user's.
-
-    `held`: the contest; `baselines`: those it was held with; `policies`: of the user's own.
-    """
+    """Alpha, sets, seed and baselines of a contest; `own` only where one is the user's."""
     took_part = [one.outcome.name for one in held.entries if one.outcome.kind == "baseline"]
     users = [one.name for one in baselines if isinstance(one, OwnBaseline)]
     users += [one.name for one in policies]

@@ -88,12 +88,7 @@ def own_baseline(path: str) -> Baseline:
 
 @dataclass(frozen=True)
 class OwnBaseline:
-    """The user's object; what it does wrong is one line with its path.
-
-    Attributes:
-        path: `module:Class`.
-        made: what was made of it.
-    """
+    """The user's object; what it does wrong is one line with its path."""
 
     path: str
     made: Baseline

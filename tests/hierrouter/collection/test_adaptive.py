@@ -202,7 +202,7 @@ def test_prices_of_nothing_and_far_apart(tmp_path: Path) -> None:
     pool, queries = asked(20)
     for name, rates in (("nothing", (0, 0, 0)), ("apart", (1e-6, 1.0, 1e6))):
         models = tuple(
-            replace(model, rate_in=rate, rate_out=rate)
+            replace(model, base_rate=None, rate_in=rate, rate_out=rate)
             for model, rate in zip(pool.models, rates, strict=True)
         )
         fill_adaptively(replace(pool, models=models), queries, tmp_path / name, MAY)

@@ -7,10 +7,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from hierrouter.collection import transfer
 from hierrouter.collection.storing import pool_names, pool_of, priced, store_answers
 from hierrouter.collection.tables import gather, read_table
-from hierrouter.collection.transfer import import_
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.keys import next_context
@@ -131,27 +129,6 @@ def test_an_import_in_another_order_with_other_folds_is_the_same_source(tmp_path
     rows = [{**row, "split": "train"} for row in reversed(examples.single_answers())]
     merge = examples.stored(examples.answers_of(rows, tmp_path), root)
     assert (merge.added.total(), merge.another_plan) == (0, True)
-
-
-def leak(folder: Path, *questions: str) -> str:
-    """What is said of a cache of these questions, the first of test and the others of train."""
-    rows = examples.single_answers(len(questions))
-    for place, row in enumerate(rows):
-        asked = place // len(examples.MODELS)
-        row |= {"question": questions[asked], "split": "train" if asked else "test"}
-    folder.mkdir()
-    return import_(examples.save(rows, folder / "table.parquet"), folder / "cache").leak or ""
-
-
-def test_a_question_in_two_folds_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = "How many squares has a common chessboard?"
-    others = "Name the river that runs through Paris.", "Which planet has the most moons?"
-    line = leak(tmp_path / "1", asked, asked.upper(), *others)
-    assert line.startswith("1 question of test is nearly the same as one in another fold: ")
-    assert "(1.00)" in line
-    assert leak(tmp_path / "2", asked, *others) == ""
-    monkeypatch.setattr(transfer, "MOST", 2)
-    assert "were not looked for" in leak(tmp_path / "3", asked, *others)
 
 
 public = pytest.mark.skipif(not examples.DATA.is_dir(), reason="no tables beside the sources")

@@ -1,6 +1,5 @@
-"""Frontiers, hulls, optima within budgets, and call mixes."""
+"""Frontiers, hulls, and optima within budgets."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -12,20 +11,12 @@ from scipy.optimize import linprog
 from scipy.sparse import identity, kron
 
 from hierrouter.evaluation import budget as budgets
-from hierrouter.evaluation.budget import Hulls
-from hierrouter.evaluation.metrics import call_mix, frontier
-from hierrouter.evaluation.outcome import Actions, ending
+from hierrouter.evaluation.budget import Hulls, frontier
+from hierrouter.evaluation.outcome import Actions
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.evaluation.enumeration import (
-    node,
-    oracle_break_points,
-    paths,
-    seeds,
-    small_trees,
-    unhurried,
-)
-from tests.hierrouter.evaluation.test_outcome import random_table, trees
+from tests.hierrouter.evaluation.enumeration import oracle_break_points, unhurried
+from tests.hierrouter.evaluation.test_outcome import trees
 from tests.hierrouter.trees import random_tree
 
 clouds = arrays(
@@ -161,16 +152,3 @@ def test_a_route_that_costs_the_budget_itself_is_within_it() -> None:
     tree = replace(tree, tokens_in=np.ones((1, 4), int), tokens_out=np.zeros((1, 4), int))
     assert tree.cost[0, 3] > 0.3  # 0.1 + 0.1 + 0.1 in floating point
     assert budgets.within(tree.cost[0, 3], 0.3) and not budgets.within(tree.cost[0, 3], 0.29)
-
-
-@unhurried
-@given(small_trees, seeds, st.booleans())
-def test_a_call_mix_is_what_counting_routes_gives(tree: RouteTree, seed: int, stop: bool) -> None:
-    endings = ending(Actions(tree.routes, stop), random_table(tree, seed, allow_stop=stop))
-    expected = np.zeros((len(tree), tree.hops, len(tree.models)))
-    for query, path in itertools.product(range(len(tree)), paths(tree, stop)):
-        for hop, model in enumerate(path):
-            expected[query, hop, model] += endings[query, node(tree, path)]
-    mix = call_mix(tree.routes, endings)
-    np.testing.assert_allclose(mix, expected)
-    np.testing.assert_allclose(mix[:, 0].sum(axis=1), 1)

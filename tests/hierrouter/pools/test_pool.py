@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hierrouter.pools.files import load_pool, parse_pool, pool_names, stored_pool
-from hierrouter.pools.pool import Generation, Pool, Price, pool_from_json
+from hierrouter.pools.pool import Generation, Pool, Price
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate
 from tests.hierrouter.pools.examples import GOOD, IDENTITIES
@@ -37,7 +37,7 @@ def test_a_pool_file_becomes_plain_values() -> None:
 def test_a_price_is_given_or_comes_from_the_size(entry: str, rate: Rate, source: str) -> None:
     pool = parse_pool(GOOD.replace("base_rate = 0.002", entry), "p.toml")
     assert pool.prices()["a"] == Price(rate, source)
-    assert pool_from_json(pool.to_json(IDENTITIES)) == (pool, IDENTITIES)
+    assert stored_pool(pool.to_json(IDENTITIES), "a plan") == (pool, IDENTITIES)
 
 
 def test_a_size_in_the_id_serves_where_the_name_has_none() -> None:
@@ -127,14 +127,13 @@ def test_a_stored_plan_is_read_as_it_was_written() -> None:
     for model in old["pool"]["models"] + old["pool"]["references"]:
         for later in ("device", "endpoint", "rate_in", "rate_out", "parameters"):
             del model[later]
-        model["batching"] = "static"  # of which it knew two
-    for stored in (plan(), imported, old):
-        text = json.dumps(stored)
-        assert stored_pool(text, "line 3") == pool_from_json(text)
-    assert pool_from_json(text) == (POOL, IDENTITIES)
+    for stored in (plan(), old):
+        assert stored_pool(json.dumps(stored), "line 3") == (POOL, IDENTITIES)
+    assert stored_pool(json.dumps(imported), "line 3")[0].imported
 
 
 SPOILT: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+    (lambda p: p["pool"]["models"][0].update(batching="static"), "unknown key batching"),
     (lambda p: p["pool"].update(hops="2"), "hops must be an integer, got '2'"),
     (lambda p: p["pool"].update(hops=2.0), "hops must be an integer, got 2.0"),
     (lambda p: p["pool"].update(hops=14), "32,766 nodes per query"),

@@ -1,18 +1,16 @@
 """Datasets by name, their folds, nearly the same questions, and a query by what a person types."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hierrouter.questions.datasets import known_datasets, load_queries, near_line, near_pairs
+from hierrouter.questions.datasets import known_datasets, load_queries
 from hierrouter.questions.query import Query, find_query, full_names
-from hierrouter.questions.shipped import FAMILIES, questions
+from hierrouter.questions.shipped import FAMILIES
 from hierrouter.questions.sources import PAPER_DATASETS
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes
-from tests.conftest import SOURCES
 from tests.hierrouter.questions.files import Row, rows, write
 from tests.hierrouter.trees import random_tree
 
@@ -122,85 +120,6 @@ def test_rows_named_twice_are_not_counted_twice(tmp_path: Path) -> None:
     said = r"duplicate id q\d in dataset mine: it comes from 2 places"
     with pytest.raises(InputError, match=said):
         load_queries(twice, 300, 0, tmp_path)
-
-
-STORY = (
-    "A baker fills {n} trays with {m} rolls each, sells half of all rolls before noon and gives "
-    "the rest to a school across the river. How many rolls does the school get?"
-)
-TOLD = STORY.format(n=4, m=12)
-OTHERS = [
-    "Which gas do green plants take up from the air to make sugar in sunlight?",
-    "A cyclist rides up a hill at a steady pace and coasts down twice as fast. Compare the times.",
-    "Write a function that removes every second element of a list of names.",
-    "What follows for the price of bread when the harvest of wheat fails in a closed market?",
-]
-
-
-def asked(question: str, split: str) -> Query:
-    return Query(question[:9] + split, "mine", question, ("a",), split)
-
-
-IN_TRAIN = [asked(text, "train") for text in OTHERS]
-
-
-@pytest.mark.parametrize(
-    "twin",
-    [
-        TOLD.upper(),
-        TOLD.replace(" ", "\u00a0"),
-        f"Please think about it. {TOLD}",
-        TOLD.replace("river", "road"),
-    ],
-)
-def test_a_question_that_is_hardly_changed_is_found(twin: str) -> None:
-    here, there = asked(twin, "test"), asked(TOLD, "validation")
-    (pair,) = near_pairs([here, there, *IN_TRAIN])
-    assert (pair.test, pair.other) == (here, there)
-    assert 0.8 <= pair.similarity <= 1
-
-
-@pytest.mark.parametrize(
-    "queries",
-    [
-        [asked(TOLD, "train"), asked(STORY.format(n=5, m=10), "test")],  # other numbers
-        [asked(TOLD, "test"), asked(f"{TOLD}!", "test")],  # within a fold nothing leaks
-        [asked(TOLD, "test")],
-    ],
-)
-def test_what_is_not_near(queries: list[Query]) -> None:
-    assert near_pairs([*queries, *IN_TRAIN]) == []
-    assert near_pairs(queries) == []
-
-
-def test_real_questions_raise_no_false_alarm() -> None:
-    queries = []
-    for path in (SOURCES.parent / "shared" / "data").glob("questions_*.jsonl"):
-        texts = [json.loads(line)["question"] for line in path.read_text().splitlines()]
-        queries += [asked(text, "test" if n % 3 else "train") for n, text in enumerate(texts)]
-    if not queries:
-        pytest.skip("the questions are not on this machine")
-    assert near_pairs(queries) == []
-
-
-def test_more_questions_than_one_block_are_compared() -> None:
-    drawn = questions("story", seed=1, limit=400)
-    queries = [asked(query.question, "test") for query in drawn]
-    twins = [asked(query.question + " ?", "train") for query in drawn]
-    assert len(queries) > 300
-    found = near_pairs([*queries, *twins])
-    assert all(pair.similarity > 0.95 for pair in found)
-    assert {pair.test for pair in found} == set(queries)
-
-
-def test_the_line_names_the_first_three() -> None:
-    texts = [TOLD.replace("baker", trade) for trade in ("cook", "monk", "host")]
-    texts += [text + " Explain." for text in OTHERS]
-    twins = [asked(text.upper(), "test") for text in texts]
-    line = near_line(near_pairs([*(asked(text, "train") for text in texts), *twins]))
-    assert line.startswith("7 questions of test are nearly the same as one in another fold: mine/")
-    assert line.count("~") == 3
-    assert line.endswith(", ...")
 
 
 IDS = ("fact-1", "fact-10", "fact-2", "7", "7", "riddle-5")

@@ -20,7 +20,6 @@ from hierrouter.reports.explain import (
     Explained,
     Node,
     Routed,
-    as_markdown,
     as_object,
     as_text,
     explain,
@@ -28,13 +27,11 @@ from hierrouter.reports.explain import (
     worst_queries,
     worst_table,
 )
-from hierrouter.reports.page import CASES, as_html, cases
 from hierrouter.tables import json_text
 from hierrouter_cache.errors import CacheError
 from hierrouter_cache.tree import RouteTree, route_name
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE
-from tests.hierrouter.reports.examples import HOSTILE, example
-from tests.hierrouter.reports.test_page import Page
+from tests.hierrouter.reports.examples import HOSTILE
 from tests.hostile import HARM, collect_hostile
 
 DEAR = 0.4  # an alpha at which short routes are the best ones
@@ -238,21 +235,10 @@ def test_calls_come_before_those_made_after_them() -> None:
 
 
 def test_hostile_text_is_shown_and_steers_nothing() -> None:
-    markdown, text = as_markdown(hostile()), as_text(hostile(), 200)
-    for shown in (markdown, text):
-        assert not STEERING.search(shown)
-        assert "x1b" in shown and "u202egpj" in shown
+    text = as_text(hostile(), 200)
+    assert not STEERING.search(text)
+    assert "x1b" in text and "u202egpj" in text
     assert "[/INST] [red]x[i]" in text
-    assert "<" not in markdown and "](" not in markdown
-    assert "a\\|b\\*c\\_d" in markdown
-
-
-def test_markdown_is_a_nested_list() -> None:
-    lines = as_markdown(query()).splitlines()
-    [right] = [line for line in lines if "Q 1.000" in line]
-    assert right.startswith("  - **m1** *oracle* Q 1.000, right")
-    assert right.endswith(": f")
-    assert sum(line.startswith("- **m") for line in lines) == 2
 
 
 def test_json_holds_everything_whole() -> None:
@@ -271,44 +257,3 @@ def test_a_list_has_one_line_for_each_query() -> None:
         ("set/7", pytest.approx(0.7), 0.0, 0.0, ">m1", "m1>m1", "why?"),
     ]
     assert worst_table([], "validation").note == "No regret on the validation fold."
-
-
-def test_the_page_has_a_folded_case_for_each_query() -> None:
-    html = as_html(replace(example(), worst=(query(), replace(query(), id="8"))))
-    page = Page(html)
-    assert page.tags.count("details") == page.tags.count("summary") == 2
-    assert page.tags.count("q") == 12
-    assert ("details", "open", "") not in page.attributes
-    assert "set/7 m1>m0 instead of m1>m1: regret 0.8000" in " ".join(page.words.split())
-    cells = "<td>0.250</td><td>0.750</td><td>m1</td><td>0.0000</td>"
-    assert f'<tr><th scope="row">the question</th>{cells}</tr>' in html
-    assert page.attributes.count(("li", "class", "taken")) == 4
-    assert ("a", "href", "#worst") in page.attributes
-    without = Page(as_html(example()))
-    assert "details" not in without.tags and ("a", "href", "#worst") not in without.attributes
-
-
-def test_hostile_cases_are_shown_not_obeyed() -> None:
-    html = as_html(replace(example(), worst=(hostile(),)))
-    page = Page(html)
-    assert not STEERING.search(html)
-    harmful = {tag for tag, name, _ in page.attributes if name not in ("href", "class")}
-    assert not {"script", "img", "iframe", "a"} & harmful
-    assert "<script" not in html and "<img" not in html
-    for text in ("<script>alert(1)</script>", "[/INST] [red]x[i]", "\\u202egpj"):
-        assert text in page.words
-
-
-def test_of_a_large_tree_the_page_shows_what_routes_passed() -> None:
-    nodes = tuple(node(number, 0.2, str(number), models=20) for number in range(1, 421))
-    router = Routed(41, query().router.choices)
-    [case] = cases([replace(query(), nodes=nodes, best=21, fixed=420, router=router)])
-    # The question, and the states 1, 2 and 20 before the last calls of the three routes.
-    assert case["hidden"] == 420 - 4 * 20
-    assert [len(call["below"]) for call in case["calls"]] == [20, 20, *[0] * 17, 20]
-
-
-def test_a_page_shows_so_many_cases_and_cuts_answers() -> None:
-    found = cases([query(("x" * 5_000, *"bcdef"))] * (CASES + 5))
-    assert len(found) == CASES
-    assert len(found[0]["calls"][0]["answer"]) == 600
