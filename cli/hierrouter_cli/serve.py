@@ -18,11 +18,13 @@ import typer
 from hierrouter.serving import MAX_REQUESTS
 from hierrouter_cache.errors import HierRouterError, InputError, WorldError, suggestion
 from hierrouter_cli import console, options, report
+from hierrouter_cli.route import handing_over
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from hierrouter.serving.versions import Lineup, Service, Version
+    from hierrouter_cli.route import HandOver
 
 HOST, PORT = "127.0.0.1", 8100
 INTERRUPTED = 130
@@ -68,20 +70,27 @@ def serve(
     workers: Annotated[
         int, options.value("--workers", "N", "Processes, each with models of its own.", min=1)
     ] = 1,
+    defer_to: options.DeferTo = None,
+    defer_share: options.DeferShare = None,
+    cache: options.Cache = options.DEFAULT_CACHE,
+    scorer: options.Scorer = options.DEFAULT_SCORER,
 ) -> None:
     """Answer OpenAI's chat completions with the live models of the pool.
 
     The router is that of --checkpoint, else the one that `deploy` put in service, else the newest
     of `train`; one of a sweep answers every alpha, as the model `hierrouter@0.02`. A server that
     is down at the start is said; SIGHUP, or POST /admin/reload, looks again which router it is.
+    --defer-to is calibrated on the questions of --cache, as in a report, at each listed alpha.
     """
     key = _key(api_key_env, host)
     _require_extra()
+    share, allowed = options.parse_share(defer_share, defer_to), tuple(allow_endpoint or ())
     start = Start(
         checkpoint,
         alpha,
         pool,
-        tuple(allow_endpoint or ()),
+        allowed,
+        handing_over(defer_to, share, cache, scorer, pool, allowed),
         otherwise,
         key,
         log,
@@ -106,6 +115,7 @@ class Start:
     alpha: float | None
     pool: str | None
     allowed: tuple[str, ...]
+    hand_over: HandOver | None
     otherwise: str | None
     key: str | None
     log: Path | None
@@ -157,12 +167,17 @@ def _version(start: Start, run: str, beside: Version | None) -> Version:
 
     if beside is not None:
         router = beside.router.beside(run)
-        return Version(run, router, ModelNames.of(router.policy, start.alpha))
+        names = ModelNames.of(router.policy, start.alpha)
+        if start.hand_over:
+            start.hand_over("serve", router, names.alphas.values())
+        return Version(run, router, names)
     given = load_pool(start.pool) if start.pool else None
     router = Router(run, given, load=False, allow_endpoints=start.allowed)
     names = ModelNames.of(router.policy, start.alpha)  # refused before the models are loaded
     if start.otherwise is not None:
         require_name(start.otherwise, [model.name for model in router.pool.everyone])
+    if start.hand_over:
+        start.hand_over("serve", router, names.alphas.values())
     router.load_models(lambda said: console.say(f"serve: {said}"), start.otherwise)
     report.say_called("serve", Path(run), router.pool)
     return Version(run, router, names)

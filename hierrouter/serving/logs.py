@@ -99,7 +99,7 @@ def read_log(
     texts beside lines without.
 
     `on_left_out`: told how many lines of a server are none: questions without an answer, and routes
-    that went on with another model than the policy chose.
+    that went on with another model than the policy chose, or were handed over in doubt.
     """
     episodes, left_out = [], 0
     for number, line in json_lines(path):
@@ -109,8 +109,8 @@ def read_log(
             left_out += 1
     if left_out:
         on_left_out(
-            f"{left_out} lines are left out: a model gave no answer; what the router would earn on "
-            "such questions is not in the estimate"
+            f"{left_out} lines are left out: a model gave no answer, or got what was in doubt; "
+            "what the router would earn on such questions is not in the estimate"
         )
     if not episodes:
         raise InputError(f"a log without episodes: {path}; one JSON object a line")
@@ -137,7 +137,10 @@ def _is_episode(line: Mapping[str, Any]) -> bool:
     steps = line.get("steps")
     made = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     made += [line["returned"]] if isinstance(line.get("returned"), dict) else []
-    return line.get("status") in (None, 200) and not any(step.get("instead_of") for step in made)
+    others = ("instead_of", "deferred")
+    return line.get("status") in (None, 200) and not any(
+        step.get(name) for step in made for name in others
+    )
 
 
 def _episode(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:

@@ -114,7 +114,7 @@ def make_app(versions: Versions, settings: Settings, log: RequestLog) -> FastAPI
             decision = await router.decide(question, answers, RouteOptions(alpha, server.rng))
             trained = router.policy.at(alpha)
             left = trained.actions.steps - len(answers) - 1
-            prompt = router.prompt(question, answers)
+            prompt = router.prompt(question, answers, decision.hands_to)
         return decision_object(decision, trained, message_of(prompt), left)
 
     @app.post("/v1/chat/completions", response_model=None)

@@ -41,6 +41,7 @@ class Metrics:
         self._failed = counter("hierrouter_failed_calls", "Calls without one.", ["model"])
         self._tokens = counter("hierrouter_tokens", "Tokens.", ["model", "direction"])
         self._cost = counter("hierrouter_cost", "Price times tokens.")
+        self._deferred = counter("hierrouter_deferred", "Questions handed over in doubt.")
         self._otherwise = counter("hierrouter_otherwise", "Requests that no route could take.")
         self._answered = counter("hierrouter_answered", "Answers by version.", ["version"])
         self._shadow = counter("hierrouter_shadow", "Decisions of a shadow.", ["same"])
@@ -64,6 +65,7 @@ class Metrics:
         self._tokens.labels(hop.model, "in").inc(hop.tokens_in)
         self._tokens.labels(hop.model, "out").inc(hop.tokens_out)
         self._cost.inc(hop.cost)
+        self._deferred.inc(hop.deferred)
         for model, _ in hop.instead_of:
             self.failed(model)
 
