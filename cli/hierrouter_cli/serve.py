@@ -23,9 +23,11 @@ from hierrouter_cli.route import handing_over
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from hierrouter.serving.router import Router
     from hierrouter.serving.versions import Lineup, Service, Version
     from hierrouter_cli.route import HandOver
 
+CANARY_MINUTES = 60
 HOST, PORT = "127.0.0.1", 8100
 INTERRUPTED = 130
 LAST_SECONDS = 30  # for what is under way when the server is told to end
@@ -70,6 +72,15 @@ def serve(
     workers: Annotated[
         int, options.value("--workers", "N", "Processes, each with models of its own.", min=1)
     ] = 1,
+    canaries: Annotated[
+        int,
+        options.value(
+            "--canaries",
+            "N",
+            "Minutes from one look at whether served models have changed to the next; 0: never.",
+            min=0,
+        ),
+    ] = CANARY_MINUTES,
     defer_to: options.DeferTo = None,
     defer_share: options.DeferShare = None,
     cache: options.Cache = options.DEFAULT_CACHE,
@@ -97,6 +108,7 @@ def serve(
         seed if sample else None,
         reroute,
         max_requests,
+        canaries,
     )
     with _bound(host, port) as listener:
         host, port = listener.getsockname()[:2]
@@ -122,6 +134,7 @@ class Start:
     seed: int | None
     reroute: bool
     max_requests: int
+    canaries: int
 
 
 def _application(start: Start, is_one_of_many: bool = False) -> tuple[FastAPI, list[str]]:
@@ -135,8 +148,16 @@ def _application(start: Start, is_one_of_many: bool = False) -> tuple[FastAPI, l
     lineup = _lineup(start, None)
     if start.otherwise is not None:
         _require_served(lineup, start.otherwise)
+    if start.canaries:
+        _say_canaries(lineup.current.router, start.canaries)
     settings = Settings(
-        start.key, start.seed, start.reroute, start.max_requests, start.otherwise, is_one_of_many
+        start.key,
+        start.seed,
+        start.reroute,
+        start.max_requests,
+        start.otherwise,
+        start.canaries,
+        is_one_of_many,
     )
     app = make_app(Versions(lineup, partial(_lineup, start)), settings, lines)
     return app, list(lineup.current.names.alphas)
@@ -181,6 +202,27 @@ def _version(start: Start, run: str, beside: Version | None) -> Version:
     router.load_models(lambda said: console.say(f"serve: {said}"), start.otherwise)
     report.say_called("serve", Path(run), router.pool)
     return Version(run, router, names)
+
+
+def _say_canaries(router: Router, minutes: int) -> None:
+    """Which models are asked again, what that costs, and of which nobody can tell."""
+    from hierrouter.pools.pool import OPENAI
+    from hierrouter.tables import money
+
+    rates = dict(zip(router.policy.origin.models, router.policy.origin.rate, strict=True))
+    calls = [(rates[name], call) for name, found in router.canaries.items() for call in found]
+    names = [name for name, found in router.canaries.items() if found]
+    cost = sum(call.tokens_in * rate[0] + call.tokens_out * rate[1] for rate, call in calls)
+    if names:
+        console.say(
+            f"serve: {len(calls)} collected questions go to {', '.join(names)} again, now and "
+            f"every {minutes} minutes, to see whether they have changed; C of a day: "
+            f"{money(cost * 1440 / minutes)}; --canaries 0 asks none"
+        )
+    for model in router.pool.models:
+        if model.backend == OPENAI and model.name not in names:
+            why = "it draws its answers" if model.generation.temperature else "its run has none"
+            console.say(f"serve: nothing will tell whether {model.name} has changed: {why}")
 
 
 def require_name(name: str, known: Sequence[str]) -> None:

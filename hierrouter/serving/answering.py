@@ -60,6 +60,7 @@ class Settings:
         reroute: where a model gives no answer, take the next likeliest action, and say so.
         max_requests: that are under way at once; more are refused.
         otherwise: name of the model for what cannot be routed; None refuses that.
+        canary_minutes: from one look at whether models have changed to the next; 0 never looks.
         is_one_of_many: whether other processes share the address, and their parent reloads all.
     """
 
@@ -68,6 +69,7 @@ class Settings:
     reroute: bool = False
     max_requests: int = MAX_REQUESTS
     otherwise: str | None = None
+    canary_minutes: float = 0
     is_one_of_many: bool = False
 
 

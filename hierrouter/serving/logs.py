@@ -103,6 +103,8 @@ def read_log(
     """
     episodes, left_out = [], 0
     for number, line in json_lines(path):
+        if "event" in line:  # of a server, and no question
+            continue
         if _is_episode(line):
             episodes.append(_episode(line, f"{path}:{number}", shape))
         else:
@@ -134,6 +136,8 @@ def has_texts(path: Path) -> bool:
 
 def _is_episode(line: Mapping[str, Any]) -> bool:
     """Whether the policy's own choices led to the end, as far as a server says."""
+    if "otherwise" in line or "event" in line:
+        return False
     steps = line.get("steps")
     made = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     made += [line["returned"]] if isinstance(line.get("returned"), dict) else []

@@ -238,6 +238,18 @@ class Router:
         texts = [answer.response for answer in answers]
         return prompt_text(question_of(question), texts, self.pool.instruction(len(answers)))
 
+    @property
+    def canaries(self) -> dict[str, tuple[bundle.Canary, ...]]:
+        """By model that a server answers for and that does not draw, what it is to be asked again.
+
+        Weights that are loaded here cannot become others.
+        """
+        kept = self._bundle.canaries if self._bundle else {}
+        served = [one for one in self.pool.models if one.backend == OPENAI]
+        return {
+            one.name: kept.get(one.name, ()) for one in served if not one.generation.temperature
+        }
+
     def beside(self, run: str | os.PathLike[str]) -> Router:
         """The router of another run, which calls the models that this one has loaded.
 
