@@ -40,6 +40,7 @@ def route(
     checkpoint: options.Checkpoint = None,
     pool: options.AnyPool = None,
     allow_endpoint: options.AllowEndpoint = None,
+    encoder: options.LiveEncoder = None,
     alpha: options.ShownAlpha = None,
     sample: options.Sample = False,
     seed: options.Seed = options.DEFAULT_SEED,
@@ -74,7 +75,7 @@ def route(
     rng = np.random.default_rng(seed) if sample else None
     route_options = RouteOptions(alpha, rng, reroute)
     hand_over = handing_over(defer_to, share, cache, scorer, pool, allow_endpoint or ())
-    begin = partial(_router, run, given, allow_endpoint or (), alpha, hand_over)
+    begin = partial(_router, run, given, allow_endpoint or (), alpha, hand_over, encoder)
     if file is not None:
         failed = anyio.run(_all, begin, file, route_options)
         if failed:
@@ -142,6 +143,18 @@ def _handed_over(
     )
 
 
+def unloaded(run: Path, pool: Pool | None, allowed: Collection[str], encoder: str | None) -> Router:
+    """The router of a run, its models not loaded; raises InputError: it reads another encoder."""
+    from hierrouter.engines.encoders import load_encoder
+    from hierrouter.serving.router import Router
+
+    given = load_encoder(encoder).description if encoder else None
+    router = Router(run, pool, load=False, allow_endpoints=allowed)
+    if given not in (None, reads := router.policy.origin.encoder):
+        raise InputError(f"the router reads {reads}, not {given}: --encoder; leave it out")
+    return router
+
+
 @asynccontextmanager
 async def _router(
     run: Path,
@@ -149,12 +162,11 @@ async def _router(
     allowed: Collection[str],
     alpha: float | None,
     hand_over: HandOver | None,
+    encoder: str | None,
     calls: bool = True,
 ) -> AsyncIterator[Router]:
     """The router, and its models if it calls them."""
-    from hierrouter.serving.router import Router
-
-    router = Router(run, pool, load=False, allow_endpoints=allowed)
+    router = unloaded(run, pool, allowed, encoder)
     router.policy.at(alpha)  # refused before anything is loaded
     if hand_over:
         hand_over("route", router, [alpha])

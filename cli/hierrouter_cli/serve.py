@@ -18,7 +18,7 @@ import typer
 from hierrouter.serving import MAX_REQUESTS
 from hierrouter_cache.errors import HierRouterError, InputError, WorldError, suggestion
 from hierrouter_cli import console, options, report
-from hierrouter_cli.route import handing_over
+from hierrouter_cli.route import handing_over, unloaded
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -45,6 +45,7 @@ def serve(
     checkpoint: options.Checkpoint = None,
     pool: options.AnyPool = None,
     allow_endpoint: options.AllowEndpoint = None,
+    encoder: options.LiveEncoder = None,
     alpha: options.ShownAlpha = None,
     host: Annotated[str, options.value("--host", "ADDRESS", "Where to listen.")] = HOST,
     port: Annotated[
@@ -102,6 +103,7 @@ def serve(
         pool,
         allowed,
         handing_over(defer_to, share, cache, scorer, pool, allowed),
+        encoder,
         otherwise,
         key,
         log,
@@ -128,6 +130,7 @@ class Start:
     pool: str | None
     allowed: tuple[str, ...]
     hand_over: HandOver | None
+    encoder: str | None
     otherwise: str | None
     key: str | None
     log: Path | None
@@ -183,7 +186,6 @@ def _lineup(start: Start, now: Lineup | None) -> Lineup:
 def _version(start: Start, run: str, beside: Version | None) -> Version:
     from hierrouter.pools.files import load_pool
     from hierrouter.serving.chat import ModelNames
-    from hierrouter.serving.router import Router
     from hierrouter.serving.versions import Version
 
     if beside is not None:
@@ -193,7 +195,7 @@ def _version(start: Start, run: str, beside: Version | None) -> Version:
             start.hand_over("serve", router, names.alphas.values())
         return Version(run, router, names)
     given = load_pool(start.pool) if start.pool else None
-    router = Router(run, given, load=False, allow_endpoints=start.allowed)
+    router = unloaded(Path(run), given, start.allowed, start.encoder)
     names = ModelNames.of(router.policy, start.alpha)  # refused before the models are loaded
     if start.otherwise is not None:
         require_name(start.otherwise, [model.name for model in router.pool.everyone])
