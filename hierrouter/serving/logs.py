@@ -275,6 +275,87 @@ def _unfit(row: Mapping[str, Any], name: str, where: str, wanted: str) -> InputE
     return InputError(f"{name} is {given}: {where}; give {wanted}")
 
 
+@dataclass(frozen=True)
+class Spending:
+    """What a server's answers cost, and how probable each first call was; a row each of n answers.
+
+    Attributes:
+        query: int64[n], number of the question.
+        own: float64[n, 3]: money and seconds of the whole route, Q of its answer; NaN where it is
+            not known.
+        first: float64[n, 3]: of the first call alone; Q only where it gave the answer.
+        model: int64[n], who was called first; -1 where the question was handed over at once.
+        called: float64[n, M], the probability that a model was called first.
+        alone: float64[n, M], and that the route ended there.
+    """
+
+    query: NDArray[np.int64]
+    own: NDArray[np.float64]
+    first: NDArray[np.float64]
+    model: NDArray[np.int64]
+    called: NDArray[np.float64]
+    alone: NDArray[np.float64]
+
+
+def read_spending(
+    path: Path, shape: LogShape, on_left_out: Callable[[str], None] = lambda said: None
+) -> Spending:
+    """The answers in the log of `hierrouter serve`, judged or not.
+
+    Raises InputError: the file cannot be read, has a bad line, or fewer than 2 questions.
+
+    `on_left_out`: told how many lines are none, or do not say how probable the first call was.
+    """
+    numbers: dict[str, int] = {}
+    rows, left_out, count = [], 0, len(shape.models)
+    for number, line in json_lines(path):
+        steps, where = line.get("steps"), f"{path}:{number}"
+        if not isinstance(steps, list) or not steps or line.get("status") not in (None, 200):
+            left_out += "event" not in line
+            continue
+        if any(not isinstance(step, dict) for step in steps):
+            raise InputError(f"a step is no object: {where}; give model, propensity and cost")
+        told, (first, *more) = steps[0].get("chances"), steps
+        told = [{"chance": chance} for chance in (told if isinstance(told, list) else [])]
+        chances = np.array([_number(one, "chance", where, 0.0, 1.0) for one in told])
+        name, propensity = first.get("model"), first.get("propensity")
+        action = shape.models.index(name) if name in shape.models else -1
+        handed = bool(first.get("deferred"))
+        if not handed and first.get("stop") and len(chances) >= 2 * count:
+            action += count
+        if propensity == 1 or handed:  # not drawn
+            chances = np.eye(max(len(chances), 2 * count))[action] * (not handed)
+        elif len(chances) <= action or action < 0 or chances[action] != propensity:
+            left_out += 1  # others could not do what was asked for, or had failed
+            continue
+        one, two = chances[:count], chances[count : 2 * count]
+        stops = two if len(two) == count else np.zeros(count)  # else answers that are returned
+        ends, called = (one, one) if shape.hops == 1 else (stops, one + stops)
+        cost = [_cost(step, where, (0.0, 0.0)) for step in steps]
+        taken = [
+            math.fsum(_number(step, key, where, 0.0) for key in ("router_s", "model_s"))
+            for step in steps
+        ]
+        judged = line.get("quality") is not None
+        quality = _number(line, "quality", where, 0.0, 1.0) if judged else math.nan
+        query = numbers.setdefault(_text(line, "query", where) or "", len(numbers))
+        rows.append(
+            (
+                query,
+                (math.fsum(cost), math.fsum(taken), quality),
+                (cost[0], taken[0], math.nan if more else quality),
+                -1 if handed else action % count,
+                called,
+                ends,
+            )
+        )
+    if left_out:
+        on_left_out(f"{left_out} lines are left out: no answer, or nobody drew the first call")
+    if len(numbers) < 2:
+        raise InputError(f"answers to {len(numbers)} questions: {path}; log at least 2 questions")
+    return Spending(*map(np.array, zip(*rows, strict=True)))
+
+
 def in_cache(episodes: Sequence[Episode], trained: TrainedRouter, tree: RouteTree) -> Log:
     """The log of episodes whose questions are in a tree.
 
