@@ -12,10 +12,7 @@ from hierrouter.engines import encoders
 from hierrouter.engines.generator import context_text
 from hierrouter.engines.identity import hub_commit
 from hierrouter.pools.files import load_pool, pool_names
-from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cache.keys import text_digest
-from hierrouter_cache.reader import CacheReader
 from tests.models import save_random_encoder
 from tests.servers import MODEL, Reply, Server, embedded, refusal, serving
 
@@ -234,7 +231,7 @@ def test_a_server_that_embeds_otherwise_is_refused(
         encoder.encode(["b"])
 
 
-def test_a_server_is_named_by_the_user_alone(testbed_cache: Path, tmp_path: Path) -> None:
+def test_a_server_is_named_by_the_user_alone(tmp_path: Path) -> None:
     """Not by a run, a cache or a pool, which may come from others."""
     with pytest.raises(InputError, match=r"a server embeds: served:x@y.*say where it is by --enc"):
         encoders.load_encoder("served:x@y").encode(["a"])
@@ -249,12 +246,3 @@ def test_a_server_is_named_by_the_user_alone(testbed_cache: Path, tmp_path: Path
     ):
         with pytest.raises(InputError, match=error):
             encoders.load_encoder(name)
-
-
-def test_vectors_of_another_length_do_not_go_beside_those_of_before(testbed_cache: Path) -> None:
-    reader = CacheReader(testbed_cache)
-    store = EmbeddingStore(reader, "served:x@y")
-    store.append([text_digest("a")], np.ones((1, 4), np.float32))
-    with pytest.raises(WorldError, match="gives 5 numbers, here are vectors of 4: served:x@y"):
-        store.append([text_digest("b")], np.ones((1, 5), np.float32))
-    assert EmbeddingStore(reader, "served:x@y").vectors().shape == (1, 4)
