@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -62,6 +62,12 @@ def good(prompt: str) -> Reply:
     return Reply(completion(answer.text, answer.tokens_in, answer.tokens_out))
 
 
+def embedded(vectors: Iterable[Iterable[float]], model: str = MODEL) -> Reply:
+    """The answer to a request for embeddings."""
+    data = [{"index": at, "embedding": [*map(float, row)]} for at, row in enumerate(vectors)]
+    return Reply({"object": "list", "model": model, "data": data[::-1]})
+
+
 def refusal(status: int, message: str = "no", code: str | None = None, **headers: str) -> Reply:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Reply({"error": {"message": message, "code": code}}, status, named)
@@ -100,6 +106,7 @@ class Server:
     """
 
     script: Script = lambda prompt, before: good(prompt)
+    embed: Callable[[list[str]], Reply] = lambda texts: refusal(404)
     listing: Reply = LISTED
     asked: Counter[str] = field(default_factory=Counter)
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -127,6 +134,9 @@ class Server:
         self.listener.socket.close()
 
     def completed(self, request: dict[str, Any]) -> Reply:
+        if "input" in request:
+            self.requests.append(request)
+            return self.embed(request["input"])
         prompt = request["messages"][0]["content"]
         with self.lock:
             before = self.asked[prompt]

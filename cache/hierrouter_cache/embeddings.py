@@ -256,6 +256,12 @@ class EmbeddingStore:
             raise WorldError(
                 f"the encoder gives vectors that are not finite: {self.encoder}; take another"
             )
+        here = self._arrays[0]["vector"].shape[1] if self._arrays else vectors.shape[1]
+        if here != vectors.shape[1]:
+            raise WorldError(
+                f"the encoder gives {vectors.shape[1]} numbers, here are vectors of {here}: "
+                f"{self.encoder}; it is another one by now, give it another name"
+            )
         rows = np.empty(
             len(contexts),
             dtype=[("context", f"S{DIGEST_LENGTH}"), ("vector", "<f4", (vectors.shape[1],))],

@@ -29,6 +29,9 @@ def off_policy(
     ] = None,
     checkpoint: options.Checkpoint = None,
     alpha: options.ShownAlpha = None,
+    savings: Annotated[
+        bool, options.switch("--savings", "What the logged router cost, less each model by itself.")
+    ] = False,
     format: options.Format = "text",
 ) -> None:
     """Estimate what a trained router would earn, from episodes that another policy played.
@@ -40,6 +43,9 @@ def off_policy(
 
     if log is None:
         raise InputError("no log; give --log FILE")
+    if savings:
+        _show_savings(log, checkpoint, alpha, format)
+        return
     texts = has_texts(log)
     if texts and (selected.prices or selected.price):
         raise InputError(
@@ -58,6 +64,32 @@ def off_policy(
     with console.bar("estimate", note=f"{len(episodes):,} episodes"):
         result = value_from_log(trained, episodes, tree, shown.alpha, source)
     console.put_as(format, result, as_json, long_table, result_tables)
+
+
+def _show_savings(log: Path, checkpoint: Path | None, alpha: float | None, format: str) -> None:
+    from hierrouter.learning.checkpoint import router_at
+    from hierrouter.serving.estimators import LEVEL
+    from hierrouter.serving.logs import LogShape, read_spending
+    from hierrouter.serving.off_policy import savings, savings_table
+    from hierrouter.serving.router import live_run
+    from hierrouter.tables import Column, Line, Table, json_text
+
+    trained = router_at(checkpoint or live_run(alpha), alpha)
+    origin, shown_at = trained.origin, trained.alpha if alpha is None else alpha
+    shape = LogShape(origin.models, origin.hops, origin.rate)
+    found = read_spending(log, shape, lambda said: console.say(f"off-policy: {said}"))
+    rows = savings(found, origin.models)
+    console.put_as(
+        format,
+        rows,
+        lambda rows: json_text({"level": LEVEL, "rows": rows}, "rows"),
+        lambda rows: Table(
+            "savings",
+            tuple(map(Column, rows[0])),
+            tuple(Line("", tuple(row.values())) for row in rows),
+        ),
+        lambda rows: [savings_table(rows, shown_at)],
+    )
 
 
 def _router(

@@ -218,10 +218,15 @@ Encoder = Annotated[
     str | None,
     works_on(
         "--encoder",
-        "NAME|DIR",
-        "The pool's by default. hashed-ngrams (built in), paper, or a sentence-transformers model.",
+        "NAME|DIR|SERVER",
+        "The pool's by default. hashed-ngrams (built in), paper, a sentence-transformers model, or "
+        "a server: URL#MODEL, or a pool file of one model.",
         offer=ENCODERS,
     ),
+]
+LiveEncoder = Annotated[
+    str | None,
+    value("--encoder", "SERVER", "Who embeds for a router that learned with a server's model."),
 ]
 State = Annotated[
     str | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hierrouter.serving.messages import Question
     from hierrouter.serving.router import Hop, RouteOptions, Router, RouteResult
 
+    HandOver = Callable[[str, Router, Iterable[float | None]], None]
     Begin = Callable[..., AbstractAsyncContextManager[Router]]  # the rest of `_router`
 
 STDIN = "-"
@@ -39,10 +40,15 @@ def route(
     checkpoint: options.Checkpoint = None,
     pool: options.AnyPool = None,
     allow_endpoint: options.AllowEndpoint = None,
+    encoder: options.LiveEncoder = None,
     alpha: options.ShownAlpha = None,
     sample: options.Sample = False,
     seed: options.Seed = options.DEFAULT_SEED,
     reroute: options.Reroute = False,
+    defer_to: options.DeferTo = None,
+    defer_share: options.DeferShare = None,
+    cache: options.Cache = options.DEFAULT_CACHE,
+    scorer: options.Scorer = options.DEFAULT_SCORER,
     dry_run: Annotated[
         bool, options.switch("--dry-run", "Show what the policy would call first; call nothing.")
     ] = False,
@@ -52,10 +58,12 @@ def route(
 
     One question: its answer as it grows, then route, tokens and cost. --file: one JSON line for
     each question, in their order. The router is that of the newest `train`, or of --checkpoint.
+    --defer-to is calibrated on the questions of --cache, as in a report.
     """
     import anyio
 
     _check_asked(question, file, dry_run)
+    share = options.parse_share(defer_share, defer_to)
     # What needs torch comes after all that can be refused without it.
     import numpy as np
 
@@ -66,7 +74,8 @@ def route(
     given = load_pool(pool) if pool else None
     rng = np.random.default_rng(seed) if sample else None
     route_options = RouteOptions(alpha, rng, reroute)
-    begin = partial(_router, run, given, allow_endpoint or (), alpha)
+    hand_over = handing_over(defer_to, share, cache, scorer, pool, allow_endpoint or ())
+    begin = partial(_router, run, given, allow_endpoint or (), alpha, hand_over, encoder)
     if file is not None:
         failed = anyio.run(_all, begin, file, route_options)
         if failed:
@@ -89,15 +98,78 @@ def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None
         raise InputError(f"no such file: {file}; give JSON lines, or - for stdin")
 
 
-@asynccontextmanager
-async def _router(
-    run: Path, pool: Pool | None, allowed: Collection[str], alpha: float | None, calls: bool = True
-) -> AsyncIterator[Router]:
-    """The router, and its models if it calls them."""
+def handing_over(
+    name: str | None,
+    share: float | None,
+    cache: Path,
+    scorer: str,
+    pool: str | None,
+    allowed: Collection[str],
+) -> HandOver | None:
+    """What lets a router hand over, at some alphas, and says to whom; None where nobody is named.
+
+    The arguments are those of `Router.hand_over`; `name`: None is nobody.
+    """
+    if name is None:
+        return None
+    more: dict[str, Any] = {
+        "share": share,
+        "scorer": scorer,
+        "pool": pool,
+        "allow_endpoints": allowed,
+    }
+    return partial(_handed_over, name=name, cache=cache, **more)
+
+
+def _handed_over(
+    command: str,
+    router: Router,
+    alphas: Iterable[float | None],
+    name: str,
+    cache: Path,
+    **more: Any,
+) -> None:
+    router.hand_over(name, cache, alphas, **more)
+    handing = router.policy.handing
+    assert handing
+    end, shares = handing.model.endpoint, []
+    for alpha, deferral in handing.deferrals.items():
+        if deferral.point:
+            shares.append(f"{deferral.point.share:.1%} at alpha {alpha:g}")
+    where = f"{name} at {end.base_url}" if end else name
+    console.say(
+        f"{command}: hands over to {where} in doubt; of the {deferral.chosen_on} questions in "
+        f"{cache} that is {', '.join(shares)}"
+    )
+
+
+def unloaded(run: Path, pool: Pool | None, allowed: Collection[str], encoder: str | None) -> Router:
+    """The router of a run, its models not loaded; raises InputError: it reads another encoder."""
+    from hierrouter.engines.encoders import load_encoder
     from hierrouter.serving.router import Router
 
+    given = load_encoder(encoder).description if encoder else None
     router = Router(run, pool, load=False, allow_endpoints=allowed)
+    if given not in (None, reads := router.policy.origin.encoder):
+        raise InputError(f"the router reads {reads}, not {given}: --encoder; leave it out")
+    return router
+
+
+@asynccontextmanager
+async def _router(
+    run: Path,
+    pool: Pool | None,
+    allowed: Collection[str],
+    alpha: float | None,
+    hand_over: HandOver | None,
+    encoder: str | None,
+    calls: bool = True,
+) -> AsyncIterator[Router]:
+    """The router, and its models if it calls them."""
+    router = unloaded(run, pool, allowed, encoder)
     router.policy.at(alpha)  # refused before anything is loaded
+    if hand_over:
+        hand_over("route", router, [alpha])
     if calls:
         with console.bar("load models"):
             router.load_models()
@@ -141,8 +213,11 @@ async def _first(begin: Begin, question: str, route_options: RouteOptions, forma
         names = policy.at(None).actions.names(policy.origin.models)
     chances = dict(zip(names, decision.chances.tolist(), strict=True))
     if format == "json":
-        console.put_json({"first": names[decision.action], "chances": chances})
+        told = {"first": names[decision.action], "chances": chances}
+        console.put_json(told | ({"deferred_to": decision.hands_to} if decision.hands_to else {}))
         return
+    if decision.hands_to:
+        console.put(f"in doubt  {decision.hands_to}\n")
     for name, chance in sorted(chances.items(), key=lambda item: -item[1]):
         console.put(f"{chance:8.4f}  {name}\n")
 
@@ -212,6 +287,7 @@ def _summary(result: RouteResult) -> str:
     from hierrouter.tables import money
 
     given = f", answer {result.returned.answer} of {len(result.hops)}" if result.returned else ""
+    given += ", handed over in doubt" if result.deferred_to else ""
     return (
         f"route: {result.route}{given} at alpha {result.alpha:g}, "
         f"{result.tokens_in} + {result.tokens_out} tokens, C {money(result.cost)}"

@@ -18,12 +18,16 @@ import typer
 from hierrouter.serving import MAX_REQUESTS
 from hierrouter_cache.errors import HierRouterError, InputError, WorldError, suggestion
 from hierrouter_cli import console, options, report
+from hierrouter_cli.route import handing_over, unloaded
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from hierrouter.serving.router import Router
     from hierrouter.serving.versions import Lineup, Service, Version
+    from hierrouter_cli.route import HandOver
 
+CANARY_MINUTES = 60
 HOST, PORT = "127.0.0.1", 8100
 INTERRUPTED = 130
 LAST_SECONDS = 30  # for what is under way when the server is told to end
@@ -41,6 +45,7 @@ def serve(
     checkpoint: options.Checkpoint = None,
     pool: options.AnyPool = None,
     allow_endpoint: options.AllowEndpoint = None,
+    encoder: options.LiveEncoder = None,
     alpha: options.ShownAlpha = None,
     host: Annotated[str, options.value("--host", "ADDRESS", "Where to listen.")] = HOST,
     port: Annotated[
@@ -68,26 +73,44 @@ def serve(
     workers: Annotated[
         int, options.value("--workers", "N", "Processes, each with models of its own.", min=1)
     ] = 1,
+    canaries: Annotated[
+        int,
+        options.value(
+            "--canaries",
+            "N",
+            "Minutes from one look at whether served models have changed to the next; 0: never.",
+            min=0,
+        ),
+    ] = CANARY_MINUTES,
+    defer_to: options.DeferTo = None,
+    defer_share: options.DeferShare = None,
+    cache: options.Cache = options.DEFAULT_CACHE,
+    scorer: options.Scorer = options.DEFAULT_SCORER,
 ) -> None:
     """Answer OpenAI's chat completions with the live models of the pool.
 
     The router is that of --checkpoint, else the one that `deploy` put in service, else the newest
     of `train`; one of a sweep answers every alpha, as the model `hierrouter@0.02`. A server that
     is down at the start is said; SIGHUP, or POST /admin/reload, looks again which router it is.
+    --defer-to is calibrated on the questions of --cache, as in a report, at each listed alpha.
     """
     key = _key(api_key_env, host)
     _require_extra()
+    share, allowed = options.parse_share(defer_share, defer_to), tuple(allow_endpoint or ())
     start = Start(
         checkpoint,
         alpha,
         pool,
-        tuple(allow_endpoint or ()),
+        allowed,
+        handing_over(defer_to, share, cache, scorer, pool, allowed),
+        encoder,
         otherwise,
         key,
         log,
         seed if sample else None,
         reroute,
         max_requests,
+        canaries,
     )
     with _bound(host, port) as listener:
         host, port = listener.getsockname()[:2]
@@ -106,12 +129,15 @@ class Start:
     alpha: float | None
     pool: str | None
     allowed: tuple[str, ...]
+    hand_over: HandOver | None
+    encoder: str | None
     otherwise: str | None
     key: str | None
     log: Path | None
     seed: int | None
     reroute: bool
     max_requests: int
+    canaries: int
 
 
 def _application(start: Start, is_one_of_many: bool = False) -> tuple[FastAPI, list[str]]:
@@ -125,8 +151,16 @@ def _application(start: Start, is_one_of_many: bool = False) -> tuple[FastAPI, l
     lineup = _lineup(start, None)
     if start.otherwise is not None:
         _require_served(lineup, start.otherwise)
+    if start.canaries:
+        _say_canaries(lineup.current.router, start.canaries)
     settings = Settings(
-        start.key, start.seed, start.reroute, start.max_requests, start.otherwise, is_one_of_many
+        start.key,
+        start.seed,
+        start.reroute,
+        start.max_requests,
+        start.otherwise,
+        start.canaries,
+        is_one_of_many,
     )
     app = make_app(Versions(lineup, partial(_lineup, start)), settings, lines)
     return app, list(lineup.current.names.alphas)
@@ -152,20 +186,45 @@ def _lineup(start: Start, now: Lineup | None) -> Lineup:
 def _version(start: Start, run: str, beside: Version | None) -> Version:
     from hierrouter.pools.files import load_pool
     from hierrouter.serving.chat import ModelNames
-    from hierrouter.serving.router import Router
     from hierrouter.serving.versions import Version
 
     if beside is not None:
         router = beside.router.beside(run)
-        return Version(run, router, ModelNames.of(router.policy, start.alpha))
+        names = ModelNames.of(router.policy, start.alpha)
+        if start.hand_over:
+            start.hand_over("serve", router, names.alphas.values())
+        return Version(run, router, names)
     given = load_pool(start.pool) if start.pool else None
-    router = Router(run, given, load=False, allow_endpoints=start.allowed)
+    router = unloaded(Path(run), given, start.allowed, start.encoder)
     names = ModelNames.of(router.policy, start.alpha)  # refused before the models are loaded
     if start.otherwise is not None:
         require_name(start.otherwise, [model.name for model in router.pool.everyone])
+    if start.hand_over:
+        start.hand_over("serve", router, names.alphas.values())
     router.load_models(lambda said: console.say(f"serve: {said}"), start.otherwise)
     report.say_called("serve", Path(run), router.pool)
     return Version(run, router, names)
+
+
+def _say_canaries(router: Router, minutes: int) -> None:
+    """Which models are asked again, what that costs, and of which nobody can tell."""
+    from hierrouter.pools.pool import OPENAI
+    from hierrouter.tables import money
+
+    rates = dict(zip(router.policy.origin.models, router.policy.origin.rate, strict=True))
+    calls = [(rates[name], call) for name, found in router.canaries.items() for call in found]
+    names = [name for name, found in router.canaries.items() if found]
+    cost = sum(call.tokens_in * rate[0] + call.tokens_out * rate[1] for rate, call in calls)
+    if names:
+        console.say(
+            f"serve: {len(calls)} collected questions go to {', '.join(names)} again, now and "
+            f"every {minutes} minutes, to see whether they have changed; C of a day: "
+            f"{money(cost * 1440 / minutes)}; --canaries 0 asks none"
+        )
+    for model in router.pool.models:
+        if model.backend == OPENAI and model.name not in names:
+            why = "it draws its answers" if model.generation.temperature else "its run has none"
+            console.say(f"serve: nothing will tell whether {model.name} has changed: {why}")
 
 
 def require_name(name: str, known: Sequence[str]) -> None:

@@ -3,19 +3,26 @@
 Another encoder is a class with `description` and `encode`, and a line in `load_encoder`.
 """
 
+from __future__ import annotations
+
+import asyncio
+import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from threading import Thread
+from typing import Any, Protocol
 
 import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.engines.generator import PART_BREAK
-from hierrouter.engines.identity import folder_digest, hub_commit
-from hierrouter.pools.pool import Pool
+from hierrouter.engines.generator import PART_BREAK, never
+from hierrouter.engines.identity import endpoint_of, folder_digest, hub_commit, served_identity
+from hierrouter.pools.files import load_pool
+from hierrouter.pools.pool import OPENAI, Endpoint, ModelSpec, Pool
 from hierrouter.questions.shipped import is_shipped
 from hierrouter_cache.errors import InputError, WorldError, reason_of, suggestion
 
@@ -24,6 +31,7 @@ PAPER = "paper"
 PAPER_ENCODER = "sentence-transformers/all-mpnet-base-v2"
 PAPER_TOKENS = 512  # section 4; the model's own setting is 384
 NAMED = re.compile(r"(?P<model>.+?)(:(?P<tokens>[1-9]\d{0,5}))?(?P<truncate>:truncate)?")
+SERVED = "served:"  # begins the name of an encoder on a server, which does not say where that is
 OFFLINE = f"give a saved model's folder, or --encoder {BUILT_IN}, which works offline"
 
 
@@ -45,8 +53,11 @@ def default_encoder(pool: Pool) -> str:
     """The encoder that a pool names.
 
     Where it names none: hashed n-grams for the package's models, which were made for them, and
-    the paper's model for all others, over windows, so that the newest answer is seen.
+    the paper's model for all others, over windows, so that the newest answer is seen. Raises
+    InputError: it names a server, which only a user may do: a pool may come from others.
     """
+    if names_server(pool.encoder or ""):
+        raise InputError(f"a pool names a server that embeds: {pool.encoder}; give it by --encoder")
     ours = all(is_shipped(model.model) for model in pool.everyone)
     return pool.encoder or (BUILT_IN if ours else PAPER_ENCODER)
 
@@ -67,10 +78,16 @@ def load_encoder(name: str) -> Encoder:
     Args:
         name: `hashed-ngrams` (built in), `paper` (all-mpnet-base-v2, cut at 512 tokens), or a
             sentence-transformers model. `:N` after it sets its length to N tokens, `:truncate`
-            after that cuts longer contexts.
+            after that cuts longer contexts. Or a server: `URL#MODEL`, or a pool file of one model;
+            by the name that runs and caches know it by it is asked only after it was given so.
     """
     if name == BUILT_IN:
         return HashedNgrams()
+    if name.startswith(SERVED):
+        return GIVEN.get(name) or EndpointEncoder(name)
+    if names_server(name):
+        encoder = EndpointEncoder.of(name)
+        return GIVEN.setdefault(encoder.description, encoder)
     return SentenceEncoder(*_parsed(name))
 
 
@@ -94,7 +111,10 @@ def require_encoder(name: str) -> None:
     Raises InputError: a folder that is not there, a name that looks mistyped, that no model can
     have, or that the hub does not know; WorldError: a hub id that is neither cached nor reachable.
     """
-    if name == BUILT_IN:
+    if name == BUILT_IN or name.startswith(SERVED):
+        return
+    if names_server(name):
+        load_encoder(name).encode(["OK"])
         return
     _resolved(_parsed(name)[0])
 
@@ -190,9 +210,7 @@ class SentenceEncoder:
         )
         total = np.zeros((len(texts), vectors.shape[1]), np.float32)
         np.add.at(total, owner, vectors)
-        length = np.linalg.norm(total, axis=1, keepdims=True)
-        unit: NDArray[np.float32] = total / np.maximum(length, np.finfo(np.float32).tiny)
-        return unit
+        return _unit(total)
 
     def _split(self, text: str) -> list[str]:
         """The text cut into windows of at most the model's length, at token borders."""
@@ -206,6 +224,134 @@ class SentenceEncoder:
             return [text]
         starts = [offsets[index][0] for index in range(0, len(offsets), room)]
         return [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def names_server(name: str) -> bool:
+    """Whether a name of an encoder says where a server is."""
+    return "://" in name or name.endswith(".toml")
+
+
+class EndpointEncoder:
+    """A model behind `/v1/embeddings`; keys, retries and limits are those of any endpoint.
+
+    A text that is too long for it counts as the mean direction of its halves.
+
+    Args:
+        description: what decides its vectors: `served:MODEL@DEPLOYMENT`.
+        spec: the model with its endpoint; None where nobody said where it is: then all texts must
+            have been embedded before.
+    """
+
+    def __init__(self, description: str, spec: ModelSpec | None = None) -> None:
+        self.description = description
+        self._spec = spec
+        self._ask: Any = None  # once it was asked
+        self._dim = 0
+
+    @classmethod
+    def of(cls, name: str) -> EndpointEncoder:
+        """The one that a file or `URL#MODEL` names; raises InputError: it names none, or no key."""
+        if name.endswith(".toml"):
+            models = load_pool(name).models
+            if len(models) != 1 or models[0].backend != OPENAI:
+                raise InputError(
+                    f"no encoder on a server: {name}; give one model with an endpoint there"
+                )
+            [spec] = models
+        else:
+            url, _, model = name.partition("#")
+            if not model:
+                raise InputError(f"which model of the server? --encoder {name}; give URL#MODEL")
+            spec = ModelSpec(model, model, backend=OPENAI, endpoint=Endpoint(url))
+        identity = served_identity(spec)
+        endpoint_of(spec).key("--encoder")
+        revision = f"@{spec.revision}" if spec.revision else ""
+        return cls(f"{SERVED}{spec.model}@{identity['deployment']}{revision}", spec)
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """float32[len(texts), dim], rows of unit length, of blank texts zeros.
+
+        Raises InputError: nobody said where the server is; WorldError: it gives no vectors, or
+        others than it gave before.
+        """
+        if self._spec is None:
+            known = f", not {', '.join(GIVEN)}" if GIVEN else ""
+            raise InputError(
+                f"a server embeds: {self.description}{known}; say where it is by --encoder"
+            )
+        from hierrouter.engines.endpoint_client import Deployment, Patience
+
+        if self._ask is None:
+            # A loop of its own: this is called with and without one, from any thread.
+            loop, endpoint = asyncio.new_event_loop(), endpoint_of(self._spec)
+            Thread(target=loop.run_forever, name="encoder", daemon=True).start()
+            client = Deployment(endpoint, endpoint.key("--encoder"))
+            width = endpoint.concurrency * len(endpoint.servers)
+            probe = partial(self._attempt, client, ["OK"])
+            patience = Patience(endpoint.attempts, width, probe, never)
+            self._ask = loop, client, patience, asyncio.Semaphore(width)
+        said = [text for text in texts if text.strip()] or ["OK"]
+        rows = asyncio.run_coroutine_threadsafe(self._all(said), self._ask[0]).result()
+        vectors = np.zeros((len(texts), self._dim), np.float32)
+        vectors[[at for at, text in enumerate(texts) if text.strip()]] = rows[: len(texts)]
+        return vectors
+
+    async def _all(self, texts: list[str]) -> NDArray[np.float32]:
+        _, client, patience, places = self._ask
+        from hierrouter.engines.endpoint_client import Refused
+
+        async def embedded(some: list[str]) -> NDArray[np.float32]:
+            try:
+                async with places:
+                    found: NDArray[np.float32] = await patience.tried(
+                        partial(self._attempt, client, some)
+                    )
+                return found
+            except Refused as refused:
+                if refused.status != "too_long" or len(some[0]) < 2:
+                    raise WorldError(f"no embeddings: {self.description}: {refused}") from None
+            half = len(some) // 2
+            if half:
+                both = await embedded(some[:half]), await embedded(some[half:])
+                return np.concatenate(both)
+            half = len(some[0]) // 2
+            return _unit((await embedded([some[0][:half], some[0][half:]])).sum(0, keepdims=True))
+
+        pieces = (texts[at : at + TEXTS_AT_ONCE] for at in range(0, len(texts), TEXTS_AT_ONCE))
+        return np.concatenate(await asyncio.gather(*map(embedded, pieces)))
+
+    async def _attempt(self, client: Any, texts: list[str]) -> NDArray[np.float32]:
+        from hierrouter.engines.endpoint_client import Again
+
+        assert self._spec and self._spec.endpoint
+        request = {"model": self._spec.model, "input": texts, "encoding_format": "float"}
+        body = await client.embed(request)
+        try:
+            found = json.loads(body)
+            data = sorted(found["data"], key=lambda one: one["index"])
+            rows = np.array([one["embedding"] for one in data], np.float32)
+            if rows.ndim != 2 or len(rows) != len(texts) or not np.isfinite(rows).all():
+                raise ValueError(rows.shape)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise Again(f"no embeddings from {client.address}: {error!r:.80}") from None
+        self._dim = self._dim or rows.shape[1]
+        named = self._spec.endpoint.answers_as or self._spec.model
+        if found.get("model") != named or rows.shape[1] != self._dim:
+            raise WorldError(
+                f"{client.address} embeds by {found.get('model')!r:.50} with {rows.shape[1]} "
+                f"numbers, not by {named} with {self._dim}; set answers_as if that is its name"
+            )
+        return _unit(rows)
+
+
+GIVEN: dict[str, EndpointEncoder] = {}  # by description, those that the user said where they are
+TEXTS_AT_ONCE = 32  # in a request
+
+
+def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: NDArray[np.float32] = rows / np.maximum(length, np.finfo(np.float32).tiny)
+    return unit
 
 
 def _resolved(name: str) -> tuple[str, str, str | None]:

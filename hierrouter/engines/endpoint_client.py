@@ -82,7 +82,7 @@ TOO_LONG = re.compile(
     r"context.{0,12}(length|window|size)|maximum.{0,20}context|too many tokens"
     r"|(prompt|input|message|request|sequence|content|text)s?( is| are)? too long"
     r"|max_new_tokens`? must be|exceeds? the (maximum|available|limit)|token count exceeds"
-    r"|must have less than \d+ tokens|max_tokens must be at least 1",
+    r"|too large to process|must have less than \d+ tokens|max_tokens must be at least 1",
     re.IGNORECASE,
 )
 FILTERED = re.compile(
@@ -150,6 +150,12 @@ class Client:
             async with await self._openai.chat.completions.create(**_named(whole)) as pieces:
                 body = await gather(pieces, lambda text: on_text(self._hidden(text)))
         return self._hidden(body)
+
+    async def embed(self, request: dict[str, Any]) -> str:
+        """The body of one request for embeddings; raises Again, Busy, Refused, Outage."""
+        with self._guarded(self._timeout_s):
+            create = self._openai.embeddings.with_raw_response.create
+            return self._body(await create(**request))
 
     async def list_models(self) -> str | None:
         """The body of the list of models; None where the server has none, or breaks over it.
@@ -281,6 +287,10 @@ class Deployment:
         """As that of `Client`."""
         return await self._by_one(lambda client: client.stream(request, gather, on_text), request)
 
+    async def embed(self, request: dict[str, Any]) -> str:
+        """As that of `Client`."""
+        return await self._by_one(lambda client: client.embed(request), request)
+
     async def list_models(self) -> str | None:
         """As that of `Client`."""
         return await self._by_one(lambda client: client.list_models())
@@ -329,7 +339,8 @@ def _limiter(per_minute: float | None) -> AsyncLimiter | None:
 
 def _tokens_of(request: dict[str, Any]) -> float:
     """About what a request may take: four characters a token, and the longest answer."""
-    prompt = len(json.dumps([message.get("content") for message in request["messages"]]))
+    asked = request.get("input") or [one.get("content") for one in request["messages"]]
+    prompt = len(json.dumps(asked))
     longest = request.get("max_tokens") or request.get("max_completion_tokens") or 0
     return prompt / 4 + float(longest)
 

@@ -2,21 +2,37 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from hierrouter.engines.generator import Engines
 from hierrouter.learning import run_folders
 from hierrouter.learning.training import Origin
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import IMPORTED, OPENAI, Identity, Pool, keys_sent, reachable
+from hierrouter.pools.validation import validated
 from hierrouter.replay.stored_pool import opened_pool
+from hierrouter.replay.tree import calls_of
 from hierrouter_cache.errors import InputError, read_small
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.writer import write_atomically
 
 FORMAT = 2
+CANARIES, AMONG = 5, 64  # of each model; the first so many train questions
+LONGEST = 2_000  # characters of one, prompt and answer
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A first call of the collection, to be made again: another answer is another model."""
+
+    prompt: str
+    response: str
+    tokens_in: int
+    tokens_out: int
 
 
 @dataclass(frozen=True)
@@ -26,10 +42,12 @@ class Bundle:
     Attributes:
         pool: the models, with the instructions they are given.
         identities: what each resolved to when it was collected, by name.
+        canaries: by name, of each model that does not draw its answers.
     """
 
     pool: Pool
     identities: Mapping[str, Identity]
+    canaries: Mapping[str, tuple[Canary, ...]] = field(default_factory=dict)
 
     @property
     def can_be_asked(self) -> bool:
@@ -44,7 +62,28 @@ def bundle_of(cache: Path, tree: RouteTree, pool: str | None = None) -> Bundle:
     """
     plan = CacheReader(cache).latest_plan()
     opened = opened_pool(plan.pool, pool, tree.models, tree.hops)
-    return Bundle(opened.pool, opened.identities)
+    greedy = [one.name for one in opened.pool.models if not one.generation.temperature]
+    kept = {} if opened.pool.imported else _canaries(cache, tree, pool)
+    return Bundle(opened.pool, opened.identities, {name: kept.get(name, ()) for name in greedy})
+
+
+def _canaries(cache: Path, tree: RouteTree, pool: str | None) -> dict[str, tuple[Canary, ...]]:
+    """Of each model its longest first answers: they say most about it."""
+    rows = np.flatnonzero(np.array(tree.splits) == "train")[:AMONG]
+    if not len(rows):
+        return {}
+    reader, _, forest = calls_of(cache, tree.select(rows), pool)
+    made = forest.tree.at((slice(None), tree.routes.level(1)))
+    texts, found = reader.texts(made.key, with_prompt=True), dict[str, tuple[Canary, ...]]()
+    for at, name in enumerate(tree.models):
+        columns = (values[:, at].tolist() for values in (made.key, made.tokens_in, made.tokens_out))
+        calls = {
+            Canary(texts[key].prompt, texts[key].response, tokens_in, tokens_out)
+            for key, tokens_in, tokens_out in zip(*columns, strict=True)
+        }
+        short = [one for one in calls if len(one.prompt + one.response) <= LONGEST]
+        found[name] = tuple(sorted(short, key=lambda one: (-len(one.response), one.prompt)))
+    return {name: calls[:CANARIES] for name, calls in found.items()}
 
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
@@ -53,6 +92,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     Raises WorldError: the disk is full or failed.
     """
     found = {"format": FORMAT, **json.loads(bundle.pool.to_json(bundle.identities))}
+    found["canaries"] = {name: [*map(asdict, calls)] for name, calls in bundle.canaries.items()}
     write_atomically(folder / run_folders.LIVE, run_folders.sealed(found))
 
 
@@ -83,7 +123,9 @@ def load_bundle(folder: Path) -> Bundle | None:
             )
         run_folders.unsealed(data)
         run_folders.require_listed(file)
-        return Bundle(*stored_pool(data.decode(), str(file)))
+        kept = found.get("canaries", {})  # none in runs of before
+        canaries = validated(dict[str, tuple[Canary, ...]], kept, str(file), "canaries")
+        return Bundle(*stored_pool(data.decode(), str(file)), canaries)
     except (
         KeyError,
         TypeError,

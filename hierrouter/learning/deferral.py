@@ -3,6 +3,7 @@
 What any threshold gives, of any policy, is in `hierrouter.evaluation.deferral`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from hierrouter.evaluation.deferral import Deferrable, DeferralPoint, best_point, point_within
 from hierrouter.evaluation.outcome import Outcome, going_on, greedy, single_calls
 from hierrouter.learning.training import TrainedRouter, choosing_fold, training_folds
+from hierrouter.learning.value import ValueRouter
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import RouteTree
 
@@ -77,6 +79,24 @@ class Deferral:
         """The exact outcome on a fold at the threshold; raises InputError: as `on`."""
         return self.on(fold).outcome(self.threshold)
 
+    def doubts(
+        self,
+        embedding: NDArray[np.float32],
+        paths: Sequence[tuple[int, ...]],
+        costs: Sequence[float],
+    ) -> NDArray[np.bool_]:
+        """bool[n]: whether it hands over at some live states; as `TrainedRouter.decide_each`."""
+        router, routes = self.trained.router, self.trained.origin.routes
+        node = np.array([routes.node(path) for path in paths])
+        if isinstance(router, ValueRouter):
+            values = router.expected(embedding, node.tolist(), costs)
+            features = np.nan_to_num(values[..., 0] - router.alpha * values[..., 1])
+        else:
+            spent = np.array(costs, np.float32)
+            features = router.features(embedding, node, spent).astype(np.float64)
+        found: NDArray[np.bool_] = self.head(features, routes.depth()[node]) < self.threshold
+        return found
+
 
 def calibrated(
     trained: TrainedRouter, tree: RouteTree, stronger: str, share: float | None = None
@@ -121,17 +141,20 @@ def fit_head(trained: TrainedRouter, fold: RouteTree, stronger: str) -> GainHead
 
 def gain_of_going_on(trained: TrainedRouter, fold: RouteTree, stronger: str) -> NDArray[np.float64]:
     """float64[queries, states]: exact R of the greedy policy from each state, less handing over."""
-    import torch
-
-    from hierrouter.learning.network import action_values
-
-    alpha = trained.alpha
+    alpha, routes = trained.alpha, fold.routes
     table = greedy(trained.probabilities(fold), fold.base_rate)
-    reward = torch.from_numpy(fold.node_reward(alpha))
-    values = action_values(trained.actions, torch.from_numpy(table), reward).numpy()
+    reward, levels = fold.node_reward(alpha), list[NDArray[np.float64]]()
+    value = reward[:, routes.leaves]
+    for level in reversed(range(routes.hops)):
+        after = value.reshape(len(fold), -1, routes.models)
+        if trained.actions.allow_stop:
+            stopped = reward[:, routes.level(level + 1)].reshape(after.shape)
+            after = np.concatenate([after, stopped], axis=2)
+        value = (table[:, routes.level(level)] * after).sum(axis=2)
+        levels.insert(0, value)
     handed = direct_call(fold, stronger).reward(alpha)[:, None]
     spent = alpha * fold.cost[:, : fold.routes.states]
-    gain: NDArray[np.float64] = (values * table).sum(axis=2) - (handed - spent)
+    gain: NDArray[np.float64] = np.concatenate(levels, axis=1) - (handed - spent)
     return gain
 
 

@@ -91,6 +91,12 @@ def _above_0(number: float) -> float:
     return number
 
 
+def _no_server(name: str) -> str:
+    if "://" in name or name.endswith(".toml"):  # a pool may come from others
+        raise ValueError("must name no server; --encoder does")
+    return name
+
+
 Text = Annotated[str, Checked(_not_empty)]
 Variable = Annotated[str, Checked(_variable)]
 TokenRate = Annotated[float, Checked(_rate)]  # cost of `per_tokens` tokens
@@ -310,7 +316,7 @@ class Pool:
     context_free: bool = False
     per_tokens: PerTokens | None = None
     currency: Currency = MONEY
-    encoder: Text | None = None
+    encoder: Annotated[Text, Checked(_no_server)] | None = None
 
     @property
     def routes(self) -> Routes:

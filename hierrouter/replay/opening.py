@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.engines.encoders import default_encoder, load_encoder
+from hierrouter.engines.encoders import EndpointEncoder, default_encoder, load_encoder
 from hierrouter.engines.judge import judge_scorer
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.files import currency_of, given_prices, prices_of
@@ -227,7 +227,8 @@ def open_trees(
         "left_out": int(np.count_nonzero(lost)),
         "shift": shift,
         "context_free": pool.context_free,
-        "encoder": named,
+        # Where a server is, is nothing to remember.
+        "encoder": encoder.description if isinstance(encoder, EndpointEncoder) else named,
         "unembedded": unembedded,
         "view": selection.view,
         "currency": currency,

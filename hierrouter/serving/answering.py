@@ -38,7 +38,9 @@ from hierrouter.serving.watching import Metrics, RequestLog
 from hierrouter_cache.errors import InputError
 
 ROUTE_HEADER, COST_HEADER = "x-hierrouter-route", "x-hierrouter-cost"
+DEFERRED_HEADER = "x-hierrouter-deferred"
 IGNORED_HEADER, OTHERWISE_HEADER = "x-hierrouter-ignored", "x-hierrouter-otherwise"
+DEFERS = "defer>"  # before the model that a question is handed over to
 UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # by proxies, too
 EVENTS = "text/event-stream"
 DONE = "data: [DONE]\n\n"
@@ -58,6 +60,7 @@ class Settings:
         reroute: where a model gives no answer, take the next likeliest action, and say so.
         max_requests: that are under way at once; more are refused.
         otherwise: name of the model for what cannot be routed; None refuses that.
+        canary_minutes: from one look at whether models have changed to the next; 0 never looks.
         is_one_of_many: whether other processes share the address, and their parent reloads all.
     """
 
@@ -66,6 +69,7 @@ class Settings:
     reroute: bool = False
     max_requests: int = MAX_REQUESTS
     otherwise: str | None = None
+    canary_minutes: float = 0
     is_one_of_many: bool = False
 
 
@@ -153,8 +157,8 @@ class ChatAnswer:
 
     def _require_able(self, version: Version) -> None:
         """Raises Unroutable: no model of the pool takes what is wanted."""
-        needs, models = self.wanted.needs, version.router.models.values()
-        if not any(needs <= model.takes for model in models):
+        needs, router = self.wanted.needs, version.router
+        if not any(needs <= router.models[model.name].takes for model in router.pool.models):
             wanted = ", ".join(sorted(needs))
             raise Unroutable(
                 f"no model takes {wanted}; name it in `takes` of a model's endpoint, or serve "
@@ -168,6 +172,8 @@ class ChatAnswer:
             ROUTE_HEADER: quote(result.route, safe=">./:@+ "),  # a name may have anything
             COST_HEADER: f"{result.cost:.9g}",
         }
+        if result.deferred_to:
+            headers[DEFERRED_HEADER] = quote(result.deferred_to)
         return JSONResponse(completion(self.name, self.request.model, result), headers=headers)
 
     def _ignored(self, version: Version) -> dict[str, str]:
@@ -226,9 +232,11 @@ class ChatAnswer:
                     decision = await shadow.router.decide(
                         result.question, result.hops[:calls], options
                     )
-                    told["would"].append(names[decision.action])
-                    same = names[decision.action] == f"{hop.model}{'>stop' * hop.stops}"
-                    self.server.metrics.shadowed(same)
+                    would, did = names[decision.action], f"{hop.model}{'>stop' * hop.stops}"
+                    would = f"{DEFERS}{decision.hands_to}" if decision.hands_to else would
+                    did = f"{DEFERS}{hop.model}" if hop.deferred else did
+                    told["would"].append(would)
+                    self.server.metrics.shadowed(would == did)
         except Exception as error:  # whatever it is, the answer is given and has its line
             told["error"] = str(error) or type(error).__name__
         self.server.log.answered(self.name, self.request.model, version.name, result, told)

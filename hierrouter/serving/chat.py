@@ -200,12 +200,14 @@ def decision_object(
     """
     actions, models = trained.actions, trained.origin.models
     names, action = actions.names(models), decision.action
-    calls = action < actions.calls
+    calls = action < actions.calls or bool(decision.hands_to)
+    called = decision.hands_to or models[action % len(models)]
     found: dict[str, Any] = {
         "object": "hierrouter.decision",
         "alpha": trained.alpha,
-        "call": models[action % len(models)] if calls else None,
-        "last": not left or action >= len(models),
+        "call": called if calls else None,
+        "last": not left or action >= len(models) or bool(decision.hands_to),
+        "deferred": bool(decision.hands_to),
         "return": None if calls else action - actions.calls + 1,
         "chances": dict(zip(names, decision.chances.tolist(), strict=True)),
         "expected": None,

@@ -1,7 +1,7 @@
 """What a trained policy does next at the states of live questions, worked out for many together."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,8 +14,10 @@ from threadpoolctl import ThreadpoolController
 
 from hierrouter.engines.encoders import Encoder
 from hierrouter.evaluation.outcome import Actions, greedy
+from hierrouter.learning.deferral import Deferral
 from hierrouter.learning.sweep import Policy
 from hierrouter.learning.training import TrainedRouter
+from hierrouter.pools.pool import ModelSpec
 from hierrouter.replay.states import (
     SIGNALS,
     LiveAnswer,
@@ -44,6 +46,8 @@ class Decision:
         router_s: seconds it took to work out; 0 where they were not taken.
         expected: float64[A, 2], Q, and C from there on, of each action; None where nobody asked, or
             the router does not say.
+        hands_to: name of the model that gets the question instead, because the policy is in doubt;
+            "" where it is not.
     """
 
     action: int
@@ -52,6 +56,32 @@ class Decision:
     order: tuple[int, ...]
     router_s: float = 0.0
     expected: NDArray[np.float64] | None = None
+    hands_to: str = ""
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Who gets the questions that a policy doubts.
+
+    Attributes:
+        model: its direct call is made instead, and ends the route.
+        rate: what a token in and a token out cost there, in money.
+        deferrals: by the alpha that each was calibrated for.
+    """
+
+    model: ModelSpec
+    rate: tuple[float, float]
+    deferrals: Mapping[float, Deferral]
+
+    def at(self, alpha: float) -> Deferral:
+        """When that is; raises InputError: no threshold was found for this alpha."""
+        if alpha in self.deferrals:
+            return self.deferrals[alpha]
+        known = ", ".join(f"{known:g}" for known in sorted(self.deferrals))
+        raise InputError(
+            f"no threshold to hand over at alpha {alpha:g}: --defer-to {self.model.name:.40} was "
+            f"calibrated for {known}; ask for one of these"
+        )
 
 
 @dataclass(frozen=True)
@@ -91,6 +121,7 @@ class LivePolicy:
         at: the router for an alpha. None is the alpha it was trained for; of a policy for every
             alpha, the smallest of its grid. Raises InputError where it was trained for another
             alpha alone.
+        handing: who gets what it doubts; None where it decides everything itself.
 
     Raises:
         InputError: the encoder gives vectors of another length than the policy reads.
@@ -100,6 +131,7 @@ class LivePolicy:
         self.origin = policy.origin
         self._policy = policy
         self._encoder = encoder
+        self.handing: HandOver | None = None
         self.at: Callable[[float | None], TrainedRouter]
         self.at = lru_cache(ROUTERS_KEPT)(self._at)
         trained = self.at(None)
@@ -161,6 +193,10 @@ class LivePolicy:
             expected = None
             if any(states[place].explained for place in places):
                 expected = trained.expected_each(embedded[places], paths, costs)
+            doubts, name = np.zeros(len(places), np.bool_), ""
+            if self.handing:
+                doubts = self.handing.at(trained.alpha).doubts(embedded[places], paths, costs)
+                name = self.handing.model.name
             table = greedy(chances, self.origin.base_rate, trained.actions.returns)
             likeliest = table.argmax(axis=1).tolist()
             orders = np.argsort(-chances, axis=1, kind="stable").tolist()
@@ -172,7 +208,9 @@ class LivePolicy:
                     propensity = float(row[action])
                 legal = tuple(action for action in order if row[action] > 0)
                 brings = None if expected is None else expected[at]
-                decisions[place] = Decision(action, propensity, row, legal, expected=brings)
+                decisions[place] = Decision(
+                    action, propensity, row, legal, 0.0, brings, name if doubts[at] else ""
+                )
         return [decisions[place] for place in range(len(states))]
 
     def _at(self, alpha: float | None) -> TrainedRouter:

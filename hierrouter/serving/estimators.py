@@ -272,6 +272,26 @@ def doubly_robust(
     return clustered_mean(np.where(log.alive, steps, 0.0).sum(axis=1), log.query)
 
 
+def less_weighted(
+    own: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    value: NDArray[np.float64],
+    query: NDArray[np.int64],
+) -> tuple[float, Clustered]:
+    """The self-normalised mean of `value`, and the mean of `own` less that; see `snips`.
+
+    `own`, `weight`, `value`: float64[n], of the same episodes; `value` where a weight is above 0;
+    `query`: int64[n], number of each question, at least 2.
+    """
+    scale = weight.mean()
+    if not scale:
+        return math.nan, Clustered(math.nan, math.nan, 1)
+    held = np.where(weight > 0, value, 0.0)
+    mean = float((weight * held).mean() / scale)
+    off = clustered_mean(own - weight * (held - mean) / scale, query)
+    return mean, Clustered(off.value - mean, off.error, off.freedom)
+
+
 @dataclass(frozen=True)
 class Clustered:
     """An estimate with the error of its mean.

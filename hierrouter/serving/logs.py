@@ -99,18 +99,20 @@ def read_log(
     texts beside lines without.
 
     `on_left_out`: told how many lines of a server are none: questions without an answer, and routes
-    that went on with another model than the policy chose.
+    that went on with another model than the policy chose, or were handed over in doubt.
     """
     episodes, left_out = [], 0
     for number, line in json_lines(path):
+        if "event" in line:  # of a server, and no question
+            continue
         if _is_episode(line):
             episodes.append(_episode(line, f"{path}:{number}", shape))
         else:
             left_out += 1
     if left_out:
         on_left_out(
-            f"{left_out} lines are left out: a model gave no answer; what the router would earn on "
-            "such questions is not in the estimate"
+            f"{left_out} lines are left out: a model gave no answer, or got what was in doubt; "
+            "what the router would earn on such questions is not in the estimate"
         )
     if not episodes:
         raise InputError(f"a log without episodes: {path}; one JSON object a line")
@@ -134,10 +136,15 @@ def has_texts(path: Path) -> bool:
 
 def _is_episode(line: Mapping[str, Any]) -> bool:
     """Whether the policy's own choices led to the end, as far as a server says."""
+    if "otherwise" in line or "event" in line:
+        return False
     steps = line.get("steps")
     made = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     made += [line["returned"]] if isinstance(line.get("returned"), dict) else []
-    return line.get("status") in (None, 200) and not any(step.get("instead_of") for step in made)
+    others = ("instead_of", "deferred")
+    return line.get("status") in (None, 200) and not any(
+        step.get(name) for step in made for name in others
+    )
 
 
 def _episode(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
@@ -266,6 +273,87 @@ def _text(
 def _unfit(row: Mapping[str, Any], name: str, where: str, wanted: str) -> InputError:
     given = "missing" if row.get(name) is None else f"{row[name]!r:.40}"
     return InputError(f"{name} is {given}: {where}; give {wanted}")
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What a server's answers cost, and how probable each first call was; a row each of n answers.
+
+    Attributes:
+        query: int64[n], number of the question.
+        own: float64[n, 3]: money and seconds of the whole route, Q of its answer; NaN where it is
+            not known.
+        first: float64[n, 3]: of the first call alone; Q only where it gave the answer.
+        model: int64[n], who was called first; -1 where the question was handed over at once.
+        called: float64[n, M], the probability that a model was called first.
+        alone: float64[n, M], and that the route ended there.
+    """
+
+    query: NDArray[np.int64]
+    own: NDArray[np.float64]
+    first: NDArray[np.float64]
+    model: NDArray[np.int64]
+    called: NDArray[np.float64]
+    alone: NDArray[np.float64]
+
+
+def read_spending(
+    path: Path, shape: LogShape, on_left_out: Callable[[str], None] = lambda said: None
+) -> Spending:
+    """The answers in the log of `hierrouter serve`, judged or not.
+
+    Raises InputError: the file cannot be read, has a bad line, or fewer than 2 questions.
+
+    `on_left_out`: told how many lines are none, or do not say how probable the first call was.
+    """
+    numbers: dict[str, int] = {}
+    rows, left_out, count = [], 0, len(shape.models)
+    for number, line in json_lines(path):
+        steps, where = line.get("steps"), f"{path}:{number}"
+        if not isinstance(steps, list) or not steps or line.get("status") not in (None, 200):
+            left_out += "event" not in line
+            continue
+        if any(not isinstance(step, dict) for step in steps):
+            raise InputError(f"a step is no object: {where}; give model, propensity and cost")
+        told, (first, *more) = steps[0].get("chances"), steps
+        told = [{"chance": chance} for chance in (told if isinstance(told, list) else [])]
+        chances = np.array([_number(one, "chance", where, 0.0, 1.0) for one in told])
+        name, propensity = first.get("model"), first.get("propensity")
+        action = shape.models.index(name) if name in shape.models else -1
+        handed = bool(first.get("deferred"))
+        if not handed and first.get("stop") and len(chances) >= 2 * count:
+            action += count
+        if propensity == 1 or handed:  # not drawn
+            chances = np.eye(max(len(chances), 2 * count))[action] * (not handed)
+        elif len(chances) <= action or action < 0 or chances[action] != propensity:
+            left_out += 1  # others could not do what was asked for, or had failed
+            continue
+        one, two = chances[:count], chances[count : 2 * count]
+        stops = two if len(two) == count else np.zeros(count)  # else answers that are returned
+        ends, called = (one, one) if shape.hops == 1 else (stops, one + stops)
+        cost = [_cost(step, where, (0.0, 0.0)) for step in steps]
+        taken = [
+            math.fsum(_number(step, key, where, 0.0) for key in ("router_s", "model_s"))
+            for step in steps
+        ]
+        judged = line.get("quality") is not None
+        quality = _number(line, "quality", where, 0.0, 1.0) if judged else math.nan
+        query = numbers.setdefault(_text(line, "query", where) or "", len(numbers))
+        rows.append(
+            (
+                query,
+                (math.fsum(cost), math.fsum(taken), quality),
+                (cost[0], taken[0], math.nan if more else quality),
+                -1 if handed else action % count,
+                called,
+                ends,
+            )
+        )
+    if left_out:
+        on_left_out(f"{left_out} lines are left out: no answer, or nobody drew the first call")
+    if len(numbers) < 2:
+        raise InputError(f"answers to {len(numbers)} questions: {path}; log at least 2 questions")
+    return Spending(*map(np.array, zip(*rows, strict=True)))
 
 
 def in_cache(episodes: Sequence[Episode], trained: TrainedRouter, tree: RouteTree) -> Log:

@@ -27,11 +27,13 @@ class LiveModel(Protocol):
         takes: what it heeds beside the prompt, see `hierrouter.pools.pool.Ability`.
         takes_settings: whether it heeds how a client wants it to decode.
         fault: why it gave nothing when it was last asked; "" where it did.
+        changed: whether it answers otherwise than when its answers were collected.
     """
 
     takes: frozenset[Ability]
     takes_settings: bool
     fault: str
+    changed: bool
 
     async def answer(
         self, prompt: str, on_text: OnText | None = None, wanted: Wanted = PLAIN
@@ -90,6 +92,7 @@ class BatchedModel:
     takes: frozenset[Ability] = frozenset()
     takes_settings = False
     fault = ""
+    changed = False
 
     def __init__(self, name: str, generator: Generator) -> None:
         self._name = name

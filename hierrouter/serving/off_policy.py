@@ -5,11 +5,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from hierrouter.engines.encoders import load_encoder
 from hierrouter.evaluation.outcome import Actions, greedy, policy_outcome
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.serving.estimators import LEVEL, Clustered, Evaluation, NeverTaken, evaluate
-from hierrouter.serving.logs import Episode, from_texts, in_cache, states_in_tree
+from hierrouter.serving.estimators import (
+    LEVEL,
+    SMALLEST_SHARE,
+    Clustered,
+    Evaluation,
+    NeverTaken,
+    evaluate,
+    less_weighted,
+)
+from hierrouter.serving.logs import Episode, Spending, from_texts, in_cache, states_in_tree
 from hierrouter.tables import Column, Line, Table, finite, interval, json_text
 from hierrouter_cache.tree import RouteTree
 
@@ -195,4 +205,88 @@ def _overlap_table(found: Mapping[str, Any], group: str) -> Table:
         rows=tuple(Line(group, row) for row in figures.items()),
         note="A weight is how much likelier HierRouter was to play an episode than the policy that "
         "did; they should average 1.",
+    )
+
+
+MEASURES = (("C of 1,000", 1000.0), ("seconds", 1.0), ("Q", 1.0))
+
+
+def savings(found: Spending, models: Sequence[str]) -> list[dict[str, Any]]:
+    """What the router spent, and what each model alone would have, by measure; JSON values.
+
+    Money, seconds and, of the answers that are judged, Q. A model alone is estimated from first
+    calls of it, each weighted by how improbable it was (`less_weighted`); `single`, `difference`,
+    `low` and `high` are null where `never`, the share of questions on which it was not to be
+    called, says that the log cannot tell.
+    """
+    rows = []
+    for number, model in enumerate(models):
+        for at, (measure, scale) in enumerate(MEASURES):
+            use = ~np.isnan(found.own[:, at])
+            if len(np.unique(found.query[use])) < 2:
+                continue  # nothing is judged
+            own, value, query = (
+                scale * found.own[use, at],
+                scale * found.first[use, at],
+                found.query,
+            )
+            chance = (found.alone if measure == "Q" else found.called)[use, number]
+            taken = (found.model[use] == number) & (chance > 0) & ~np.isnan(value)
+            weight = np.where(taken, 1 / np.where(taken, chance, 1.0), 0.0)
+            single, off = less_weighted(own, weight, value, query[use])
+            never = float((chance <= 0).mean())
+            low, high = off.interval()
+            told = (single, off.value, low, high) if never < SMALLEST_SHARE else (np.nan,) * 4
+            names = ("single", "difference", "low", "high")
+            figures = {key: finite(one) for key, one in zip(names, told, strict=True)}
+            row = {"model": model, "measure": measure, "router": float(own.mean()), **figures}
+            effective = float(
+                weight.sum() ** 2 / max(np.square(weight).sum(), np.finfo(float).tiny)
+            )
+            rows.append({**row, "effective": effective, "never": never, "answers": int(use.sum())})
+    return rows
+
+
+def savings_table(rows: Sequence[Mapping[str, Any]], alpha: float) -> Table:
+    """The same to be read, with what the log cannot tell in words; `alpha`: says who is best."""
+    lines = [
+        Line(
+            f"instead of {row['model']} alone",
+            (
+                row["measure"],
+                *(row[name] for name in ("router", "single", "difference")),
+                interval(row["low"], row["high"]),
+            ),
+        )
+        for row in rows
+    ]
+    notes, reward = [], dict[str, float]()
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        if blind := [row for row in mine if row["difference"] is None]:
+            what = ", ".join(row["measure"] for row in blind)
+            notes.append(
+                f"The log cannot tell {what} of {model}: on {blind[0]['never']:.1%} of the "
+                "questions the router was certain not to do this; serve with --sample."
+            )
+        elif min(row["effective"] for row in mine) < FEW_EFFECTIVE:
+            notes.append(f"Of {model} few calls are logged, so its figures are rough.")
+        told = {row["measure"]: row["single"] for row in mine if row["single"] is not None}
+        if "Q" in told and MEASURES[0][0] in told:
+            reward[model] = told["Q"] - alpha * told[MEASURES[0][0]] / MEASURES[0][1]
+    if reward:
+        best = max(reward, key=reward.__getitem__)
+        notes.insert(0, f"The best alone at alpha {alpha:g} is {best}, R {reward[best]:.4f}.")
+    notes.append("A model alone is its first call: with the first stage's instruction.")
+    return Table(
+        title="What the router spent, less what one model would have",
+        columns=(
+            Column(""),
+            Column("router", DIGITS),
+            Column("alone", DIGITS),
+            Column("difference", DIGITS, signed=True),
+            Column(INTERVAL, DIGITS),
+        ),
+        rows=tuple(lines),
+        note=" ".join([*notes, ABOUT_INTERVALS]),
     )

@@ -33,11 +33,14 @@ from hierrouter.engines.generator import (
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.learning import bundle
 from hierrouter.learning.checkpoint import load_checkpoint, member_folder
+from hierrouter.learning.deferral import calibrated
 from hierrouter.learning.run_folders import LIVE, finished_runs
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.pools.pool import OPENAI, ModelSpec, Pool
+from hierrouter.paper import PAPER_SCORER
+from hierrouter.pools.pool import IMPORTED, OPENAI, ModelSpec, Pool
+from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.states import LiveAnswer
-from hierrouter.serving.decisions import Decision, DecisionBatcher, LivePolicy, LiveState
+from hierrouter.serving.decisions import Decision, DecisionBatcher, HandOver, LivePolicy, LiveState
 from hierrouter.serving.messages import Question, question_of
 from hierrouter.serving.models import BatchedModel, CallFailed, LiveModel, OnText
 from hierrouter.tables import significant
@@ -46,6 +49,7 @@ from hierrouter_cache.tree import route_name
 
 TOO_LONG = "too_long"  # of `hierrouter.engines.generator.STATUSES`
 WIDTH = 16  # questions of many that are under way
+HAND_OVER = -1  # the action that is no policy's own
 
 
 class Router:
@@ -116,7 +120,7 @@ class Router:
     def load_models(
         self, on_down: Callable[[str], None] | None = None, reference: str | None = None
     ) -> None:
-        """Load every model of the pool; references are not called by the policy.
+        """Load every model of the pool; of references only who is handed over to.
 
         Raises InputError: a model has other weights than the one that the policy learned with, or
         its server does not say how sure it is and the policy reads that; WorldError: a model cannot
@@ -125,13 +129,14 @@ class Router:
         `on_down`: told why a server does not answer, which is no error then, unless none does;
         `reference`: name of one that is loaded as well.
         """
+        more = {reference, self.policy.handing and self.policy.handing.model.name}
+        specs = self.pool.models + tuple(one for one in self.pool.references if one.name in more)
         if self._bundle:
-            bundle.require_same_weights(self.pool, self._bundle, self._engines)
+            loaded = replace(self.pool, models=specs)
+            bundle.require_same_weights(loaded, self._bundle, self._engines)
         must_tell = self.policy.must_tell
         models: dict[str, LiveModel] = {}
-        for spec in (*self.pool.models, *self.pool.references):
-            if spec not in self.pool.models and spec.name != reference:
-                continue
+        for spec in specs:
             try:
                 models[spec.name] = _live_model(spec, self._engines, spec.name in must_tell)
             except Outage as error:
@@ -140,6 +145,46 @@ class Router:
                 models[spec.name] = _model_that_is_down(spec, str(error))
                 on_down(f"{spec.name} cannot be asked now: {error}")
         self.models = models
+
+    def hand_over(
+        self,
+        name: str,
+        cache: Path,
+        alphas: Iterable[float | None],
+        *,
+        share: float | None = None,
+        scorer: str = PAPER_SCORER,
+        pool: str | None = None,
+        allow_endpoints: Collection[str] = (),
+    ) -> None:
+        """Let a model answer what the policy doubts, as `report --defer-to` would; before loading.
+
+        Raises CacheError: the cache has not what this is calibrated on; InputError: it has no
+        direct calls of this model, or nobody can ask it, or see `calibrated`.
+
+        `cache`: with the questions; `alphas`: that will be asked for; `share`: see `calibrated`;
+        `scorer`, `pool`: that the cache is opened with; `allow_endpoints`: as of the router.
+        """
+        origin = self.policy.origin
+        selection = Selection(
+            pool, origin.models, hops=origin.hops, encoder=origin.encoder, view=origin.view
+        )
+        tree = open_tree(cache, replace(selection, scorer=scorer))
+        routers = [self.policy.at(alpha) for alpha in dict.fromkeys(alphas)]
+        deferrals = {one.alpha: calibrated(one, tree, name, share) for one in routers}
+        column = tree.direct.models.index(name)
+        known = {model.name: model for model in self.pool.everyone}
+        if name not in known:  # collected since the training
+            found = bundle.called_pool(bundle.bundle_of(cache, tree, pool), cache, allow_endpoints)
+            known |= {model.name: model for model in found.references}
+            self.pool = replace(self.pool, references=(*self.pool.references, known[name]))
+        if known[name].backend == IMPORTED:
+            raise InputError(
+                f"model {name} cannot be asked: its answers were imported; give --pool with a "
+                "server for it, or another --defer-to"
+            )
+        tokens_in, tokens_out = tree.direct.rate[column].tolist()
+        self.policy.handing = HandOver(known[name], (tokens_in, tokens_out), deferrals)
 
     async def aroute(self, question: Question, options: RouteOptions | None = None) -> RouteResult:
         """Answer a question.
@@ -184,10 +229,26 @@ class Router:
                 )
         return await routing.decide(answers, explained=True)
 
-    def prompt(self, question: Question, answers: Sequence[Answered] = ()) -> str:
-        """What the next model is to be asked after these answers."""
+    def prompt(
+        self, question: Question, answers: Sequence[Answered] = (), hands_to: str = ""
+    ) -> str:
+        """What the next model is to be asked after these answers; `hands_to`: see `Decision`."""
+        if hands_to:
+            return question_of(question)
         texts = [answer.response for answer in answers]
         return prompt_text(question_of(question), texts, self.pool.instruction(len(answers)))
+
+    @property
+    def canaries(self) -> dict[str, tuple[bundle.Canary, ...]]:
+        """By model that a server answers for and that does not draw, what it is to be asked again.
+
+        Weights that are loaded here cannot become others.
+        """
+        kept = self._bundle.canaries if self._bundle else {}
+        served = [one for one in self.pool.models if one.backend == OPENAI]
+        return {
+            one.name: kept.get(one.name, ()) for one in served if not one.generation.temperature
+        }
 
     def beside(self, run: str | os.PathLike[str]) -> Router:
         """The router of another run, which calls the models that this one has loaded.
@@ -243,9 +304,12 @@ class Router:
 
     def _routing(self, question: Question, options: RouteOptions | None) -> _Routing:
         options = options or RouteOptions()
-        trained = self.policy.at(options.alpha)
+        trained, handing = self.policy.at(options.alpha), self.policy.handing
+        if handing:
+            handing.at(trained.alpha)  # refused before anything is called
+        text = question_of(question)
         return _Routing(
-            question_of(question), trained, options, self.pool, self.models, self._batcher
+            text, trained, options, self.pool, self.models, self._batcher, handing=handing
         )
 
 
@@ -347,6 +411,8 @@ class Hop(Answered):
             were decided together with it; what was waited before is in neither of the two.
         model_s: seconds until the answer was there.
         instead_of: the models that were to be called and failed, and why each did.
+        deferred: whether the question was handed over by this call, because the policy was in
+            doubt; its propensity is 1, for that is not drawn.
     """
 
     propensity: float | None
@@ -356,6 +422,7 @@ class Hop(Answered):
     router_s: float
     model_s: float
     instead_of: tuple[tuple[str, str], ...] = ()
+    deferred: bool = False
 
     def as_object(self) -> dict[str, Any]:
         """JSON values, under the names that logs of episodes have (`hierrouter.serving.logs`)."""
@@ -377,6 +444,8 @@ class Hop(Answered):
             found |= {"logprob_tokens": sure.tokens}
         if self.tool_calls:
             found |= {"tool_calls": list(self.tool_calls)}
+        if self.deferred:
+            found["deferred"] = True
         return {**found, **_failed(self.instead_of)}
 
 
@@ -438,6 +507,11 @@ class RouteResult:
         return self.given.response
 
     @property
+    def deferred_to(self) -> str:
+        """Name of the model that the question was handed over to; "" where it was not."""
+        return self.hops[-1].model if self.hops[-1].deferred else ""
+
+    @property
     def tokens_in(self) -> int:
         """Of all calls."""
         return sum(hop.tokens_in for hop in self.hops)
@@ -465,6 +539,7 @@ class RouteResult:
             "finish_reason": self.given.finish_reason,
             "steps": [hop.as_object() for hop in self.hops],
             **({"returned": self.returned.as_object()} if self.returned else {}),
+            **({"deferred_to": self.deferred_to} if self.deferred_to else {}),
         }
 
 
@@ -479,6 +554,7 @@ class _Routing:
     models: Mapping[str, LiveModel]
     batcher: DecisionBatcher
     hops: list[Hop] = field(default_factory=list)
+    handing: HandOver | None = None
 
     async def run(self) -> RouteResult:
         while isinstance(made := await self._next(), Hop):
@@ -521,7 +597,9 @@ class _Routing:
         """Decide, and make the call; where that fails and others may be taken, another one."""
         decision = self._fit(await self.decide(self.hops))
         failures: list[CallFailed] = []
-        for action in dict.fromkeys((decision.action, *decision.order)):
+        hands = decision.hands_to and self._gives(HAND_OVER)
+        first = (HAND_OVER,) if hands else ()
+        for action in dict.fromkeys((*first, decision.action, *decision.order)):
             if failures and not (self.options.reroute or failures[-1].status == TOO_LONG):
                 break
             answer = action - self.trained.actions.calls
@@ -570,7 +648,8 @@ class _Routing:
         )
 
     def _is_last(self, action: int) -> bool:
-        return self._ends(action >= len(self.pool.models), len(self.hops) + 1)
+        stops = action == HAND_OVER or action >= len(self.pool.models)
+        return self._ends(stops, len(self.hops) + 1)
 
     def _ends(self, stops: bool, calls: int) -> bool:
         """Whether so many calls are all; a choice among answers is made of texts alone."""
@@ -580,6 +659,7 @@ class _Routing:
     async def _call(self, action: int, decision: Decision, failures: list[CallFailed]) -> Hop:
         """The call of an action, in the place of those that failed."""
         spec, stops = self._model(action), action >= len(self.pool.models)
+        hands, propensity = action == HAND_OVER, decision.propensity
         is_last = self._is_last(action)
         on_text, was_begun = self.options.on_text, False
 
@@ -595,14 +675,18 @@ class _Routing:
             follows = followed if is_last and on_text else None
             # Where any answer may be given, each call is to heed what is wanted of it.
             heeds = is_last or (self.trained.actions.returns and not self.options.wanted.needs)
-            found = await answer(self._prompt(), follows, self.options.wanted if heeds else PLAIN)
+            prompt = self.question if hands else self._prompt()
+            found = await answer(prompt, follows, self.options.wanted if heeds else PLAIN)
         except CallFailed as error:
             error.was_begun = was_begun
             raise
-        rate_in, rate_out = self.trained.origin.rate[self.pool.models.index(spec)]
+        if hands and self.handing:
+            stops, propensity, (rate_in, rate_out) = True, 1.0, self.handing.rate
+        else:
+            rate_in, rate_out = self.trained.origin.rate[self.pool.models.index(spec)]
         return Hop(
             model=spec.name,
-            propensity=None if failures else decision.propensity,
+            propensity=None if failures else propensity,
             chances=tuple(decision.chances.tolist()),
             stops=stops,
             response=found.text,
@@ -615,6 +699,7 @@ class _Routing:
             confidence=found.confidence,
             tool_calls=found.tool_calls,
             instead_of=tuple((failed.model, failed.reason) for failed in failures),
+            deferred=hands,
         )
 
     def _prompt(self) -> str:
@@ -622,6 +707,8 @@ class _Routing:
         return prompt_text(self.question, responses, self.pool.instruction(len(self.hops)))
 
     def _model(self, action: int) -> ModelSpec:
+        if action == HAND_OVER and self.handing:
+            return self.handing.model
         return self.pool.models[action % len(self.pool.models)]
 
 

@@ -48,6 +48,7 @@ class ServedModel:
         self.takes = frozenset(endpoint.takes)
         self.takes_settings = True
         self.fault = fault
+        self.changed = False
         self._next_look = 0.0
 
     async def answer(

@@ -25,7 +25,7 @@ from hierrouter.serving.messages import asked_of
 from hierrouter.serving.models import CallFailed
 from hierrouter.serving.router import RouteOptions
 from hierrouter.serving.versions import Versions
-from hierrouter.serving.watching import RequestLog
+from hierrouter.serving.watching import RequestLog, look_again
 from hierrouter_cache.errors import HierRouterError, InputError
 
 LOG = logging.getLogger(__name__)
@@ -44,12 +44,19 @@ def make_app(versions: Versions, settings: Settings, log: RequestLog) -> FastAPI
         except HierRouterError as error:
             LOG.error("not reloaded, the router in service stays: %s", error)
 
+    async def looking() -> None:
+        while settings.canary_minutes:
+            await look_again(versions.lineup.current.router, log)
+            await asyncio.sleep(60 * settings.canary_minutes)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         if threading.current_thread() is threading.main_thread() and not settings.is_one_of_many:
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, lambda: server.spawn(reloaded()))
+        looks = asyncio.create_task(looking())
         yield
+        looks.cancel()
         await server.end()
 
     # No pages of documentation: they would load scripts from elsewhere.
@@ -72,7 +79,10 @@ def make_app(versions: Versions, settings: Settings, log: RequestLog) -> FastAPI
         states = {name: "down" if model.fault else "up" for name, model in models.items()}
         is_up = "up" in states.values()
         status = "down" if not is_up else "degraded" if "down" in states.values() else "ready"
-        return JSONResponse({"status": status, "models": states}, 200 if is_up else 503)
+        told: dict[str, Any] = {"status": status, "models": states}
+        if changed := [name for name, model in models.items() if model.changed]:
+            told["changed"] = changed
+        return JSONResponse(told, 200 if is_up else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -114,7 +124,7 @@ def make_app(versions: Versions, settings: Settings, log: RequestLog) -> FastAPI
             decision = await router.decide(question, answers, RouteOptions(alpha, server.rng))
             trained = router.policy.at(alpha)
             left = trained.actions.steps - len(answers) - 1
-            prompt = router.prompt(question, answers)
+            prompt = router.prompt(question, answers, decision.hands_to)
         return decision_object(decision, trained, message_of(prompt), left)
 
     @app.post("/v1/chat/completions", response_model=None)

@@ -9,19 +9,23 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from hierrouter.learning.bundle import Canary
+from hierrouter.questions.answers import token_f1
 from hierrouter.serving.models import CallFailed, LiveModel
-from hierrouter.serving.router import Hop, RouteResult
+from hierrouter.serving.router import Hop, Router, RouteResult
 from hierrouter.tables import significant
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.keys import text_digest
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 LOG_VERSION = 1  # of its lines
+CHANGED = 0.25  # of likeness to the stored answers that is lost, beyond a model's own unrest
 MANY = "PROMETHEUS_MULTIPROC_DIR"  # where several workers put their figures together
 
 LOG = logging.getLogger(__name__)
@@ -41,6 +45,7 @@ class Metrics:
         self._failed = counter("hierrouter_failed_calls", "Calls without one.", ["model"])
         self._tokens = counter("hierrouter_tokens", "Tokens.", ["model", "direction"])
         self._cost = counter("hierrouter_cost", "Price times tokens.")
+        self._deferred = counter("hierrouter_deferred", "Questions handed over in doubt.")
         self._otherwise = counter("hierrouter_otherwise", "Requests that no route could take.")
         self._answered = counter("hierrouter_answered", "Answers by version.", ["version"])
         self._shadow = counter("hierrouter_shadow", "Decisions of a shadow.", ["same"])
@@ -50,6 +55,13 @@ class Metrics:
             ["model"],
             registry=self._registry,
             multiprocess_mode="livemin",
+        )
+        self._changed = Gauge(
+            "hierrouter_model_changed",
+            "Whether it answers otherwise than when its answers were collected.",
+            ["model"],
+            registry=self._registry,
+            multiprocess_mode="livemax",
         )
 
     def ended(self, status: int, seconds: float) -> None:
@@ -64,6 +76,7 @@ class Metrics:
         self._tokens.labels(hop.model, "in").inc(hop.tokens_in)
         self._tokens.labels(hop.model, "out").inc(hop.tokens_out)
         self._cost.inc(hop.cost)
+        self._deferred.inc(hop.deferred)
         for model, _ in hop.instead_of:
             self.failed(model)
 
@@ -90,6 +103,7 @@ class Metrics:
         """
         for name, model in models.items():
             self._up.labels(name).set(not model.fault)
+            self._changed.labels(name).set(model.changed)
         if MANY not in os.environ:
             return generate_latest(self._registry)
         everybody = CollectorRegistry()
@@ -172,6 +186,16 @@ class RequestLog:
         told = {key: significant(value) for key, value in usage.items()}
         self._write({**line, "reason": reason, **told})
 
+    def changed(self, model: str, is_changed: bool, lost: float) -> None:
+        """A model answers otherwise than when it was collected, or as then again.
+
+        `lost`: see `look_again`.
+        """
+        self._write(
+            {"event": "changed" if is_changed else "as collected", "model": model}
+            | {"lost": significant(lost)}
+        )
+
     def close(self) -> None:
         """No more lines."""
         if self._file is not None:
@@ -207,6 +231,43 @@ class RequestLog:
     @staticmethod
     def _opened(path: Path) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+async def look_again(router: Router, log: RequestLog) -> None:
+    """Ask each served model its canaries; say, here and in the log, if that shows a change.
+
+    What counts is how much less (token F1) an answer is like the stored one than like a second
+    answer to the same prompt, on average of a model's canaries: its own unrest is no change. A
+    model that gives no answer stays what it was.
+    """
+    for name, calls in router.canaries.items():
+        model = router.models[name]
+        try:
+            lost = fmean([await _lost(model, call) for call in calls] or [0.0])
+        except CallFailed:
+            continue
+        if (lost > CHANGED) == model.changed:
+            continue
+        model.changed = lost > CHANGED
+        if model.changed:
+            LOG.warning(
+                "%s no longer answers as it did when it was collected: %.0f %% of %d answers is "
+                "other than then; look at its server, or collect and train again",
+                *(name, 100 * lost, len(calls)),
+            )
+        else:
+            LOG.warning("%s answers as it did when it was collected", name)
+        log.changed(name, model.changed, lost)
+
+
+async def _lost(model: LiveModel, call: Canary) -> float:
+    """Of one canary; asked twice only where the first answer is another one."""
+    first = (await model.answer(call.prompt)).text
+    if first == call.response:
+        return 0.0
+    again = (await model.answer(call.prompt)).text
+    own = 1.0 if again == first else token_f1(first, [again])
+    return max(own - token_f1(first, [call.response]), 0.0)
 
 
 def query_of(question: str) -> str:

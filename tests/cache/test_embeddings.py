@@ -183,7 +183,13 @@ def test_a_file_of_something_else_is_refused(reader: CacheReader, path: Path) ->
 
 
 def test_another_width_is_refused(reader: CacheReader, path: Path) -> None:
-    EmbeddingStore(reader, "e").append(["a" * 32], np.ones((1, 5), np.float32))
+    """Before it is stored, and where another process has stored it."""
+    with pytest.raises(
+        WorldError, match="gives 5 numbers, here are vectors of 8: e; it is another"
+    ):
+        EmbeddingStore(reader, "e").append(["a" * 32], np.ones((1, 5), np.float32))
+    other = np.zeros(1, [("context", "S32"), ("vector", "<f4", (5,))])
+    put(path.parent, other)
     with pytest.raises(DamagedPart, match="embedding files of different dim"):
         EmbeddingStore(reader, "e").vectors()
 

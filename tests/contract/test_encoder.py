@@ -1,6 +1,6 @@
 """Any encoder must pass these; a new one is one more entry in `ENCODERS`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +14,13 @@ from hierrouter.engines.identity import hub_commit
 from hierrouter.pools.files import load_pool, pool_names
 from hierrouter_cache.errors import InputError, WorldError
 from tests.models import save_random_encoder
+from tests.servers import MODEL, Reply, Server, embedded, refusal, serving
 
+URL = ""  # of the server, while it is there
 ENCODERS: dict[str, Callable[[Path], encoders.Encoder]] = {
     "hashed": lambda saved: encoders.HashedNgrams(),
     "sentence": lambda saved: encoders.SentenceEncoder(str(saved)),
+    "served": lambda saved: encoders.EndpointEncoder.of(f"{URL}#{MODEL}"),
 }
 TEXTS = ["compute 12+7", "reverse the word takomi", "", "compute 12+7\n\n19", "naïve ✓"]
 
@@ -26,6 +29,22 @@ TEXTS = ["compute 12+7", "reverse the word takomi", "", "compute 12+7\n\n19", "n
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a sentence encoder with a window of 64 tokens."""
     return save_random_encoder(tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server(saved: Path) -> Iterator[Server]:
+    """One that embeds with that encoder, no more than fits into its window."""
+    global URL
+    library = encoders.SentenceEncoder(str(saved), truncates=True)
+
+    def embed(texts: list[str]) -> Reply:
+        if max(map(len, texts)) > 60:
+            return refusal(500, "input (70 tokens) is too large to process. increase the batch")
+        return embedded(library.encode(texts))
+
+    with serving(Server(embed=embed)) as upstream:
+        URL = upstream.url
+        yield upstream
 
 
 @pytest.fixture(scope="module", params=ENCODERS)
@@ -164,3 +183,66 @@ def test_an_encoder_that_is_not_there() -> None:
         encoders.load_encoder("nobody/nothing")
     with pytest.raises(InputError, match="no such encoder: a/b/c"):
         encoders.load_encoder("a/b/c")
+
+
+def test_a_server_gets_pieces_its_key_and_another_try(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: Path
+) -> None:
+    monkeypatch.setenv("EMBED_KEY", "sk-0123456789")
+    monkeypatch.setattr("hierrouter.engines.endpoint_client.FIRST_PAUSE_S", 0.01)
+    (tmp_path / "encoder.toml").write_text(
+        f'[[models]]\nname = "e"\nmodel = "{MODEL}"\nbase_rate = 0.0\nbackend = "openai"\n'
+        "[models.endpoint]\n"
+        f'base_url = "{URL}"\napi_key_env = "EMBED_KEY"\ndeployment = "here"\n'
+    )
+    found = encoders.load_encoder(str(tmp_path / "encoder.toml"))
+    assert found.description == f"served:{MODEL}@here"
+    assert encoders.load_encoder(found.description) is found  # a run knows it by that name
+    embed, texts = server.embed, [f"compute {n}+1" for n in range(80)]
+    replies = [refusal(503), Reply("{}"), Reply("no")]
+    monkeypatch.setattr(server, "embed", lambda some: replies.pop() if replies else embed(some))
+    server.requests.clear()
+    ours = encoders.SentenceEncoder(str(saved)).encode(texts)
+    assert np.allclose(found.encode(texts), ours, atol=1e-5)
+    assert len(server.requests) == 3 + 3
+    assert {len(request["input"]) for request in server.requests} == {32, 16}
+    assert server.seen[-1]["authorization"] == "Bearer sk-0123456789"
+    assert not found.encode(["", " "]).any()
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (embedded([[1.0, 2.0]]), r"embeds by 'served' with 2 numbers, not by served with 32"),
+        (embedded([[1.0] * 32], "other"), r"embeds by 'other' with 32 numbers, not by served"),
+        (embedded([[1.0] * 32] * 2), r"no embeddings from"),
+        (embedded([[float("nan")] * 32]), r"no embeddings from"),
+        (refusal(400, "no such model"), r"no embeddings: served:served@http.*no such model"),
+    ],
+)
+def test_a_server_that_embeds_otherwise_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch, reply: Reply, said: str
+) -> None:
+    monkeypatch.setattr("hierrouter.engines.endpoint_client.FIRST_BACKOFF_S", 0.01)
+    encoder = encoders.EndpointEncoder.of(f"{URL}#{MODEL}")
+    assert encoder.encode(["a"]).shape == (1, 32)
+    monkeypatch.setattr(server, "embed", lambda texts: reply)
+    with pytest.raises(WorldError, match=said):
+        encoder.encode(["b"])
+
+
+def test_a_server_is_named_by_the_user_alone(tmp_path: Path) -> None:
+    """Not by a run, a cache or a pool, which may come from others."""
+    with pytest.raises(InputError, match=r"a server embeds: served:x@y.*say where it is by --enc"):
+        encoders.load_encoder("served:x@y").encode(["a"])
+    pool = load_pool("testbed")
+    with pytest.raises(InputError, match="a pool names a server that embeds"):
+        encoders.default_encoder(replace(pool, encoder=f"{URL}#{MODEL}"))
+    (tmp_path / "two.toml").write_text('[[models]]\nname = "a"\nmodel = "b"\nbase_rate = 1.0\n')
+    for name, error in (
+        (str(tmp_path / "two.toml"), "no encoder on a server"),
+        (URL, "which model of the server"),
+        ("ftp://a/b#c", "must be http:// or https://"),
+    ):
+        with pytest.raises(InputError, match=error):
+            encoders.load_encoder(name)

@@ -1,4 +1,7 @@
-"""Run by an interpreter that has `xllamacpp`: llama.cpp's own server. Arguments: file, port."""
+"""Run by an interpreter that has `xllamacpp`: llama.cpp's own server.
+
+Arguments: file, port, and `embeddings` where it is to embed instead of answering.
+"""
 
 import sys
 import threading
@@ -12,7 +15,9 @@ if __name__ == "__main__":
     file, port = Path(sys.argv[1]), int(sys.argv[2])
     params = xllamacpp.CommonParams()
     params.model.path, params.model_alias = str(file), {file.stem}
-    params.port = port
+    params.port, params.embedding = port, sys.argv[3:] == ["embeddings"]
+    if params.embedding:
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     params.n_parallel, params.n_ctx = SLOTS, SLOTS * 512
     params.cpuparams.n_threads = 1
     # All in float32: flash attention takes some in float16.

@@ -1,6 +1,8 @@
 """llama.cpp's own server, in an environment of its own, over the testbed's models as GGUF files."""
 
+import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from hierrouter.engines import backend
+from hierrouter.engines.encoders import load_encoder
 from hierrouter.engines.generator import Failure
 from hierrouter.pools.files import load_pool
 from hierrouter.questions.datasets import load_queries
@@ -23,6 +26,7 @@ from hierrouter.replay.inspection import ask_cache, verify_cache
 from hierrouter_cache.reader import CacheReader
 from tests.cli.conftest import COMMAND, Place
 from tests.cli.test_route import serving
+from tests.conftest import COMMAND as COMMAND_LINE
 from tests.conftest import Run, Start, calls_made, environment, python_with, refused, spawned, works
 from tests.engines import answers_in_order
 from tests.servers import free_port, running
@@ -55,9 +59,9 @@ class Servers:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     stack: ExitStack = field(default_factory=ExitStack)
 
-    def start(self, name: str) -> None:
-        port, file = self.ports[name], self.folder / f"{name}.gguf"
-        command = [self.python, HERE / "llamacpp_server.py", file, str(port)]
+    def start(self, name: str, port: int = 0, *more: str) -> None:
+        port, file = port or self.ports[name], self.folder / f"{name}.gguf"
+        command = [self.python, HERE / "llamacpp_server.py", file, str(port), *more]
         ready = f"http://127.0.0.1:{port}/health"
         process = running(command, ready, self.folder / f"{name}.log")
         self.processes[name] = self.stack.enter_context(process)
@@ -160,6 +164,37 @@ def test_a_router_is_trained_and_streams_their_answers(place: Place, start: Star
     said = [chunk.choices[0].delta.content or "" for chunk in chunks]
     route = last.model_extra["hierrouter"]["route"]
     assert "".join(said) == stored[question, route]["response"]
+
+
+def test_a_router_reads_what_a_server_embeds(place: Place, servers: Servers, start: Start) -> None:
+    """And serves with it, in a process that loads neither torch nor a model."""
+    port = free_port()
+    servers.start("facts", port, "embeddings")
+    server = f"http://127.0.0.1:{port}/v1#facts"
+    shutil.copytree(place / "there", place / "embeds")
+    place.does(f"{COLLECT} --cache embeds --limit {MANY}")
+    train = f"train --cache embeds --algo value --keep-anyway --encoder {server} --alpha 0.1"
+    place.does(f"{train} --out reads")
+    report = "report --cache embeds --split train --checkpoint reads"
+    assert place.tells(report)["provenance"]["encoder"].startswith("served:facts@http://127.0.0.1")
+    vectors = load_encoder(server).encode(["compute 12+7", "word " * 900])
+    assert vectors.shape == (2, 96) and vectors[0] @ vectors[1] < 0.999
+    flags = ["--checkpoint", "reads", "--allow-endpoint", "127.0.0.1", "--canaries", "0"]
+    words = [*COMMAND_LINE, "serve", "--port", "0", *flags, "--encoder", server]
+    with subprocess.Popen(words, cwd=place.folder, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        said = (re.search(r"(http://127.0.0.1:\d+)/v1 as", line) for line in process.stderr)
+        url = next(found[1] for found in said if found)
+        body = {"model": "hierrouter", "messages": [{"role": "user", "content": "compute 12+7"}]}
+        answered = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+        assert answered.status_code == 200, answered.text
+        mapped = Path(f"/proc/{process.pid}/maps").read_text()
+        process.send_signal(signal.SIGINT)
+    assert [name for name in ("torch", "transformers", "scipy") if f"/{name}/" in mapped] == []
+    route = "route --checkpoint reads --allow-endpoint 127.0.0.1 'compute 1+1'"
+    assert "a server embeds: served:facts@http" in place.refuses(route)
+    text = f"http://127.0.0.1:{servers.ports['text']}/v1#text"
+    assert ", not served:text@http" in place.refuses(f"{route} --encoder {text}")
 
 
 SHORT_WAITS = """from hierrouter.engines import endpoint_client

@@ -44,6 +44,7 @@ class Double:
     takes: frozenset[Ability] = frozenset()
     takes_settings = False
     fault = ""
+    changed = False
 
     async def answer(
         self, prompt: str, on_text: OnText | None = None, wanted: Wanted = PLAIN

@@ -13,14 +13,23 @@ import pytest
 from benchmarks.off_policy import Setting, lines_of, logging_table
 from hierrouter.engines.encoders import HashedNgrams
 from hierrouter.evaluation.outcome import greedy
-from hierrouter.learning.config import Objective
+from hierrouter.learning.bundle import bundle_of, save_bundle
+from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.questions.answers import token_f1
+from hierrouter.replay.opening import open_tree
+from hierrouter.replay.tree import Tree, load_texts
 from hierrouter.serving.estimators import Log
 from hierrouter.serving.logs import Episode, LogShape, Step, from_texts, in_cache, read_log
 from hierrouter.serving.off_policy import as_json, long_table, result_tables, value_from_log
+from hierrouter.serving.router import RouteOptions, Router
+from hierrouter.serving.watching import RequestLog
 from hierrouter.tables import as_csv, as_latex, as_markdown
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
+from tests.cli.conftest import Place
+from tests.conftest import Run
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, decided, small_tree
 
 SOURCE: Mapping[str, object] = {"cache": "here"}
@@ -155,3 +164,83 @@ def test_every_table_says_the_same(tree: RouteTree, router: TrainedRouter, tmp_p
             assert float(cells[name]) == pytest.approx(row[name])
     for table in (estimated, overlap):
         assert as_latex(table).count(r"\begin{table}") == 1
+
+
+@pytest.fixture(scope="module")
+def live_log(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tree]:
+    """A folder with a router that draws, and the log of its answers to all test questions, twice.
+
+    The models answer themselves; their answers are those of the tree.
+    """
+    folder, tree = tmp_path_factory.mktemp("savings"), open_tree(testbed_cache)
+    config = replace(training_config("default", "exact", 1), keep_anyway=True)
+    trained = train(tree, Objective(0.1, allow_stop=True), config, seed=1)
+    for name in ("policy.weight", "policy.bias"):  # unsure of everything, and so draws everything
+        trained.router.weights[name] *= np.float32(0.2)
+    save_checkpoint(trained, folder / "run")
+    save_bundle(bundle_of(testbed_cache, tree), folder / "run")
+    fold = tree.select(np.arange(0, len(tree), 2))
+    texts = load_texts(testbed_cache, fold) * 2
+    for name, rng in (("drawn", np.random.default_rng(0)), ("greedy", None)):
+        log = RequestLog(folder / name)
+        with Router(folder / "run") as router:
+            for number, text in enumerate(texts):
+                found = router.route(text.question, RouteOptions(rng=rng))
+                log.answered(f"{number}", "hierrouter", "run", found)
+        log.close()
+        lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        for line, text in zip(lines, texts, strict=True):
+            line["quality"] = token_f1(line["answer"], text.references)
+        lines[1:1] = [{"event": "changed"}, {"status": 502, "error": "x", "steps": []}]
+        (folder / name).write_text("\n".join(map(json.dumps, lines)))
+    return folder, fold
+
+
+def test_what_was_saved_is_what_the_tree_says(live_log: tuple[Path, Tree], hierrouter: Run) -> None:
+    folder, fold = live_log
+    place = Place(folder, hierrouter)
+    told = place.tells("off-policy --log drawn --checkpoint run --savings")["rows"]
+    first = fold.routes.level(1)
+    truth = {
+        "C of 1,000": 1000 * fold.cost[:, first].mean(axis=0),
+        "Q": fold.score[:, first].mean(axis=0),
+    }
+    lines = [json.loads(line) for line in (folder / "drawn").read_text().splitlines()]
+    answers = [line for line in lines if line.get("status") == 200]
+    spent = 1000 * np.mean([line["cost"] for line in answers])
+    assert len(told) == 9
+    for row in told:
+        assert row["answers"] == len(answers) and row["never"] == 0
+        if row["measure"] != "seconds":
+            alone = truth[row["measure"]][fold.models.index(row["model"])]
+            assert row["low"] < row["router"] - alone < row["high"], row
+            assert row["single"] == pytest.approx(alone, abs=0.15 * max(alone, 0.5))
+            assert row["difference"] == pytest.approx(row["router"] - row["single"])
+    assert told[0]["router"] == pytest.approx(spent)
+    done = place.does("off-policy --log drawn --checkpoint run --savings")
+    assert "off-policy: 1 lines are left out" in done.stderr
+    assert "instead of calc alone" in done.stdout
+    assert "The best alone at alpha 0.1 is " in done.stdout
+    sheet = place.does("off-policy --log drawn --checkpoint run --savings --format csv").stdout
+    assert sheet.startswith("model,measure,router,single,difference,low,high")
+
+
+def test_a_log_that_cannot_tell_what_was_saved_says_so(
+    live_log: tuple[Path, Tree], tmp_path: Path, hierrouter: Run
+) -> None:
+    """Of one that draws nothing; what was never called has no figures, only what was spent."""
+    place = Place(live_log[0], hierrouter)
+    words = "off-policy --checkpoint run --savings --log"
+    told = place.tells(f"{words} greedy")["rows"]
+    blind = [row for row in told if row["difference"] is None]
+    assert blind and all(row["never"] > 0 and row["low"] is None for row in blind)
+    assert "The log cannot tell " in place.does(f"{words} greedy").stdout
+    line = json.loads((place / "drawn").read_text().splitlines()[0])
+    for change, said in (
+        ({}, "answers to 1 questions"),
+        ({"steps": [1]}, "a step is no object"),
+        ({"steps": [{**line["steps"][0], "chances": ["x"]}]}, "chance is 'x'"),
+        ({"steps": [{**line["steps"][0], "cost": -1}]}, "cost is -1"),
+    ):
+        (tmp_path / "bad").write_text(json.dumps(line | change))
+        assert said in place.refuses(words, tmp_path / "bad")

@@ -16,9 +16,13 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from hierrouter.engines import backend
+from hierrouter.engines.generator import Response
 from hierrouter.learning.config import Objective
+from hierrouter.pools.files import load_pool
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.serving.chat import ModelNames
+from hierrouter.serving.logs import LogShape, read_log
 from hierrouter.serving.router import Router
 from hierrouter.serving.versions import FILE, Lineup, Service, Version, load_service, save_service
 from hierrouter_cache.errors import InputError, WorldError
@@ -35,7 +39,7 @@ from tests.hierrouter.serving.serving import (
     user,
     with_server,
 )
-from tests.servers import MODEL, Reply, Server, serving
+from tests.servers import MODEL, Reply, Server, completion, serving
 
 
 @pytest.fixture(scope="session")
@@ -84,6 +88,60 @@ def test_a_server_starts_with_a_model_that_is_down_and_sees_it_come_back(
                 while httpx2.get(f"{url}/ready").json()["status"] != "ready":
                     time.sleep(0.05)
             assert metrics_of(url)["hierrouter_model_up", "facts"] == 1
+
+
+def answers_of(name: str) -> Callable[[str], Reply]:
+    """What the testbed's model of this name says, as a server sends it."""
+    generator = backend("transformers").load(
+        next(spec for spec in load_pool("testbed").models if spec.name == name)
+    )
+
+    def reply(prompt: str) -> Reply:
+        [(_, found)] = generator.generate([prompt])
+        assert isinstance(found, Response)
+        return Reply(completion(found.text, found.tokens_in, found.tokens_out))
+
+    return reply
+
+
+def test_a_model_that_is_another_one_behind_its_name_is_noticed(
+    live_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The real weights answer; those that answer now one way, now another have not changed."""
+    facts, text = answers_of("facts"), answers_of("text")
+    behind: list[tuple[Callable[[str], Reply], ...]] = [(facts,)]  # the last ones answer in turn
+    log = tmp_path / "log"
+    upstream = Server(lambda prompt, before: (now := behind[-1])[before % len(now)](prompt))
+
+    def rounds(more: int) -> None:
+        """Wait until so many looks have ended, by how often the first question was asked."""
+        asked = upstream.asked[first] + 2 * more
+        until(lambda: upstream.asked[first] >= asked)
+
+    with serving(upstream):
+        router = Router(live_run, with_server(live_run, upstream, "facts"))
+        first = router.canaries["facts"][0].prompt
+        with served(router, canary_minutes=1e-4, log=log) as url:
+            rounds(2)
+            assert httpx2.get(f"{url}/ready").json() == {
+                "status": "ready",
+                "models": dict.fromkeys(MODELS, "up"),
+            }
+            behind.append((facts, text))
+            rounds(2)
+            assert metrics_of(url)["hierrouter_model_changed", "facts"] == 0
+            behind.append((text,))
+            until(lambda: "changed" in httpx2.get(f"{url}/ready").json())
+            ready = httpx2.get(f"{url}/ready")
+            assert (ready.status_code, ready.json()["changed"]) == (200, ["facts"])
+            assert metrics_of(url)["hierrouter_model_changed", "facts"] == 1
+            behind.append((facts,))
+            until(lambda: "changed" not in httpx2.get(f"{url}/ready").json())
+    assert [line["event"] for line in lines_of(log)] == ["changed", "as collected"]
+    assert "facts no longer answers as it did when it was collected" in caplog.text
+    assert list(router.canaries) == ["facts"]  # the others are loaded here
+    with pytest.raises(InputError, match="a log without episodes"):
+        read_log(log, LogShape(MODELS, 2, [(1.0, 1.0)] * 3))
 
 
 def test_with_all_models_down_there_is_no_start(live_run: Path) -> None:
