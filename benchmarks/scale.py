@@ -1,15 +1,15 @@
 """Time and memory of the commands from a thousand queries to a million.
 
     OMP_NUM_THREADS=1 python benchmarks/scale.py --queries 1000 10000 100000 --keep /big/disk
-        [--only info train ...] [--memory 16] [--minutes 30]
+        [--models 3] [--hops 2] [--only info train ...] [--memory 16] [--minutes 30]
 
-Each size is a made-up cache of 3 models at 2 hops (`scale_cache.py`), 12 calls a query, kept in
-`--keep`. Each command runs as a process of its own, as installed, one after the other: wall and CPU
-seconds; peak memory, in all (mapped files count as they are touched) and of the process alone. One
-that takes more memory or time than allowed is ended, and said so. `scan` is the floor of `info`:
-the same bytes hashed and the same columns read by pyarrow alone, joined to nothing; `import` what
-imports take. At the end: exponents of CPU time without imports from one size to the next; 1 is
-in proportion.
+Each size is a made-up cache (`scale_cache.py`), of 3 models at 2 hops and 12 calls a query unless
+asked otherwise, kept in `--keep`. Each command runs as a process of its own, as installed, one
+after the other: wall and CPU seconds; peak memory, in all (mapped files count as they are touched)
+and of the process alone. One that takes more memory or time than allowed is ended, and said so.
+`scan` is the floor of `info`: the same bytes hashed and the same columns read by pyarrow alone,
+joined to nothing; `import` what imports take. At the end: exponents of CPU time without imports
+from one size to the next; 1 is in proportion.
 """
 
 import argparse
@@ -43,7 +43,7 @@ MAKE = """
 import sys
 from pathlib import Path
 from scale_cache import make_cache
-make_cache(Path(sys.argv[1]), int(sys.argv[2]))
+make_cache(Path(sys.argv[1]), *map(int, sys.argv[2:]))
 """
 # What runs, in this order, in a folder of its own beside the cache.
 COMMANDS = {
@@ -120,13 +120,15 @@ def _own_bytes(pid: int) -> int:
     return int(found[1]) * 1024 if found else 0
 
 
-def cache_of(queries: int, keep: Path) -> Path:
+def cache_of(queries: int, asked: argparse.Namespace) -> Path:
     """The cache of so many queries, made where it is not there yet."""
-    cache = keep / str(queries)
+    keep: Path = asked.keep
+    cache = keep / f"{queries}-{asked.models}x{asked.hops}"
     if not cache.exists():
-        draft = keep / f"{queries}.draft"
+        draft = cache.with_suffix(".draft")
         shutil.rmtree(draft, ignore_errors=True)
-        spent = measure([sys.executable, "-c", MAKE, str(draft), str(queries)], keep, 1e18, 1e9)
+        size = map(str, (queries, asked.models, asked.hops))
+        spent = measure([sys.executable, "-c", MAKE, str(draft), *size], keep, 1e18, 1e9)
         show(queries, "make", spent)
         if spent.end:
             sys.exit(spent.end)
@@ -157,8 +159,8 @@ def command_line(name: str, cache: Path) -> list[str]:
 
 def measure_size(queries: int, asked: argparse.Namespace) -> dict[str, Spent]:
     """Every command on a cache of this size; those that end well."""
-    cache = cache_of(queries, asked.keep)
-    folder = asked.keep / f"{queries}.work"
+    cache = cache_of(queries, asked)
+    folder = cache.with_suffix(".work")
     folder.mkdir(exist_ok=True)
     found = {}
     for name in asked.only:
@@ -196,6 +198,8 @@ def main() -> None:
     """All sizes, all commands."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--queries", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--models", type=int, default=3)
+    parser.add_argument("--hops", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="folder for the caches; default: removed after")
     parser.add_argument("--only", nargs="+", choices=ALL, default=list(ALL))
     parser.add_argument("--memory", type=float, default=16.0, help="GB a command may own")

@@ -1,10 +1,11 @@
 """A made-up cache of any size, with something to learn.
 
-In: a number of queries, a folder. Out: a whole cache of 3 models at 2 hops, 12 calls a query, as a
-collection leaves it: a part for a batch of one model at one depth, scores, plan, embeddings. Each
-model is good at some topics, and a second answer mostly keeps what was right in the first. What a
-state shows is its topic and whether its newest answer is right, in much noise. Scores are those of
-the real scorers, in closed form. Not covered: a real tokenizer's tokens, texts that mean anything.
+In: a number of queries, a folder. Out: a whole cache of 3 models at 2 hops, 12 calls a query (or
+of so many models and hops as are asked for), as a collection leaves it: a part for a batch of one
+model at one depth, scores, plan, embeddings. Each model is good at some topics, and a second
+answer mostly keeps what was right in the first. What a state shows is its topic and whether its
+newest answer is right, in much noise. Scores are those of the real scorers, in closed form. Not
+covered: a real tokenizer's tokens, texts that mean anything.
 """
 
 from __future__ import annotations
@@ -31,25 +32,34 @@ from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 
 assert ROOT  # importing it makes this copy of the project importable
-RATES = {"small": 0.001, "middle": 0.003, "large": 0.012}
-POOL = Pool(
-    tuple(
-        ModelSpec(name, name, backend=IMPORTED, rate_in=rate, rate_out=rate)
-        for name, rate in RATES.items()
-    ),
-    hops=2,
-    stage_prompts=("", "Improve the answer."),  # the first hop's calls are the direct ones, too
-)
-IDENTITIES = {name: {"made": "up", "name": name} for name in RATES}
-SPEC = POOL.tree_spec(IDENTITIES)
 # How often a model is right about each topic.
 SKILL = np.array([[0.9, 0.3, 0.3, 0.2], [0.3, 0.9, 0.4, 0.3], [0.6, 0.5, 0.9, 0.4]])
+RATES = (0.001, 0.003, 0.012)
 KEPT, SPLITS = 0.95, ("train", "validation", "test")
 FOLDS = (0.7, 0.1, 0.2)
 BATCH = 2_048  # queries, and rows of a part at most: what `collect` writes
 TOKENS_A_WORD = 1.4
 ARRAYS = ("right", "topic", "number")
 SCORERS = tuple(scorer_named(name) for name in ("token_f1", "accuracy"))
+
+
+def pool_of(models: int, hops: int) -> Pool:
+    """Models of three kinds and prices; the first hop's calls are the direct ones, too."""
+    kinds = ("small", "middle", "large")
+    return Pool(
+        tuple(
+            ModelSpec(
+                name := kinds[n % 3] + (f"-{n // 3}" if n >= 3 else ""),
+                name,
+                backend=IMPORTED,
+                rate_in=RATES[n % 3],
+                rate_out=RATES[n % 3],
+            )
+            for n in range(models)
+        ),
+        hops=hops,
+        stage_prompts=("", *["Improve the answer."] * (hops - 1)),
+    )
 
 
 @dataclass(frozen=True)
@@ -112,8 +122,12 @@ def joined(parts: Sequence[Answered]) -> Answered:
 class Maker:
     """Writes one cache, a batch of questions after the other."""
 
-    def __init__(self, root: Path, rng: np.random.Generator) -> None:
-        self.root, self.rng = root, rng
+    def __init__(self, root: Path, rng: np.random.Generator, pool: Pool) -> None:
+        self.root, self.rng, self.pool = root, rng, pool
+        self.identities = {
+            name: {"made": "up", "name": name} for name in (model.name for model in pool.models)
+        }
+        self.spec = pool.tree_spec(self.identities)
         self.writer = PartWriter(root)
         self.words = Words.of(1 << 18, rng)
         self.queries: list[Query] = []
@@ -123,7 +137,7 @@ class Maker:
         """So many questions with all their calls and scores."""
         here = self._ask(count)
         scores: list[pa.Table] = []
-        for steps in SPEC.steps:
+        for steps in self.spec.steps:
             self.states.append(here.without_texts())
             parts = [self._call(here, action, step, scores) for action, step in enumerate(steps)]
             here = joined(parts)
@@ -155,7 +169,7 @@ class Maker:
     def _call(self, asked: Answered, action: int, step: str, scores: list[pa.Table]) -> Answered:
         """The answers of one model to these contexts, committed; their scores go to `scores`."""
         n = len(asked.context)
-        chance = np.where(asked.right == 1, KEPT, SKILL[action, asked.topic])
+        chance = np.where(asked.right == 1, KEPT, SKILL[action % 3, asked.topic])
         right = self.rng.random(n) < chance
         first, count = self._spans(n, 1, 40)
         stated = (asked.number + ~right).tolist()  # one off where it is wrong
@@ -165,7 +179,7 @@ class Maker:
         outcome = [next_context(*pair) for pair in zip(asked.context, said, strict=True)]
         shown = np.array([text.count(" ") for text in asked.prompt])
         tokens = [(TOKENS_A_WORD * words).astype(np.int32) for words in (shown, count + 2)]
-        texts = [keys, [step] * n, asked.context, outcome, [SPEC.models[action]] * n]
+        texts = [keys, [step] * n, asked.context, outcome, [self.spec.models[action]] * n]
         unsure = [[None] * n] * 3
         columns = [*texts, asked.prompt, said, *tokens, ["stop"] * n, np.full(n, 0.01), *unsure]
         table = pa.table(columns, schema=CALLS)
@@ -193,7 +207,7 @@ class Maker:
 
     def finish(self) -> None:
         """The plan and the embeddings."""
-        store_plan(self.writer, None, POOL, IDENTITIES, self.queries)
+        store_plan(self.writer, None, self.pool, self.identities, self.queries)
         encoder = load_encoder(BUILT_IN)
         width = encoder.encode(["any"]).shape[1]
         store = EmbeddingStore(CacheReader(self.root), encoder.description)
@@ -212,9 +226,9 @@ class Maker:
             store.append(states.context[rows], vectors)
 
 
-def make_cache(root: Path, queries: int, seed: int = 0) -> None:
+def make_cache(root: Path, queries: int, models: int = 3, hops: int = 2, seed: int = 0) -> None:
     """A cache of so many queries at `root`, which is empty or does not exist."""
-    maker = Maker(root, np.random.default_rng(seed))
+    maker = Maker(root, np.random.default_rng(seed), pool_of(models, hops))
     for first in range(0, queries, BATCH):
         maker.batch(min(BATCH, queries - first))
     maker.finish()
