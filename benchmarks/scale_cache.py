@@ -38,6 +38,7 @@ RATES = (0.001, 0.003, 0.012)
 KEPT, SPLITS = 0.95, ("train", "validation", "test")
 FOLDS = (0.7, 0.1, 0.2)
 BATCH = 2_048  # queries, and rows of a part at most: what `collect` writes
+SCORED = 1_000_000  # rows of a part of scores
 TOKENS_A_WORD = 1.4
 ARRAYS = ("right", "topic", "number")
 SCORERS = tuple(scorer_named(name) for name in ("token_f1", "accuracy"))
@@ -141,7 +142,9 @@ class Maker:
             self.states.append(here.without_texts())
             parts = [self._call(here, action, step, scores) for action, step in enumerate(steps)]
             here = joined(parts)
-        self.writer.append("scores", pa.concat_tables(scores))
+        scored = pa.concat_tables(scores)
+        for start in range(0, len(scored), SCORED):
+            self.writer.append("scores", scored.slice(start, SCORED))
 
     def _ask(self, count: int) -> Answered:
         number = len(self.queries) + np.arange(count)
