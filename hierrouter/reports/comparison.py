@@ -148,7 +148,7 @@ class Standings:
         return self.estimates
 
     def to_json(self) -> str:
-        """The comparison as one JSON object; its keys are a contract, see docs/compare.md."""
+        """The comparison as one JSON object; docs/reference/json.md has its keys, a contract."""
         return as_json(self)
 
     def write(self, folder: Path) -> Path:
@@ -309,7 +309,7 @@ def long_table(standings: Standings) -> Table:
 
 
 def as_json(standings: Standings) -> str:
-    """One object, keys sorted, floats to 12 significant digits; see docs/compare.md."""
+    """One object, keys sorted, floats to 12 significant digits; see docs/reference/json.md."""
     contest = standings.contest
     found = {
         "format": FORMAT,

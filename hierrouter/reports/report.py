@@ -108,7 +108,7 @@ class FinishedReport:
         return self.result.estimates
 
     def to_json(self) -> str:
-        """The report as one JSON object; its keys are a contract, see docs/report.md."""
+        """The report as one JSON object; its keys are a contract, see docs/reference/json.md."""
         return as_json(self.result)
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:

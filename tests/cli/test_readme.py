@@ -55,7 +55,7 @@ def test_commands_of_the_readme_give_the_answers_it_promises(own: Place, hierrou
 def test_how_much_of_the_pages_runs() -> None:
     """A page that is no longer found, or a block that is no longer read, would pass in silence."""
     shown = [page for page in pages.PAGES if pages.commands(page)]
-    assert len(shown) == 15
+    assert len(shown) == 16
     assert sum(len(pages.blocks("bash", page)) for page in shown) == 42
     assert sum(len(pages.commands(page)) for page in shown) == 82
     assert sum(len(pages.files(page)) for page in shown) == 10
@@ -90,6 +90,9 @@ def test_the_examples_of_the_environment_run_from_top_to_bottom(own: Place, pyth
     fixed, learned, best = exact.values()
     assert list(exact)[1:] == ["own loop", "oracle"]
     assert fixed < learned < best
+    valued = re.findall(r"<(\S+) on \d+ test queries at alpha 0.005: R (\S+),", told)
+    assert [name for name, _ in valued] == ["rule", "text>calc", "oracle"]
+    assert 0 < float(valued[0][1]) < float(valued[2][1])
 
 
 def test_the_examples_beyond_the_pool_run_from_top_to_bottom(own: Place, python: Python) -> None:
@@ -97,9 +100,6 @@ def test_the_examples_beyond_the_pool_run_from_top_to_bottom(own: Place, python:
     helped = re.search(r"test: alone (\S+), helped (\S+)", told)
     assert helped
     assert float(helped[2]) > float(helped[1]) + 0.03
-    valued = re.findall(r"<(\S+) on \d+ test queries at alpha 0.005: R (\S+),", told)
-    assert [name for name, _ in valued] == ["rule", "text>calc", "oracle"]
-    assert 0 < float(valued[0][1]) < float(valued[2][1])
 
 
 def test_the_documented_defaults_are_the_real_ones() -> None:

@@ -28,7 +28,7 @@ from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, VALUE, small_tr
 from tests.hierrouter.reports.examples import deferring, example, hostile, stopping, two_prices
 from tests.hierrouter.reports.test_explore import networks
 
-DOCS = Path(__file__).parents[3] / "docs" / "report.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "json.md"
 
 
 def loaded(report: Report) -> dict[str, Any]:
@@ -86,7 +86,8 @@ def keys_of(value: Any) -> Iterator[str]:
 def documented() -> dict[str, list[str]]:
     """The keys in the first column below each heading that names an object of the schema."""
     found: dict[str, list[str]] = {}
-    for part in re.split(r"^### ", DOCS.read_text("utf-8"), flags=re.M)[1:]:
+    section, _, _ = DOCS.read_text("utf-8").partition("\n## Compare")
+    for part in re.split(r"^### ", section, flags=re.M)[1:]:
         rows = [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")]
         keys = sorted(key for row in rows for key in re.findall(r"`(\w+)`", row))
         found[part.split(":")[0]] = keys
