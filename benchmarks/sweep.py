@@ -130,7 +130,7 @@ class Contest:
         config = training_config("default", algo, self.epochs)
         policy = self._trained(
             found,
-            member_folder(self.run / algo, seed, alpha),
+            member_folder(self.run / algo, seed) / f"alpha-{alpha!r}",
             config,
             seed,
             lambda tree: train(tree, replace(self.may, alpha=alpha), config, seed),

@@ -201,8 +201,6 @@ def test_a_value_model_is_a_run_and_takes_neither_epochs_nor_seeds(
         [flag] = refused
         with pytest.raises(hr.InputError, match=f"--{flag} with --algo value"):
             hr.train(tree, budget=1.0, **refused)
-    with pytest.raises(hr.InputError, match="--epochs with --algo value"):
-        hr.sweep(tree, epochs=2)
 
 
 JSON = ("--format", "json")

@@ -29,7 +29,7 @@ def quickstart(
     About two minutes on two cores. Interrupted, it goes on where it stopped.
     """
     from hierrouter.collection.collect import DATA, Planned, noted_queries
-    from hierrouter.learning.config import Objective, preset
+    from hierrouter.learning.config import Objective, ValueConfig, preset
     from hierrouter.learning.run import sweep_run, train_run
     from hierrouter.learning.run_folders import drafted, quickstart_folders
     from hierrouter.learning.selection import select_run
@@ -51,8 +51,8 @@ def quickstart(
     console.say(f"trained: {trained.reached}")
     console.say("3/4 sweep-alpha: one value model for every price of cost")
     grid = alpha_grid(learned_from, allow_stop=True)
-    config = preset("default", "value")
-    swept = sweep_run(learned_from, grid, config, seed, may, folders.sweep, watching, over=True)
+    every = ValueConfig()
+    swept = sweep_run(learned_from, grid, every, seed, may, folders.sweep, watching, over=True)
     console.put(f"{swept.table}\n")
     console.say("4/4 report: exact values on the test fold, intervals by bootstrap over queries")
     shown = select_run(tree, alpha, folders.train, folders.sweep, with_sweep=True)

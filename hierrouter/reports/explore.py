@@ -16,7 +16,7 @@ from hierrouter.evaluation.outcome import Floats, Integers, single_calls
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings
 from hierrouter.learning.config import MAX_ALPHA
 from hierrouter.learning.selection import SelectedRun, training_remarks
-from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.replay.inspection import data_notes
@@ -56,7 +56,7 @@ OnDone = Callable[[int, int], None]
 
 
 def positions(
-    tree: RouteTree, split: str, sweep: Sweep | None, trained: TrainedRouter | None
+    tree: RouteTree, split: str, sweep: TrainedSweep | None, trained: TrainedRouter | None
 ) -> tuple[float, ...]:
     """0, the paper's alpha, those of sweep and router, and the range in which best routes change.
 
@@ -64,12 +64,10 @@ def positions(
 
     Args:
         tree: all folds; the range is that of the train fold, of the fold shown where it is empty.
-        sweep: where it has a router for each alpha of its grid only, these are all positions.
         trained: the router of a single run.
     """
     asked = {0.0, PAPER_ALPHA} | ({trained.alpha} if trained else set())
-    wanted = asked | set(sweep.alphas if sweep else ()) | _between(tree, split, trained)
-    return tuple(alpha for alpha in sorted(wanted) if sweep is None or sweep.has(alpha))
+    return tuple(sorted(asked.union(sweep.alphas if sweep else (), _between(tree, split, trained))))
 
 
 def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[float]:
@@ -118,7 +116,7 @@ def of_policy(policy: OwnPolicy, fold: RouteTree, alpha: float, allow_stop: bool
 
 
 def of_sweep(
-    sweep: Sweep,
+    sweep: TrainedSweep,
     fold: RouteTree,
     alphas: Sequence[float],
     on_done: OnDone = lambda done, total: None,
@@ -216,7 +214,7 @@ def explored(
     # The sweep's router first: it is the one that moves with alpha.
     learned = [of_sweep(shown.sweep, fold, alphas, on_done)] if shown.sweep else []
     learned += [of_run(trained, fold, len(alphas))] if trained else []
-    swept = shown.sweep.like(None, shown.alpha) if shown.sweep else None
+    swept = shown.sweep.at(shown.alpha) if shown.sweep else None
     stop = any(router.allow_stop for router in learned)
     brought = tuple(of_policy(one, fold, shown.alpha, stop) for one in policies)
     rows = _with_texts(tree, split, shown.alpha, swept or trained, texts)
@@ -239,7 +237,7 @@ def explored(
 
 def _differences(tree: RouteTree, trained: TrainedRouter | None, shown: SelectedRun) -> list[str]:
     """How routers are shown otherwise than they were trained, but for alpha."""
-    swept = shown.sweep.like(None, shown.sweep.alphas[0]) if shown.sweep else None
+    swept = shown.sweep.at(shown.sweep.alphas[0]) if shown.sweep else None
     routers = [router for router in (trained, swept) if router]
     said = (line for router in routers for line in training_remarks(router, router.alpha, tree))
     return [f"{line[:1].upper()}{line[1:]}." for line in dict.fromkeys(said)]

@@ -765,7 +765,7 @@ async def _route_one(
 
 
 def live_run(alpha: float | None = None) -> Path:
-    """The newest run of `train` for this alpha; else a network of the newest sweep.
+    """The newest run of `train` for this alpha; else the newest sweep.
 
     Raises InputError: there is none that can answer live questions.
 
@@ -776,7 +776,7 @@ def live_run(alpha: float | None = None) -> Path:
         if LIVE in run.files and alpha in (None, its_alpha):
             return run.folder
     for sweep in finished_runs("sweep-alpha"):
-        if LIVE in sweep.files and sweep.result["conditioned"]:  # a network for every alpha
+        if LIVE in sweep.files:  # it answers every alpha
             return member_folder(sweep.folder, sweep.result["seeds"][0])
     wanted = "" if alpha is None else f" for alpha {alpha:g}, and no sweep"
     remedy = "`hierrouter train`" if alpha is None else "`hierrouter sweep-alpha`, or --checkpoint"
