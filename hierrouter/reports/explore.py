@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Floats, Integers, single_calls
-from hierrouter.evaluation.policies import OwnPolicy, policy_endings
 from hierrouter.learning.config import MAX_ALPHA
 from hierrouter.learning.selection import SelectedRun, training_remarks
 from hierrouter.learning.sweep import TrainedSweep
@@ -84,11 +83,11 @@ def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[
 
 @dataclass(frozen=True)
 class Learned:
-    """A router on one fold, along a grid of alphas; or a policy of the user's own at one alpha.
+    """A router on one fold, along a grid of alphas.
 
     Attributes:
         name: what the page calls it.
-        note: what it was trained for, or asked at, in words.
+        note: what it was trained for, in words.
         start: int64[queries], the node where it ends at the first alpha.
         changed: for each alpha the queries that end elsewhere than at the alpha before, int64[n];
             none at the first.
@@ -101,18 +100,6 @@ class Learned:
     start: Integers
     changed: tuple[Integers, ...]
     node: tuple[Integers, ...]
-
-
-def of_policy(policy: OwnPolicy, fold: RouteTree, alpha: float, allow_stop: bool) -> Learned:
-    """Where a policy of the user's own ends: asked at one alpha, it does the same at every other.
-
-    Raises InputError: it fails, or gives what is neither an action nor probabilities.
-    """
-    endings = policy_endings(fold, policy, alpha, allow_stop)
-    draws = bool((endings.max(axis=1) < 1).any())
-    note = f"{policy.name} was asked at alpha {alpha:g}, and does the same at every alpha here"
-    likeliest = ", where it draws, its likeliest route is shown" if draws else ""
-    return _along(policy.name, f"{note}{likeliest}.", allow_stop, iter([endings.argmax(axis=1)]))
 
 
 def of_sweep(
@@ -174,7 +161,6 @@ class Explored:
     learned: tuple[Learned, ...]
     texts: Mapping[int, Texts]
     notes: tuple[str, ...]
-    brought: tuple[Learned, ...] = ()
 
     @property
     def fold(self) -> RouteTree:
@@ -190,18 +176,16 @@ def explored(
     texts: int,
     pool: str | None = None,
     on_done: OnDone = lambda done, total: None,
-    policies: Sequence[OwnPolicy] = (),
 ) -> Explored:
     """All that a page of one fold needs.
 
-    Raises InputError: the fold is empty, a router was made for another tree or may return earlier
-    answers, or a policy of the user's own fails; CacheError: the answers are not in the cache.
+    Raises InputError: the fold is empty, or a router was made for another tree or may return
+    earlier answers; CacheError: the answers are not in the cache.
 
     Args:
         texts: of how many queries to load the texts at most: those on which the first router loses
             most at the alpha first shown, then the first ones.
         on_done: told (alphas done, all) while a sweep is evaluated.
-        policies: the user's own; where the router may stop early, they may, too.
     """
     fold = tree.split(split)
     if not len(fold):
@@ -215,8 +199,6 @@ def explored(
     learned = [of_sweep(shown.sweep, fold, alphas, on_done)] if shown.sweep else []
     learned += [of_run(trained, fold, len(alphas))] if trained else []
     swept = shown.sweep.at(shown.alpha) if shown.sweep else None
-    stop = any(router.allow_stop for router in learned)
-    brought = tuple(of_policy(one, fold, shown.alpha, stop) for one in policies)
     rows = _with_texts(tree, split, shown.alpha, swept or trained, texts)
     loaded = load_texts(cache, fold.select(rows), pool) if len(rows) else []
     return Explored(
@@ -226,12 +208,7 @@ def explored(
         start=int(np.abs(np.array(alphas) - shown.alpha).argmin()),
         learned=tuple(learned),
         texts=dict(zip(rows.tolist(), loaded, strict=True)),
-        notes=(
-            *data_notes(tree),
-            *_differences(tree, trained, shown),
-            *(one.note for one in brought),
-        ),
-        brought=brought,
+        notes=(*data_notes(tree), *_differences(tree, trained, shown)),
     )
 
 
@@ -281,10 +258,6 @@ def as_object(explored: Explored) -> dict[str, Any]:
         "alphas": list(explored.alphas),
         "start": explored.start,
         "routers": [_router(learned) for learned in explored.learned],
-        "brought": [
-            {"name": safe_text(one.name), "node": whole_numbers(one.start)}
-            for one in explored.brought
-        ],
         "texts": {
             str(row): {
                 "question": _cut(texts.question),
@@ -365,7 +338,6 @@ def _absent(explored: Explored) -> set[str]:
     kinds = {outcome.kind for outcome in single_calls(explored.fold)}
     found = {"single", "reference"} - kinds
     found |= set() if explored.learned else {"router"}
-    found |= set() if explored.brought else {"brought"}
     return found if "train" in explored.tree.splits else found | {"informed"}
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hierrouter.evaluation.policies import own_policy
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import train
@@ -104,13 +103,7 @@ def stopping(testbed_cache: Path) -> tuple[RouteTree, Any]:
 def page_of_run(stopping: tuple[RouteTree, Any], testbed_cache: Path, write: Write) -> Path:
     """The page of that router, with all texts."""
     tree, trained = stopping
-    own = [own_policy(rule)]
-    return write(as_html(explored(testbed_cache, tree, "test", shown(trained), 500, policies=own)))
-
-
-def rule(seen: Mapping[str, Any]) -> int:
-    """A policy of the user's own: it stops with its first call where that is a long question."""
-    return len(seen["question"]) % 6
+    return write(as_html(explored(testbed_cache, tree, "test", shown(trained), 500)))
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +198,7 @@ def test_a_router_that_stops_has_the_figures_of_report(
     tree, trained = stopping
     with opened(browser, page_of_run) as (page, _):
         for alpha in alphas_of(page_of_run)[:: len(alphas_of(page_of_run)) // 2]:
-            report = report_at(tree, alpha, trained, policies=[own_policy(rule)])
+            report = report_at(tree, alpha, trained)
             go(page, alpha)
             assert check(page, report, "HierRouter, one alpha") > 500
 
