@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from hierrouter.engines.generator import PLAIN, Wanted
-from hierrouter.serving import MAX_REQUESTS
+from hierrouter.serving import Settings
 from hierrouter.serving.chat import (
     ChatRequest,
     UnknownModel,
@@ -48,29 +48,6 @@ DONE = "data: [DONE]\n\n"
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a server works.
-
-    Attributes:
-        key: clients must send it; None lets everybody in.
-        seed: draw calls from the stochastic policy; None takes the likeliest.
-        reroute: where a model gives no answer, take the next likeliest action, and say so.
-        max_requests: that are under way at once; more are refused.
-        otherwise: name of the model for what cannot be routed; None refuses that.
-        canary_minutes: from one look at whether models have changed to the next; 0 never looks.
-        is_one_of_many: whether other processes share the address, and their parent reloads all.
-    """
-
-    key: str | None = None
-    seed: int | None = None
-    reroute: bool = False
-    max_requests: int = MAX_REQUESTS
-    otherwise: str | None = None
-    canary_minutes: float = 0
-    is_one_of_many: bool = False
 
 
 class Server:
@@ -201,7 +178,7 @@ class ChatAnswer:
             raise
         except CallFailed as error:
             for call in (*error.earlier, error):
-                server.metrics.failed(call.model)
+                server.metrics.failed.labels(call.model).inc()
             failed(status_of(error), str(error), error.earlier)
             raise
         except asyncio.CancelledError:
@@ -210,7 +187,7 @@ class ChatAnswer:
         except Exception as error:
             failed(500, f"unexpected: {type(error).__name__}")
             raise
-        server.metrics.answered(version.name)
+        server.metrics.answered.labels(version.name).inc()
         shadow = server.versions.lineup.shadow
         if shadow is None:
             server.log.answered(self.name, model, version.name, result)
@@ -236,7 +213,7 @@ class ChatAnswer:
                     would = f"{DEFERS}{decision.hands_to}" if decision.hands_to else would
                     did = f"{DEFERS}{hop.model}" if hop.deferred else did
                     told["would"].append(would)
-                    self.server.metrics.shadowed(would == did)
+                    self.server.metrics.shadow.labels(str(would == did).lower()).inc()
         except Exception as error:  # whatever it is, the answer is given and has its line
             told["error"] = str(error) or type(error).__name__
         self.server.log.answered(self.name, self.request.model, version.name, result, told)
@@ -286,7 +263,7 @@ class ChatAnswer:
         assert isinstance(model, ServedModel)
         said = quote(f"{name}; {reason}", safe=">./:@+ ,;'()")[:500]
         headers = {OTHERWISE_HEADER: said}
-        self.server.metrics.passed_on()
+        self.server.metrics.otherwise.inc()
         noted = partial(self.server.log.passed_on, self.name, self.request.model, name, reason)
         if not self.request.stream:
             text = await self._unless_gone(model.forward(body))

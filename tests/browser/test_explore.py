@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from hierrouter.learning.config import ExactConfig, Objective
-from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.reports.evaluated import report_on
@@ -87,7 +86,7 @@ def many(write: Write) -> Path:
     """The page of more than a thousand queries."""
     tree = planted_tree(per_family=(9, 3, MANY // 5), dim=8)
     tree = replace(tree, encoder="planted")
-    sweep = Sweep(GRID, sweep_glimpse(tree))
+    sweep = sweep_glimpse(tree)
     return write(as_html(explored_of(tree, sweep=sweep)))
 
 

@@ -20,9 +20,8 @@ PRICES = {
 @pytest.fixture(scope="module")
 def routed(bare: Place) -> Place:
     """A folder with a cache, a router, and a sweep that reads the question alone."""
-    short = "--algo exact --epochs 2 --out runs"
-    bare.does(f"train {short}/router")
-    bare.does(f"sweep-alpha {short}/sweep --state query")
+    bare.does("train --algo exact --epochs 2 --out runs/router")
+    bare.does("sweep-alpha --out runs/sweep --state query")
     return bare
 
 
