@@ -18,16 +18,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from hierrouter.engines.generator import PLAIN, Wanted
-from hierrouter.serving import Settings
-from hierrouter.serving.chat import (
-    ChatRequest,
-    UnknownModel,
-    chunk,
-    completion,
-    error_object,
-    last_chunks,
-    listed,
-)
+from hierrouter.serving import Settings, chat
 from hierrouter.serving.guard import LEFT, status_of
 from hierrouter.serving.messages import Unroutable
 from hierrouter.serving.models import CallFailed, OnText
@@ -97,7 +88,7 @@ class ChatAnswer:
     """
 
     server: Server
-    request: ChatRequest
+    request: chat.ChatRequest
     http: Request
     name: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     question: str = ""
@@ -128,7 +119,7 @@ class ChatAnswer:
         version = lineup.pick(self.question)
         try:
             version.names.alpha(self.request.model)
-        except UnknownModel:
+        except chat.UnknownModel:
             version = lineup.current
         return version
 
@@ -151,7 +142,7 @@ class ChatAnswer:
         }
         if result.deferred_to:
             headers[DEFERRED_HEADER] = quote(result.deferred_to)
-        return JSONResponse(completion(self.name, self.request.model, result), headers=headers)
+        return JSONResponse(chat.completion(self.name, self.request.model, result), headers=headers)
 
     def _ignored(self, version: Version) -> dict[str, str]:
         """The settings that the model whose answer is given does not heed, as a header.
@@ -161,7 +152,7 @@ class ChatAnswer:
         models = version.router.models
         heeds = bool(self.hops) and models[self.hops[-1].model].takes_settings
         names = () if heeds else self.wanted.settings
-        return {IGNORED_HEADER: listed(names)} if names else {}
+        return {IGNORED_HEADER: chat.listed(names)} if names else {}
 
     async def _route(self, version: Version, on_text: OnText | None) -> RouteResult:
         """Route the question, and note what became of it."""
@@ -236,20 +227,20 @@ class ChatAnswer:
     ) -> AsyncIterator[str]:
         name, model, options = self.name, self.request.model, self.request.stream_options
         try:
-            yield _event(chunk(name, model, {"role": "assistant", "content": ""}))
+            yield _event(chat.chunk(name, model, {"role": "assistant", "content": ""}))
             while text is not None:
-                yield _event(chunk(name, model, {"content": text}))
+                yield _event(chat.chunk(name, model, {"content": text}))
                 text = await texts.get()
             result = await task
             usage = bool(options and options.include_usage)
-            for last in last_chunks(name, model, result, usage):
+            for last in chat.last_chunks(name, model, result, usage):
                 yield _event(last)
             yield DONE
         except CallFailed as error:
-            yield _event(error_object(str(error), "upstream_error", error.status))
+            yield _event(chat.error_object(str(error), "upstream_error", error.status))
         except Exception as error:  # the status is sent: only an event can tell it
             LOG.exception("a stream broke")
-            yield _event(error_object(f"unexpected: {type(error).__name__}", "server_error"))
+            yield _event(chat.error_object(f"unexpected: {type(error).__name__}", "server_error"))
         finally:
             task.cancel()
 
@@ -283,7 +274,7 @@ class ChatAnswer:
                 await task
                 yield DONE
             except CallFailed as error:
-                yield _event(error_object(str(error), "upstream_error", error.status))
+                yield _event(chat.error_object(str(error), "upstream_error", error.status))
             finally:
                 task.cancel()
 

@@ -10,17 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import cheapest_best
-from hierrouter.learning.baselines import arms
-from hierrouter.learning.baselines.answers import (
-    AnswerScorer,
-    Judge,
-    Reads,
-    fit_agreement,
-    fit_confidence,
-    fit_judge,
-    fit_scorer,
-    read_answers,
-)
+from hierrouter.learning.baselines import answers, arms
 from hierrouter.learning.baselines.arms import DIGITS, Arms, GridSearch, Play, Seen, Tuned
 from hierrouter.learning.baselines.classifiers import Expectation, expectation
 from hierrouter.learning.baselines.simple import best_static
@@ -61,7 +51,7 @@ def vote(group: Sequence[int], seen: Seen) -> Play:
 
     `group`: arms, of which the first stands for those that say the same, and wins a tie.
     """
-    said = read_answers(seen).group[:, group]
+    said = answers.read_answers(seen).group[:, group]
     votes = (said[:, :, None] == said[:, None, :]).sum(axis=2)
     read = np.zeros((len(seen), seen.arms), np.bool_)
     read[:, group] = True
@@ -89,7 +79,7 @@ class Cascade:
 
     name: str
     source: str
-    fit_reader: Callable[[Arms, np.random.Generator], Callable[[Seen], Reads]]
+    fit_reader: Callable[[Arms, np.random.Generator], Callable[[Seen], answers.Reads]]
     longest: int = 6
     kept: int = 12
     reads_answers: ClassVar[bool] = True
@@ -107,7 +97,7 @@ class Cascade:
         names = [train.names[arm] for arm in chain.arms]
         return Tuned(play, {"arms": names, "thresholds": list(chain.thresholds)})
 
-    def _best(self, score: Reads, fold: Arms, alpha: float) -> Chain:
+    def _best(self, score: answers.Reads, fold: Arms, alpha: float) -> Chain:
         """The cascade of the highest mean R on a fold, of those that were looked at."""
         value = fold.reward(alpha).mean(axis=0)
         grown = [(float(value[arm]), Chain((int(arm),))) for arm in _by_cost(fold)]
@@ -127,7 +117,7 @@ ALWAYS = 3.0  # no score is as high: everything goes on
 
 
 def _longer(
-    value: float, chain: Chain, score_of: Reads, fold: Arms, alpha: float
+    value: float, chain: Chain, score_of: answers.Reads, fold: Arms, alpha: float
 ) -> Iterator[tuple[float, Chain]]:
     """With each arm added at the end, at its best threshold, where that makes R higher.
 
@@ -153,7 +143,7 @@ def _longer(
 
 
 def _follow(
-    chain: Chain, seen: Seen, score_of: Reads
+    chain: Chain, seen: Seen, score_of: answers.Reads
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
     """What a cascade does.
 
@@ -187,17 +177,17 @@ CASCADES = (
     Cascade(
         "cascade",
         "FrugalGPT, Chen et al. 2023, arXiv 2305.05176; AutoMix, arXiv 2310.12963",
-        fit_judge,
+        answers.fit_judge,
     ),
     Cascade(
         "confidence cascade",
         "Gupta et al. 2024, arXiv 2404.10136; Zadrozny and Elkan 2002, 10.1145/775047.775151",
-        fit_confidence,
+        answers.fit_confidence,
     ),
     Cascade(
         "agreement cascade",
         "Yue et al. 2023, arXiv 2310.03094; Kolawole et al. 2024, arXiv 2407.02348",
-        fit_agreement,
+        answers.fit_agreement,
     ),
 )
 
@@ -222,7 +212,7 @@ class CascadeRouting(GridSearch):
 
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> arms.Candidates:
         """One fit on `train`, of which each router trusts the answers differently."""
-        scorer = fit_scorer(train, rng)
+        scorer = answers.fit_scorer(train, rng)
         cost = expectation(train.seen.question, train.call_cost, rng)
         left = train.quality - scorer.prior.held_out
         doubt = np.atleast_2d(np.cov(left.T, bias=True))
@@ -242,7 +232,7 @@ class CascadeRouter:
         alpha, trust, longest: see `CascadeRouting`.
     """
 
-    scorer: AnswerScorer
+    scorer: answers.AnswerScorer
     cost: Expectation
     doubt: NDArray[np.float64]
     alpha: float
@@ -270,7 +260,7 @@ class CascadeRouter:
         return Play.after(seen, answer, read)
 
     def _after(
-        self, judge: Judge, query: NDArray[np.int64], read: NDArray[np.bool_]
+        self, judge: answers.Judge, query: NDArray[np.int64], read: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
         """float64[n, arms]: expected quality once the answers of bool[n, arms] were read."""
         prior = np.clip(judge.prior[query], CERTAIN, 1)
