@@ -32,7 +32,7 @@ from scipy.integrate import trapezoid
 
 import hierrouter
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
-from hierrouter.evaluation.budget import frontier
+from hierrouter.evaluation.budget import Hulls
 from hierrouter.evaluation.outcome import Outcome, fixed_routes
 from hierrouter.learning.checkpoint import load_checkpoint, member_folder, save_checkpoint
 from hierrouter.learning.config import Objective, TrainConfig, ValueConfig, preset, training_config
@@ -130,7 +130,7 @@ class Contest:
         config = training_config("default", algo, self.epochs)
         policy = self._trained(
             found,
-            member_folder(self.run / algo, seed, alpha),
+            member_folder(self.run / algo, seed) / f"alpha-{alpha!r}",
             config,
             seed,
             lambda tree: train(tree, replace(self.may, alpha=alpha), config, seed),
@@ -212,7 +212,8 @@ def area_under(
 
     `cost`: float64[points]; `quality`: float64[points]; `low` is below `high`.
     """
-    hull = frontier(cost, quality)
+    steps = Hulls.of(cost[None], quality[None])
+    hull = np.append(steps.start, steps.after)
     begin = max(low, float(cost[hull[0]]))
     if begin >= high:
         return 0.0

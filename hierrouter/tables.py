@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas
 
 DIGITS = 12
+REPR_WIDTH = 200  # columns
 THOUSANDS = ("", "k", "M", "G", "T")
 DAYS, HOURS, MINUTES = 86_400, 3_600, 60
 
@@ -232,23 +233,11 @@ class Table:
         return [(name, list(members)) for name, members in positions]
 
     def __repr__(self) -> str:
-        """Title, aligned columns below the names of their groups, note; nothing is escaped."""
-        titles = [one_line(column.title) for column in self.columns]
-        shown = [[one_line(cell) for cell in line] for line in self.shown()]
-        widths = [max(map(len, column)) for column in zip(titles, *shown, strict=True)]
-
-        def line(cells: list[str]) -> str:
-            first, *others = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-            return "  ".join([first.strip().ljust(widths[0]), *others]).rstrip()
-
-        lines, group = [line(titles)], ""
-        for row, cells in zip(self.rows, shown, strict=True):
-            if row.group != group:
-                group = row.group
-                lines.append(f"-- {one_line(group)}")
-            lines.append(line(cells))
-        note = ["", one_line(self.note)] if self.note else []
-        return "\n".join([one_line(self.heading), "", *lines, *note])
+        """As on a wide terminal, without colour."""
+        page = Console(file=io.StringIO(), width=REPR_WIDTH, no_color=True, force_terminal=False)
+        with page.capture() as shown:
+            page.print(as_rich(self, REPR_WIDTH))
+        return "\n".join(line.rstrip() for line in shown.get().strip().splitlines())
 
     def to_pandas(self) -> pandas.DataFrame:
         """A data frame with the numbers as they are; needs pandas.

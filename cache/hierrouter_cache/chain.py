@@ -15,25 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hierrouter_cache import parts
 from hierrouter_cache.errors import CacheError, DamagedPart, NoCache
-from hierrouter_cache.parts import (
-    GONE,
-    KINDS,
-    MAX_SEQ,
-    SCHEMAS,
-    SEALS,
-    Link,
-    Listing,
-    Part,
-    listing,
-    no_cache,
-    origin,
-    own_name,
-    part_named,
-    parts_folder,
-    proof,
-    require_damage,
-)
 from hierrouter_cache.writer import Steps, append_part, no_steps
 
 TRIES = 100  # how often a listing is taken again while others change the folder
@@ -45,7 +28,7 @@ HERE, MERGED, DAMAGED, MISSING, STRANGE = "here", "merged", "damaged", "missing"
 LOST = "missing: later commits name it"
 FOREIGN = "written by another cache, and no pull brought it"
 
-Found = Mapping[Part, tuple[str | None, Link | None]]  # as `parts.proof` of each part
+Found = Mapping[parts.Part, tuple[str | None, parts.Link | None]]  # as `parts.proof` of each part
 
 
 @dataclass(frozen=True)
@@ -60,12 +43,12 @@ class Chain:
         heads: names of the commits that nobody names.
     """
 
-    faults: Mapping[Part, str | None]
+    faults: Mapping[parts.Part, str | None]
     loose: Sequence[str]
     fates: Mapping[str, str]
     heads: tuple[str, ...]
 
-    def sound(self, *kinds: str) -> list[Part]:
+    def sound(self, *kinds: str) -> list[parts.Part]:
         """The sound parts of these kinds, in name order."""
         return [part for part, why in self.faults.items() if not why and part.kind in kinds]
 
@@ -77,7 +60,7 @@ class Chain:
         """
         latest = max((part.path.name for part in self.sound("plans")), default="")
         given_up = [name for name, fate in self.fates.items() if fate in (DAMAGED, MISSING)]
-        beyond = f"plans-{MAX_SEQ + 1}"  # was never written here
+        beyond = f"plans-{parts.MAX_SEQ + 1}"  # was never written here
         lost = max((name for name in given_up if "plans-" <= name < beyond), default="")
         return lost if lost > latest else None
 
@@ -95,27 +78,29 @@ def examine(root: Path, hashed: bool = True) -> Chain:
     `hashed`: False to look at the files and footers of parts alone.
     """
     known: Found = {}
-    before = listing(root)
+    before = parts.listing(root)
     for _ in range(TRIES):
         if not before.parts and not before.heads:
-            raise no_cache(root)
-        seen = listing(root)
+            raise parts.no_cache(root)
+        seen = parts.listing(root)
         if set(before.parts) <= set(seen.parts):
-            known = {part: known.get(part) or proof(part, hashed=hashed) for part in seen.parts}
-            if all(why != GONE for why, _ in known.values()):
+            known = {
+                part: known.get(part) or parts.proof(part, hashed=hashed) for part in seen.parts
+            }
+            if all(why != parts.GONE for why, _ in known.values()):
                 with suppress(FileNotFoundError):  # a seal was merged after it was hashed
                     chain = _connected(root, replace(seen, heads=before.heads), known)
                     lost = [part for part, why in chain.faults.items() if why == LOST]
-                    if not any(part.kind in SCHEMAS and part.path.exists() for part in lost):
+                    if not any(part.kind in parts.SCHEMAS and part.path.exists() for part in lost):
                         return chain
-            known = {part: found for part, found in known.items() if found[0] != GONE}
+            known = {part: found for part, found in known.items() if found[0] != parts.GONE}
         before = seen
     raise CacheError(f"the cache keeps changing: {root}; wait until `cache compact` is done")
 
 
-def _connected(root: Path, seen: Listing, found: Found) -> Chain:
+def _connected(root: Path, seen: parts.Listing, found: Found) -> Chain:
     links = {  # also of a part that was only renamed, under its own name
-        own_name(part, link) if link else part.path.name: link
+        parts.own_name(part, link) if link else part.path.name: link
         for part, (why, link) in found.items()
         if link or not why
     }
@@ -124,7 +109,7 @@ def _connected(root: Path, seen: Listing, found: Found) -> Chain:
     caches = seen.caches | {link.cache for name in reached if (link := links.get(name))}
 
     def known(cache: str) -> bool:
-        return not caches or cache in caches or origin(root, cache).exists()
+        return not caches or cache in caches or parts.origin(root, cache).exists()
 
     seals = [part for part in found if part.kind == "seals"]
     ours = ((seal, links.get(seal.path.name)) for seal in seals)
@@ -132,7 +117,7 @@ def _connected(root: Path, seen: Listing, found: Found) -> Chain:
     wanted = _wanted(seen.heads, links, fates)
     faults = {part: why for part, (why, _) in found.items()}
     missing = wanted - {part.path.name for part in found}
-    faults |= {part: LOST for name in sorted(missing) if (part := part_named(root, name))}
+    faults |= {part: LOST for name in sorted(missing) if (part := parts.part_named(root, name))}
     loose = list[str]()
     for part, (why, link) in found.items():
         name = part.path.name
@@ -146,7 +131,7 @@ def _connected(root: Path, seen: Listing, found: Found) -> Chain:
 
 
 def _wanted(
-    heads: Iterable[str], links: Mapping[str, Link | None], fates: Mapping[str, str]
+    heads: Iterable[str], links: Mapping[str, parts.Link | None], fates: Mapping[str, str]
 ) -> set[str]:
     """Names of the commits that must be there, from what sound parts and seals say, by name.
 
@@ -164,24 +149,24 @@ def _wanted(
     return found
 
 
-def _fates(seals: Iterable[Part]) -> dict[str, str]:
+def _fates(seals: Iterable[parts.Part]) -> dict[str, str]:
     """What the seals say together, a later one knows better; a damaged one says nothing."""
     fates: dict[str, str] = {}
     for seal in sorted(seals, key=lambda part: part.path.name):
         try:
             with pq.ParquetFile(seal.path) as file:
-                rows = file.read(SEALS.names, use_threads=False).to_pydict()
+                rows = file.read(parts.SEALS.names, use_threads=False).to_pydict()
             fates |= {name: fate for name, fate in zip(*rows.values(), strict=True) if name}
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
-            require_damage(error, seal.path)
+            parts.require_damage(error, seal.path)
     return fates
 
 
-def sound_parts(root: Path) -> list[Part]:
+def sound_parts(root: Path) -> list[parts.Part]:
     """The parts that hold rows, in name order; raises as `sound_chain`."""
-    return sound_chain(root).sound(*KINDS)
+    return sound_chain(root).sound(*parts.KINDS)
 
 
 def sound_chain(root: Path) -> Chain:
@@ -206,7 +191,7 @@ def sound_chain(root: Path) -> Chain:
 def seal(root: Path, fates: Mapping[str, str], on_step: Steps = no_steps) -> None:
     """Commit what became of these parts; raises as `PartWriter.append`."""
     names = sorted(fates)
-    table = pa.table([names, [fates[name] for name in names]], schema=SEALS)
+    table = pa.table([names, [fates[name] for name in names]], schema=parts.SEALS)
     append_part(root, "seals", table, secrets.token_hex(4), on_step)
 
 
@@ -217,7 +202,7 @@ def seal_loose(root: Path) -> None:
     it. Raises as `PartWriter.append`, `arrivals` and `examine`.
     """
     loose = set(glance(root).loose).difference(arrivals(root))
-    if due := [name for name in loose if (parts_folder(root) / name).exists()]:
+    if due := [name for name in loose if (parts.parts_folder(root) / name).exists()]:
         seal(root, dict.fromkeys(due, HERE))
 
 
@@ -236,7 +221,7 @@ def arrivals(root: Path) -> list[str]:
     """
     try:
         names = json.loads((root / ARRIVING).read_bytes())
-        return [name for name in names if part_named(root, name)]
+        return [name for name in names if parts.part_named(root, name)]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError, RecursionError) as error:

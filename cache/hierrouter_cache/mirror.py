@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from hierrouter_cache import writer
 from hierrouter_cache.chain import ARRIVING, LOST, TRIES, arrivals, glance, seal_loose, sound_parts
 from hierrouter_cache.errors import (
     CacheError,
@@ -24,16 +25,6 @@ from hierrouter_cache.locks import pull_lock, shared_lock
 from hierrouter_cache.parts import KINDS, Part, list_parts, part_named, parts_folder, proof, sha16
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore, Store, unreachable
-from hierrouter_cache.writer import (
-    OnPart,
-    commit,
-    fsync_folder,
-    make_cache,
-    no_steps,
-    sweep_drafts,
-    writable,
-    write_derived,
-)
 
 DISPUTED = "SELECT key FROM calls_rows GROUP BY key HAVING min(outcome) != max(outcome)"
 STREAMS = 4  # parts on their way together: a store's answer takes longer than a disk's
@@ -48,7 +39,7 @@ def note_arrivals(root: Path, names: Collection[str]) -> None:
 
     Raises WorldError: the disk is full or failed.
     """
-    write_derived(root, root / ARRIVING, [json.dumps(sorted(names)).encode()])
+    writer.write_derived(root, root / ARRIVING, [json.dumps(sorted(names)).encode()])
 
 
 def judge_arrivals(root: Path, whole: bool = False) -> tuple[list[str], list[str]]:
@@ -75,7 +66,7 @@ def _remove(root: Path, names: Collection[str]) -> None:
     for name in names:
         (parts_folder(root) / name).unlink(missing_ok=True)
     if names:
-        fsync_folder(parts_folder(root))
+        writer.fsync_folder(parts_folder(root))
 
 
 def finish_pull(root: Path) -> None:
@@ -183,7 +174,7 @@ def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> 
         done = _each(partial(_send, store), due, on_part)
         sent += sum(done)
         if all(done):
-            if isinstance(store, FolderStore) and writable(store.root):  # it is a cache, too
+            if isinstance(store, FolderStore) and writer.writable(store.root):  # it is a cache, too
                 # Where somebody holds it, or it has no locks, another push makes up for that.
                 with _reaching(store), suppress(CacheLocked, WorldError), shared_lock(store.root):
                     seal_loose(store.root)
@@ -218,9 +209,9 @@ def pull(
         raise NoCache(f"no parts in the mirror: {store}; push to it first, or check its address")
     if not there:
         return Pulled(str(store))
-    make_cache(root)
+    writer.make_cache(root)
     with shared_lock(root), pull_lock(root):
-        sweep_drafts(root)
+        writer.sweep_drafts(root)
         lost = {part.path.name for part, why in glance(root).faults.items() if why == LOST}
         ours = _missing(root, lost.intersection(there))  # no arrivals: they were here
         faults = _each(partial(_fetch, store, root), ours, on_part)
@@ -254,7 +245,7 @@ def exchange(root: Path, store: Store) -> Pulled:
     return pulled
 
 
-def copying_to(store: Store) -> OnPart:
+def copying_to(store: Store) -> writer.OnPart:
     """For `PartWriter`: copy each part right after its commit.
 
     What it returns raises WorldError where the store fails; the next `push` makes up for that.
@@ -305,7 +296,7 @@ def _fetch(store: Store, root: Path, name: str) -> CacheError | None:
             f"damaged part in the mirror: {store}: {name}: {why}; delete it there, and push from "
             "a cache that has it or collect again"
         )
-    commit(root, name, memoryview(data), no_steps)
+    writer.commit(root, name, memoryview(data), writer.no_steps)
     return None
 
 

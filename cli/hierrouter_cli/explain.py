@@ -1,6 +1,5 @@
 """`hierrouter explain` and `hierrouter explore`: one query's tree, or a page to play with."""
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +8,7 @@ import typer
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options, report
-from hierrouter_cli.selecting import Selected, as_trained, own_policies, selecting
+from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 SPLIT = "validation"
 PAGE = "explore.html"
@@ -83,7 +82,6 @@ def explore(
     selected: Selected,
     checkpoint: options.Checkpoint = None,
     sweep: options.Sweep = None,
-    policy: options.Policies = None,
     split: options.Split = report.TEST,
     texts: Annotated[
         int, options.value("--texts", "N", "So many queries with question and answers.", min=0)
@@ -105,18 +103,14 @@ def explore(
 
     if out:
         require_free(out)
-    policies = own_policies(policy)
     tree = as_trained(selected, checkpoint).open()
     # A checkpoint that was asked for is not put behind a sweep that was not.
     shown = select_run(tree, None, checkpoint, sweep, with_sweep=not checkpoint or bool(sweep))
     report.say_shown("explore", shown, split, with_sweep=True)
     report.warn_of_test("explore", split)
-    # What a user's own policy prints is no result of ours.
-    with console.bar("explore") as on_done, contextlib.redirect_stdout(sys.stderr):
-        content = explored(
-            selected.cache, tree, split, shown, texts, selected.pool, on_done, policies
-        )
-    look = {"texts": len(content.texts), **report.looks_at(policies)}
+    with console.bar("explore") as on_done:
+        content = explored(selected.cache, tree, split, shown, texts, selected.pool, on_done)
+    look = {"texts": len(content.texts)}
     report.log_looks("explore", tree, split, [shown.run, shown.sweep_run], look)
     html = as_html(content).encode()
     if out:

@@ -33,10 +33,10 @@ DATASETS = (
 ENCODERS = ("hashed-ngrams", "paper")
 SCORERS = ("token_f1", "exact_match", "numeric", "boxed", "choice", "accuracy", "given")
 BASELINES = (
-    *("random", "cheapest", "largest", "best-static", "dataset-oracle", "knn"),
+    *("random", "best-static", "dataset-oracle", "knn"),
     *("ridge", "logistic", "mlp", "svm", "matrix-factorisation"),
     *("cascade", "confidence-cascade", "agreement-cascade"),
-    *("cascade-routing", "majority-vote", "best-of-ensemble"),
+    *("cascade-routing", "majority-vote"),
 )
 BACKENDS = ("transformers", "openai")
 DEVICES = ("auto", "cpu", "cuda", "balanced")

@@ -29,9 +29,9 @@ def quickstart(
     About two minutes on two cores. Interrupted, it goes on where it stopped.
     """
     from hierrouter.collection.collect import DATA, Planned, noted_queries
-    from hierrouter.learning.config import Objective, preset
+    from hierrouter.learning.config import Objective, ValueConfig, preset
     from hierrouter.learning.run import sweep_run, train_run
-    from hierrouter.learning.run_folders import drafted, quickstart_folders
+    from hierrouter.learning.run_folders import RUNS, check_parent, drafted
     from hierrouter.learning.selection import select_run
     from hierrouter.learning.sweep import alpha_grid
     from hierrouter.pools.files import load_pool
@@ -39,30 +39,37 @@ def quickstart(
     from hierrouter.replay.opening import training_tree
     from hierrouter.reports.report import ReportRequest
 
-    folders, watching = quickstart_folders(out), watch()
+    if out:
+        check_parent(out)
+    cache = out / "cache" if out else options.DEFAULT_CACHE
+    train, sweep, report = (
+        out / "runs" / name if out else RUNS / f"quickstart-{name}"
+        for name in ("train", "sweep-alpha", "report")
+    )
+    watching = watch()
     console.say("1/4 collect: every route of every question, each model call once")
     queries = noted_queries(["testbed"], limit, seed, DATA, console.say)
-    make_calls(Planned(load_pool("testbed"), queries, folders.cache))
-    tree = Selected(folders.cache).open()
+    make_calls(Planned(load_pool("testbed"), queries, cache))
+    tree = Selected(cache).open()
     learned_from, may = training_tree(tree), Objective(alpha, allow_stop=True)
     console.say("2/4 train: PPO on the replayed tree, no model is called any more")
     config = preset("default")
-    trained = train_run(learned_from, may, config, seed, None, folders.train, watching, over=True)
+    trained = train_run(learned_from, may, config, seed, None, train, watching, over=True)
     console.say(f"trained: {trained.reached}")
     console.say("3/4 sweep-alpha: one value model for every price of cost")
     grid = alpha_grid(learned_from, allow_stop=True)
-    config = preset("default", "value")
-    swept = sweep_run(learned_from, grid, config, seed, may, folders.sweep, watching, over=True)
+    every = ValueConfig()
+    swept = sweep_run(learned_from, grid, every, seed, may, sweep, watching, over=True)
     console.put(f"{swept.table}\n")
     console.say("4/4 report: exact values on the test fold, intervals by bootstrap over queries")
-    shown = select_run(tree, alpha, folders.train, folders.sweep, with_sweep=True)
+    shown = select_run(tree, alpha, train, sweep, with_sweep=True)
     request = ReportRequest({POOL: tree}, shown)
     say_what(request)
     finished = request.evaluate()
-    with drafted(folders.report) as draft:
-        page = folders.report / finished.write(draft).name
+    with drafted(report) as draft:
+        page = report / finished.write(draft).name
     console.put_tables([finished.table(name) for name in ("quality", "summary", "depths", "looks")])
     console.put(f"page: {page}\n")
     if out:
-        where = f"--cache {folders.cache} --checkpoint {folders.train}"
-        console.say(f"to go on: hierrouter report {where} --sweep {folders.sweep}")
+        where = f"--cache {cache} --checkpoint {train}"
+        console.say(f"to go on: hierrouter report {where} --sweep {sweep}")

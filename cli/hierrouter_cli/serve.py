@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hierrouter.serving import MAX_REQUESTS
+from hierrouter.serving import MAX_REQUESTS, Settings
 from hierrouter_cache.errors import HierRouterError, InputError, WorldError, suggestion
 from hierrouter_cli import console, options, report
 from hierrouter_cli.route import handing_over, unloaded
@@ -104,13 +103,16 @@ def serve(
         allowed,
         handing_over(defer_to, share, cache, scorer, pool, allowed),
         encoder,
-        otherwise,
-        key,
         log,
-        seed if sample else None,
-        reroute,
-        max_requests,
-        canaries,
+        Settings(
+            key,
+            seed if sample else None,
+            reroute,
+            max_requests,
+            otherwise,
+            canaries,
+            is_one_of_many=workers > 1,
+        ),
     )
     with _bound(host, port) as listener:
         host, port = listener.getsockname()[:2]
@@ -131,37 +133,23 @@ class Start:
     allowed: tuple[str, ...]
     hand_over: HandOver | None
     encoder: str | None
-    otherwise: str | None
-    key: str | None
     log: Path | None
-    seed: int | None
-    reroute: bool
-    max_requests: int
-    canaries: int
+    settings: Settings
 
 
-def _application(start: Start, is_one_of_many: bool = False) -> tuple[FastAPI, list[str]]:
+def _application(start: Start) -> tuple[FastAPI, list[str]]:
     """The application, and the names that clients may ask for."""
-    from hierrouter.serving.answering import Settings
     from hierrouter.serving.server import make_app
     from hierrouter.serving.versions import Versions
     from hierrouter.serving.watching import RequestLog
 
     lines = RequestLog(start.log)
     lineup = _lineup(start, None)
-    if start.otherwise is not None:
-        _require_served(lineup, start.otherwise)
-    if start.canaries:
-        _say_canaries(lineup.current.router, start.canaries)
-    settings = Settings(
-        start.key,
-        start.seed,
-        start.reroute,
-        start.max_requests,
-        start.otherwise,
-        start.canaries,
-        is_one_of_many,
-    )
+    settings = start.settings
+    if settings.otherwise is not None:
+        _require_served(lineup, settings.otherwise)
+    if settings.canary_minutes:
+        _say_canaries(lineup.current.router, settings.canary_minutes)
     app = make_app(Versions(lineup, partial(_lineup, start)), settings, lines)
     return app, list(lineup.current.names.alphas)
 
@@ -197,16 +185,18 @@ def _version(start: Start, run: str, beside: Version | None) -> Version:
     given = load_pool(start.pool) if start.pool else None
     router = unloaded(Path(run), given, start.allowed, start.encoder)
     names = ModelNames.of(router.policy, start.alpha)  # refused before the models are loaded
-    if start.otherwise is not None:
-        require_name(start.otherwise, [model.name for model in router.pool.everyone])
+    known, otherwise = [model.name for model in router.pool.everyone], start.settings.otherwise
+    if otherwise is not None and otherwise not in known:
+        hint = suggestion(otherwise, known)
+        raise InputError(f"no model of the pool: --otherwise {otherwise:.60}; {hint}".rstrip("; "))
     if start.hand_over:
         start.hand_over("serve", router, names.alphas.values())
-    router.load_models(lambda said: console.say(f"serve: {said}"), start.otherwise)
+    router.load_models(lambda said: console.say(f"serve: {said}"), otherwise)
     report.say_called("serve", Path(run), router.pool)
     return Version(run, router, names)
 
 
-def _say_canaries(router: Router, minutes: int) -> None:
+def _say_canaries(router: Router, minutes: float) -> None:
     """Which models are asked again, what that costs, and of which nobody can tell."""
     from hierrouter.pools.pool import OPENAI
     from hierrouter.tables import money
@@ -218,20 +208,13 @@ def _say_canaries(router: Router, minutes: int) -> None:
     if names:
         console.say(
             f"serve: {len(calls)} collected questions go to {', '.join(names)} again, now and "
-            f"every {minutes} minutes, to see whether they have changed; C of a day: "
+            f"every {minutes:g} minutes, to see whether they have changed; C of a day: "
             f"{money(cost * 1440 / minutes)}; --canaries 0 asks none"
         )
     for model in router.pool.models:
         if model.backend == OPENAI and model.name not in names:
             why = "it draws its answers" if model.generation.temperature else "its run has none"
             console.say(f"serve: nothing will tell whether {model.name} has changed: {why}")
-
-
-def require_name(name: str, known: Sequence[str]) -> None:
-    """Raises InputError: --otherwise names no model of the pool."""
-    if name not in known:
-        hint = suggestion(name, known)
-        raise InputError(f"no model of the pool: --otherwise {name:.60}; {hint}".rstrip("; "))
 
 
 def _require_served(lineup: Lineup, name: str) -> None:
@@ -348,7 +331,7 @@ def _worker(start: Start) -> FastAPI:
     """The application of one of several processes; an error is said here, and ends them all."""
     console.log_to_stderr()
     try:
-        return _application(start, is_one_of_many=True)[0]
+        return _application(start)[0]
     except HierRouterError as error:
         console.say(f"serve: {error}")
         sys.exit(NO_START)

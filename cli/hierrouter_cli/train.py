@@ -15,7 +15,6 @@ from hierrouter_cli.report import say_if_few
 from hierrouter_cli.selecting import Selected, selecting
 
 if TYPE_CHECKING:
-    from hierrouter.learning.config import TrainConfig
     from hierrouter.learning.run import RunWatch
     from hierrouter_cache.tree import RouteTree
 
@@ -77,7 +76,8 @@ def train(
         console.say(planned)
         if note := not_the_papers(preset, tree.encoder):
             console.say(f"note: {note}")
-        say_if_few_choose(tree, config)
+        if algo != "value":  # whose weights no fold chooses
+            say_if_few(tree, "validation", "they choose the weights")
 
     with told_how_to_go_on("train", out, on_begun) as watch:
         if several:
@@ -99,34 +99,18 @@ def sweep_alpha(
         ),
     ] = "auto",
     selected: Selected,
-    algo: Annotated[
-        str,
-        options.choice(
-            "--algo",
-            options.ALGORITHMS[::-1],
-            "value: one fit for all alphas; exact, ppo: one network for each.",
-            options.TRAINING,
-        ),
-    ] = "value",
-    preset: options.Preset = "default",
-    epochs: options.Epochs = None,
     allow_stop: options.AllowStop = False,
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
     keep_anyway: options.KeepAnyway = False,
     dry_run: options.CheckOnly = False,
 ) -> None:
-    """Train routers for all alphas on the same cached tree.
-
-    By default one value model, fitted once, so that `report --alpha X` needs no training at any X
-    afterwards; with --algo exact or ppo one network for each alpha.
-    """
-    from hierrouter.learning.config import Objective, training_config
+    """Fit one value model for all alphas: `report --alpha X` needs no training at any X then."""
+    from hierrouter.learning.config import Objective, ValueConfig
     from hierrouter.learning.run_folders import check_out
     from hierrouter.replay.opening import training_tree
 
     given = options.parse_alphas(alphas)
-    config = training_config(preset, algo, epochs, keep_anyway=keep_anyway)
     check_out(out, "sweep-alpha")
     tree = training_tree(selected.open())
     # What needs torch comes after all that can be refused without it.
@@ -136,24 +120,18 @@ def sweep_alpha(
     may = Objective(0.0, allow_stop, selected.allow_return)
     grid = given or alpha_grid(tree, allow_stop=may.ends_early)
     planned = (
-        f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)}), {algo}, "
+        f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)}), "
         f"seed {seed}: {describe(tree)}"
     )
     if dry_run:
         console.put(f"{planned}\n")
         return
     console.say(planned)
-
-    with told_how_to_go_on("sweep-alpha", out, lambda: say_if_few_choose(tree, config)) as watch:
+    config = ValueConfig(keep_anyway=keep_anyway)
+    with told_how_to_go_on("sweep-alpha", out, lambda: None) as watch:
         run = sweep_run(tree, grid, config, seed, may, out, watch)
     console.put(run.table)
     console.put(f"{run.folder}\n")
-
-
-def say_if_few_choose(tree: RouteTree, config: TrainConfig) -> None:
-    """Warn of a small validation fold where it chooses: not for the value model."""
-    if config.algo != "value":
-        say_if_few(tree, "validation", "they choose the weights")
 
 
 @contextmanager

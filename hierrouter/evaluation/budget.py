@@ -148,28 +148,3 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
         reached[query] *= 1 - max(part, 0.0)
         reached[query, after[taken]] = max(part, 0.0)
     return from_endings(tree, reached, f"oracle at mean cost {budget:g}", "oracle")
-
-
-def frontier(cost: Floats, quality: Floats) -> Integers:
-    """Positions of the points on the hull, from the cheapest to the best.
-
-    Of points on the same spot the first is kept; points on an edge, which are nowhere the only
-    best ones, are left out.
-
-    `cost`: float64[points]; `quality`: float64[points]. Returns int64[hull], cost and quality both
-    strictly rising, slopes strictly falling.
-    """
-    hull: list[int] = []
-    for point in np.lexsort((-quality, cost)).tolist():
-        if hull and quality[point] <= quality[hull[-1]]:
-            continue
-        while len(hull) > 1 and _slope(cost, quality, hull[-2], hull[-1]) <= _slope(
-            cost, quality, hull[-1], point
-        ):
-            hull.pop()
-        hull.append(point)
-    return np.array(hull, dtype=np.int64)
-
-
-def _slope(cost: Floats, quality: Floats, left: int, right: int) -> float:
-    return float((quality[right] - quality[left]) / (cost[right] - cost[left]))

@@ -20,7 +20,7 @@ from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning import run_folders
 from hierrouter.learning.config import ALGORITHMS, Objective
 from hierrouter.learning.forward import Network, RouterShape
-from hierrouter.learning.sweep import Policy, Sweep, TrainedSweep
+from hierrouter.learning.sweep import Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Origin, TrainedRouter
 from hierrouter.learning.value import Position, Text, ValueModel, ValueRouter
 from hierrouter_cache.errors import InputError, open_plain
@@ -45,7 +45,6 @@ RETRAIN = "train again"
 TYPES = ("F32", "F64", "I64", "U8", "U32")  # of tensors, as safetensors calls them
 ODD_TYPE = "checkpoint has weights of a type that no router has"
 Part = TypeVar("Part", Text, Position)
-Member = TypeVar("Member", TrainedRouter, TrainedSweep)
 
 
 def save_checkpoint(policy: Policy, folder: Path) -> None:
@@ -205,7 +204,9 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Arra
     if shape is None:
         model = _value_model(found, origin, objective, tensors)
         if "alphas" in found:
-            grid = _grid_of(found)
+            grid = tuple(map(float, found["alphas"]))
+            if not grid or not all(0 <= alpha < np.inf for alpha in grid):
+                raise ValueError(f"alphas {grid}")
             constants = [_constant(one, origin) for one in found["constants"]]
             if constants and len(constants) != len(grid):
                 raise ValueError(f"{len(constants)} constants")
@@ -279,63 +280,28 @@ def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) 
         raise ValueError("the parts of the description do not fit")
 
 
-def _grid_of(found: Mapping[str, Any]) -> tuple[float, ...]:
-    """The alphas of a sweep's description."""
-    alphas = tuple(map(float, found["alphas"]))
-    if not alphas or not all(0 <= alpha < np.inf for alpha in alphas):
-        raise ValueError(f"alphas {alphas}")
-    return alphas
+def member_folder(run: Path, seed: int) -> Path:
+    """Where the checkpoint of a seed lies in the folder of a sweep."""
+    return run / f"seed-{seed}"
 
 
-def member_folder(run: Path, seed: int, alpha: float | None = None) -> Path:
-    """Where a checkpoint lies in the folder of a sweep: of a seed, or of a seed and an alpha."""
-    folder = run / f"seed-{seed}"
-    return folder if alpha is None else folder / f"alpha-{alpha!r}"
-
-
-def finish_sweep(run: Path, sweep: Sweep) -> None:
-    """Write the record that makes the folder a finished sweep.
-
-    Raises WorldError: the disk is full or failed.
-    """
-    described = {
-        "alphas": list(sweep.alphas),
-        "conditioned": isinstance(sweep.trained, TrainedSweep),
-        "encoder": sweep.origin.encoder,
-        "fingerprint": sweep.origin.fingerprint,
-        "seeds": [sweep.origin.seed],
-        "view": sweep.origin.view,
-    }
-    run_folders.finish_run(run, described)
-
-
-def load_sweep(run: Path) -> Sweep:
+def load_sweep(run: Path) -> TrainedSweep:
     """A finished sweep.
 
-    Raises InputError: there is no finished sweep in `run`, or a checkpoint is missing or damaged.
+    Raises InputError: there is no finished sweep in `run`, or its checkpoint is missing or damaged.
     """
     record = run_folders.record_of(run)
     if record is None or not record.is_finished or record.command != "sweep-alpha":
         raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first")
     try:
-        alphas, conditioned = _grid_of(record.result), bool(record.result["conditioned"])
         (seed,) = map(int, record.result["seeds"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise InputError(
             f"{run_folders.RECORD} of a sweep is damaged: {run}; sweep again"
         ) from error
-    if conditioned:
-        wrong = "one alpha, not for a sweep"
-        return Sweep(alphas, _member(member_folder(run, seed), TrainedSweep, wrong))
-    places = (member_folder(run, seed, alpha) for alpha in alphas)
-    wrong = "every alpha, not for one"
-    return Sweep(alphas, tuple(_member(place, TrainedRouter, wrong) for place in places))
-
-
-def _member(folder: Path, kind: type[Member], wrong: str) -> Member:
-    found = load_checkpoint(folder)
-    if not isinstance(found, kind):
-        raise InputError(f"checkpoint is for {wrong}: {folder}; sweep again")
+    found = load_checkpoint(member_folder(run, seed))
+    if not isinstance(found, TrainedSweep):
+        raise InputError(f"the sweep's checkpoint is for one alpha: {run}; sweep again")
     return found
 
 

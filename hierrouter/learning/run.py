@@ -18,10 +18,10 @@ from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.learning import checkpoint, run_folders
 from hierrouter.learning import config as presets
 from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import finish_sweep, load_sweep, member_folder, training_named
+from hierrouter.learning.checkpoint import load_sweep, member_folder, training_named
 from hierrouter.learning.config import NetworkConfig, Objective, TrainConfig, ValueConfig
 from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
-from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
+from hierrouter.learning.sweep import TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, choosing_fold
 from hierrouter.learning.training import train as train_once
 from hierrouter.learning.value import learned_from
@@ -174,7 +174,7 @@ class SweepRun:
     """
 
     folder: Path
-    sweep: Sweep = field(default_factory=_load_instead)
+    sweep: TrainedSweep = field(default_factory=_load_instead)
     table: str = ""
 
     @classmethod
@@ -264,25 +264,21 @@ def sweep(
     tree: Tree,
     alphas: str | Sequence[float] = "auto",
     *,
-    algo: str = "value",
-    preset: str = "default",
     allow_stop: bool = False,
     allow_return: bool = False,
     seed: int = PAPER_SEED,
-    epochs: int | None = None,
     out: str | Path | None = None,
     keep_anyway: bool = False,
     progress: Progress | None = None,
 ) -> SweepRun:
-    """Learn routers for many alphas: by default one value model for all of them.
+    """Learn routers for many alphas: one value model for all of them.
 
     Args:
         alphas: prices of cost; "auto" takes them from the data's break-points.
-        algo: "value" is one fit for all alphas; "exact" and "ppo" train a network for each.
 
     The other arguments and the errors are those of `train`.
     """
-    config = presets.training_config(preset, algo, epochs, keep_anyway=keep_anyway)
+    config = ValueConfig(keep_anyway=keep_anyway)
     learned_from, may = training_tree(tree), Objective(0.0, allow_stop, allow_return)
     if isinstance(alphas, str):
         if alphas != "auto":
@@ -331,6 +327,7 @@ def train_run(
         if budget is None:
             trained = train_router(tree, objective, config, seed, folder, watch)
         else:
+            assert isinstance(config, ValueConfig)  # `config.algorithm` sees to it
             grid = alpha_grid(tree, allow_stop=objective.ends_early)
             every = train_alphas(tree, grid, objective, config, seed, folder / "alphas", watch)
             trained = meet_budget(every, tree, budget)
@@ -378,7 +375,7 @@ def _bought(trained: TrainedRouter, fold: RouteTree, budget: float) -> str:
 def sweep_run(
     tree: Tree,
     grid: tuple[float, ...],
-    config: TrainConfig,
+    config: ValueConfig,
     seed: int,
     may: Objective,
     out: Path | None,
@@ -386,25 +383,18 @@ def sweep_run(
     over: bool = False,
 ) -> SweepRun:
     """A run of `sweep-alpha`, from its folder to its record; see `train_run`."""
-    objectives = [replace(may, alpha=alpha) for alpha in grid]  # refuses what is no alpha
-    named = training_named(Origin.of(tree, config, seed), objectives[0], grid)
-    with run_folders.resumable("sweep-alpha", {**named, "seeds": [seed]}, out, over) as begun:
+    objective, *_ = (replace(may, alpha=alpha) for alpha in grid)  # refuses what is no alpha
+    origin = Origin.of(tree, config, seed)
+    asked = {**training_named(origin, objective, grid), "seeds": [seed]}
+    with run_folders.resumable("sweep-alpha", asked, out, over) as begun:
         folder = begun.folder
         watch.on_folder(folder)
         if not begun.is_finished:
             keep_for_live(tree, folder)
-        if isinstance(config, ValueConfig):
-            place = member_folder(folder, seed)
-            every = train_alphas(tree, grid, objectives[0], config, seed, place, watch)
-            found = Sweep(grid, every)
-        else:
-            places = (member_folder(folder, seed, alpha) for alpha in grid)
-            each = (
-                train_router(tree, objective, config, seed, place, watch)
-                for objective, place in zip(objectives, places, strict=True)
-            )
-            found = Sweep(grid, tuple(each))
-        finish_sweep(folder, found)
+        place = member_folder(folder, seed)
+        found = train_alphas(tree, grid, objective, config, seed, place, watch)
+        told = {"alphas": list(grid), "seeds": [seed]}
+        run_folders.finish_run(folder, {**checkpoint.learned(found), **told})
     return SweepRun(folder, found, sweep_table(found, tree))
 
 
@@ -437,13 +427,12 @@ def train_alphas(
     tree: RouteTree,
     alphas: tuple[float, ...],
     objective: Objective,
-    config: TrainConfig,
+    config: ValueConfig,
     seed: int,
     folder: Path,
     watch: RunWatch,
 ) -> TrainedSweep:
     """Fit the value model for every alpha and save it; what is there is not done again."""
-    assert isinstance(config, ValueConfig)
     named = training_named(Origin.of(tree, config, seed), objective, alphas)
 
     def start(watch: Watch, resumed: Snapshot | None) -> TrainedSweep:
@@ -480,7 +469,7 @@ def _once(
     return trained
 
 
-def sweep_table(sweep: Sweep, tree: RouteTree) -> str:
+def sweep_table(sweep: TrainedSweep, tree: RouteTree) -> str:
     """Alpha, quality, cost and reward, where they flatter nobody."""
     routers = sweep.routers
     fold = routers[0].judged(tree)

@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError, WorldError, open_plain, read_small
 
 RUNS = Path("runs")
@@ -208,31 +207,6 @@ def file_digest(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-@dataclass(frozen=True)
-class QuickstartFolders:
-    """Where the four stages of a quickstart leave their results."""
-
-    cache: Path
-    train: Path
-    sweep: Path
-    report: Path
-
-
-def quickstart_folders(out: Path | None) -> QuickstartFolders:
-    """Below `out`, or where the other commands look by default; the same on every call.
-
-    Raises InputError: the parent of `out` does not exist.
-    """
-    if out is None:
-        return QuickstartFolders(
-            CACHE, *(RUNS / f"quickstart-{name}" for name in ("train", "sweep-alpha", "report"))
-        )
-    _check_parent(out)
-    return QuickstartFolders(
-        out / "cache", *(out / "runs" / name for name in ("train", "sweep-alpha", "report"))
-    )
-
-
 def new_run(command: str, out: Path | None) -> Path:
     """Make the folder of a new run.
 
@@ -368,14 +342,15 @@ def check_out(out: Path | None, command: str = "") -> None:
     """
     if out is None:
         return
-    _check_parent(out)
+    check_parent(out)
     if command and (begun := record_of(out)) and begun.command == command:
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"output exists: {out}; nothing is overwritten, choose another --out")
 
 
-def _check_parent(out: Path) -> None:
+def check_parent(out: Path) -> None:
+    """Raises InputError: there is no folder to make this one in."""
     if out.parent == RUNS:
         return  # is made with the first run
     if not out.parent.is_dir():

@@ -13,7 +13,7 @@ from typing import Any
 from hierrouter import __version__
 from hierrouter.learning import run_folders
 from hierrouter.learning.checkpoint import load_sweep, router_at
-from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.pools.pool import price_table
@@ -37,7 +37,7 @@ class SelectedRun:
     trained: TrainedRouter | None
     alpha: float
     sweep_run: Path | None = None
-    sweep: Sweep | None = None
+    sweep: TrainedSweep | None = None
     remarks: tuple[str, ...] = ()
 
     def required(self) -> tuple[Path, TrainedRouter]:
@@ -73,14 +73,12 @@ def select_run(
     trained = router_at(run, alpha) if run else None
     value = trained.alpha if trained and alpha is None else alpha
     value = PAPER_ALPHA if value is None else value
-    remarks = [] if checkpoint or by_sweep else _overlooked(tree, "train", alpha)
-    if not checkpoint and not by_sweep:
-        remarks += run_folders.passed_over("train")
+    remarks = [] if checkpoint or by_sweep else run_folders.passed_over("train")
     is_lacking = checkpoint is None and (trained is None or trained.alpha != value)
     sweep = None
     if is_lacking or with_sweep:
         if not sweep_run:
-            remarks += [*_overlooked(tree, "sweep-alpha"), *run_folders.passed_over("sweep-alpha")]
+            remarks += run_folders.passed_over("sweep-alpha")
         sweep_run = sweep_run or latest_run(tree, "sweep-alpha")
         sweep = load_sweep(sweep_run) if sweep_run else None
     if is_lacking and sweep and (found := sweep.like(trained, value)):
@@ -96,23 +94,9 @@ def select_run(
         remarks += training_remarks(trained, value, tree)
     else:
         what = "no router can be shown" if tree.unembedded else "no router trained on this tree"
-        remarks.append(f"{what}; baselines only ({tree.unembedded or '`hierrouter train`'})")
+        remedy = tree.unembedded or "`hierrouter train`, or the --state and --encoder of a run"
+        remarks.append(f"{what}; baselines only ({remedy})")
     return SelectedRun(run, trained, value, sweep_run, sweep, tuple(remarks))
-
-
-def _overlooked(tree: RouteTree, command: str, alpha: float | None = None) -> list[str]:
-    """Names the run that would be shown if the tree were seen in another way."""
-    other = overlooked_run(tree, command, alpha)
-    if other is None:
-        return []
-    flags = [f"--state {other.view}"] if other.view != tree.view else []
-    flags += [f"--encoder {other.encoder}"] if other.encoder != tree.encoder else []
-    flags += ["--allow-return"] if other.leaves and not tree.shows_leaves else []
-    which = "it learned" if other.same_tree else "if it learned"
-    return [
-        f"{other.folder} is not shown: {which} from this tree, seen in another way; "
-        f"add {' '.join(flags)} to see it"
-    ]
 
 
 def training_remarks(
@@ -132,31 +116,6 @@ def training_remarks(
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class LearnedRun:
-    """A finished run, as far as it says where it comes from.
-
-    Attributes:
-        view: of the state, see `hierrouter.replay.states`.
-        same_tree: whether it learned from the tree in question. Fingerprints hold the encoder, so
-            nobody can tell of a run that read another one.
-        leaves: whether it may return earlier answers, and so reads what follows the last call.
-    """
-
-    folder: Path
-    view: str
-    encoder: str
-    same_tree: bool
-    leaves: bool
-
-    def sees(self, tree: RouteTree) -> bool:
-        """Whether it reads the states as they are opened."""
-        shown = tree.shows_leaves >= self.leaves
-        if tree.numbers:  # there are more where the last answer is seen
-            shown = tree.shows_leaves == self.leaves
-        return shown and (self.view, self.encoder) == (tree.view, tree.encoder)
-
-
 def latest_run(tree: RouteTree, command: str, alpha: float | None = None) -> Path | None:
     """The newest finished run that learned from this very tree, seen in this way.
 
@@ -165,40 +124,20 @@ def latest_run(tree: RouteTree, command: str, alpha: float | None = None) -> Pat
     `command`: "train" or "sweep-alpha"; `alpha`: runs for this alpha come before newer ones for
     another.
     """
-    fits = (run for run in _runs(tree, command, alpha) if run.same_tree and run.sees(tree))
-    return next((run.folder for run in fits), None)
-
-
-def overlooked_run(tree: RouteTree, command: str, alpha: float | None = None) -> LearnedRun | None:
-    """The run that `latest_run` would return if it looked at neither view nor encoder.
-
-    Returns:
-        None where that is the very run it returns, or there is none. Where no run is known to have
-        learned from this tree, the newest one that read another encoder.
-    """
-    runs = _runs(tree, command, alpha)
-    certain = [run for run in runs if run.same_tree]
-    candidates = certain or [run for run in runs if run.encoder != tree.encoder]
-    return candidates[0] if candidates and not candidates[0].sees(tree) else None
-
-
-def _runs(tree: RouteTree, command: str, alpha: float | None) -> list[LearnedRun]:
-    """All finished ones; same prices first, then the same alpha, then the newest."""
-    found: list[tuple[bool, bool, LearnedRun]] = []
+    found: list[tuple[bool, bool, Path]] = []
     for run in run_folders.finished_runs(command):
-        fingerprint = str(run.result["fingerprint"])
-        objective = run.result.get("objective", {})
-        other_alpha = objective.get("alpha") != alpha
-        learned = LearnedRun(
-            folder=run.folder,
-            view=str(run.result["view"]),
-            encoder=str(run.result["encoder"]),
-            same_tree=tree.same_content(fingerprint),
-            leaves=bool(objective.get("allow_return")),
-        )
-        other_prices = fingerprint != tree.fingerprint
-        found.append((other_prices, alpha is not None and other_alpha, learned))
-    return [run for *_, run in sorted(found, key=lambda each: each[:2])]  # stable: newest first
+        learned, objective = run.result, run.result.get("objective", {})
+        returns = bool(objective.get("allow_return"))
+        shown = tree.shows_leaves >= returns
+        if tree.numbers:  # there are more where the last answer is seen
+            shown = tree.shows_leaves == returns
+        alike = (learned["view"], learned["encoder"]) == (tree.view, tree.encoder)
+        fingerprint = str(learned["fingerprint"])
+        if shown and alike and tree.same_content(fingerprint):
+            other_alpha = alpha is not None and objective.get("alpha") != alpha
+            found.append((fingerprint != tree.fingerprint, other_alpha, run.folder))
+    # Of equal ones the first: the newest.
+    return min(found, key=lambda each: each[:2])[2] if found else None
 
 
 LOG = "test_looks.jsonl"

@@ -53,10 +53,27 @@ class TrainedSweep:
             constant=self.constants[self._nearest(alpha)] if self.constants else None,
         )
 
+    @property
+    def routers(self) -> list[TrainedRouter]:
+        """The router for each alpha of the grid."""
+        return [self.at(alpha) for alpha in self.alphas]
+
+    def like(self, trained: TrainedRouter | None, alpha: float) -> TrainedRouter | None:
+        """The router for one alpha, if it may do what `trained` may, or also stop early.
+
+        `trained`: None is anything.
+        """
+        router = self.at(alpha)
+        if trained is None:
+            return router
+        stop = router.objective.allow_stop or trained.objective.allow_stop
+        wanted = replace(trained.objective, alpha=alpha, allow_stop=stop)
+        return router if router.objective == wanted else None
+
     def shipped(self, tree: RouteTree) -> TrainedSweep:
         """What `TrainedRouter.shipped` says at each alpha of the grid."""
-        found = (self.at(alpha).shipped(tree).constant for alpha in self.alphas)
-        return replace(self, constants=tuple(found))
+        constants = (router.shipped(tree).constant for router in self.routers)
+        return replace(self, constants=tuple(constants))
 
     def _nearest(self, alpha: float) -> int:
         """The place in the grid of the alpha that is fewest times as great or as small."""
@@ -91,62 +108,6 @@ def train_sweep(
 
 DIGITS = 2  # significant digits of an automatic alpha
 POINTS = 6  # of an automatic grid
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A finished sweep.
-
-    Attributes:
-        trained: a policy for every alpha, or one router for each of `alphas`.
-    """
-
-    alphas: tuple[float, ...]
-    trained: TrainedSweep | tuple[TrainedRouter, ...]
-
-    @property
-    def origin(self) -> Origin:
-        """Where it comes from."""
-        return self._first.origin
-
-    @property
-    def objective(self) -> Objective:
-        """What its routers were trained for, whatever their alphas."""
-        return self._first.objective
-
-    @property
-    def _first(self) -> Policy:
-        return self.trained if isinstance(self.trained, TrainedSweep) else self.trained[0]
-
-    def at(self, alpha: float) -> TrainedRouter:
-        """The router for one alpha that it has, see `has`."""
-        if isinstance(self.trained, TrainedSweep):
-            return self.trained.at(alpha)
-        return self.trained[self.alphas.index(alpha)]
-
-    def has(self, alpha: float) -> bool:
-        """Whether there is a router for one alpha; makes none."""
-        return alpha in self.alphas or isinstance(self.trained, TrainedSweep)
-
-    def like(self, trained: TrainedRouter | None, alpha: float) -> TrainedRouter | None:
-        """The router for one alpha, if it may do what `trained` may, or also stop early.
-
-        `trained`: None is anything. Returns None without one.
-        """
-        if not self.has(alpha):
-            return None
-        router = self.at(alpha)
-        stop = router.objective.allow_stop or (trained and trained.objective.allow_stop)
-        if trained is None or router.objective == replace(
-            trained.objective, alpha=alpha, allow_stop=bool(stop)
-        ):
-            return router
-        return None
-
-    @property
-    def routers(self) -> list[TrainedRouter]:
-        """The router for each alpha of the grid."""
-        return [self.at(alpha) for alpha in self.alphas]
 
 
 def alpha_grid(tree: RouteTree, count: int = POINTS, allow_stop: bool = False) -> tuple[float, ...]:

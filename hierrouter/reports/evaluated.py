@@ -16,7 +16,7 @@ from hierrouter.evaluation.outcome import ROUTER, Outcome, fixed_routes, from_en
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
 from hierrouter.learning.config import Objective
 from hierrouter.learning.deferral import Deferral, calibrated, direct_call
-from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter.replay.inspection import cost_notes, data_notes
 from hierrouter.reports import results
@@ -46,7 +46,7 @@ def report_on(
     tree: RouteTree,
     alpha: float,
     trained: TrainedRouter | None,
-    sweep: Sweep | None,
+    sweep: TrainedSweep | None,
     provenance: Mapping[str, Any],
     split: str = "test",
     bootstrap: Bootstrap | None = None,
@@ -260,7 +260,7 @@ def _direct_notes(
 
 def _price_notes(
     trained: TrainedRouter | None,
-    sweep: Sweep | None,
+    sweep: TrainedSweep | None,
     lists: Mapping[str, RouteTree],
     tree: RouteTree,
 ) -> list[str]:
@@ -281,7 +281,7 @@ def _other_prices(origin: Origin, tree: RouteTree) -> bool:
     return origin.fingerprint != tree.fingerprint and tree.same_content(origin.fingerprint)
 
 
-def _stop_notes(trained: TrainedRouter | None, sweep: Sweep | None) -> list[str]:
+def _stop_notes(trained: TrainedRouter | None, sweep: TrainedSweep | None) -> list[str]:
     """Whether the frontier is of routers that may do more, or less, than the one of the tables."""
     if trained is None or sweep is None:
         return []

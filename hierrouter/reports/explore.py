@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Floats, Integers, single_calls
-from hierrouter.evaluation.policies import OwnPolicy, policy_endings
 from hierrouter.learning.config import MAX_ALPHA
 from hierrouter.learning.selection import SelectedRun, training_remarks
-from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.replay.inspection import data_notes
@@ -56,7 +55,7 @@ OnDone = Callable[[int, int], None]
 
 
 def positions(
-    tree: RouteTree, split: str, sweep: Sweep | None, trained: TrainedRouter | None
+    tree: RouteTree, split: str, sweep: TrainedSweep | None, trained: TrainedRouter | None
 ) -> tuple[float, ...]:
     """0, the paper's alpha, those of sweep and router, and the range in which best routes change.
 
@@ -64,12 +63,10 @@ def positions(
 
     Args:
         tree: all folds; the range is that of the train fold, of the fold shown where it is empty.
-        sweep: where it has a router for each alpha of its grid only, these are all positions.
         trained: the router of a single run.
     """
     asked = {0.0, PAPER_ALPHA} | ({trained.alpha} if trained else set())
-    wanted = asked | set(sweep.alphas if sweep else ()) | _between(tree, split, trained)
-    return tuple(alpha for alpha in sorted(wanted) if sweep is None or sweep.has(alpha))
+    return tuple(sorted(asked.union(sweep.alphas if sweep else (), _between(tree, split, trained))))
 
 
 def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[float]:
@@ -86,11 +83,11 @@ def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[
 
 @dataclass(frozen=True)
 class Learned:
-    """A router on one fold, along a grid of alphas; or a policy of the user's own at one alpha.
+    """A router on one fold, along a grid of alphas.
 
     Attributes:
         name: what the page calls it.
-        note: what it was trained for, or asked at, in words.
+        note: what it was trained for, in words.
         start: int64[queries], the node where it ends at the first alpha.
         changed: for each alpha the queries that end elsewhere than at the alpha before, int64[n];
             none at the first.
@@ -105,20 +102,8 @@ class Learned:
     node: tuple[Integers, ...]
 
 
-def of_policy(policy: OwnPolicy, fold: RouteTree, alpha: float, allow_stop: bool) -> Learned:
-    """Where a policy of the user's own ends: asked at one alpha, it does the same at every other.
-
-    Raises InputError: it fails, or gives what is neither an action nor probabilities.
-    """
-    endings = policy_endings(fold, policy, alpha, allow_stop)
-    draws = bool((endings.max(axis=1) < 1).any())
-    note = f"{policy.name} was asked at alpha {alpha:g}, and does the same at every alpha here"
-    likeliest = ", where it draws, its likeliest route is shown" if draws else ""
-    return _along(policy.name, f"{note}{likeliest}.", allow_stop, iter([endings.argmax(axis=1)]))
-
-
 def of_sweep(
-    sweep: Sweep,
+    sweep: TrainedSweep,
     fold: RouteTree,
     alphas: Sequence[float],
     on_done: OnDone = lambda done, total: None,
@@ -176,7 +161,6 @@ class Explored:
     learned: tuple[Learned, ...]
     texts: Mapping[int, Texts]
     notes: tuple[str, ...]
-    brought: tuple[Learned, ...] = ()
 
     @property
     def fold(self) -> RouteTree:
@@ -192,18 +176,16 @@ def explored(
     texts: int,
     pool: str | None = None,
     on_done: OnDone = lambda done, total: None,
-    policies: Sequence[OwnPolicy] = (),
 ) -> Explored:
     """All that a page of one fold needs.
 
-    Raises InputError: the fold is empty, a router was made for another tree or may return earlier
-    answers, or a policy of the user's own fails; CacheError: the answers are not in the cache.
+    Raises InputError: the fold is empty, or a router was made for another tree or may return
+    earlier answers; CacheError: the answers are not in the cache.
 
     Args:
         texts: of how many queries to load the texts at most: those on which the first router loses
             most at the alpha first shown, then the first ones.
         on_done: told (alphas done, all) while a sweep is evaluated.
-        policies: the user's own; where the router may stop early, they may, too.
     """
     fold = tree.split(split)
     if not len(fold):
@@ -216,9 +198,7 @@ def explored(
     # The sweep's router first: it is the one that moves with alpha.
     learned = [of_sweep(shown.sweep, fold, alphas, on_done)] if shown.sweep else []
     learned += [of_run(trained, fold, len(alphas))] if trained else []
-    swept = shown.sweep.like(None, shown.alpha) if shown.sweep else None
-    stop = any(router.allow_stop for router in learned)
-    brought = tuple(of_policy(one, fold, shown.alpha, stop) for one in policies)
+    swept = shown.sweep.at(shown.alpha) if shown.sweep else None
     rows = _with_texts(tree, split, shown.alpha, swept or trained, texts)
     loaded = load_texts(cache, fold.select(rows), pool) if len(rows) else []
     return Explored(
@@ -228,18 +208,13 @@ def explored(
         start=int(np.abs(np.array(alphas) - shown.alpha).argmin()),
         learned=tuple(learned),
         texts=dict(zip(rows.tolist(), loaded, strict=True)),
-        notes=(
-            *data_notes(tree),
-            *_differences(tree, trained, shown),
-            *(one.note for one in brought),
-        ),
-        brought=brought,
+        notes=(*data_notes(tree), *_differences(tree, trained, shown)),
     )
 
 
 def _differences(tree: RouteTree, trained: TrainedRouter | None, shown: SelectedRun) -> list[str]:
     """How routers are shown otherwise than they were trained, but for alpha."""
-    swept = shown.sweep.like(None, shown.sweep.alphas[0]) if shown.sweep else None
+    swept = shown.sweep.at(shown.sweep.alphas[0]) if shown.sweep else None
     routers = [router for router in (trained, swept) if router]
     said = (line for router in routers for line in training_remarks(router, router.alpha, tree))
     return [f"{line[:1].upper()}{line[1:]}." for line in dict.fromkeys(said)]
@@ -283,10 +258,6 @@ def as_object(explored: Explored) -> dict[str, Any]:
         "alphas": list(explored.alphas),
         "start": explored.start,
         "routers": [_router(learned) for learned in explored.learned],
-        "brought": [
-            {"name": safe_text(one.name), "node": whole_numbers(one.start)}
-            for one in explored.brought
-        ],
         "texts": {
             str(row): {
                 "question": _cut(texts.question),
@@ -367,7 +338,6 @@ def _absent(explored: Explored) -> set[str]:
     kinds = {outcome.kind for outcome in single_calls(explored.fold)}
     found = {"single", "reference"} - kinds
     found |= set() if explored.learned else {"router"}
-    found |= set() if explored.brought else {"brought"}
     return found if "train" in explored.tree.splits else found | {"informed"}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from hierrouter.evaluation.budget import frontier
+from hierrouter.evaluation.budget import Hulls
 from hierrouter.reports.drawing import (
     INK,
     LONGEST_LABEL,
@@ -82,7 +82,8 @@ def _draw_routes(axes: Axes, routes: Sequence[Row]) -> None:
         return
     cost = np.array([row.cost for row in routes])
     quality = np.array([row.quality for row in routes])
-    hull = frontier(cost, quality)
+    steps = Hulls.of(cost[None], quality[None])
+    hull = np.append(steps.start, steps.after)
     axes.plot(cost[hull], quality[hull], color=GREYS[0], linewidth=1, linestyle=":", zorder=1.5)
     axes.scatter(
         cost, quality, 22, facecolors="none", edgecolors=GREYS[0], label="fixed routes", zorder=2

@@ -18,16 +18,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from hierrouter.engines.generator import PLAIN, Wanted
-from hierrouter.serving import MAX_REQUESTS
-from hierrouter.serving.chat import (
-    ChatRequest,
-    UnknownModel,
-    chunk,
-    completion,
-    error_object,
-    last_chunks,
-    listed,
-)
+from hierrouter.serving import Settings, chat
 from hierrouter.serving.guard import LEFT, status_of
 from hierrouter.serving.messages import Unroutable
 from hierrouter.serving.models import CallFailed, OnText
@@ -48,29 +39,6 @@ DONE = "data: [DONE]\n\n"
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a server works.
-
-    Attributes:
-        key: clients must send it; None lets everybody in.
-        seed: draw calls from the stochastic policy; None takes the likeliest.
-        reroute: where a model gives no answer, take the next likeliest action, and say so.
-        max_requests: that are under way at once; more are refused.
-        otherwise: name of the model for what cannot be routed; None refuses that.
-        canary_minutes: from one look at whether models have changed to the next; 0 never looks.
-        is_one_of_many: whether other processes share the address, and their parent reloads all.
-    """
-
-    key: str | None = None
-    seed: int | None = None
-    reroute: bool = False
-    max_requests: int = MAX_REQUESTS
-    otherwise: str | None = None
-    canary_minutes: float = 0
-    is_one_of_many: bool = False
 
 
 class Server:
@@ -120,7 +88,7 @@ class ChatAnswer:
     """
 
     server: Server
-    request: ChatRequest
+    request: chat.ChatRequest
     http: Request
     name: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     question: str = ""
@@ -151,7 +119,7 @@ class ChatAnswer:
         version = lineup.pick(self.question)
         try:
             version.names.alpha(self.request.model)
-        except UnknownModel:
+        except chat.UnknownModel:
             version = lineup.current
         return version
 
@@ -174,7 +142,7 @@ class ChatAnswer:
         }
         if result.deferred_to:
             headers[DEFERRED_HEADER] = quote(result.deferred_to)
-        return JSONResponse(completion(self.name, self.request.model, result), headers=headers)
+        return JSONResponse(chat.completion(self.name, self.request.model, result), headers=headers)
 
     def _ignored(self, version: Version) -> dict[str, str]:
         """The settings that the model whose answer is given does not heed, as a header.
@@ -184,7 +152,7 @@ class ChatAnswer:
         models = version.router.models
         heeds = bool(self.hops) and models[self.hops[-1].model].takes_settings
         names = () if heeds else self.wanted.settings
-        return {IGNORED_HEADER: listed(names)} if names else {}
+        return {IGNORED_HEADER: chat.listed(names)} if names else {}
 
     async def _route(self, version: Version, on_text: OnText | None) -> RouteResult:
         """Route the question, and note what became of it."""
@@ -201,7 +169,7 @@ class ChatAnswer:
             raise
         except CallFailed as error:
             for call in (*error.earlier, error):
-                server.metrics.failed(call.model)
+                server.metrics.failed.labels(call.model).inc()
             failed(status_of(error), str(error), error.earlier)
             raise
         except asyncio.CancelledError:
@@ -210,7 +178,7 @@ class ChatAnswer:
         except Exception as error:
             failed(500, f"unexpected: {type(error).__name__}")
             raise
-        server.metrics.answered(version.name)
+        server.metrics.answered.labels(version.name).inc()
         shadow = server.versions.lineup.shadow
         if shadow is None:
             server.log.answered(self.name, model, version.name, result)
@@ -236,7 +204,7 @@ class ChatAnswer:
                     would = f"{DEFERS}{decision.hands_to}" if decision.hands_to else would
                     did = f"{DEFERS}{hop.model}" if hop.deferred else did
                     told["would"].append(would)
-                    self.server.metrics.shadowed(would == did)
+                    self.server.metrics.shadow.labels(str(would == did).lower()).inc()
         except Exception as error:  # whatever it is, the answer is given and has its line
             told["error"] = str(error) or type(error).__name__
         self.server.log.answered(self.name, self.request.model, version.name, result, told)
@@ -259,20 +227,20 @@ class ChatAnswer:
     ) -> AsyncIterator[str]:
         name, model, options = self.name, self.request.model, self.request.stream_options
         try:
-            yield _event(chunk(name, model, {"role": "assistant", "content": ""}))
+            yield _event(chat.chunk(name, model, {"role": "assistant", "content": ""}))
             while text is not None:
-                yield _event(chunk(name, model, {"content": text}))
+                yield _event(chat.chunk(name, model, {"content": text}))
                 text = await texts.get()
             result = await task
             usage = bool(options and options.include_usage)
-            for last in last_chunks(name, model, result, usage):
+            for last in chat.last_chunks(name, model, result, usage):
                 yield _event(last)
             yield DONE
         except CallFailed as error:
-            yield _event(error_object(str(error), "upstream_error", error.status))
+            yield _event(chat.error_object(str(error), "upstream_error", error.status))
         except Exception as error:  # the status is sent: only an event can tell it
             LOG.exception("a stream broke")
-            yield _event(error_object(f"unexpected: {type(error).__name__}", "server_error"))
+            yield _event(chat.error_object(f"unexpected: {type(error).__name__}", "server_error"))
         finally:
             task.cancel()
 
@@ -286,7 +254,7 @@ class ChatAnswer:
         assert isinstance(model, ServedModel)
         said = quote(f"{name}; {reason}", safe=">./:@+ ,;'()")[:500]
         headers = {OTHERWISE_HEADER: said}
-        self.server.metrics.passed_on()
+        self.server.metrics.otherwise.inc()
         noted = partial(self.server.log.passed_on, self.name, self.request.model, name, reason)
         if not self.request.stream:
             text = await self._unless_gone(model.forward(body))
@@ -306,7 +274,7 @@ class ChatAnswer:
                 await task
                 yield DONE
             except CallFailed as error:
-                yield _event(error_object(str(error), "upstream_error", error.status))
+                yield _event(chat.error_object(str(error), "upstream_error", error.status))
             finally:
                 task.cancel()
 

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from time import perf_counter
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +29,6 @@ from hierrouter.replay.states import (
 from hierrouter_cache.errors import InputError
 
 ROUTERS_KEPT = 64  # of a policy for every alpha; each is the size of the policy
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -275,7 +272,8 @@ class DecisionBatcher:
     async def _settle(self, batch: Sequence[tuple[LiveState, asyncio.Future[Decision]]]) -> bool:
         """Give each its decision; whether it is known whose fault it is where that fails."""
         try:
-            decisions = await self._decisions([state for state, _ in batch])
+            loop, states = asyncio.get_running_loop(), [state for state, _ in batch]
+            decisions = await loop.run_in_executor(self._thread, self._made, states)
         except Exception as error:
             [(_, future), *others] = batch
             if not others and not future.done():
@@ -286,20 +284,10 @@ class DecisionBatcher:
                 future.set_result(decision)
         return True
 
-    async def _decisions(self, states: Sequence[LiveState]) -> list[Decision]:
-        loop = asyncio.get_running_loop()
-        decisions, seconds = await loop.run_in_executor(self._thread, _timed, self._made, states)
-        return [replace(decision, router_s=seconds) for decision in decisions]
-
     def _made(self, states: Sequence[LiveState]) -> list[Decision]:
+        started = perf_counter()
         embedded = self._policy.embed(states)
         with self._libraries.limit(limits=1):
-            return self._policy.decide(states, embedded)
-
-
-def _timed(
-    work: Callable[[Sequence[LiveState]], T], states: Sequence[LiveState]
-) -> tuple[T, float]:
-    started = perf_counter()
-    found = work(states)
-    return found, perf_counter() - started
+            decisions = self._policy.decide(states, embedded)
+        seconds = perf_counter() - started
+        return [replace(decision, router_s=seconds) for decision in decisions]

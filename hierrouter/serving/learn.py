@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -226,10 +226,5 @@ def as_json(traffic: Traffic, judged_queries: int, run: Path, verdict: Verdict) 
         "judged": judged_queries,
         "run": str(run),
         "better": verdict.is_better,
-        "old": verdict.old,
-        "new": verdict.new,
-        "low": verdict.low,
-        "high": verdict.high,
-        "queries": verdict.queries,
-        "alpha": verdict.alpha,
+        **asdict(verdict),
     }

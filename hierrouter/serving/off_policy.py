@@ -10,15 +10,7 @@ import numpy as np
 from hierrouter.engines.encoders import load_encoder
 from hierrouter.evaluation.outcome import Actions, greedy, policy_outcome
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.serving.estimators import (
-    LEVEL,
-    SMALLEST_SHARE,
-    Clustered,
-    Evaluation,
-    NeverTaken,
-    evaluate,
-    less_weighted,
-)
+from hierrouter.serving import estimators
 from hierrouter.serving.logs import Episode, Spending, from_texts, in_cache, states_in_tree
 from hierrouter.tables import Column, Line, Table, finite, interval, json_text
 from hierrouter_cache.tree import RouteTree
@@ -26,7 +18,7 @@ from hierrouter_cache.tree import RouteTree
 NAMED = 3  # of what was never taken, and of logging policies
 FEW_EFFECTIVE = 30
 DIGITS = 4
-INTERVAL = f"{LEVEL:.0%} interval"
+INTERVAL = f"{estimators.LEVEL:.0%} interval"
 TRUTH_ON = "the questions of the log"
 ABOUT_INTERVALS = "Intervals count a question that was asked several times once."
 
@@ -46,7 +38,7 @@ class Result:
 
     alpha: float
     logged_by: Mapping[str, int]
-    evaluation: Evaluation
+    evaluation: estimators.Evaluation
     truth: float | None
     notes: tuple[str, ...]
     provenance: Mapping[str, Any]
@@ -80,12 +72,12 @@ def value_from_log(
         states = states_in_tree(log, tree, target)
         exact = policy_outcome(tree, trained.actions, target, "hierrouter", "router").reward(alpha)
         truth = float(exact[log.query].mean())
-    evaluation = evaluate(log, states, alpha)
+    evaluation = estimators.evaluate(log, states, alpha)
     logged_by = Counter(episode.policy or "unnamed" for episode in episodes)
     return Result(alpha, logged_by, evaluation, truth, warnings_of(evaluation, trained), provenance)
 
 
-def warnings_of(found: Evaluation, trained: TrainedRouter) -> tuple[str, ...]:
+def warnings_of(found: estimators.Evaluation, trained: TrainedRouter) -> tuple[str, ...]:
     """What a reader of the estimates must not miss."""
     overlap = found.overlap
     warnings = [
@@ -111,7 +103,7 @@ def warnings_of(found: Evaluation, trained: TrainedRouter) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _doing(missing: NeverTaken, actions: Actions, trained: TrainedRouter) -> str:
+def _doing(missing: estimators.NeverTaken, actions: Actions, trained: TrainedRouter) -> str:
     models, routes = trained.origin.models, trained.origin.routes
     name = models[missing.action % routes.models]
     after = f"after {routes.name(missing.node, models)}" if missing.node else "first"
@@ -136,7 +128,7 @@ def as_object(result: Result) -> dict[str, Any]:
         "queries": found.queries,
         "truth": result.truth,
         "truth_on": None if result.truth is None else TRUTH_ON,
-        "level": LEVEL,
+        "level": estimators.LEVEL,
         "estimates": [_estimate(name, mean) for name, mean in found.estimates.items()],
         "overlap": asdict(found.overlap),
         "notes": list(result.notes),
@@ -144,7 +136,7 @@ def as_object(result: Result) -> dict[str, Any]:
     }
 
 
-def _estimate(name: str, mean: Clustered) -> dict[str, Any]:
+def _estimate(name: str, mean: estimators.Clustered) -> dict[str, Any]:
     low, high = mean.interval()
     found = {"value": mean.value, "error": mean.error, "low": low, "high": high}
     return {"estimator": name, **{key: finite(figure) for key, figure in found.items()}}
@@ -233,10 +225,14 @@ def savings(found: Spending, models: Sequence[str]) -> list[dict[str, Any]]:
             chance = (found.alone if measure == "Q" else found.called)[use, number]
             taken = (found.model[use] == number) & (chance > 0) & ~np.isnan(value)
             weight = np.where(taken, 1 / np.where(taken, chance, 1.0), 0.0)
-            single, off = less_weighted(own, weight, value, query[use])
+            single, off = estimators.less_weighted(own, weight, value, query[use])
             never = float((chance <= 0).mean())
             low, high = off.interval()
-            told = (single, off.value, low, high) if never < SMALLEST_SHARE else (np.nan,) * 4
+            told = (
+                (single, off.value, low, high)
+                if never < estimators.SMALLEST_SHARE
+                else (np.nan,) * 4
+            )
             names = ("single", "difference", "low", "high")
             figures = {key: finite(one) for key, one in zip(names, told, strict=True)}
             row = {"model": model, "measure": measure, "router": float(own.mean()), **figures}

@@ -24,7 +24,6 @@ from hierrouter.engines.generator import (
     PLAIN,
     Confidence,
     Engines,
-    Generator,
     Outage,
     Response,
     Wanted,
@@ -140,9 +139,13 @@ class Router:
             try:
                 models[spec.name] = _live_model(spec, self._engines, spec.name in must_tell)
             except Outage as error:
-                if on_down is None or (spec is self.pool.models[-1] and not _any_up(models)):
+                all_down = all(model.fault for model in models.values())
+                if on_down is None or (spec is self.pool.models[-1] and all_down):
                     raise
-                models[spec.name] = _model_that_is_down(spec, str(error))
+                from hierrouter.engines.endpoint import Caller
+                from hierrouter.serving.served import ServedModel
+
+                models[spec.name] = ServedModel(spec, Caller(spec, endpoint_of(spec)), str(error))
                 on_down(f"{spec.name} cannot be asked now: {error}")
         self.models = models
 
@@ -307,46 +310,24 @@ class Router:
         trained, handing = self.policy.at(options.alpha), self.policy.handing
         if handing:
             handing.at(trained.alpha)  # refused before anything is called
-        text = question_of(question)
-        return _Routing(
-            text, trained, options, self.pool, self.models, self._batcher, handing=handing
-        )
+        return _Routing(self, question_of(question), trained, options)
 
 
 def _live_model(spec: ModelSpec, engines: Engines, must_tell: bool) -> LiveModel:
     generator = engines(spec.backend).load(spec)  # a served model is asked for here, too
     if spec.backend != OPENAI:
         return BatchedModel(spec.name, generator)
-    if must_tell:
-        _require_signals(spec, generator)
-    from hierrouter.engines.endpoint import EndpointGenerator
+    from hierrouter.engines.endpoint import PROBE, EndpointGenerator
     from hierrouter.serving.served import ServedModel
 
-    assert isinstance(generator, EndpointGenerator)
-    return ServedModel(spec, generator.caller)
-
-
-def _model_that_is_down(spec: ModelSpec, fault: str) -> LiveModel:
-    from hierrouter.engines.endpoint import Caller
-    from hierrouter.serving.served import ServedModel
-
-    return ServedModel(spec, Caller(spec, endpoint_of(spec)), fault)
-
-
-def _any_up(models: Mapping[str, LiveModel]) -> bool:
-    return any(not model.fault for model in models.values())
-
-
-def _require_signals(spec: ModelSpec, generator: Generator) -> None:
-    """Raises InputError: the server of a model does not say how sure it is of an answer."""
-    from hierrouter.engines.endpoint import PROBE
-
-    for _, answer in generator.generate([PROBE]):
+    for _, answer in generator.generate([PROBE]) if must_tell else ():
         if isinstance(answer, Response) and answer.confidence is None:
             raise InputError(
                 f"model {spec.name} does not say how sure it is of an answer, which this router "
                 "reads; ask a server that sends log-probabilities, or train with another --state"
             )
+    assert isinstance(generator, EndpointGenerator)
+    return ServedModel(spec, generator.caller)
 
 
 @dataclass(frozen=True)
@@ -547,14 +528,11 @@ class RouteResult:
 class _Routing:
     """One question while it is routed: who decides, who is called, and the calls so far."""
 
+    router: Router
     question: str  # as models see it
     trained: TrainedRouter
     options: RouteOptions
-    pool: Pool
-    models: Mapping[str, LiveModel]
-    batcher: DecisionBatcher
     hops: list[Hop] = field(default_factory=list)
-    handing: HandOver | None = None
 
     async def run(self) -> RouteResult:
         while isinstance(made := await self._next(), Hop):
@@ -591,7 +569,7 @@ class _Routing:
             rng=self.options.rng,
             explained=explained,
         )
-        return await self.batcher.decide(state)
+        return await self.router._batcher.decide(state)
 
     async def _next(self) -> Hop | Returned:
         """Decide, and make the call; where that fails and others may be taken, another one."""
@@ -644,21 +622,21 @@ class _Routing:
             return True
         return (
             action < self.trained.actions.calls
-            and needs <= self.models[self._model(action).name].takes
+            and needs <= self.router.models[self._model(action).name].takes
         )
 
     def _is_last(self, action: int) -> bool:
-        stops = action == HAND_OVER or action >= len(self.pool.models)
+        stops = action == HAND_OVER or action >= len(self.router.pool.models)
         return self._ends(stops, len(self.hops) + 1)
 
     def _ends(self, stops: bool, calls: int) -> bool:
         """Whether so many calls are all; a choice among answers is made of texts alone."""
-        most = self.pool.hops if self.options.wanted.needs else self.trained.actions.steps
+        most = self.router.pool.hops if self.options.wanted.needs else self.trained.actions.steps
         return stops or calls == most
 
     async def _call(self, action: int, decision: Decision, failures: list[CallFailed]) -> Hop:
         """The call of an action, in the place of those that failed."""
-        spec, stops = self._model(action), action >= len(self.pool.models)
+        spec, stops = self._model(action), action >= len(self.router.pool.models)
         hands, propensity = action == HAND_OVER, decision.propensity
         is_last = self._is_last(action)
         on_text, was_begun = self.options.on_text, False
@@ -671,19 +649,19 @@ class _Routing:
 
         started = perf_counter()
         try:
-            answer = self.models[spec.name].answer
+            answer = self.router.models[spec.name].answer
             follows = followed if is_last and on_text else None
             # Where any answer may be given, each call is to heed what is wanted of it.
             heeds = is_last or (self.trained.actions.returns and not self.options.wanted.needs)
-            prompt = self.question if hands else self._prompt()
+            prompt = self.router.prompt(self.question, self.hops, spec.name if hands else "")
             found = await answer(prompt, follows, self.options.wanted if heeds else PLAIN)
         except CallFailed as error:
             error.was_begun = was_begun
             raise
-        if hands and self.handing:
-            stops, propensity, (rate_in, rate_out) = True, 1.0, self.handing.rate
+        if hands and (handing := self.router.policy.handing):
+            stops, propensity, (rate_in, rate_out) = True, 1.0, handing.rate
         else:
-            rate_in, rate_out = self.trained.origin.rate[self.pool.models.index(spec)]
+            rate_in, rate_out = self.trained.origin.rate[action % len(self.router.pool.models)]
         return Hop(
             model=spec.name,
             propensity=None if failures else propensity,
@@ -702,14 +680,10 @@ class _Routing:
             deferred=hands,
         )
 
-    def _prompt(self) -> str:
-        responses = [hop.response for hop in self.hops]
-        return prompt_text(self.question, responses, self.pool.instruction(len(self.hops)))
-
     def _model(self, action: int) -> ModelSpec:
-        if action == HAND_OVER and self.handing:
-            return self.handing.model
-        return self.pool.models[action % len(self.pool.models)]
+        if action == HAND_OVER and (handing := self.router.policy.handing):
+            return handing.model
+        return self.router.pool.models[action % len(self.router.pool.models)]
 
 
 async def route_all(
@@ -765,7 +739,7 @@ async def _route_one(
 
 
 def live_run(alpha: float | None = None) -> Path:
-    """The newest run of `train` for this alpha; else a network of the newest sweep.
+    """The newest run of `train` for this alpha; else the newest sweep.
 
     Raises InputError: there is none that can answer live questions.
 
@@ -776,7 +750,7 @@ def live_run(alpha: float | None = None) -> Path:
         if LIVE in run.files and alpha in (None, its_alpha):
             return run.folder
     for sweep in finished_runs("sweep-alpha"):
-        if LIVE in sweep.files and sweep.result["conditioned"]:  # a network for every alpha
+        if LIVE in sweep.files:  # it answers every alpha
             return member_folder(sweep.folder, sweep.result["seeds"][0])
     wanted = "" if alpha is None else f" for alpha {alpha:g}, and no sweep"
     remedy = "`hierrouter train`" if alpha is None else "`hierrouter sweep-alpha`, or --checkpoint"

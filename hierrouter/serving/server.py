@@ -18,7 +18,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from hierrouter.engines.generator import message_of
-from hierrouter.serving.answering import ChatAnswer, Server, Settings
+from hierrouter.serving import Settings
+from hierrouter.serving.answering import ChatAnswer, Server
 from hierrouter.serving.chat import ChatRequest, DecideRequest, decision_object
 from hierrouter.serving.guard import Guard, error_response, refused
 from hierrouter.serving.messages import asked_of

@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Metrics:
-    """What a server has done so far."""
+    """What a server has done so far; some counters are counted up where it happens."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -42,13 +42,13 @@ class Metrics:
         self._seconds = histogram("hierrouter_request_seconds", "Requests.")
         self._router = histogram("hierrouter_router_seconds", "Decisions.")
         self._calls = counter("hierrouter_calls", "Answers by model.", ["model"])
-        self._failed = counter("hierrouter_failed_calls", "Calls without one.", ["model"])
+        self.failed = counter("hierrouter_failed_calls", "Calls without one.", ["model"])
         self._tokens = counter("hierrouter_tokens", "Tokens.", ["model", "direction"])
         self._cost = counter("hierrouter_cost", "Price times tokens.")
         self._deferred = counter("hierrouter_deferred", "Questions handed over in doubt.")
-        self._otherwise = counter("hierrouter_otherwise", "Requests that no route could take.")
-        self._answered = counter("hierrouter_answered", "Answers by version.", ["version"])
-        self._shadow = counter("hierrouter_shadow", "Decisions of a shadow.", ["same"])
+        self.otherwise = counter("hierrouter_otherwise", "Requests that no route could take.")
+        self.answered = counter("hierrouter_answered", "Answers by version.", ["version"])
+        self.shadow = counter("hierrouter_shadow", "Decisions of a shadow.", ["same"])
         self._up = Gauge(
             "hierrouter_model_up",
             "Whether a model gave an answer when it was last asked.",
@@ -78,23 +78,7 @@ class Metrics:
         self._cost.inc(hop.cost)
         self._deferred.inc(hop.deferred)
         for model, _ in hop.instead_of:
-            self.failed(model)
-
-    def failed(self, model: str) -> None:
-        """A model gave no answer."""
-        self._failed.labels(model).inc()
-
-    def passed_on(self) -> None:
-        """A request went to the model for what cannot be routed."""
-        self._otherwise.inc()
-
-    def answered(self, version: str) -> None:
-        """A question has its answer from this version."""
-        self._answered.labels(version).inc()
-
-    def shadowed(self, same: bool) -> None:
-        """A shadow has decided, as the version in service did or otherwise."""
-        self._shadow.labels(str(same).lower()).inc()
+            self.failed.labels(model).inc()
 
     def text(self, models: Mapping[str, LiveModel]) -> bytes:
         """All of it, in the text format of Prometheus.

@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hierrouter.evaluation.policies import own_policy
 from hierrouter.learning.config import ExactConfig, Objective
-from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.reports.evaluated import report_on
@@ -27,7 +25,7 @@ from hierrouter.tables import one_line
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.browser.conftest import CONTRASTS, SIZES, faint, opened, settle
 from tests.conftest import Run
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, sweep_glimpse
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, sweep_glimpse
 from tests.hierrouter.reports.test_explore import explored_of, shown
 from tests.hierrouter.trees import planted_tree
 from tests.hostile import HARM, collect_hostile
@@ -88,7 +86,7 @@ def many(write: Write) -> Path:
     """The page of more than a thousand queries."""
     tree = planted_tree(per_family=(9, 3, MANY // 5), dim=8)
     tree = replace(tree, encoder="planted")
-    sweep = Sweep(GRID, sweep_glimpse(tree))
+    sweep = sweep_glimpse(tree)
     return write(as_html(explored_of(tree, sweep=sweep)))
 
 
@@ -104,13 +102,7 @@ def stopping(testbed_cache: Path) -> tuple[RouteTree, Any]:
 def page_of_run(stopping: tuple[RouteTree, Any], testbed_cache: Path, write: Write) -> Path:
     """The page of that router, with all texts."""
     tree, trained = stopping
-    own = [own_policy(rule)]
-    return write(as_html(explored(testbed_cache, tree, "test", shown(trained), 500, policies=own)))
-
-
-def rule(seen: Mapping[str, Any]) -> int:
-    """A policy of the user's own: it stops with its first call where that is a long question."""
-    return len(seen["question"]) % 6
+    return write(as_html(explored(testbed_cache, tree, "test", shown(trained), 500)))
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +197,7 @@ def test_a_router_that_stops_has_the_figures_of_report(
     tree, trained = stopping
     with opened(browser, page_of_run) as (page, _):
         for alpha in alphas_of(page_of_run)[:: len(alphas_of(page_of_run)) // 2]:
-            report = report_at(tree, alpha, trained, policies=[own_policy(rule)])
+            report = report_at(tree, alpha, trained)
             go(page, alpha)
             assert check(page, report, "HierRouter, one alpha") > 500
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hierrouter.learning.config import Objective
-from hierrouter.learning.sweep import Sweep, train_sweep
+from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
 from hierrouter.reports.evaluated import DeferTo, report_on
@@ -51,7 +51,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> dict
 def page_of_testbed(cache: Path) -> str:
     tree, objective = open_tree(cache), Objective(ALPHA, allow_stop=True)
     trained = train(tree, objective, EXACT_GLIMPSE, 0)
-    sweep = Sweep(GRID, train_sweep(tree, GRID, objective, VALUE, 0))
+    sweep = train_sweep(tree, GRID, objective, VALUE, 0)
     report = report_on(tree, ALPHA, trained, sweep, {}, "test", QUICK, defer=DeferTo("facts", 0.5))
     return as_html(report)
 

@@ -1,7 +1,5 @@
-"""`--policy`: a policy of the user's own beside the router, in report, compare and explore."""
+"""`--policy`: a policy of the user's own beside the router, in report and compare."""
 
-import json
-import re
 from typing import Any
 
 import numpy as np
@@ -138,18 +136,6 @@ def test_where_the_router_may_stop_policies_may(ruled: Place) -> None:
     assert rows["short:rule"]["reward"] == pytest.approx(rows[">text"]["reward"], abs=1e-11)
     values = ruled.tells(f"compare --baselines random {flags}")["values"]
     assert [one["first"] for one in values if one["value"] == "regret"] == ["anytime oracle"]
-
-
-def test_policies_are_on_the_page_to_play_with(ruled: Place) -> None:
-    ruled.does(f"explore {POLICIES} --out page.html")
-    page = (ruled / "page.html").read_text()
-    data = re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', page, re.S)
-    assert data
-    brought = json.loads(data[1])["brought"]
-    assert [one["name"] for one in brought] == ["rules:rule", "rules:trained", "a draw"]
-    assert "policies of your own" in page
-    assert "a draw was asked at alpha" in page
-    assert "its likeliest route is shown" in page
 
 
 def test_an_edit_of_the_file_is_another_look(ruled: Place) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,16 +141,9 @@ class AnswerScorer:
         return Judge(self, seen, self.prior.predict(seen.question))
 
 
-class Reads(Protocol):
-    """Says how good an answer looks, once its calls were made."""
-
-    @property
-    def seen(self) -> Seen: ...
-
-    def score(
-        self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
-        """float64[n], in [0, 1]; see `Judge.score`."""
+# From queries int64[n], the arm of each, int64[n], whose calls were made, and bool[n, arms], whose
+# answers were read, to float64[n]: how good that arm's answer looks, from 0 to 1.
+Reads = Callable[[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -159,7 +151,6 @@ class Judge:
     """A scorer of the answers to some queries.
 
     Attributes:
-        scorer: the scorer.
         seen: with the answers of all arms, of which it looks only at those it is asked about.
         prior: float64[queries, arms], quality that the question alone lets expect.
     """
@@ -171,11 +162,7 @@ class Judge:
     def score(
         self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
-        """float64[n], in [0, 1]: expected quality of one arm's answer to each query.
-
-        `query`: int64[n], positions of queries; `arm`: int64[n], whose answer it is; its calls were
-        made; `read`: bool[n, arms], whose answers were read; that of `arm` says nothing more.
-        """
+        """Expected quality of one arm's answer to each query; see `Reads`."""
         if not len(query):
             return np.zeros(0)
         predicted = self.scorer.model.predict(self.features(query, arm, read))
@@ -202,35 +189,12 @@ class Judge:
         return np.column_stack([*columns, asked, said])
 
 
-@dataclass(frozen=True)
-class ByConfidence:
+def fit_confidence(train: Arms, rng: np.random.Generator) -> Callable[[Seen], Reads]:
     """How often an arm was right when its model was as sure of its answer.
 
-    Attributes:
-        seen: with the answers of all arms.
-        calibrated: from the probability of an answer to quality, of each arm; None where no engine
-            told how sure it was.
-        mean: float64[arms], quality where nothing is told.
+    Isotonic regression of an arm's quality on the probability of its answer, arm by arm; where the
+    engine did not tell, the mean quality of such answers.
     """
-
-    seen: Seen
-    calibrated: Sequence[IsotonicRegression | None]
-    mean: NDArray[np.float64]
-
-    def score(
-        self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
-        """float64[n], in [0, 1]: expected quality of one arm's answer; see `Judge.score`."""
-        found, sure = self.mean[arm], read_answers(self.seen).sure[query, arm]
-        for number in np.unique(arm):
-            rows = np.flatnonzero((arm == number) & ~np.isnan(sure))
-            if (fitted := self.calibrated[number]) is not None and len(rows):
-                found[rows] = fitted.predict(sure[rows])
-        return found
-
-
-def fit_confidence(train: Arms, rng: np.random.Generator) -> Callable[[Seen], ByConfidence]:
-    """Isotonic regression of an arm's quality on the probability of its answer, arm by arm."""
     sure = read_answers(train.seen).sure
     fitted: list[IsotonicRegression | None] = []
     mean = train.quality.mean(axis=0)
@@ -240,32 +204,44 @@ def fit_confidence(train: Arms, rng: np.random.Generator) -> Callable[[Seen], By
         fitted.append(one and one.fit(sure[rows, arm], train.quality[rows, arm]))
         if 0 < len(rows) < len(train):
             mean[arm] = np.delete(train.quality[:, arm], rows).mean()
-    return lambda seen: ByConfidence(seen, fitted, mean)
+
+    def reader(seen: Seen) -> Reads:
+        def score(
+            query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
+        ) -> NDArray[np.float64]:
+            found: NDArray[np.float64] = mean[arm]
+            told = read_answers(seen).sure[query, arm]
+            for number in np.unique(arm):
+                rows = np.flatnonzero((arm == number) & ~np.isnan(told))
+                if (regression := fitted[number]) is not None and len(rows):
+                    found[rows] = regression.predict(told[rows])
+            return found
+
+        return score
+
+    return reader
 
 
-@dataclass(frozen=True)
-class ByAgreement:
-    """Which share of the other answers that were read says the same."""
+def fit_agreement(train: Arms, rng: np.random.Generator) -> Callable[[Seen], Reads]:
+    """Which share of the other answers that were read says the same, 0 where none was."""
 
-    seen: Seen
+    def reader(seen: Seen) -> Reads:
+        def score(
+            query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
+        ) -> NDArray[np.float64]:
+            others, agreeing = _others(read_answers(seen), query, arm, read)
+            share: NDArray[np.float64] = agreeing.sum(axis=1) / np.maximum(others.sum(axis=1), 1)
+            return share
 
-    def score(
-        self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
-        """float64[n], in [0, 1]; 0 where no other answer was read; see `Judge.score`."""
-        others, agreeing = _others(read_answers(self.seen), query, arm, read)
-        share: NDArray[np.float64] = agreeing.sum(axis=1) / np.maximum(others.sum(axis=1), 1)
-        return share
+        return score
 
-
-def fit_agreement(train: Arms, rng: np.random.Generator) -> Callable[[Seen], ByAgreement]:
-    """Nothing is learned."""
-    return ByAgreement
+    return reader
 
 
-def fit_judge(train: Arms, rng: np.random.Generator) -> Callable[[Seen], Judge]:
+def fit_judge(train: Arms, rng: np.random.Generator) -> Callable[[Seen], Reads]:
     """`fit_scorer`, ready for any queries."""
-    return fit_scorer(train, rng).judge
+    scorer = fit_scorer(train, rng)
+    return lambda seen: scorer.judge(seen).score
 
 
 def fit_scorer(train: Arms, rng: np.random.Generator) -> AnswerScorer:

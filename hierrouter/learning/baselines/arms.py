@@ -100,7 +100,6 @@ class Arms:
 
     Attributes:
         call_cost: float64[queries, calls], what each call costs.
-        rate: float64[arms], mean cost of a token of the models that an arm calls.
         quality: float64[queries, arms], Q of the last answer, in [0, 1].
         accuracy: float64[queries, arms], 1 where it is right.
     """
@@ -108,7 +107,6 @@ class Arms:
     names: tuple[str, ...]
     seen: Seen
     call_cost: NDArray[np.float64]
-    rate: NDArray[np.float64]
     quality: NDArray[np.float64]
     accuracy: NDArray[np.float64]
 
@@ -186,7 +184,6 @@ class Play:
 def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
     """Set A: one direct call of a model of the pool; reference models are no arms."""
     calls = [call for call in single_calls(tree) if call.kind == "single"]
-    rate = dict(zip(tree.models, tree.base_rate, strict=True))
     return Arms(
         names=tuple(call.name for call in calls),
         seen=Seen(
@@ -196,7 +193,6 @@ def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
             answers=answers,
         ),
         call_cost=np.stack([call.cost for call in calls], axis=1),
-        rate=np.array([rate[call.name] for call in calls]),
         quality=np.stack([call.quality for call in calls], axis=1),
         accuracy=np.stack([call.accuracy for call in calls], axis=1),
     )
@@ -209,12 +205,10 @@ def macro_arms(tree: RouteTree, answers: Answers | None = None) -> Arms:
     spent = np.zeros_like(tree.cost)
     for node in range(1, routes.nodes):
         spent[:, node] = tree.cost[:, node] - tree.cost[:, routes.parent(node)]
-    made = np.array([routes.action(node) for node in range(1, routes.nodes)])
     return Arms(
         names=tuple(route.name for route in fixed_routes(tree)),
         seen=Seen(questions(tree), tree.datasets, calls, answers),
         call_cost=spent[:, 1:],
-        rate=(calls * tree.base_rate[made]).sum(axis=1) / routes.hops,
         quality=tree.score[:, routes.leaves],
         accuracy=tree.accuracy[:, routes.leaves],
     )

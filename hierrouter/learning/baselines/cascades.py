@@ -1,4 +1,4 @@
-"""Routers that read answers: vote, best of several, cascades."""
+"""Routers that read answers: a vote, cascades."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,68 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import cheapest_best
-from hierrouter.learning.baselines import arms
-from hierrouter.learning.baselines.answers import (
-    AnswerScorer,
-    Judge,
-    Reads,
-    fit_agreement,
-    fit_confidence,
-    fit_judge,
-    fit_scorer,
-    read_answers,
-)
+from hierrouter.learning.baselines import answers, arms
 from hierrouter.learning.baselines.arms import DIGITS, Arms, GridSearch, Play, Seen, Tuned
 from hierrouter.learning.baselines.classifiers import Expectation, expectation
-from hierrouter.learning.baselines.simple import best_arm, best_static
-
-
-@dataclass(frozen=True)
-class BestOf:
-    """The answer with the highest score of a fixed group of arms; a tie goes to the cheapest.
-
-    Attributes:
-        largest: how many arms a group has at most.
-    """
-
-    largest: int = 4
-    name: ClassVar[str] = "best-of ensemble"
-    source: ClassVar[str] = "Cobbe et al. 2021, arXiv 2110.14168; LLM-Blender, arXiv 2306.02561"
-    reads_answers: ClassVar[bool] = True
-
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        if not len(validation):
-            return best_static(train, alpha)
-        scorer = fit_scorer(train, rng)
-        group = self._grown(scorer.judge(validation.seen), validation, alpha)
-        names = [train.names[arm] for arm in group]
-        return Tuned(lambda seen: pick(group, scorer.judge(seen)), {"arms": names})
-
-    def _grown(self, judge: Judge, fold: Arms, alpha: float) -> list[int]:
-        """The best arm of a fold, and others as long as each makes its mean R higher."""
-        by_cost = fold.cost.mean(axis=0).argsort(kind="stable").tolist()
-        group = [best_arm(fold.reward(alpha), fold.cost)]
-        value = float(fold.reward(alpha)[:, group].mean())
-        while len(group) < min(self.largest, len(by_cost)):
-            more = [arm for arm in by_cost if arm not in group]
-            larger = [[arm for arm in by_cost if arm in {*group, one}] for one in more]
-            values = [arms.mean_reward(pick(one, judge), fold, alpha) for one in larger]
-            best = int(np.round(values, DIGITS).argmax())
-            if values[best] <= value + 10**-DIGITS:
-                break
-            group, value = larger[best], values[best]
-        return group
-
-
-def pick(group: Sequence[int], judge: Judge) -> Play:
-    """The answer with the highest score of a group of arms, of equals the first."""
-    queries = len(judge.seen)
-    read = np.zeros((queries, judge.seen.arms), np.bool_)
-    read[:, group] = True
-    query = np.repeat(np.arange(queries), len(group))
-    score = judge.score(query, np.tile(group, queries), read[query])
-    best = score.reshape(queries, len(group)).argmax(axis=1)
-    return Play.after(judge.seen, np.asarray(group)[best], read)
+from hierrouter.learning.baselines.simple import best_static
 
 
 @dataclass(frozen=True)
@@ -109,7 +51,7 @@ def vote(group: Sequence[int], seen: Seen) -> Play:
 
     `group`: arms, of which the first stands for those that say the same, and wins a tie.
     """
-    said = read_answers(seen).group[:, group]
+    said = answers.read_answers(seen).group[:, group]
     votes = (said[:, :, None] == said[:, None, :]).sum(axis=2)
     read = np.zeros((len(seen), seen.arms), np.bool_)
     read[:, group] = True
@@ -137,7 +79,7 @@ class Cascade:
 
     name: str
     source: str
-    fit_reader: Callable[[Arms, np.random.Generator], Callable[[Seen], Reads]]
+    fit_reader: Callable[[Arms, np.random.Generator], Callable[[Seen], answers.Reads]]
     longest: int = 6
     kept: int = 12
     reads_answers: ClassVar[bool] = True
@@ -149,13 +91,13 @@ class Cascade:
         chain = self._best(reader(validation.seen), validation, alpha)
 
         def play(seen: Seen) -> Play:
-            answer, read, _ = _follow(chain, reader(seen))
+            answer, read, _ = _follow(chain, seen, reader(seen))
             return Play.after(seen, answer, read)
 
         names = [train.names[arm] for arm in chain.arms]
         return Tuned(play, {"arms": names, "thresholds": list(chain.thresholds)})
 
-    def _best(self, judge: Reads, fold: Arms, alpha: float) -> Chain:
+    def _best(self, score: answers.Reads, fold: Arms, alpha: float) -> Chain:
         """The cascade of the highest mean R on a fold, of those that were looked at."""
         value = fold.reward(alpha).mean(axis=0)
         grown = [(float(value[arm]), Chain((int(arm),))) for arm in _by_cost(fold)]
@@ -164,7 +106,7 @@ class Cascade:
             longer = [
                 candidate
                 for value, chain in grown
-                for candidate in _longer(value, chain, judge, fold, alpha)
+                for candidate in _longer(value, chain, score, fold, alpha)
             ]
             grown = _highest(longer)[: self.kept]
             found = [*found, *grown]
@@ -175,15 +117,15 @@ ALWAYS = 3.0  # no score is as high: everything goes on
 
 
 def _longer(
-    value: float, chain: Chain, judge: Reads, fold: Arms, alpha: float
+    value: float, chain: Chain, score_of: answers.Reads, fold: Arms, alpha: float
 ) -> Iterator[tuple[float, Chain]]:
     """With each arm added at the end, at its best threshold, where that makes R higher.
 
     `value`: mean R of the chain on the fold.
     """
-    _, read, query = _follow(chain, judge)
+    _, read, query = _follow(chain, fold.seen, score_of)
     last, read = chain.arms[-1], read[query]
-    score = judge.score(query, np.full(len(query), last), read)
+    score = score_of(query, np.full(len(query), last), read)
     unpaid = fold.call_cost[query] * ~fold.seen.made(read)
     gain = fold.quality[query] - fold.quality[query, last][:, None]
     gain -= alpha * unpaid @ fold.seen.calls.T
@@ -201,20 +143,20 @@ def _longer(
 
 
 def _follow(
-    chain: Chain, judge: Reads
+    chain: Chain, seen: Seen, score_of: answers.Reads
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
     """What a cascade does.
 
     Returns int64[queries], the arm whose answer is given; bool[queries, arms], which were asked;
     and the positions of the queries that reach the last arm.
     """
-    queries = len(judge.seen)
+    queries = len(seen)
     answer = np.full(queries, chain.arms[-1])
-    read = np.zeros((queries, judge.seen.arms), np.bool_)
+    read = np.zeros((queries, seen.arms), np.bool_)
     going = np.arange(queries)
     for arm, threshold in zip(chain.arms, chain.thresholds, strict=False):
         read[going, arm] = True
-        score = judge.score(going, np.full(len(going), arm), read[going])
+        score = score_of(going, np.full(len(going), arm), read[going])
         answer[going[score >= threshold]] = arm
         going = going[score < threshold]
     read[going, chain.arms[-1]] = True
@@ -235,17 +177,17 @@ CASCADES = (
     Cascade(
         "cascade",
         "FrugalGPT, Chen et al. 2023, arXiv 2305.05176; AutoMix, arXiv 2310.12963",
-        fit_judge,
+        answers.fit_judge,
     ),
     Cascade(
         "confidence cascade",
         "Gupta et al. 2024, arXiv 2404.10136; Zadrozny and Elkan 2002, 10.1145/775047.775151",
-        fit_confidence,
+        answers.fit_confidence,
     ),
     Cascade(
         "agreement cascade",
         "Yue et al. 2023, arXiv 2310.03094; Kolawole et al. 2024, arXiv 2407.02348",
-        fit_agreement,
+        answers.fit_agreement,
     ),
 )
 
@@ -270,7 +212,7 @@ class CascadeRouting(GridSearch):
 
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> arms.Candidates:
         """One fit on `train`, of which each router trusts the answers differently."""
-        scorer = fit_scorer(train, rng)
+        scorer = answers.fit_scorer(train, rng)
         cost = expectation(train.seen.question, train.call_cost, rng)
         left = train.quality - scorer.prior.held_out
         doubt = np.atleast_2d(np.cov(left.T, bias=True))
@@ -290,7 +232,7 @@ class CascadeRouter:
         alpha, trust, longest: see `CascadeRouting`.
     """
 
-    scorer: AnswerScorer
+    scorer: answers.AnswerScorer
     cost: Expectation
     doubt: NDArray[np.float64]
     alpha: float
@@ -318,7 +260,7 @@ class CascadeRouter:
         return Play.after(seen, answer, read)
 
     def _after(
-        self, judge: Judge, query: NDArray[np.int64], read: NDArray[np.bool_]
+        self, judge: answers.Judge, query: NDArray[np.int64], read: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
         """float64[n, arms]: expected quality once the answers of bool[n, arms] were read."""
         prior = np.clip(judge.prior[query], CERTAIN, 1)

@@ -20,8 +20,6 @@ from hierrouter_cache.errors import InputError, suggestion
 
 BUILT_IN: tuple[Baseline, ...] = (  # pyright: ignore  class variables do for properties
     simple.Random(),
-    simple.Cheapest(),
-    simple.Largest(),
     simple.BestStatic(),
     simple.DatasetOracle(),
     classifiers.NearestNeighbours(),
@@ -33,7 +31,6 @@ BUILT_IN: tuple[Baseline, ...] = (  # pyright: ignore  class variables do for pr
     *cascades.CASCADES,
     cascades.CascadeRouting(),
     cascades.MajorityVote(),
-    cascades.BestOf(),
 )
 
 

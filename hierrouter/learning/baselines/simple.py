@@ -29,30 +29,6 @@ class Random:
 
 
 @dataclass(frozen=True)
-class Cheapest:
-    """The arm with the lowest mean cost on the train fold, for every question."""
-
-    name: ClassVar[str] = "cheapest"
-    source: ClassVar[str] = "lowest mean cost on the train fold"
-    reads_answers: ClassVar[bool] = False
-
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        return always(train, int(train.cost.mean(axis=0).argmin()))
-
-
-@dataclass(frozen=True)
-class Largest:
-    """The arm whose models have the highest rate, for every question; ties: lower cost."""
-
-    name: ClassVar[str] = "largest"
-    source: ClassVar[str] = "highest mean rate of its models"
-    reads_answers: ClassVar[bool] = False
-
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        return always(train, best_arm(train.rate[None], train.cost))
-
-
-@dataclass(frozen=True)
 class BestStatic:
     """The arm with the highest mean R on the train fold, for every question; ties: lower cost."""
 

@@ -53,7 +53,6 @@ function readCache(text) {
     nodes: unpackedCalls(raw.nodes),
     direct: unpackedCalls(raw.direct),
     routers: raw.routers.map(unpackedRouter),
-    brought: raw.brought.map(({ name, node }) => ({ name, ends: unpacked(node) })),
     texts: new Map(Object.entries(raw.texts).map(([row, texts]) => [Number(row), texts])),
   };
 }

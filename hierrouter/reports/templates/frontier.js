@@ -45,7 +45,6 @@ function frontierOf(cache, priced, scene, column) {
       ...(scene.byDataset ? [point(scene.byDataset, "informed")] : []),
       point(bestFixed(cache, priced, scene, column), "fixed"),
       point(scene.oracle, "oracle"),
-      ...scene.brought.map((policy) => point(policy, "brought")),
       ...(scene.router ? [point(scene.router, "router")] : []),
     ],
     oracle: along(priced.oracleCurve),
@@ -57,7 +56,6 @@ function frontierOf(cache, priced, scene, column) {
 
 const SIZES = {
   route: 4, fixed: 8, single: 5, reference: 6, random: 5, informed: 6, oracle: 7, router: 10,
-  brought: 7,
 };
 const SQUARE = "M-1-1H1V1H-1Z";
 const CROSS = "M-1-.4L-.4-1L0-.6L.4-1L1-.4L.6 0L1 .4L.4 1L0 .6L-.4 1L-1 .4L-.6 0Z";
@@ -66,7 +64,6 @@ const SHAPES = {
   reference: "M0-1.2L1.2 0L0 1.2L-1.2 0Z",
   random: CROSS,
   informed: CROSS,
-  brought: "M0-1.1L1 .8H-1Z",
   oracle: "M-.35-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z",
   router: "M0-1L.27-.33L.95-.31L.42.13L.59.81L0 .42L-.59.81L-.42.13L-.95-.31L-.27-.33Z",
 };

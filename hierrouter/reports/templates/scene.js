@@ -24,7 +24,6 @@ function pricedScene(cache, choice) {
     rates,
     endings,
     router: choice.kept.every(Boolean) ? router : null,
-    brought: choice.kept.every(Boolean) ? cache.brought : [],
     routes: endings.map((node) => ({
       name: routeName(cache, node),
       kind: "route",
@@ -89,7 +88,6 @@ function sceneAt(cache, priced, position) {
     position,
     oracle: ending("oracle", "oracle", oracle),
     router: router && ending(priced.router.name, "router", router),
-    brought: priced.brought.map(({ name, ends }) => ending(name, "baseline", ends)),
     fixed: fixed && { ...fixed, name: "best fixed route (train)", route: fixed.name },
     byDataset:
       trained && ending("best route per dataset", "baseline", everyDataset(cache, trained.choices)),

@@ -43,7 +43,7 @@ function showPolicies(cache, table, policies, alpha, column) {
 
 /** Every policy that is no fixed route, the learned one first. */
 const policiesOf = (priced, scene) =>
-  [scene.router, ...scene.brought, scene.oracle, scene.fixed, scene.byDataset, scene.random]
+  [scene.router, scene.oracle, scene.fixed, scene.byDataset, scene.random]
     .concat(priced.calls)
     .filter(Boolean);
 

@@ -73,7 +73,6 @@ class QueryTree {
     const { query } = this;
     const found = [
       ["HierRouter", "router", scene.router?.ends[query]],
-      ...scene.brought.map(({ name, ends }) => [name, "baseline", ends[query]]),
       ["oracle", "oracle", scene.oracle.ends[query]],
       ["best fixed route (train)", "route", scene.fixed?.node],
       ["best route per dataset", "baseline", scene.byDataset?.ends[query]],

@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from scipy.sparse import identity, kron
 
 from hierrouter.evaluation import budget as budgets
-from hierrouter.evaluation.budget import Hulls, frontier
+from hierrouter.evaluation.budget import Hulls
 from hierrouter.evaluation.outcome import Actions
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
@@ -25,6 +25,22 @@ clouds = arrays(
     elements=st.integers(0, 6),
     fill=st.nothing(),
 )
+
+
+def frontier(cost: np.ndarray, quality: np.ndarray) -> np.ndarray:
+    """Positions of the points on the hull, from the cheapest to the best, one after the other."""
+
+    def slope(left: int, right: int) -> float:
+        return float((quality[right] - quality[left]) / (cost[right] - cost[left]))
+
+    hull: list[int] = []
+    for point in np.lexsort((-quality, cost)).tolist():
+        if hull and quality[point] <= quality[hull[-1]]:
+            continue
+        while len(hull) > 1 and slope(*hull[-2:]) <= slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    return np.array(hull, dtype=np.int64)
 
 
 @given(clouds)

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.learning.checkpoint import finish_sweep, learned, save_checkpoint
+from hierrouter.learning.checkpoint import learned, member_folder, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig, ValueConfig
 from hierrouter.learning.run_folders import WEIGHTS, Record, file_digest, finish_run
-from hierrouter.learning.sweep import Sweep, TrainedSweep, train_sweep
+from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
@@ -54,10 +54,12 @@ def finished(trained: TrainedRouter, folder: Path) -> Record:
     return finish_run(folder, learned(trained))
 
 
-def finished_sweep(folder: Path, sweep: Sweep) -> None:
-    """A finished run of `sweep-alpha`, whose checkpoints are in `folder` already."""
+def finished_sweep(folder: Path, sweep: TrainedSweep | TrainedRouter) -> None:
+    """A finished run of `sweep-alpha`; of a single router one that is damaged."""
+    seed = sweep.origin.seed
+    save_checkpoint(sweep, member_folder(folder, seed))
     Record(folder, "sweep-alpha", {}).write()
-    finish_sweep(folder, sweep)
+    finish_run(folder, {**learned(sweep), "seeds": [seed]})
 
 
 def digest(trained: TrainedRouter | TrainedSweep, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Which run is shown, what is said of it, and which runs are only named."""
+"""Which run is shown, and what is said of it."""
 
 import json
 import os
@@ -8,18 +8,16 @@ from typing import Any
 
 import pytest
 
-from hierrouter.learning.checkpoint import member_folder, save_checkpoint
 from hierrouter.learning.config import Objective
 from hierrouter.learning.selection import (
     LOG,
     count_test_looks,
     latest_run,
     log_test_look,
-    overlooked_run,
     read_test_looks,
     select_run,
 )
-from hierrouter.learning.sweep import Sweep, train_sweep
+from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.conftest import environment
@@ -46,9 +44,7 @@ def trained(
 def swept(tree: RouteTree, allow_stop: bool = False) -> Path:
     """A finished run of `sweep-alpha`."""
     folder, objective = Path("runs/sweep"), Objective(0.0, allow_stop)
-    member = train_sweep(tree, runs.GRID, objective, runs.VALUE, seed=0)
-    save_checkpoint(member, member_folder(folder, 0))
-    runs.finished_sweep(folder, Sweep(runs.GRID, member))
+    runs.finished_sweep(folder, train_sweep(tree, runs.GRID, objective, runs.VALUE, seed=0))
     return folder
 
 
@@ -102,40 +98,19 @@ def test_other_prices_and_other_data_are_told_apart() -> None:
     )
 
 
-@pytest.mark.parametrize(("age", "is_told"), [(1, True), (9, False)], ids=["newer", "older"])
-def test_a_run_that_reads_another_view_is_told_where_it_would_be_shown(
-    age: int, is_told: bool
-) -> None:
+def test_the_newest_run_that_sees_the_tree_so_is_taken_and_its_own_alpha_first() -> None:
     tree = runs.small_tree()
-    assert latest_run(tree, "train") is None and overlooked_run(tree, "train") is None
-    other = trained(replace(tree, view="query"), "b", age)
-    told = overlooked_run(tree, "train")
-    assert told is not None and latest_run(tree, "train") is None
-    assert (told.folder, told.view, told.encoder) == (other, "query", "planted")
-    assert told.same_tree
-    assert trained(tree, "a", 5) == latest_run(tree, "train")
-    assert (overlooked_run(tree, "train") is not None) == is_told
-
-
-def test_a_run_of_the_alpha_asked_for_hides_a_newer_one_of_another_view() -> None:
-    tree = runs.small_tree()
-    trained(tree, "a", 5, alpha=0.1)
-    other = trained(replace(tree, view="query"), "b", 1, alpha=0.2)
-    assert overlooked_run(tree, "train", 0.1) is None
-    told = overlooked_run(tree, "train")
-    assert told is not None and told.folder == other
-
-
-def test_of_another_encoder_nobody_can_tell_which_tree_it_learned_from() -> None:
-    """A fingerprint holds the encoder."""
-    tree = runs.small_tree()
-    other = trained(replace(tree, encoder="elsewhere", content="f" * 32), "b", 1)
-    told = overlooked_run(tree, "train")
-    assert told is not None and (told.folder, told.same_tree) == (other, False)
-    trained(tree, "a", 5)
-    assert overlooked_run(tree, "train") is None
-    trained(replace(runs.small_tree(seed=1), view="query"), "other data", 0)
-    assert overlooked_run(tree, "train") is None
+    assert latest_run(tree, "train") is None
+    trained(replace(tree, view="query"), "another view", 1)
+    trained(replace(tree, encoder="elsewhere", content="f" * 32), "another encoder", 2)
+    trained(runs.small_tree(seed=1), "other data", 0)
+    assert latest_run(tree, "train") is None
+    assert "--state and --encoder of a run" in select_run(tree, None).remarks[0]
+    old = trained(tree, "old", 9, alpha=0.1)
+    new = trained(tree, "new", 5, alpha=0.2)
+    assert (latest_run(tree, "train"), latest_run(tree, "train", 0.1)) == (new, old)
+    trained(repriced(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models}), "dear", 0)
+    assert latest_run(tree, "train") == new
 
 
 # --- the log of looks at the test fold: what counts, and what it stands

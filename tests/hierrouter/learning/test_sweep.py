@@ -14,7 +14,7 @@ from hierrouter.learning import checkpoint
 from hierrouter.learning.checkpoint import load_sweep, member_folder, save_checkpoint
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.run_folders import record_of
-from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
+from hierrouter.learning.sweep import TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import TrainedRouter
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -95,35 +95,19 @@ def test_a_grid_needs_two_alphas_and_a_train_fold(planted: RouteTree) -> None:
         alpha_grid(planted.split("test"), 4)
 
 
-def test_a_finished_sweep_of_one_training_an_alpha_is_read_back(tmp_path: Path) -> None:
-    tree, alphas = small_tree(), (0.0, 0.005, 0.5)
-    routers = tuple(glimpse(tree, 7, alpha) for alpha in alphas)
-    for router in routers:
-        save_checkpoint(router, member_folder(tmp_path, 7, router.alpha))
-    with pytest.raises(InputError, match="no finished sweep"):
-        load_sweep(tmp_path)
-    finished_sweep(tmp_path, Sweep(alphas, routers))
-    found = load_sweep(tmp_path)
-    assert found.alphas == alphas
-    assert tuple(router.alpha for router in found.routers) == alphas
-    assert found.origin.seed == 7 == found.at(0.5).origin.seed
-    assert found.has(0.5) and not found.has(0.1)
-    assert found.like(None, 0.5) and found.like(None, 0.1) is None
-
-
-def test_a_finished_sweep_of_a_value_model_has_a_router_for_any_alpha(tmp_path: Path) -> None:
+def test_a_finished_sweep_has_a_router_for_any_alpha(tmp_path: Path) -> None:
     tree = small_tree()
     every = sweep_glimpse(tree, 7)
     save_checkpoint(every, member_folder(tmp_path, 7))
-    finished_sweep(tmp_path, Sweep(GRID, every))
+    with pytest.raises(InputError, match="no finished sweep"):
+        load_sweep(tmp_path)
+    finished_sweep(tmp_path, every)
     sweep = load_sweep(tmp_path)
-    assert sweep.has(GRID[1]) and sweep.has(0.1)
     found = sweep.like(None, 0.1)
     assert found and (found.alpha, found.origin.seed) == (0.1, 7)
     assert (sweep.alphas, sweep.origin) == (GRID, every.origin)
     assert tuple(router.alpha for router in sweep.routers) == GRID
-    assert isinstance(sweep.trained, TrainedSweep)
-    assert replace(sweep.trained, model=every.model) == every
+    assert replace(sweep, model=every.model) == every
     for alpha in (*GRID, 0.7):
         expected = every.at(alpha).probabilities(tree)
         for router in (sweep.at(alpha), checkpoint.router_at(member_folder(tmp_path, 7), alpha)):
@@ -131,28 +115,17 @@ def test_a_finished_sweep_of_a_value_model_has_a_router_for_any_alpha(tmp_path: 
     assert checkpoint.router_at(member_folder(tmp_path, 7), None).alpha == GRID[0]
 
 
-def test_a_sweep_with_a_checkpoint_of_the_other_kind_is_an_error(tmp_path: Path) -> None:
-    every = sweep_glimpse(small_tree())
-    save_checkpoint(glimpse(small_tree()), member_folder(tmp_path, 0))
-    finished_sweep(tmp_path, Sweep(GRID, every))
-    with pytest.raises(InputError, match="for one alpha, not for a sweep"):
-        load_sweep(tmp_path)
-    save_checkpoint(every, member_folder(tmp_path, 0, 0.0))
-    finished_sweep(tmp_path, Sweep((0.0,), (glimpse(small_tree()),)))
-    with pytest.raises(InputError, match="for every alpha, not for one"):
+def test_a_sweep_with_a_checkpoint_for_one_alpha_is_an_error(tmp_path: Path) -> None:
+    finished_sweep(tmp_path, glimpse(small_tree()))
+    with pytest.raises(InputError, match="the sweep's checkpoint is for one alpha"):
         load_sweep(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("alphas", []), ("alphas", [-1]), ("alphas", "many"), ("seeds", []), ("seeds", [7, 8])],
-)
-def test_a_summary_without_numbers_is_an_error(tmp_path: Path, name: str, value: object) -> None:
-    every = sweep_glimpse(small_tree(), 7)
-    save_checkpoint(every, member_folder(tmp_path, 7))
-    finished_sweep(tmp_path, Sweep(GRID, every))
+@pytest.mark.parametrize("value", [[], [7, 8], "many", None])
+def test_a_summary_without_its_seed_is_an_error(tmp_path: Path, value: object) -> None:
+    finished_sweep(tmp_path, sweep_glimpse(small_tree(), 7))
     record = record_of(tmp_path)
     assert record
-    replace(record, result={**record.result, name: value}).write()
+    replace(record, result={**record.result, "seeds": value}).write()
     with pytest.raises(InputError, match="of a sweep is damaged"):
         load_sweep(tmp_path)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig, ValueConfig
 from hierrouter.learning.deferral import calibrated
-from hierrouter.learning.sweep import Sweep, train_sweep
+from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import cost_notes
 from hierrouter.reports.evaluated import DeferTo, report_on
@@ -47,14 +47,14 @@ def router(config: TrainConfig = PPO, allow_stop: bool = False) -> TrainedRouter
 
 
 @cache
-def sweep(allow_stop: bool = False) -> Sweep:
+def sweep(allow_stop: bool = False) -> TrainedSweep:
     objective = Objective(ALPHA, allow_stop)
-    return Sweep(GRID, train_sweep(half_easy(), GRID, objective, ValueConfig(), 0))
+    return train_sweep(half_easy(), GRID, objective, ValueConfig(), 0)
 
 
 def shown(
     trained: TrainedRouter | None,
-    swept: Sweep | None = None,
+    swept: TrainedSweep | None = None,
     alpha: float = ALPHA,
     tree: RouteTree | None = None,
     **more: Any,

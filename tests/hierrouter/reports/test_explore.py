@@ -11,7 +11,7 @@ import pytest
 from hierrouter.evaluation.bounds import split_regret
 from hierrouter.learning.config import Objective
 from hierrouter.learning.selection import SelectedRun
-from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.opening import open_tree
 from hierrouter.reports import explore
@@ -25,25 +25,17 @@ from tests.hostile import HARM, collect_hostile
 RUN, SWEEP = Path("runs/router"), Path("runs/sweep")
 
 
-def shown(trained: TrainedRouter | None = None, sweep: Sweep | None = None) -> SelectedRun:
+def shown(trained: TrainedRouter | None = None, sweep: TrainedSweep | None = None) -> SelectedRun:
     """As `select_run` finds them: without a run the sweep's router stands for it."""
     if trained or not sweep:
         return SelectedRun(RUN if trained else None, trained, runs.ALPHA, sweep and SWEEP, sweep)
-    return SelectedRun(SWEEP, sweep.like(None, runs.ALPHA), runs.ALPHA, SWEEP, sweep)
-
-
-def networks(tree: RouteTree) -> Sweep:
-    """A sweep of a network for each alpha of a grid."""
-    return Sweep(
-        runs.GRID,
-        tuple(runs.glimpse(tree, alpha=alpha, config=runs.EXACT_GLIMPSE) for alpha in runs.GRID),
-    )
+    return SelectedRun(SWEEP, sweep.at(runs.ALPHA), runs.ALPHA, SWEEP, sweep)
 
 
 def explored_of(
     tree: RouteTree,
     trained: TrainedRouter | None = None,
-    sweep: Sweep | None = None,
+    sweep: TrainedSweep | None = None,
     split: str = "test",
 ) -> Explored:
     """What the page of a tree holds that is in no cache."""
@@ -56,11 +48,13 @@ def tree() -> RouteTree:
 
 
 @pytest.fixture(scope="module")
-def sweep(tree: RouteTree) -> Sweep:
-    return Sweep(runs.GRID, runs.sweep_glimpse(tree))
+def sweep(tree: RouteTree) -> TrainedSweep:
+    return runs.sweep_glimpse(tree)
 
 
-def test_positions_hold_the_alphas_asked_for_and_all_changes(tree: RouteTree, sweep: Sweep) -> None:
+def test_positions_hold_the_alphas_asked_for_and_all_changes(
+    tree: RouteTree, sweep: TrainedSweep
+) -> None:
     found = positions(tree, "test", sweep, replace(runs.glimpse(tree), objective=Objective(0.0123)))
     assert {0.0, runs.ALPHA, 0.0123, *runs.GRID} <= set(found)
     assert list(found) == sorted(found) and 90 < len(found) < 115
@@ -69,10 +63,6 @@ def test_positions_hold_the_alphas_asked_for_and_all_changes(tree: RouteTree, sw
     test = np.array(tree.splits) == "test"
     other = replace(tree, score=np.where(test[:, None], 0.5, tree.score))
     assert positions(other, "test", sweep, None) == positions(tree, "test", sweep, None)
-    # A sweep of single routers has its own only.
-    single = networks(tree)
-    assert positions(tree, "test", single, None) == runs.GRID
-    assert explored_of(tree, sweep=single).alphas == runs.GRID
 
 
 def ends(learned: Learned, position: int) -> np.ndarray:
@@ -83,7 +73,9 @@ def ends(learned: Learned, position: int) -> np.ndarray:
     return found
 
 
-def test_endings_are_those_of_the_router_of_each_alpha(tree: RouteTree, sweep: Sweep) -> None:
+def test_endings_are_those_of_the_router_of_each_alpha(
+    tree: RouteTree, sweep: TrainedSweep
+) -> None:
     found = explored_of(tree, runs.glimpse(tree), sweep)
     swept, alone = found.learned
     fold = tree.split("test")
@@ -96,11 +88,6 @@ def test_endings_are_those_of_the_router_of_each_alpha(tree: RouteTree, sweep: S
     np.testing.assert_array_equal(ends(alone, 50), runs.glimpse(tree).endings(fold).argmax(axis=1))
     assert sum(map(len, alone.changed)) == 0
     assert found.alphas[found.start] == runs.ALPHA
-    each = networks(tree)
-    [swept] = explored_of(tree, sweep=each).learned
-    for position, router in enumerate(each.routers):
-        expected = router.endings(fold).argmax(axis=1)
-        np.testing.assert_array_equal(ends(swept, position), expected)
 
 
 def test_an_empty_fold_is_refused(tree: RouteTree) -> None:
@@ -143,7 +130,7 @@ def test_numbers_come_back_to_the_last_bit() -> None:
 
 
 def test_a_router_may_stop_where_it_was_trained_to_and_other_prices_are_said(
-    tree: RouteTree, sweep: Sweep
+    tree: RouteTree, sweep: TrainedSweep
 ) -> None:
     stopping = train(tree, Objective(runs.ALPHA, allow_stop=True), runs.EXACT_GLIMPSE, 0)
     [router] = as_object(explored_of(tree, stopping))["routers"]
@@ -167,5 +154,5 @@ def test_no_text_can_end_the_data(tmp_path: Path) -> None:
     assert json.loads(explore.inert_json(value)) == value
 
 
-def test_the_same_values_give_the_same_page(tree: RouteTree, sweep: Sweep) -> None:
+def test_the_same_values_give_the_same_page(tree: RouteTree, sweep: TrainedSweep) -> None:
     assert as_html(explored_of(tree, None, sweep)) == as_html(explored_of(tree, None, sweep))

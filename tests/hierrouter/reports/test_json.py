@@ -24,9 +24,8 @@ from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import significant
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, repriced
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, VALUE, small_tree
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, VALUE, small_tree, sweep_glimpse
 from tests.hierrouter.reports.examples import deferring, example, hostile, stopping, two_prices
-from tests.hierrouter.reports.test_explore import networks
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference" / "json.md"
 
@@ -48,7 +47,7 @@ def everything() -> Report:
     """A real report with all there can be: stop, deferral, price lists, a policy."""
     tree = small_tree()
     trained = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
-    sweep = networks(tree)
+    sweep = sweep_glimpse(tree)
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
     lists = {"own": tree, "dear": repriced(tree, {name: Rate(*rate) for name, rate in rates})}
     return report_on(

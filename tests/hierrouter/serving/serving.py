@@ -20,7 +20,7 @@ from hierrouter.learning.config import Objective, TrainConfig
 from hierrouter.learning.training import train
 from hierrouter.pools.pool import Ability, Endpoint, Pool
 from hierrouter.replay.tree import Tree
-from hierrouter.serving.answering import Settings
+from hierrouter.serving import Settings
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.models import OnText
 from hierrouter.serving.router import Router

@@ -39,7 +39,6 @@ def arms_with(
         names=tuple(f"arm-{number}" for number in range(arms)),
         seen=Seen(question, ("one",) * queries, np.eye(arms, dtype=np.bool_), answers=None),
         call_cost=cost,
-        rate=(1 + np.arange(arms)) / 1000,
         quality=quality,
         accuracy=(quality > 0.5).astype(np.float64),
     )
@@ -83,7 +82,6 @@ def answered(
         names=tuple(f"arm-{number}" for number in range(arms)),
         seen=Seen(asked.astype(np.float32), ("one",) * queries, calls, answers),
         call_cost=np.tile(call_cost, (queries, 1)),
-        rate=calls @ call_cost,
         quality=quality.astype(np.float64),
         accuracy=quality.astype(np.float64),
     )

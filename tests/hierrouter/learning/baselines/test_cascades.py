@@ -27,13 +27,6 @@ def crowd() -> Arms:
     return answered(right, np.arange(1.0, 6.0), says=says)
 
 
-def complementary() -> Arms:
-    """One of the first two arms is right, and answers show which; the third is never right."""
-    right = np.random.default_rng(1).random(240) < 0.6
-    quality = np.stack([right, ~right, np.zeros(240)], axis=1)
-    return answered(quality, np.array([1.0, 2.0, 1.0]), looks=quality)
-
-
 def half_right(calls: np.ndarray | None = None) -> Arms:
     """The first arm is cheap, right on half of the queries, and its answers show when.
 
@@ -74,9 +67,7 @@ EQUAL = answered(np.ones((60, 3)), np.array([3.0, 1.0, 2.0]))
     ("baseline", "arms", "alpha", "asked"),
     [
         (cascades.MajorityVote(), crowd(), 0.2, "arm-0"),
-        (cascades.BestOf(), complementary(), 0.5, "arm-0"),
         (CASCADE, half_right(), 0.2, "arm-0"),
-        (cascades.BestOf(), EQUAL, 0.0, "arm-1"),
         (CASCADE, EQUAL, 0.0, "arm-1"),
     ],
     ids=lambda value: getattr(value, "name", ""),
@@ -114,13 +105,6 @@ def test_a_router_that_reads_for_nothing_is_found_out() -> None:
 
     with pytest.raises(AssertionError):
         known.assert_reads_what_it_pays(thief, test.seen)
-
-
-def test_the_best_of_several_is_the_right_answer() -> None:
-    tuned, test = tuned_on(cascades.BestOf(), complementary(), 0.05)
-    assert tuned.settings == {"arms": ["arm-0", "arm-1"]}
-    assert value_of(tuned.play, test, 0.05) == pytest.approx(1 - 0.05 * 3)
-    assert np.array_equal(tuned.play(test.seen).called, np.tile([1, 1, 0], (len(test), 1)))
 
 
 def test_a_cascade_goes_on_where_the_answer_looks_wrong() -> None:

@@ -124,10 +124,7 @@ def test_chance_is_the_mean_over_arms():
     assert outcome.cost == pytest.approx(2.0)
 
 
-def test_cheapest_has_the_lowest_cost_largest_the_highest_rate_best_the_highest_reward():
-    assert arm_of(simple.Cheapest(), fold()) == [1] * 4
-    assert arm_of(simple.Largest(), fold()) == [2] * 4
-    assert arm_of(simple.Largest(), replace(fold(), rate=np.array([2.0, 2.0, 1.0]))) == [1] * 4
+def test_the_best_has_the_highest_reward():
     # Of equally good arms the cheapest is the best.
     assert arm_of(simple.BestStatic(), fold()) == [1] * 4
     assert arm_of(simple.BestStatic(), fold(np.ones((4, 3)))) == [1] * 4

@@ -141,7 +141,7 @@ def test_names_are_typed_with_dashes_and_keep_their_order_and_none_is_all():
     ("names", "said"),
     [
         (["ridg"], "unknown baseline: ridg; did you mean ridge?"),
-        (["knn", ""], "unknown baseline: ; known: random, cheapest,"),
+        (["knn", ""], "unknown baseline: ; known: random, best-static,"),
         (["knn", "knn"], "baseline given twice: knn"),
         (["nowhere:Thing"], "cannot be made: nowhere:Thing: ModuleNotFoundError"),
         ([":Thing"], "not an import path: ':Thing'"),
