@@ -147,7 +147,7 @@ def learn_from(
             "--judge",
             "consensus|thumbs|JUDGE.toml|FILE",
             "What is right: what the pool's answers agree on; answers whose line has a good "
-            "`quality`; a model, see docs/scoring.md; or JSON lines of question and answers.",
+            "`quality`; a model, see docs/scorers.md; or JSON lines of question and answers.",
         ),
     ] = "consensus",
     checkpoint: options.Checkpoint = None,

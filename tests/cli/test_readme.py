@@ -132,7 +132,7 @@ def speaking(model: str, answer: Callable[[str], str]) -> Server:
     """A server with one model."""
     return Server(
         lambda prompt, before: Reply(completion(answer(prompt), model=model)),
-        Reply({"object": "list", "data": [{"id": model}]}),
+        listing=Reply({"object": "list", "data": [{"id": model}]}),
     )
 
 
