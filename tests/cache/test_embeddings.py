@@ -63,7 +63,8 @@ def put(folder: Path, array: NDArray[np.generic]) -> None:
     """A file of anything, under a name that fits its bytes."""
     data = io.BytesIO()
     np.save(data, array)
-    data.write(b'{"encoder": "e", "texts": "contexts", "dim": 8}')
+    dim = array.dtype["vector"].shape[0] if array.dtype.names else 8
+    data.write(b'{"encoder": "e", "texts": "contexts", "dim": %d}' % dim)
     sha = sha16(data.getbuffer())
     (folder / f"emb-00000009-00000000-r{len(array)}-{sha}.npy").write_bytes(data.getbuffer())
 

@@ -32,7 +32,7 @@ STEERING = re.compile(
 )
 FORMULA = re.compile(r"\s*[=+\-@]")
 NUMBER = re.compile(r"-?[\d.]+(e[+-]?\d+)?")
-MODELS = ("m\x1b[31m\x9b1m\u202e", "[/INST] [red]")
+MODELS = ("m", "n")  # plans with other names than a pool file's are refused
 DATASET = "data\x1b]0;x\x07\u2066[/b]"
 FIRST = f"0-{FAMILIES['colour']}"  # a query's id
 

@@ -100,10 +100,11 @@ def test_an_interruption_finishes_parts_and_a_rerun_the_tree(tmp_path: Path, who
 
 
 def test_workers_of_two_kinds_are_noticed(tmp_path: Path) -> None:
+    (log := tmp_path / "log").mkdir()
     with pytest.raises(
         WorldError, match=r"differ in versions or kind of device: .* no answer is lost"
     ):
-        on_ray(tmp_path / "cache", remote=str(tmp_path / "mirror"), engines=noted.Various())
+        on_ray(tmp_path / "cache", remote=str(tmp_path / "mirror"), engines=noted.Various(log=log))
 
 
 def test_a_landmark_stands_for_days_and_goes_with_its_block(

@@ -336,7 +336,7 @@ def folder(live_run: Path, other_run: Path, tmp_path: Path) -> Path:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 300  # a worker starts in seconds, on a busy machine in a minute
     while not holds():
         assert time.monotonic() < ends
         time.sleep(0.05)
