@@ -107,15 +107,10 @@ def _draw_sweeps(axes: Axes, points: Sequence[Row]) -> None:
             label=f"{label(policy)} over alpha",
             zorder=3 if learned else 2.5,
         )
-        if learned:
-            _draw_band(axes, rows)
-
-
-def _draw_band(axes: Axes, rows: Sequence[Row]) -> None:
-    """Intervals of quality at every point."""
-    low, high = zip(*[(row.quality_low, row.quality_high) for row in rows], strict=True)
-    cost = [row.cost for row in rows]
-    axes.fill_between(cost, low, high, color=ROUTER_COLOUR, alpha=0.15, linewidth=0, zorder=2.2)
+        if learned:  # intervals of quality at every point
+            low, high = zip(*[(row.quality_low, row.quality_high) for row in rows], strict=True)
+            cost = [row.cost for row in rows]
+            axes.fill_between(cost, low, high, color=ROUTER_COLOUR, alpha=0.15, lw=0, zorder=2.2)
 
 
 def _draw_points(axes: Axes, report: Report) -> None:
