@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from hierrouter.engines.generator import Failure, Response, prompt_text
 from hierrouter.pools.files import stored_pool
-from hierrouter.pools.pool import Identity, ModelSpec, Pool, keys_sent
+from hierrouter.pools.pool import Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query, stored_choices
 from hierrouter_cache.errors import CacheError, InputError
 from hierrouter_cache.keys import call_key, next_context, plan_key, root_context
@@ -203,18 +203,6 @@ def last_plan(root: Path) -> tuple[Pool, tuple[Query, ...]] | None:
             "name --datasets and --pool to collect something else into it"
         )
     return pool, stored_queries(reader, stored.queries)
-
-
-def refuse_stored_keys(pool: Pool, root: Path) -> None:
-    """A plan may come from others, see `keys_sent`.
-
-    Raises InputError: a model of the pool wants a key from the environment.
-    """
-    for name, address in keys_sent(pool.everyone):
-        raise InputError(
-            f"the stored plan would send {name} to {address}: {root}; "
-            f"name --pool, or say --api-key-env {name}"
-        )
 
 
 def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...]:
