@@ -201,7 +201,7 @@ def planned(
         on_note(f"collect: {note}")
     if last and not pool:
         if not (called.get("api_key_env") or called.get("base_url")):
-            refuse_stored_keys(chosen.everyone, "the stored plan", cache)
+            refuse_stored_keys(chosen.everyone, "the stored plan", cache, collects=True)
         allowed = None if called.get("base_url") else allow_endpoints
         chosen = reachable(chosen, allowed, f"the stored plan of {cache}")
     return Planned(overridden(chosen, **called), queries, cache)

@@ -279,16 +279,21 @@ class ModelSpec:
         return price_by_size(parameters)
 
 
-def refuse_stored_keys(models: Iterable[ModelSpec], who: str, folder: Path) -> None:
+def refuse_stored_keys(
+    models: Iterable[ModelSpec], who: str, folder: Path, collects: bool = False
+) -> None:
     """A pool that was stored may come from others: it must not decide which secret goes where.
 
-    Raises InputError: a model wants a key from the environment. `who`: names the pool.
+    Raises InputError: a model wants a key from the environment.
+
+    `who`: names the pool; `collects`: the command has `--api-key-env`, too.
     """
     for model in models:
         if model.backend == OPENAI and model.endpoint and (name := model.endpoint.api_key_env):
+            remedy = f", or --api-key-env {name}" if collects else ""
             raise InputError(
-                f"{who} would send {name} to {model.endpoint.address}: {folder}; give --pool, or "
-                f"to collect --api-key-env {name}"
+                f"{who} would send {name} to {model.endpoint.address}: {folder}; "
+                f"say so yourself with --pool{remedy}"
             )
 
 
