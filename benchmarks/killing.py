@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache import mirror, stores
+from hierrouter_cache import stores, writer
 from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.errors import CacheError, NoCache
 from hierrouter_cache.locks import collector_lock
@@ -212,7 +212,7 @@ def copy_and_die(
             step("half")
             stream.write(bytes(data[len(data) // 2 :]))
 
-    for module in (mirror, stores):
+    for module in (writer, stores):
         module.__dict__["no_steps"] = step
     Path.unlink, stores.ObjectStore._put = unlink, put  # type: ignore[assignment,method-assign]
     copy(*sides)

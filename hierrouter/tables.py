@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rich import box
 from rich.cells import cell_len
@@ -20,9 +20,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from hierrouter_cache.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas
 
 DIGITS = 12
 REPR_WIDTH = 200  # columns
@@ -238,27 +235,6 @@ class Table:
         with page.capture() as shown:
             page.print(as_rich(self, REPR_WIDTH))
         return "\n".join(line.rstrip() for line in shown.get().strip().splitlines())
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """A data frame with the numbers as they are; needs pandas.
-
-        The group of a row is the first column; an interval becomes two, its low and its high end.
-        """
-        import pandas
-
-        columns: dict[str, list[Cell]] = {"group": [row.group for row in self.rows]}
-        of = ""
-        for at, column in enumerate(self.columns):
-            cells = [row.cells[at] for row in self.rows]
-            if any(isinstance(cell, Interval) for cell in cells):
-                for end in ("low", "high"):
-                    columns[f"{of} {end}".strip()] = [
-                        getattr(cell, end) if isinstance(cell, Interval) else None for cell in cells
-                    ]
-                continue
-            of = column.title
-            columns[of] = cells
-        return pandas.DataFrame(columns)
 
     def best(self) -> frozenset[tuple[int, int]]:
         """(row, column) of the best values; all that print like the best, unless all do."""

@@ -34,7 +34,7 @@ ENCODERS = ("hashed-ngrams", "paper")
 SCORERS = ("token_f1", "exact_match", "numeric", "boxed", "choice", "accuracy", "given")
 BASELINES = (
     *("random", "best-static", "dataset-oracle", "knn"),
-    *("ridge", "logistic", "mlp", "svm", "matrix-factorisation"),
+    *("ridge", "mlp", "svm", "matrix-factorisation"),
     *("cascade", "confidence-cascade", "agreement-cascade"),
     *("cascade-routing", "majority-vote"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hierrouter.learning.run import RunWatch
     from hierrouter_cache.tree import RouteTree
 
-SHORT = 12  # characters of a curve in a bar
 EVERY = 10.0  # seconds between lines where there is no terminal
 
 
@@ -173,8 +172,7 @@ def watch() -> RunWatch:
 
 @contextmanager
 def _followed(label: str, epochs: int) -> Iterator[Callable[[int, int, float, float], None]]:
-    """A bar with the learning curve on a terminal."""
-    curve: list[float] = []
+    """A bar on a terminal, else a line now and then."""
     said = time.monotonic()
     with console.progress_bars() as bars:
         task = bars.add_task(label, total=epochs, note="")
@@ -184,12 +182,10 @@ def _followed(label: str, epochs: int) -> Iterator[Callable[[int, int, float, fl
             if math.isnan(validation):  # nothing is valued yet
                 bars.update(task, completed=done, total=total)
                 return
-            curve.append(validation)
-            note = f"{validation:.3f} {sparkline(curve, SHORT)} validation, {training:.3f} train"
+            note = f"{training:.3f} train, {validation:.3f} validation"
             bars.update(task, completed=done, total=total, note=note)
             if not bars.console.is_terminal and time.monotonic() - said > EVERY:
-                values = f"{training:.3f} train, {validation:.3f} validation"
-                console.say(f"{label}: epoch {done} of {total}, {values} {sparkline(curve)}")
+                console.say(f"{label}: epoch {done} of {total}, {note}")
                 said = time.monotonic()
 
         yield on_epoch
@@ -201,11 +197,3 @@ def describe(tree: RouteTree) -> str:
 
     folds = ", ".join(f"{tree.splits.count(fold)} {fold}" for fold in LEARNED_FROM)
     return f"{len(tree)} queries ({folds}) x {tree.routes.calls} nodes, {len(tree.models)} models"
-
-
-def sparkline(values: Sequence[float], width: int = 24) -> str:
-    """The last values as one line of bars, the smallest lowest; empty for none."""
-    bars = "▁▂▃▄▅▆▇█"
-    shown = list(values)[-width:]
-    low, span = min(shown, default=0.0), max(shown, default=0.0) - min(shown, default=0.0)
-    return "".join(bars[round((value - low) / span * 7) if span else 0] for value in shown)

@@ -138,7 +138,9 @@ def fill_adaptively(
             pool, queries, identities, writer, progress or Progress(), stop, engines
         )
         collection.run(pilot)
-        collection.read_left_out()
+        if reader := reader_of(root):  # what was left out before
+            left = reader.sql("SELECT key FROM decisions WHERE NOT made")
+            collection.pruned.update(left["key"].to_pylist())
     asked, tree = list(pilot), _Growing(collection, adaptive, root, encoder)
     for number, batch in enumerate(others, 1):
         before = collection.summary.calls
@@ -196,7 +198,8 @@ class _Growing:
         made, learned = self.collection, None
         contexts = plan.root_contexts(query.question for query in batch)
         for level, stages in enumerate(made.levels):
-            if self._undecided(stages, contexts):
+            calls = (call.key for stage in stages for call in stage.calls(contexts))
+            if any(key not in made.responses and key not in made.pruned for key in calls):
                 tree = grown(self.root, self.adaptive, self.encoder)
                 learned = learned or self._learn(tree, asked)
                 if learned is None:
@@ -208,12 +211,6 @@ class _Growing:
                 contexts = made.go_on(level, contexts)
             made.require_models()
         return True
-
-    def _undecided(self, stages: Sequence[plan.Stage], contexts: plan.Contexts) -> bool:
-        """Whether a call is neither there nor left out."""
-        made = self.collection
-        calls = (call.key for stage in stages for call in stage.calls(contexts))
-        return any(key not in made.responses and key not in made.pruned for key in calls)
 
     def _learn(self, tree: RouteTree, asked: Sequence[Query]) -> TrainedSweep | None:
         """What these queries teach; None where half of them taught it."""

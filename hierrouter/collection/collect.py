@@ -11,14 +11,14 @@ from typing import Any
 
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.estimate import require_consent
-from hierrouter.collection.plan import Shard, last_plan, refuse_stored_keys
+from hierrouter.collection.plan import Shard, last_plan
 from hierrouter.collection.progress import Meter, Progress, Summary, changed_line, require_answers
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never
 from hierrouter.paper import PAPER_SEED
 from hierrouter.pools.files import load_pool, overridden
-from hierrouter.pools.pool import Pool, reachable
+from hierrouter.pools.pool import Pool, reachable, refuse_stored_keys
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query
 from hierrouter.questions.shipped import group_of
@@ -201,7 +201,7 @@ def planned(
         on_note(f"collect: {note}")
     if last and not pool:
         if not (called.get("api_key_env") or called.get("base_url")):
-            refuse_stored_keys(chosen, cache)
+            refuse_stored_keys(chosen.everyone, "the stored plan", cache, collects=True)
         allowed = None if called.get("base_url") else allow_endpoints
         chosen = reachable(chosen, allowed, f"the stored plan of {cache}")
     return Planned(overridden(chosen, **called), queries, cache)

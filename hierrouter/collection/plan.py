@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.engines.generator import Confidence, Failure, Response, prompt_text
+from hierrouter.engines.generator import Failure, Response, prompt_text
 from hierrouter.pools.files import stored_pool
-from hierrouter.pools.pool import Identity, ModelSpec, Pool, keys_sent
+from hierrouter.pools.pool import Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query, stored_choices
 from hierrouter_cache.errors import CacheError, InputError
 from hierrouter_cache.keys import call_key, next_context, plan_key, root_context
 from hierrouter_cache.locks import shards_at_work
-from hierrouter_cache.parts import CALLS, FAILURES, PLANS, QUERIES
+from hierrouter_cache.parts import FAILURES, PLANS, QUERIES
 from hierrouter_cache.reader import CacheReader, StoredPlan, reader_of
 from hierrouter_cache.walk import TreeSpec, walk
 from hierrouter_cache.writer import PartWriter
@@ -100,20 +100,16 @@ def next_contexts(
     by its key.
     """
     return {
-        next_context(context, response): (*texts, response)
+        next_context(context, responses[key]): (*texts, responses[key])
         for context, texts in contexts.items()
-        for response in responses_to(stages, context, responses)
+        for stage in stages
+        if (key := call_key(stage.step, context)) in responses
     }
-
-
-def responses_to(stages: Sequence[Stage], context: str, responses: Mapping[str, str]) -> list[str]:
-    """What the stages answered to a context, as far as they have."""
-    keys = [call_key(stage.step, context) for stage in stages]
-    return [responses[key] for key in keys if key in responses]
 
 
 def call_row(model: str, call: Call, answer: Response, seconds: float | None) -> dict[str, Any]:
     """One row of `calls`; `seconds` is what it took, None where nobody knows."""
+    sure = answer.confidence
     return {
         **vars(call),
         "outcome": next_context(call.context, answer.text),
@@ -123,23 +119,10 @@ def call_row(model: str, call: Call, answer: Response, seconds: float | None) ->
         "tokens_out": answer.tokens_out,
         "finish_reason": answer.finish_reason,
         "latency_s": seconds,
-        **logprob_columns(answer.confidence),
-    }
-
-
-def logprob_columns(sure: Confidence | None) -> dict[str, Any]:
-    """How sure a model was, as rows of `calls` have it."""
-    return {
         "logprob_sum": sure and sure.total,
         "logprob_min": sure and sure.lowest,
         "logprob_tokens": sure and sure.tokens,
     }
-
-
-def calls_table(model: str, answered: Sequence[tuple[Call, Response]], seconds: float) -> pa.Table:
-    """Rows of `calls`; `seconds` is what each of them took."""
-    rows = [call_row(model, call, answer, seconds) for call, answer in answered]
-    return pa.Table.from_pylist(rows, schema=CALLS)
 
 
 def failures_table(model: str, failed: Sequence[tuple[Call, Failure]], attempts: int) -> pa.Table:
@@ -220,18 +203,6 @@ def last_plan(root: Path) -> tuple[Pool, tuple[Query, ...]] | None:
             "name --datasets and --pool to collect something else into it"
         )
     return pool, stored_queries(reader, stored.queries)
-
-
-def refuse_stored_keys(pool: Pool, root: Path) -> None:
-    """A plan may come from others, see `keys_sent`.
-
-    Raises InputError: a model of the pool wants a key from the environment.
-    """
-    for name, address in keys_sent(pool.everyone):
-        raise InputError(
-            f"the stored plan would send {name} to {address}: {root}; "
-            f"name --pool, or say --api-key-env {name}"
-        )
 
 
 def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...]:

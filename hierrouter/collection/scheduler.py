@@ -25,7 +25,7 @@ from hierrouter_cache.errors import Interrupted, WorldError, reason_of
 from hierrouter_cache.keys import call_key, next_context, root_context
 from hierrouter_cache.locks import collector_lock, shard_lock, start_lock
 from hierrouter_cache.mirror import finish_pull
-from hierrouter_cache.parts import DECISIONS
+from hierrouter_cache.parts import CALLS, DECISIONS
 from hierrouter_cache.reader import CacheReader, StoredPlan, reader_of
 from hierrouter_cache.walk import TreeSpec
 from hierrouter_cache.writer import OnPart, PartWriter, no_copy, sweep_drafts
@@ -307,12 +307,6 @@ class Collection:
         cost = rate.tokens_in * tokens_in + rate.tokens_out * tokens_out
         self.progress.on_calls(1, tokens_in + tokens_out, cost)
 
-    def read_left_out(self) -> None:
-        """Leave out what was left out before."""
-        if reader := reader_of(self.writer.root):
-            left = reader.sql("SELECT key FROM decisions WHERE NOT made")
-            self.pruned.update(left["key"].to_pylist())
-
     def decide(self, rows: Sequence[dict[str, Any]]) -> None:
         """Write down which calls are to be made, rows of `decisions`; the others are left out."""
         self.writer.append("decisions", pa.Table.from_pylist(rows, schema=DECISIONS))
@@ -412,7 +406,9 @@ class Collection:
         if not part:
             return
         seconds = perf_counter() - started
-        self.writer.append("calls", plan.calls_table(model.name, part, seconds / len(part)))
+        each = seconds / len(part)
+        rows = [plan.call_row(model.name, call, answer, each) for call, answer in part]
+        self.writer.append("calls", pa.Table.from_pylist(rows, schema=CALLS))
         self.part_rows = min(2 * self.part_rows, LARGEST_PART)
         self.responses.update((call.key, answer.text) for call, answer in part)
         self._look_at(model.name, [answer for _, answer in part])

@@ -117,26 +117,20 @@ class Observation(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         asked, query, node = self._asked, self._query, self._node
         tree, path = asked.tree, asked.tree.routes.path(node)
-        match key:
-            case "question":
-                return asked.loaded[query].question
-            case "answers":
-                answers = asked.loaded[query].answers
-                calls = range(1, len(path) + 1)
-                return tuple(answers[tree.routes.node(path[:call])] for call in calls)
-            case "models":
-                return tuple(tree.models[action] for action in path)
-            case "stage":
-                return len(path)
-            case "cost":
-                return float(tree.cost[query, node])
-            case "embedding":
-                return tree.embedding_at(np.array([query]), np.array([node]))[0]
-            case "alpha":
-                return asked.alpha
-            case "actions":
-                return asked.names
-        raise KeyError(key)
+        calls = range(1, len(path) + 1)
+        read: dict[str, Callable[[], Any]] = {
+            "question": lambda: asked.loaded[query].question,
+            "answers": lambda: tuple(
+                asked.loaded[query].answers[tree.routes.node(path[:call])] for call in calls
+            ),
+            "models": lambda: tuple(tree.models[action] for action in path),
+            "stage": lambda: len(path),
+            "cost": lambda: float(tree.cost[query, node]),
+            "embedding": lambda: tree.embedding_at(np.array([query]), np.array([node]))[0],
+            "alpha": lambda: asked.alpha,
+            "actions": lambda: asked.names,
+        }
+        return read[key]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(OBSERVED)

@@ -11,7 +11,7 @@ from hierrouter.engines.generator import Engines
 from hierrouter.learning import run_folders
 from hierrouter.learning.training import Origin
 from hierrouter.pools.files import stored_pool
-from hierrouter.pools.pool import IMPORTED, OPENAI, Identity, Pool, keys_sent, reachable
+from hierrouter.pools.pool import IMPORTED, OPENAI, Identity, Pool, reachable, refuse_stored_keys
 from hierrouter.pools.validation import validated
 from hierrouter.replay.stored_pool import opened_pool
 from hierrouter.replay.tree import calls_of
@@ -153,25 +153,13 @@ def require_pool(origin: Origin, pool: Pool) -> None:
         )
 
 
-def refuse_stored_keys(bundle: Bundle, folder: Path) -> None:
-    """A run may come from others, see `keys_sent`.
-
-    Raises InputError: a model wants a key from the environment.
-    """
-    for name, address in keys_sent(bundle.pool.models):
-        raise InputError(
-            f"{run_folders.LIVE} would send {name} to {address}: {folder}; say so yourself with "
-            "--pool"
-        )
-
-
 def called_pool(bundle: Bundle, folder: Path, allowed: Collection[str] = ()) -> Pool:
     """The pool in `live.json`, to be called; a run may come from others.
 
     Raises InputError: it wants a key from the environment, or a server on this machine or a private
     network that is not among those that are allowed.
     """
-    refuse_stored_keys(bundle, folder)
+    refuse_stored_keys(bundle.pool.models, run_folders.LIVE, folder)
     return reachable(bundle.pool, allowed, f"{run_folders.LIVE} of {folder}")
 
 

@@ -167,21 +167,6 @@ def _records() -> list[Record]:
     return records
 
 
-def passed_over(command: str) -> list[str]:
-    """A sentence, without a full stop, on runs that hold weights and were not finished."""
-    found = [
-        str(run.folder)
-        for run in _records()
-        if run.command == command and not run.is_finished and any(run.folder.rglob(WEIGHTS))
-    ]
-    if not found:
-        return []
-    return [
-        f"not finished, and not looked at: {', '.join(found)}; the same "
-        "command with --out finishes it"
-    ]
-
-
 def require_listed(file: Path) -> None:
     """Refuse a file that is not the one that its run was finished with.
 

@@ -73,12 +73,10 @@ def select_run(
     trained = router_at(run, alpha) if run else None
     value = trained.alpha if trained and alpha is None else alpha
     value = PAPER_ALPHA if value is None else value
-    remarks = [] if checkpoint or by_sweep else run_folders.passed_over("train")
+    remarks = list[str]()
     is_lacking = checkpoint is None and (trained is None or trained.alpha != value)
     sweep = None
     if is_lacking or with_sweep:
-        if not sweep_run:
-            remarks += run_folders.passed_over("sweep-alpha")
         sweep_run = sweep_run or latest_run(tree, "sweep-alpha")
         sweep = load_sweep(sweep_run) if sweep_run else None
     if is_lacking and sweep and (found := sweep.like(trained, value)):

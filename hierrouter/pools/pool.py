@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import isfinite
@@ -279,14 +279,22 @@ class ModelSpec:
         return price_by_size(parameters)
 
 
-def keys_sent(models: Iterable[ModelSpec]) -> Iterator[tuple[str, str]]:
-    """(variable, address) of each model whose server is sent a key from the environment.
+def refuse_stored_keys(
+    models: Iterable[ModelSpec], who: str, folder: Path, collects: bool = False
+) -> None:
+    """A pool that was stored may come from others: it must not decide which secret goes where.
 
-    A pool that was stored may come from others: it must not decide which secret goes where.
+    Raises InputError: a model wants a key from the environment.
+
+    `who`: names the pool; `collects`: the command has `--api-key-env`, too.
     """
     for model in models:
-        if model.backend == OPENAI and model.endpoint and model.endpoint.api_key_env:
-            yield model.endpoint.api_key_env, model.endpoint.address
+        if model.backend == OPENAI and model.endpoint and (name := model.endpoint.api_key_env):
+            remedy = f", or --api-key-env {name}" if collects else ""
+            raise InputError(
+                f"{who} would send {name} to {model.endpoint.address}: {folder}; "
+                f"say so yourself with --pool{remedy}"
+            )
 
 
 @dataclass(frozen=True)

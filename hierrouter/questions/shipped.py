@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from hierrouter.questions import graded, testbed
 from hierrouter.questions.query import Query
@@ -28,18 +29,14 @@ class Group:
     tasks: Mapping[str, Callable[[Random, Split], Task]]
 
 
-def _of_testbed(family: str) -> Callable[[Random, Split], Task]:
-    return lambda rng, split: testbed.TASKS[family](testbed.Draw(rng, split))
+def _group(of: Any) -> Group:
+    def made(family: str) -> Callable[[Random, Split], Task]:
+        return lambda rng, split: of.TASKS[family](of.Draw(rng, split))
+
+    return Group(of.MODELS, {family: made(family) for family in of.TASKS})
 
 
-def _of_graded(family: str) -> Callable[[Random, Split], Task]:
-    return lambda rng, split: graded.TASKS[family](graded.Draw(rng, split))
-
-
-GROUPS = {
-    "testbed": Group(testbed.MODELS, {family: _of_testbed(family) for family in testbed.TASKS}),
-    "graded": Group(graded.MODELS, {family: _of_graded(family) for family in graded.TASKS}),
-}
+GROUPS = {"testbed": _group(testbed), "graded": _group(graded)}
 FAMILIES = {family: name for name, group in GROUPS.items() for family in group.tasks}
 
 

@@ -99,15 +99,10 @@ def _gaps_closed(
     """Share of the gap closed in each column, where there are router, fixed route and oracle."""
     gaps: dict[str, float | None] = {}
     for column, queries in columns.items():
-        router, fixed, oracle = (
-            max(
-                (float(one.reward(alpha)[queries].mean()) for one in outcomes if one.kind == kind),
-                default=None,
-            )
-            for kind in IN_THE_RATIO
-        )
-        if router is not None and fixed is not None and oracle is not None:
-            gaps[column] = gap_closed(router, fixed, oracle)
+        best = (_best_of_kind(outcomes, kind, alpha, queries) for kind in IN_THE_RATIO)
+        found = [float(one.reward(alpha)[queries].mean()) for one in best if one]
+        if len(found) == len(IN_THE_RATIO):
+            gaps[column] = gap_closed(*found)
     return gaps
 
 

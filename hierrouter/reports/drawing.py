@@ -3,7 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -89,13 +89,9 @@ def legend(figure: Figure) -> None:
     """A legend above the axes, as many entries a row as fit."""
     labels = figure.axes[0].get_legend_handles_labels()[1]
     if labels:
-        columns = legend_columns(labels, figure.get_figwidth())
+        entry = LEGEND_KEY_INCHES + max(map(len, labels)) * CHARACTER_INCHES
+        columns = max(1, int(figure.get_figwidth() / entry))
         figure.legend(loc="outside upper center", ncols=columns)
-
-
-def legend_columns(labels: Sequence[str], width: float) -> int:
-    """How many entries fit into one row of a legend of `width` inches; at least one."""
-    return max(1, int(width / (LEGEND_KEY_INCHES + max(map(len, labels)) * CHARACTER_INCHES)))
 
 
 def label(name: str) -> str:

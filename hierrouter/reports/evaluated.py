@@ -108,7 +108,7 @@ def report_on(
             *(ALL_NOTES if split == ALL_FOLDS else ()),
             *data_notes(tree),
             *cost_notes(fold, alpha),
-            *_constant_notes(trained),
+            *([f"{IS_ROUTE}: {trained.why_constant}."] if trained and trained.constant else ()),
             *_direct_notes(tree, fold, alpha, trained, mine.router),
             *_price_notes(trained, sweep, several, tree),
             *_stop_notes(trained, sweep),
@@ -227,14 +227,8 @@ def _handing_over(
     )
 
 
+IS_ROUTE = "HierRouter is one fixed route here"
 TIE = 5e-4  # of R; less is 0.000 in a sentence
-
-
-def _constant_notes(trained: TrainedRouter | None) -> list[str]:
-    """That HierRouter is one route here, and why."""
-    if trained is None or trained.constant is None:
-        return []
-    return [f"HierRouter is one fixed route here: {trained.why_constant}."]
 
 
 def _direct_notes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -276,12 +276,13 @@ def as_text(found: Explained, width: int, colour: bool = False) -> str:
     sink = io.StringIO()
     page = Console(file=sink, width=width, force_terminal=colour)
     head = Text(one_line(found.name), style="bold")
-    head.append(f"  {one_line(facts(found))}", style="dim not bold")
+    facts = f"{found.split} fold; Q is {found.scorer}; R = Q - {found.alpha:g} C"
+    head.append(f"  {one_line(facts)}", style="dim not bold")
     asked = Text.assemble(("Question   ", "dim"), safe_text(found.question))
     right = Text.assemble(("Reference  ", "dim"), safe_text(" | ".join(found.references)))
     page.print(Group(head, Text(), asked, right, Text()))
     page.print(_tree(found))
-    for table in tables(found):
+    for table in (_routes_table(found), *_choices_tables(found)):
         page.print(Text(), as_rich(table, width))
     return sink.getvalue()
 
@@ -318,16 +319,6 @@ def _worst_cells(found: Explained, hops: int) -> tuple[Cell, ...]:
     lost += [0.0] * (hops - len(lost))
     ends = (found.node(found.router.node).route, found.node(found.best).route)
     return (found.name, found.regret, *lost, *ends, one_line(found.question, LONGEST_QUESTION))
-
-
-def tables(found: Explained) -> list[Table]:
-    """The routes to compare, and what the router chose on its own."""
-    return [_routes_table(found), *([_choices_table(found, found.router)] if found.router else [])]
-
-
-def facts(found: Explained) -> str:
-    """Which query it is, and how it is valued, in one line."""
-    return f"{found.split} fold; Q is {found.scorer}; R = Q - {found.alpha:g} C"
 
 
 def numbers(found: Explained, node: Node) -> str:
@@ -394,8 +385,11 @@ def _routes_table(found: Explained) -> Table:
     return Table(f"Routes for {found.name}", columns, tuple(lines), fixed)
 
 
-def _choices_table(found: Explained, router: Routed) -> Table:
-    actions = router.choices[0].actions
+def _choices_tables(found: Explained) -> Iterator[Table]:
+    """What the router chose; none without one."""
+    if found.router is None:
+        return
+    actions = found.router.choices[0].actions
     columns = (
         Column("After"),
         *(Column(f"p({action})") for action in actions),
@@ -403,8 +397,8 @@ def _choices_table(found: Explained, router: Routed) -> Table:
         Column("Regret", 4),
     )
     lines = []
-    for choice in router.choices:
+    for choice in found.router.choices:
         after = found.node(choice.state).route if choice.state else "the question"
         lines.append(Line(ROUTER, (after, *choice.probabilities, choice.chosen, choice.regret)))
     note = "Regret by hop: R that can no longer be reached after the choice."
-    return Table(f"What {ROUTER} chose", columns, tuple(lines), note)
+    yield Table(f"What {ROUTER} chose", columns, tuple(lines), note)

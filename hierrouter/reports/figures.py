@@ -20,7 +20,7 @@ from hierrouter.reports.drawing import (
     legend,
     settings,
 )
-from hierrouter.reports.results import HandingOver, Report
+from hierrouter.reports.results import Report
 from hierrouter.reports.values import ALL, Row
 from hierrouter.tables import latex_text, one_line
 from hierrouter_cache.errors import InputError
@@ -49,8 +49,6 @@ def figures(report: Report) -> list[Drawing]:
     drawn = [frontier_figure(report)]
     if report.ladder:
         drawn.append(ladder_figure(report))
-    if report.deferral:
-        drawn.append(deferral_figure(report, report.deferral))
     return drawn
 
 
@@ -107,15 +105,10 @@ def _draw_sweeps(axes: Axes, points: Sequence[Row]) -> None:
             label=f"{label(policy)} over alpha",
             zorder=3 if learned else 2.5,
         )
-        if learned:
-            _draw_band(axes, rows)
-
-
-def _draw_band(axes: Axes, rows: Sequence[Row]) -> None:
-    """Intervals of quality at every point."""
-    low, high = zip(*[(row.quality_low, row.quality_high) for row in rows], strict=True)
-    cost = [row.cost for row in rows]
-    axes.fill_between(cost, low, high, color=ROUTER_COLOUR, alpha=0.15, linewidth=0, zorder=2.2)
+        if learned:  # intervals of quality at every point
+            low, high = zip(*[(row.quality_low, row.quality_high) for row in rows], strict=True)
+            cost = [row.cost for row in rows]
+            axes.fill_between(cost, low, high, color=ROUTER_COLOUR, alpha=0.15, lw=0, zorder=2.2)
 
 
 def _draw_points(axes: Axes, report: Report) -> None:
@@ -226,43 +219,6 @@ def latex_figure(drawing: Drawing, file: str) -> str:
         r"\end{figure}",
     )
     return "\n".join(lines) + "\n"
-
-
-def deferral_figure(report: Report, handing: HandingOver) -> Drawing:
-    """Mean R over the share of queries handed over, between chance and the oracle."""
-    curve = handing.curve
-    share = [point.share for point in curve]
-    lines = (
-        ("oracle", [point.oracle for point in curve], INK, "--"),
-        ("hierrouter in doubt", [point.reward for point in curve], ROUTER_COLOUR, "-"),
-        ("chance", [point.chance for point in curve], GREYS[0], ":"),
-    )
-    with settings():
-        figure, axes = canvas(WIDTH, 4.0)
-        for name, reward, colour, style in lines:
-            axes.plot(share, reward, color=colour, linewidth=1.4, linestyle=style, label=name)
-        axes.scatter(
-            handing.chosen.share,
-            handing.chosen.reward,
-            170,
-            color=ROUTER_COLOUR,
-            marker="*",
-            label=label(f"chosen by {handing.chosen_on}"),
-            zorder=4,
-        )
-        axes.set_xlim(-0.03, 1.03)
-        stronger = one_line(handing.stronger, LONGEST_LABEL)
-        axes.set_xlabel(f"share of queries handed over to {stronger}")
-        axes.set_ylabel(f"net reward R = Q − {report.alpha:g} C")
-        legend(figure)
-    return Drawing(
-        name="deferral",
-        title="Deferral curve",
-        caption="Deferral: what handing more queries over to a stronger model brings",
-        description="Mean net reward over the share of queries handed over, with chance and the "
-        "oracle at the same share. The numbers are in the table of deferral.",
-        figure=figure,
-    )
 
 
 def export_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[Path]:

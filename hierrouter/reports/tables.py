@@ -26,8 +26,8 @@ def report_tables(
 ) -> tuple[Table, ...]:
     """The tables of a report, with names and numbers.
 
-    `routes`: how many fixed routes to show, the best ones first; None for all; `analysis`: those of
-    `analysis_tables`, too; the ladder is always there.
+    `routes`: how many fixed routes to show, the best ones first; None for all; `analysis`: the
+    regret, too.
     """
     return numbered(named_tables(report, routes, analysis))
 
@@ -55,7 +55,9 @@ def named_tables(
         tables["deferral"] = deferral_table(report, report.deferral)
     if report.reliability:
         tables["reliability"] = reliability_table(report)
-    return {**tables, **(analysis_tables(report) if analysis else {})}
+    if analysis and report.regret:
+        tables["regret"] = regret_table(report)
+    return tables
 
 
 PAPER_KINDS = ("reference", "single", "router")  # in the order of the paper's tables
@@ -358,7 +360,10 @@ SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 def deferral_table(report: Report, handing: HandingOver) -> Table:
     """Share handed over, Q, C and R, and R of chance and of the oracle at the same share."""
-    points = _nearest(handing)
+    points, allowed = _nearest(handing), handing.share_allowed
+    aim = "the highest R at the router's alpha"
+    if allowed is not None:
+        aim = f"the greatest share up to {allowed:.1%}"
     columns = (
         Column("HierRouter hands over"),
         Column("Share of queries"),
@@ -377,14 +382,8 @@ def deferral_table(report: Report, handing: HandingOver) -> Table:
         f"C in {report.cost_unit}",
         columns=columns,
         rows=(*curve, chosen),
-        note=f"The threshold is the one with {_aim(handing)} on the {handing.chosen_on} fold.",
+        note=f"The threshold is the one with {aim} on the {handing.chosen_on} fold.",
     )
-
-
-def _aim(handing: HandingOver) -> str:
-    if handing.share_allowed is None:
-        return "the highest R at the router's alpha"
-    return f"the greatest share up to {handing.share_allowed:.1%}"
 
 
 def _nearest(handing: HandingOver) -> dict[str, DeferralPoint]:
@@ -513,11 +512,6 @@ def looks_table(report: Report) -> Table:
     )
 
 
-def analysis_tables(report: Report) -> dict[str, Table]:
-    """The tables of the analysis by name, but the ladder over all queries; none without one."""
-    return {"regret": regret_table(report)} if report.regret else {}
-
-
 def regret_table(report: Report) -> Table:
     """The router's regret by dataset, its parts, and how much more it is than on train.
 
@@ -535,17 +529,17 @@ def regret_table(report: Report) -> Table:
     )
     wanted = report.shown_datasets
     own = any(row.policy != ROUTER for row in report.regret)
+    figures = "dataset whole [whole] plan adaptivity more_whole [more_whole]"
     return Table(
         title=f"Regret{'' if own else ' of HierRouter'} to the oracle, by the choice that "
         "caused it",
         columns=columns,
-        rows=tuple(_regret_line(row) for row in report.regret if row.dataset in wanted),
+        rows=tuple(
+            Line(LEARNED if row.policy == ROUTER else row.policy, row.cells(figures))
+            for row in report.regret
+            if row.dataset in wanted
+        ),
         note="Plan is lost by the first choice, before any answer is seen, the rest by the later "
         "ones; a poor plan leaves little for these to lose. The last column compares "
         "different queries: a harder fold looks like over-fitting.",
     )
-
-
-def _regret_line(row: Row) -> Line:
-    figures = "dataset whole [whole] plan adaptivity more_whole [more_whole]"
-    return Line(LEARNED if row.policy == ROUTER else row.policy, row.cells(figures))

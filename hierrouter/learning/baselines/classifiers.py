@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.neural_network import MLPRegressor
@@ -125,9 +125,6 @@ def _arm_of_rank(model: Any, by_cost: NDArray[np.int64], seen: Seen) -> Play:
     return Play.of(seen, by_cost[model.predict(seen.question)])
 
 
-STEPS = 1_000  # far more than the solver needs on vectors of length 1
-
-
 @dataclass(frozen=True)
 class RidgePerArm(GridSearch):
     """Least squares with a penalty on the weights, on embeddings of length 1."""
@@ -140,56 +137,6 @@ class RidgePerArm(GridSearch):
         for penalty in self.penalties:
             model = make_pipeline(Normalizer(), Ridge(penalty))
             yield {"penalty": penalty}, _regression(model, train, alpha)
-
-
-@dataclass(frozen=True)
-class LogisticPerArm(GridSearch):
-    """The probability of a right answer, fractional where Q is.
-
-    Attributes:
-        penalties: of the squared weights; that of the cost is `cost_penalty`.
-    """
-
-    penalties: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-    cost_penalty: float = 1.0
-    name: ClassVar[str] = "logistic"
-    source: ClassVar[str] = "Shnitzer et al. 2023, arXiv 2309.15789"
-
-    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
-        """Quality by a fractional logit of each arm, cost by a ridge regression."""
-        ridge = make_pipeline(Normalizer(), Ridge(self.cost_penalty))
-        ridge.fit(train.seen.question, arms.targets(train))
-        for penalty in self.penalties:
-            right = [
-                _probability(train.seen.question, quality, penalty) for quality in train.quality.T
-            ]
-            predict = partial(_with_cost, right, ridge.predict)
-            yield {"penalty": penalty}, arms.best_predicted(predict, train, alpha)
-
-
-def _with_cost(
-    right: list[arms.Predict], ridge: arms.Predict, question: NDArray[np.float32]
-) -> NDArray[np.float64]:
-    quality = np.stack([probability(question) for probability in right], axis=1)
-    return np.concatenate([quality, ridge(question)[:, len(right) :]], axis=1)
-
-
-def _probability(
-    question: NDArray[np.float32], quality: NDArray[np.float64], penalty: float
-) -> arms.Predict:
-    """From questions to float64[queries]; what is always the same is predicted as such."""
-    if quality.min() == quality.max():
-        return lambda asked: np.full(len(asked), quality[0])
-    weight = np.concatenate([quality, 1 - quality])
-    right = np.arange(len(weight)) < len(quality)
-    used = weight > 0
-    model = make_pipeline(Normalizer(), LogisticRegression(C=1 / penalty, max_iter=STEPS))
-    model.fit(
-        np.concatenate([question, question])[used],
-        right[used],
-        logisticregression__sample_weight=weight[used],
-    )
-    return lambda asked: model.predict_proba(asked)[:, 1]
 
 
 PENALTIES = (0.1, 1.0, 10.0, 100.0)

@@ -24,7 +24,6 @@ BUILT_IN: tuple[Baseline, ...] = (  # pyright: ignore  class variables do for pr
     simple.DatasetOracle(),
     classifiers.NearestNeighbours(),
     classifiers.RidgePerArm(),
-    classifiers.LogisticPerArm(),
     classifiers.Mlp(),
     classifiers.Svm(),
     simple.Factorisation(),

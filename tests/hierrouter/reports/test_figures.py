@@ -66,7 +66,7 @@ def test_svg_is_self_contained(report: results.Report) -> None:
 
 
 def test_two_figures_share_no_id() -> None:
-    first, second, *_ = map(as_svg, figures.figures(deferring()))
+    first, second = map(as_svg, figures.figures(climbed()))
     assert not ids(first) & ids(second)
 
 
@@ -75,17 +75,9 @@ def test_names_are_text_of_the_figure() -> None:
     assert {"<script>alert(1)</script>", " _under", "a|b*c_d`e$f$"} <= set(
         texts(frontier(hostile()))
     )
-
-
-def test_axes_and_lines_say_what_they_are() -> None:
-    labels = texts(frontier(example()))
     sweeps = {"fixed routes", "hierrouter over alpha", "oracle over alpha", "random"}
-    assert {*sweeps, "mean cost C (money per question)"} <= set(labels)
-    page = as_html(deferring())
-    for said in ("share of queries handed over to big", "hierrouter in doubt", "chance", "oracle"):
-        assert f">{said}</text>" in page
-    assert ">chosen by validation</text>" in page
-    assert "Deferral to big" in page and "Deferral: what handing" in page
+    assert {*sweeps, "mean cost C (money per question)"} <= set(texts(frontier(example())))
+    assert "Deferral to big" in as_html(deferring())
     assert "deferral" not in as_html(example()).lower()
 
 
@@ -147,7 +139,7 @@ def names(report: results.Report) -> list[str]:
 
 def test_there_is_a_figure_for_what_the_report_holds() -> None:
     assert names(example()) == ["frontier"]
-    assert names(deferring()) == ["frontier", "deferral"]
+    assert names(deferring()) == ["frontier"]
     assert names(climbed()) == ["frontier", "ladder"]
 
 

@@ -23,7 +23,6 @@ ALPHA = 0.1
 LEARNED = [
     classifiers.NearestNeighbours(),
     classifiers.RidgePerArm(),
-    classifiers.LogisticPerArm(),
     classifiers.Mlp(steps=(300,), penalties=(0.01,), hidden=16),
     classifiers.Svm(),
     simple.Factorisation(("all",), (100,), learning_rate=0.1),
@@ -51,7 +50,6 @@ def test_where_cost_is_all_and_of_equals_it_takes_the_cheapest(baseline):
     [
         (classifiers.NearestNeighbours((1, 90), ("uniform",)), "neighbours", 1),
         (classifiers.RidgePerArm((1e6, 0.1)), "penalty", 0.1),
-        (classifiers.LogisticPerArm((1e6, 0.1)), "penalty", 0.1),
         (classifiers.Mlp((300,), (1e6, 0.01), 16), "penalty", 0.01),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
@@ -62,13 +60,6 @@ def test_the_validation_fold_chooses_the_setting(baseline, setting, good):
     first = fitted(baseline, train, validation.select(EMPTY)).settings[setting]
     assert first == {"neighbours": 1}.get(setting, max(first, 1e-9))
     assert first != good or setting == "neighbours"
-
-
-def test_a_fractional_quality_is_predicted_as_such():
-    questions = np.repeat(np.eye(2, dtype=np.float32), 20, axis=0)
-    train = arms_with(np.repeat([[0.7, 0.6], [0.2, 0.3]], 20, axis=0), np.ones((40, 2)), questions)
-    tuned = fitted(classifiers.LogisticPerArm((1e-4,)), train, alpha=0.0)
-    assert choices(train, tuned.play).tolist() == [0] * 20 + [1] * 20
 
 
 def test_a_machine_with_a_kernel_is_taken_where_no_line_parts_the_questions():
