@@ -69,14 +69,19 @@ def _say_changed(names: Sequence[str]) -> None:
 def make_calls(found: Planned) -> Summary:
     """Make every missing call of the plan, or of the shard; says what is being done."""
     from hierrouter.collection.collect import make_calls as call_models
-    from hierrouter.collection.progress import require_answers
+    from hierrouter.collection.progress import require_answers, spent_table
 
     per_query = found.pool.routes.calls + len(found.pool.everyone)
-    with _finish_part_on_interrupt() as stop, _notes_are_said():
-        _announce(found)
-        with progress(len(found.queries) * per_query) as report:
-            summary = call_models(found, report, say_note, stop)
-    console.say(summary_line(summary))
+    report = None
+    try:
+        with _finish_part_on_interrupt() as stop, _notes_are_said():
+            _announce(found)
+            with progress(len(found.queries) * per_query) as report:
+                summary = call_models(found, report, say_note, stop)
+        console.say(summary_line(summary))
+    finally:  # an interruption or an error is no reason not to know
+        if report and report.summary and (spent := report.summary.spent):
+            console.say(repr(spent_table(spent, found.pool.currency)))
     require_answers(summary)
     return summary
 

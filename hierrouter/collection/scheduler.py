@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from hierrouter.collection import plan
 from hierrouter.collection.lanes import Asked, Ended, Lane, News
-from hierrouter.collection.progress import Progress, Summary
+from hierrouter.collection.progress import Progress, Spent, Summary
 from hierrouter.engines import backend, generator, identify
 from hierrouter.pools.pool import OPENAI, Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query
@@ -136,6 +136,7 @@ class Collection:
         self.failures = reader.failures() if reader else {}
         self.per_query = self.pool.routes.calls + len(self.pool.everyone)
         self.summary = Summary(len(self.queries), len(self.queries) * self.per_query)
+        self.progress.summary = self.summary
         self.outages: dict[str, generator.Outage] = {}
         self.lanes: dict[str, Lane] = {}
         self.lost: set[str] = set()
@@ -305,6 +306,7 @@ class Collection:
         """One more answer for those who look on."""
         rate, tokens_in, tokens_out = self.rates[model.name], answer.tokens_in, answer.tokens_out
         cost = rate.tokens_in * tokens_in + rate.tokens_out * tokens_out
+        self.summary.spend(model.name, Spent(1, 0, tokens_in, tokens_out, cost))
         self.progress.on_calls(1, tokens_in + tokens_out, cost)
 
     def read_left_out(self) -> None:
@@ -444,6 +446,7 @@ class Collection:
         if news:
             self.writer.append("failures", plan.failures_table(model.name, news, attempts))
         self.summary.failed.update(failure.status for _, failure in failed)
+        self.summary.spend(model.name, Spent(failed=len(failed)))
         self.summary.example = self.summary.example or f"{model.name}: {failed[0][1].detail}"
         self.lost.update(call.key for call, _ in failed)
         self.progress.on_lost(len(failed))

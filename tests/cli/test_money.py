@@ -1,0 +1,51 @@
+"""What calls cost: what a collection spends, may spend and has spent."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hierrouter_cache.reader import CacheReader
+from tests.cli.conftest import Place
+from tests.conftest import Run
+
+COLLECT = "collect --datasets mine.jsonl --pool testbed --cache"
+
+
+def asked(folder: Path, hierrouter: Run) -> Place:
+    """A folder with thirty questions; two of them are the same under two ids."""
+    rows = [
+        {"id": f"q{n}", "question": f"compute {n % 29}+{n % 29 + 1}", "answer": f"{2 * n + 1}"}
+        for n in range(30)
+    ]
+    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Place(folder, hierrouter)
+
+
+@pytest.fixture(scope="module")
+def paid(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> tuple[Place, Any, str]:
+    """A cache `c`, and what collecting it said, as JSON and on stderr."""
+    place = asked(tmp_path_factory.mktemp("paid"), hierrouter)
+    done = place.does(f"{COLLECT} c --format json")
+    return place, json.loads(done.stdout), done.stderr
+
+
+def total(spent: dict[str, dict[str, float]], what: str = "cost") -> float:
+    return sum(of[what] for of in spent.values())
+
+
+def test_a_collection_says_what_it_spent_and_counts_each_call_once(
+    paid: tuple[Place, Any, str],
+) -> None:
+    place, found, said = paid
+    spent = found["spent"]
+    assert {*spent} == {"calc", "text", "facts"}
+    for what in ("calls", "tokens_in", "tokens_out"):
+        assert total(spent, what) == found[what] > 0
+    reader = CacheReader(place / "c")
+    assert total(spent, "calls") == reader.number("SELECT count(*) FROM calls_rows")
+    assert re.search(rf"^all +{found['calls']} +0 ", said, re.MULTILINE)
+    again = place.does(f"{COLLECT} c --format json")
+    assert json.loads(again.stdout)["spent"] == {} and "Spent now" not in again.stderr
