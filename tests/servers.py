@@ -106,8 +106,8 @@ class Server:
     """
 
     script: Script = lambda prompt, before: good(prompt)
-    embed: Callable[[list[str]], Reply] = lambda texts: refusal(404)
     listing: Reply = LISTED
+    embed: Callable[[list[str]], Reply] = lambda texts: refusal(404)
     asked: Counter[str] = field(default_factory=Counter)
     requests: list[dict[str, Any]] = field(default_factory=list)
     seen: list[dict[str, str]] = field(default_factory=list)

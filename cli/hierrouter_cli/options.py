@@ -158,11 +158,11 @@ def parse_alphas(text: str) -> tuple[float, ...] | None:
     return tuple(sorted({parse_alpha(item, "--alphas") for item in items}))
 
 
-def parse_budget(text: str) -> float:
+def parse_budget(text: str, flag: str = "--budget") -> float:
     """A finite cost above 0; raises InputError: anything else."""
-    cost = _number(text, f"a cost must be a number: --budget {text}; e.g. --budget 0.8")
+    cost = _number(text, f"a cost must be a number: {flag} {text}; e.g. {flag} 0.8")
     if not math.isfinite(cost) or cost <= 0:
-        raise InputError(f"a cost must be finite and above 0: --budget {text}")
+        raise InputError(f"a cost must be finite and above 0: {flag} {text}")
     return cost
 
 
@@ -403,6 +403,15 @@ Until = Annotated[
     float | None,
     typer.Option(
         "--until", metavar="R", help="With --adaptive: stop where more gains less than R."
+    ),
+]
+MaxSpend = Annotated[
+    float | None,
+    value(
+        "--max-spend",
+        "X",
+        "Begin no call once those in the cache have cost so much, in the pool's currency.",
+        parser=partial(parse_budget, flag="--max-spend"),
     ),
 ]
 DryRun = Annotated[

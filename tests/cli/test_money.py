@@ -49,3 +49,36 @@ def test_a_collection_says_what_it_spent_and_counts_each_call_once(
     assert re.search(rf"^all +{found['calls']} +0 ", said, re.MULTILINE)
     again = place.does(f"{COLLECT} c --format json")
     assert json.loads(again.stdout)["spent"] == {} and "Spent now" not in again.stderr
+
+
+def test_a_limit_stops_and_a_higher_one_goes_on_with_nothing_called_twice(
+    paid: tuple[Place, Any, str],
+) -> None:
+    place, whole, _ = paid
+    cost, low = total(whole["spent"]), total(whole["spent"]) * 0.6
+    pilot = place.tells(f"{COLLECT} d --limit 9 --max-spend {cost}")
+    planned = place.tells(f"{COLLECT} d --max-spend {cost * 2} --dry-run")
+    assert (planned["above_max_spend"], planned["max_spend"]) == (False, cost * 2)
+    assert planned["spent_before"] == pytest.approx(total(pilot["spent"]))
+    dry = place.does(f"{COLLECT} d --max-spend {low} --dry-run").stderr
+    assert re.search(r"spent before \S+, due \S+: above --max-spend", dry)
+    first = place.asks(f"{COLLECT} d --max-spend {low}")
+    assert first.returncode == 130
+    assert f"error: the limit is reached: --max-spend {low:g}, " in first.stderr
+    assert "Spent now, in money" in first.stderr
+    before = CacheReader(place / "d").number("SELECT count(*) FROM calls_rows")
+    assert pilot["calls"] < before < whole["calls"]
+    again = place.asks(f"{COLLECT} d --max-spend {low}")
+    assert again.returncode == 130 and "Spent now" not in again.stderr
+    rest = place.tells(f"{COLLECT} d --max-spend {cost * 2}")
+    assert rest["calls"] + before == whole["calls"]
+    rows = CacheReader(place / "d").sql("SELECT count(*) a, count(DISTINCT key) b FROM calls_rows")
+    assert rows.to_pylist() == [{"a": whole["calls"], "b": whole["calls"]}]
+    place.does(f"{COLLECT} d --max-spend {low}")  # nothing is due: no limit stops that
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "much"])
+def test_a_limit_that_is_none_is_one_line(place: Place, given: str) -> None:
+    line = place.refuses(f"collect --max-spend {given}")
+    assert line.startswith("error: a cost must be") and f"--max-spend {given}" in line
+    assert not (place / "caches").exists()
