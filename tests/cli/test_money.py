@@ -51,6 +51,24 @@ def test_a_collection_says_what_it_spent_and_counts_each_call_once(
     assert json.loads(again.stdout)["spent"] == {} and "Spent now" not in again.stderr
 
 
+def test_the_view_of_calls_made_sums_up_to_what_was_spent(paid: tuple[Place, Any, str]) -> None:
+    place, whole, _ = paid
+    sums = "count(*) AS calls, sum(tokens_in) AS i, sum(tokens_out) AS o, sum(cost) AS cost"
+    asked = f"SELECT model, {sums} FROM spend WHERE NOT failed GROUP BY model"
+    done = place.does("cache sql --cache c --format json", asked)
+    rows = {row["model"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert {*rows} == {*whole["spent"]}
+    for name, of in whole["spent"].items():
+        found = [rows[name][what] for what in ("calls", "i", "o", "cost")]
+        told = [of[what] for what in ("calls", "tokens_in", "tokens_out", "cost")]
+        assert found == pytest.approx(told, abs=1e-9)
+    places = "SELECT DISTINCT hop, dataset, seconds > 0 AS timed, failed FROM spend ORDER BY hop"
+    done = place.does("cache sql --cache c --format json", places)
+    where = [json.loads(line) for line in done.stdout.splitlines()]
+    same = {"dataset": "mine", "timed": True, "failed": False}
+    assert where == [{"hop": hop, **same} for hop in (1, 2)]  # direct calls are those of hop 1 here
+
+
 def test_a_limit_stops_and_a_higher_one_goes_on_with_nothing_called_twice(
     paid: tuple[Place, Any, str],
 ) -> None:
