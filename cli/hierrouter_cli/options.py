@@ -159,10 +159,11 @@ def parse_alphas(text: str) -> tuple[float, ...] | None:
 
 
 def parse_budget(text: str, flag: str = "--budget") -> float:
-    """A finite cost above 0; raises InputError: anything else."""
-    cost = _number(text, f"a cost must be a number: {flag} {text}; e.g. {flag} 0.8")
+    """A finite cost, or time, above 0; raises InputError: anything else."""
+    what = "a time" if flag == "--p95-below" else "a cost"
+    cost = _number(text, f"{what} must be a number: {flag} {text}; e.g. {flag} 0.8")
     if not math.isfinite(cost) or cost <= 0:
-        raise InputError(f"a cost must be finite and above 0: {flag} {text}")
+        raise InputError(f"{what} must be finite and above 0: {flag} {text}")
     return cost
 
 
@@ -340,6 +341,15 @@ DeferShare = Annotated[
 Policies = Annotated[
     list[str] | None,
     value("--policy", "MODULE:OBJECT", "A policy of your own beside the router; repeatable."),
+]
+P95Below = Annotated[
+    float | None,
+    value(
+        "--p95-below",
+        "S",
+        "Mark what keeps 95 % of the queries within S seconds, and name the best fixed route.",
+        parser=partial(parse_budget, flag="--p95-below"),
+    ),
 ]
 Split = Annotated[str, split_flag("The fold to evaluate on.")]
 SplitOrAll = Annotated[

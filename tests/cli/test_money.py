@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import hierrouter as hr
 from hierrouter_cache.reader import CacheReader
 from tests.cli.conftest import Place
 from tests.conftest import Run
@@ -100,3 +102,29 @@ def test_a_limit_that_is_none_is_one_line(place: Place, given: str) -> None:
     line = place.refuses(f"collect --max-spend {given}")
     assert line.startswith("error: a cost must be") and f"--max-spend {given}" in line
     assert not (place / "caches").exists()
+
+
+def test_a_report_has_the_latency_of_each_policy_and_the_best_route_in_time(
+    paid: tuple[Place, Any, str],
+) -> None:
+    place, _, _ = paid
+    shown = place.tells("report --cache c --split train --alpha 0")
+    by_name = {row["policy"]: row for row in shown["latency"]["rows"]}
+    tree = hr.open(place / "c").split("train")
+    leaf = tree.routes.node((1, 2))
+    seconds = tree.latency[:, leaf]
+    p50, p95 = np.quantile(seconds, (0.5, 0.95), method="higher")
+    route = by_name["text>facts"]
+    assert [route["p50"], route["p95"]] == pytest.approx([p50, p95])
+    first = tree.routes.node((1,))
+    np.testing.assert_allclose(seconds, tree.seconds[:, first] + tree.seconds[:, leaf])
+    fixed = [row for row in shown["latency"]["rows"] if row["kind"] in ("single", "route")]
+    limit = sorted(row["p95"] for row in fixed)[len(fixed) // 2] * 1.000001
+    quick = {row["policy"] for row in fixed if row["p95"] <= limit}
+    limited = place.tells(f"report --cache c --split train --alpha 0 --p95-below {limit!r}")
+    rewards = {row["policy"]: row["reward"] for row in limited["rows"] if row["dataset"] == "all"}
+    best = limited["latency"]["best_in_time"]
+    assert best in quick and rewards[best] == max(rewards[name] for name in quick)
+    text = place.does(f"report --cache c --split train --alpha 0 --p95-below {limit!r}").stdout
+    assert "p95 within" in text and f"is {best}, with R" in text
+    assert "a time must be finite" in place.refuses("report --cache c --p95-below nan")
