@@ -297,7 +297,8 @@ class RouteTree:
     @property
     def cost_unit(self) -> str:
         """What C is counted in, in every table, figure, page and JSON."""
-        return f"{self.currency} per question"
+        timed = f", a second at {self.second:g}" if self.second else ""
+        return f"{self.currency} per question{timed}"
 
     @cached_property
     def fingerprint(self) -> str:

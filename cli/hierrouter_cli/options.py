@@ -159,10 +159,10 @@ def parse_alphas(text: str) -> tuple[float, ...] | None:
 
 
 def parse_budget(text: str, flag: str = "--budget") -> float:
-    """A finite cost, or time, above 0; raises InputError: anything else."""
+    """A finite cost, or time, above 0; a price may be 0. Raises InputError: anything else."""
     what = "a time" if flag == "--p95-below" else "a cost"
     cost = _number(text, f"{what} must be a number: {flag} {text}; e.g. {flag} 0.8")
-    if not math.isfinite(cost) or cost <= 0:
+    if not math.isfinite(cost) or cost < 0 or (cost == 0 and "price" not in flag):
         raise InputError(f"{what} must be finite and above 0: {flag} {text}")
     return cost
 
@@ -277,6 +277,15 @@ PriceFiles = Annotated[
 Price = Annotated[
     list[str] | None,
     works_on("--price", "MODEL=RATE|IN:OUT", "Price of one token of one model; repeatable."),
+]
+PriceOfSecond = Annotated[
+    float | None,
+    works_on(
+        "--price-of-second",
+        "X",
+        "Money for a recorded second of a call; joins C.",
+        parser=partial(parse_budget, flag="--price-of-second"),
+    ),
 ]
 
 # Training.

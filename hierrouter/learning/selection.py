@@ -107,6 +107,7 @@ def _overlooked(tree: RouteTree, command: str, alpha: float | None = None) -> li
         return []
     flags = [f"--state {other.view}"] if other.view != tree.view else []
     flags += [f"--encoder {other.encoder}"] if other.encoder != tree.encoder else []
+    flags += [f"--price-of-second {other.second:g}"] if other.second != tree.second else []
     flags += ["--allow-return"] if other.leaves and not tree.shows_leaves else []
     which = "it learned" if other.same_tree else "if it learned"
     return [
@@ -141,6 +142,7 @@ class LearnedRun:
         same_tree: whether it learned from the tree in question. Fingerprints hold the encoder, so
             nobody can tell of a run that read another one.
         leaves: whether it may return earlier answers, and so reads what follows the last call.
+        second: price of a second.
     """
 
     folder: Path
@@ -148,13 +150,15 @@ class LearnedRun:
     encoder: str
     same_tree: bool
     leaves: bool
+    second: float
 
     def sees(self, tree: RouteTree) -> bool:
         """Whether it reads the states as they are opened."""
         shown = tree.shows_leaves >= self.leaves
         if tree.numbers:  # there are more where the last answer is seen
             shown = tree.shows_leaves == self.leaves
-        return shown and (self.view, self.encoder) == (tree.view, tree.encoder)
+        seen = self.view, self.encoder, self.second
+        return shown and seen == (tree.view, tree.encoder, tree.second)
 
 
 def latest_run(tree: RouteTree, command: str, alpha: float | None = None) -> Path | None:
@@ -195,6 +199,7 @@ def _runs(tree: RouteTree, command: str, alpha: float | None) -> list[LearnedRun
             encoder=str(run.result["encoder"]),
             same_tree=tree.same_content(fingerprint),
             leaves=bool(objective.get("allow_return")),
+            second=float(run.result.get("second", 0.0)),
         )
         other_prices = fingerprint != tree.fingerprint
         found.append((other_prices, alpha is not None and other_alpha, learned))

@@ -128,3 +128,45 @@ def test_a_report_has_the_latency_of_each_policy_and_the_best_route_in_time(
     text = place.does(f"report --cache c --split train --alpha 0 --p95-below {limit!r}").stdout
     assert "p95 within" in text and f"is {best}, with R" in text
     assert "a time must be finite" in place.refuses("report --cache c --p95-below nan")
+
+
+def test_a_second_has_a_price_wherever_c_counts(paid: tuple[Place, Any, str]) -> None:
+    place, _, _ = paid
+    plain, timed = (hr.open(place / "c", price_of_second=price) for price in (0.0, 50.0))
+    np.testing.assert_allclose(timed.cost, plain.cost + 50 * plain.latency)
+    np.testing.assert_allclose(timed.direct.cost, plain.direct.cost + 50 * plain.direct.seconds)
+    assert timed.fingerprint != plain.fingerprint and timed.same_content(plain.fingerprint)
+    train = "train --cache c --algo value --allow-stop --keep-anyway --alpha 0.01"
+    (place / "runs").mkdir(exist_ok=True)
+    place.does(f"{train} --price-of-second 50 --out runs/timed")
+    said = place.does("report --cache c --split validation --format json").stderr
+    assert "runs/timed is not shown" in said and "add --price-of-second 50 to see it" in said
+    for flags in ("--checkpoint runs/timed", "--price-of-second 50"):
+        found = place.tells(f"report --cache c --split validation {flags}")
+        assert found["cost_unit"] == "money per question, a second at 50"
+        assert "hierrouter" in {row["policy"] for row in found["rows"]}
+    line = place.refuses("report --cache c --checkpoint runs/timed --price-of-second 2")
+    assert "trained with a second at 50, opened was 2; give --price-of-second 50" in line
+    place.does(f"{train} --out runs/plain")
+    assert "opened was 50" in place.refuses(
+        "report --cache c --checkpoint runs/plain --price-of-second 50"
+    )
+    assert "tokens only" in place.refuses("explore --cache c --price-of-second 50")
+    live = place.tells("route --checkpoint runs/timed 'compute 12+7'")
+    rate = dict(zip(plain.models, plain.rate.tolist(), strict=True))
+    for step in live["steps"]:
+        tokens = np.dot(rate[step["model"]], [step["tokens_in"], step["tokens_out"]])
+        assert step["cost"] == pytest.approx(tokens + 50 * step["model_s"], abs=1e-4)
+
+
+def test_seconds_that_nobody_measured_have_no_price(place: Place) -> None:
+    rows = [
+        {"query_id": f"q{n}", "question": f"{n}?", "answer": str(n), "model": name}
+        | {"response": str(n), "tokens_in": 3, "tokens_out": 1}
+        for n in range(9)
+        for name in ("small-1b", "large-7b")
+    ]
+    (place / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    place.does("cache import mine.jsonl --cache c")
+    line = place.refuses("train --cache c --price-of-second 2 --encoder hashed-ngrams")
+    assert line.startswith("error: no recorded seconds of ") and "--price-of-second 2" in line
