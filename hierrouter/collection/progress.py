@@ -162,10 +162,7 @@ STORED = (
 
 
 def spent_in(root: Path, rates: Mapping[str, Rate]) -> dict[str, Spent]:
-    """What all calls in the cache at `root` took, each once, by model; of those with a rate.
-
-    Raises CacheError: the cache is damaged.
-    """
+    """What all calls in the cache at `root` took, each once, by model; of those with a rate."""
     reader, found = reader_of(root), dict[str, Spent]()
     for row in reader.sql(STORED).to_pylist() if reader else ():
         model = row.pop("model")

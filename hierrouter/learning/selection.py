@@ -142,7 +142,6 @@ class LearnedRun:
         same_tree: whether it learned from the tree in question. Fingerprints hold the encoder, so
             nobody can tell of a run that read another one.
         leaves: whether it may return earlier answers, and so reads what follows the last call.
-        second: price of a second.
     """
 
     folder: Path
