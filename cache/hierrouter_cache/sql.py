@@ -31,6 +31,26 @@ CREATE VIEW routes AS
     SELECT route, hop, scorer, version, count(*) AS queries, avg(value) AS value,
         avg(total_cost) AS total_cost
     FROM scores JOIN nodes USING (query, route, hop) GROUP BY route, hop, scorer, version;
+CREATE VIEW spend AS
+    WITH RECURSIVE reached AS (  -- where a call was made; equal questions are those of one dataset
+        SELECT context, min(dataset) AS dataset, 1 AS hop FROM cache.queries GROUP BY context
+        UNION
+        SELECT c.outcome, r.dataset, r.hop + 1 FROM reached r JOIN cache.calls c USING (context)
+        WHERE c.step NOT IN (FROM alone)
+    ), made AS (
+        SELECT key, step, context, model, tokens_in, tokens_out, latency_s, false AS failed
+        FROM cache.calls
+        UNION ALL BY NAME
+        SELECT key, step, context, model, 0 AS tokens_in, 0 AS tokens_out, true AS failed
+        FROM cache.failures ANTI JOIN cache.calls USING (key)
+    )
+    SELECT m.model, r.dataset, if(m.step IN (FROM alone), 0, r.hop) AS hop, m.tokens_in,
+        m.tokens_out, p.rate_in * m.tokens_in + p.rate_out * m.tokens_out AS cost,
+        m.latency_s AS seconds, m.failed, m.key AS call
+    FROM made m LEFT JOIN priced p USING (model)
+    LEFT JOIN (
+        SELECT context, min(dataset) AS dataset, min(hop) AS hop FROM reached GROUP BY context
+    ) r USING (context);
 """
 
 
@@ -100,7 +120,16 @@ def _create_tables(
     prices: Mapping[str, Rate],
 ) -> None:
     asked = pa.table({"position": np.arange(len(forest.keys)), "query": list(forest.keys)})
-    for name, table in (("asked", asked), ("found", _found(spec, forest, prices))):
+    rate_in, rate_out = rate_table([*prices], prices).T
+    # A direct call without instruction may be one of the first hop: then it is that.
+    alone = sorted({step for _, step in spec.direct}.difference(*spec.steps))
+    tables = {
+        "asked": asked,
+        "found": _found(spec, forest, prices),
+        "priced": pa.table({"model": [*prices], "rate_in": rate_in, "rate_out": rate_out}),
+        "alone": pa.table({"step": pa.array(alone, pa.string())}),
+    }
+    for name, table in tables.items():
         connection.register("arriving", table)
         connection.execute(f"CREATE TABLE {name} AS SELECT * FROM arriving")  # noqa: S608 - our own names
         connection.unregister("arriving")

@@ -16,7 +16,13 @@ from hierrouter_cache.errors import InputError, WorldError
 SEPARATOR = ">"
 SPLITS = ("train", "validation", "test")
 ALL_FOLDS = "all"  # a name for all of them
-MEASURED = ("score", "accuracy", "tokens_in", "tokens_out")  # of each call, tree or direct
+MEASURED = (
+    "score",
+    "accuracy",
+    "tokens_in",
+    "tokens_out",
+    "seconds",
+)  # of each call, tree or direct
 Number = TypeVar("Number", int, NDArray[np.int64])
 Value = TypeVar("Value", float, NDArray[np.float64])
 
@@ -171,6 +177,8 @@ class DirectCalls:
         tokens_in: int64[queries, K], prompt tokens.
         tokens_out: int64[queries, K], generated tokens.
         rate: float64[K, 2], cost per token in and per token out.
+        seconds: float64[queries, K], as recorded; NaN where nobody measured them.
+        second: cost of one of these.
     """
 
     models: tuple[str, ...]
@@ -179,11 +187,17 @@ class DirectCalls:
     tokens_in: NDArray[np.int64]
     tokens_out: NDArray[np.int64]
     rate: NDArray[np.float64]
+    seconds: NDArray[np.float64] = field(default_factory=lambda: np.array(np.nan))
+    second: float = 0.0
+
+    def __post_init__(self) -> None:
+        _spread_seconds(self)
 
     @cached_property
     def cost(self) -> NDArray[np.float64]:
         """float64[queries, K]: cost of the one call."""
-        return cost_of(self.tokens_in, self.tokens_out, self.rate)
+        cost = cost_of(self.tokens_in, self.tokens_out, self.rate)
+        return cost + self.second * self.seconds if self.second else cost
 
 
 @dataclass(frozen=True)
@@ -239,6 +253,9 @@ class RouteTree:
             a table of single calls: no answer was seen by the next model.
         priced_by: who gave the rate of each model, in words.
         currency: of the rates, and so of C.
+        seconds: float64[queries, nodes], of the call that made the node, as recorded; NaN where
+            nobody measured them.
+        second: cost of one of these; 0 where C counts tokens alone.
         encoder: name of the encoder, as it was given; "" where there is none.
         unembedded: why there are no vectors of the texts, in words; "" where there are.
         view: which texts `parts` are of, see `hierrouter.replay.states`.
@@ -266,6 +283,11 @@ class RouteTree:
     unembedded: str = ""
     view: str = "context"
     currency: str = "money"
+    seconds: NDArray[np.float64] = field(default_factory=lambda: np.array(np.nan))
+    second: float = 0.0
+
+    def __post_init__(self) -> None:
+        _spread_seconds(self)
 
     @cached_property
     def routes(self) -> Routes:
@@ -275,12 +297,14 @@ class RouteTree:
     @property
     def cost_unit(self) -> str:
         """What C is counted in, in every table, figure, page and JSON."""
-        return f"{self.currency} per question"
+        timed = f", a second at {self.second:g}" if self.second else ""
+        return f"{self.currency} per question{timed}"
 
     @cached_property
     def fingerprint(self) -> str:
         """Names the data in every report: `content`, a dash, and 8 digits for the prices."""
         rates = np.ascontiguousarray(self.rate).tobytes() + self.direct.rate.tobytes()
+        rates += np.float64(self.second).tobytes() if self.second else b""
         return f"{self.content}-{hashlib.sha256(rates).hexdigest()[:8]}"
 
     def same_content(self, fingerprint: str) -> bool:
@@ -347,7 +371,17 @@ class RouteTree:
     @cached_property
     def cost(self) -> NDArray[np.float64]:
         """float64[queries, nodes]: C, the cost of all calls from the root to the node."""
-        return total_cost(self.routes, self.tokens_in, self.tokens_out, self.rate)
+        cost = total_cost(self.routes, self.tokens_in, self.tokens_out, self.rate)
+        return cost + self.second * self.latency if self.second else cost
+
+    @cached_property
+    def latency(self) -> NDArray[np.float64]:
+        """float64[queries, nodes]: seconds of all calls from the root to the node."""
+        total = self.seconds.copy()
+        for node in range(1, self.routes.nodes):
+            parent = self.routes.parent(node)
+            total[:, node] += total[:, parent] if parent else 0.0
+        return total
 
     def reward(self, alpha: float) -> NDArray[np.float64]:
         """float64[queries, leaves]: R = Q - alpha * C at the end of each route."""
@@ -425,15 +459,29 @@ def net_reward(quality: Value, cost: Value, alpha: float) -> Value:
 AnyTree = TypeVar("AnyTree", bound=RouteTree)
 
 
-def repriced(tree: AnyTree, prices: Mapping[str, Rate]) -> AnyTree:
+def repriced(tree: AnyTree, prices: Mapping[str, Rate], second: float = 0.0) -> AnyTree:
     """The same tree under other prices, as if it had been opened with them.
 
     `tree`: nothing of it is computed again but costs and the fingerprint; `prices`: rate of every
-    model of the tree, direct ones included.
+    model of the tree, direct ones included; `second`: price of a recorded second. Raises
+    InputError: a second has a price, and calls have no seconds.
     """
-    direct = replace(tree.direct, rate=rate_table(tree.direct.models, prices))
-    pruned = tree.pruned and repriced(tree.pruned, prices)
-    return replace(tree, rate=rate_table(tree.models, prices), direct=direct, pruned=pruned)
+    unmeasured = sum(int(np.isnan(one.seconds).sum()) for one in (tree, tree.direct))
+    if second and unmeasured:
+        raise InputError(
+            f"no recorded seconds of {unmeasured:,} calls, as of imported ones: "
+            f"--price-of-second {second:g}; leave it out"
+        )
+    direct = replace(tree.direct, rate=rate_table(tree.direct.models, prices), second=second)
+    pruned = tree.pruned and repriced(tree.pruned, prices, second)
+    rate = rate_table(tree.models, prices)
+    return replace(tree, rate=rate, second=second, direct=direct, pruned=pruned)
+
+
+def _spread_seconds(calls: RouteTree | DirectCalls) -> None:
+    """A single number, the NaN of calls that nobody measured, is that of each call."""
+    if not calls.seconds.ndim:
+        object.__setattr__(calls, "seconds", np.broadcast_to(calls.seconds, calls.score.shape))
 
 
 def _measured(calls: RouteTree | DirectCalls, chosen: Any) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class Nodes:
         key: uint64[queries, columns], hash of the call's key; 0 where there is none.
         outcome: uint64[queries, columns], hash of the context after the response.
         tokens_in, tokens_out: int64[queries, columns], 0 where there is no call.
+        seconds: float64[queries, columns], likewise; NaN where nobody measured them.
         pruned: bool[queries, columns], whether a call that is not there was left out on purpose, or
             one before it.
     """
@@ -61,6 +62,7 @@ class Nodes:
     outcome: NDArray[np.uint64]
     tokens_in: NDArray[np.int64]
     tokens_out: NDArray[np.int64]
+    seconds: NDArray[np.float64]
     pruned: NDArray[np.bool_]
 
     @property
@@ -163,6 +165,7 @@ class _Calls:
     key: NDArray[np.uint64]
     tokens_in: NDArray[np.int32]
     tokens_out: NDArray[np.int32]
+    latency_s: NDArray[np.float64]
     rows: dict[str, NDArray[np.int64]]  # of each step
     decided: dict[str, dict[bool, NDArray[np.uint64]]]  # contexts, of each step: was it to be made
 
@@ -174,7 +177,8 @@ class _Calls:
         marks = ", ".join("?" * len(steps))
         columns = reader.columns(
             "SELECT hash(step) AS step, hash(context) AS context, hash(outcome) AS outcome, "  # noqa: S608 - our own names
-            f"hash(key) AS key, tokens_in, tokens_out FROM calls_rows WHERE step IN ({marks})",
+            f"hash(key) AS key, tokens_in, tokens_out, latency_s "
+            f"FROM calls_rows WHERE step IN ({marks})",
             steps,
         )
         for name in ("tokens_in", "tokens_out"):
@@ -225,6 +229,7 @@ class _Calls:
             outcome=column(self.outcome, np.uint64),
             tokens_in=column(self.tokens_in, np.int64),
             tokens_out=column(self.tokens_out, np.int64),
+            seconds=column(self.latency_s, np.float64),
             pruned=np.zeros_like(found),
         )
 
@@ -400,6 +405,7 @@ def load_tree(
         accuracy=accuracy.tree,
         tokens_in=tree.tokens_in,
         tokens_out=tree.tokens_out,
+        seconds=tree.seconds,
         rate=rate_table(spec.models, prices),
         parts=parts,
         direct=DirectCalls(
@@ -408,6 +414,7 @@ def load_tree(
             accuracy=accuracy.direct,
             tokens_in=direct.tokens_in,
             tokens_out=direct.tokens_out,
+            seconds=direct.seconds,
             rate=rate_table(alone, prices),
         ),
         scorer=scorer,

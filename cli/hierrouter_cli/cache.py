@@ -35,7 +35,7 @@ def sql(
     cache: options.Cache = options.DEFAULT_CACHE,
     format: Annotated[str, options.format_flag("text", "json", "csv")] = "text",
 ) -> None:
-    """Answer a SELECT over the views nodes, queries, scores and routes; nothing can be changed.
+    """Answer a SELECT over the views nodes, queries, scores, routes, spend; nothing can be changed.
 
     Text shows the first 100 rows and cuts long cells; json (one object a line) and csv hold all.
     """
@@ -294,7 +294,7 @@ def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     )
 
 
-add(app, "cache sql", "Answer a SELECT over nodes, queries, scores, routes.")(sql)
+add(app, "cache sql", "Answer a SELECT over nodes, queries, scores, routes, spend.")(sql)
 add(app, "cache import", "Add the answers in a file.")(import_file)
 add(app, "cache export", "Write it as JSON lines.")(export_file)
 Mirror = Annotated[str, typer.Argument(metavar="URL", help="A folder, s3://, gs://, abfs://, ...")]

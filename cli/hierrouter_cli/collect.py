@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from hierrouter.collection.collect import Planned
     from hierrouter.collection.plan import Shard
     from hierrouter.collection.progress import Progress, Summary
-    from hierrouter.pools.pool import Pool
-    from hierrouter.questions.query import Query
 
 
 @contextmanager
@@ -69,14 +67,19 @@ def _say_changed(names: Sequence[str]) -> None:
 def make_calls(found: Planned) -> Summary:
     """Make every missing call of the plan, or of the shard; says what is being done."""
     from hierrouter.collection.collect import make_calls as call_models
-    from hierrouter.collection.progress import require_answers
+    from hierrouter.collection.progress import require_answers, spent_table
 
     per_query = found.pool.routes.calls + len(found.pool.everyone)
-    with _finish_part_on_interrupt() as stop, _notes_are_said():
-        _announce(found)
-        with progress(len(found.queries) * per_query) as report:
-            summary = call_models(found, report, say_note, stop)
-    console.say(summary_line(summary))
+    report = None
+    try:
+        with _finish_part_on_interrupt() as stop, _notes_are_said():
+            _announce(found)
+            with progress(len(found.queries) * per_query) as report:
+                summary = call_models(found, report, say_note, stop)
+        console.say(summary_line(summary))
+    finally:  # an interruption or an error is no reason not to know
+        if report and report.summary and (spent := report.summary.spent):
+            console.say(repr(spent_table(spent, found.pool.currency)))
     require_answers(summary)
     return summary
 
@@ -162,7 +165,7 @@ def _finish_part_on_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, previous)
 
 
-def show_estimate(cache: Path, pool: Pool, queries: Sequence[Query], format: str) -> None:
+def show_estimate(plan: Planned, format: str) -> None:
     """Print calls, tokens, time, cost and disk of a collection; calls and writes nothing.
 
     Raises WorldError: the weights of a model that is to be called cannot be had.
@@ -172,15 +175,23 @@ def show_estimate(cache: Path, pool: Pool, queries: Sequence[Query], format: str
     from hierrouter.collection.estimate import estimate, estimate_object, estimate_table
     from hierrouter.engines.preflight import require_models, weights_needed, weights_notes
 
-    found = estimate(pool, queries, cache)
+    pool, found = plan.pool, estimate(plan.pool, plan.own, plan.cache)
+    told, limited = [*found.notes], dict[str, Any]()
+    if (limit := plan.max_spend) is not None:
+        cost, spent = found.total.cost, plan.spent
+        above = None if cost is None else spent + cost > limit
+        limited = {"max_spend": limit, "spent_before": spent, "above_max_spend": above}
+        due_cost = "unknown" if cost is None else money(cost)
+        which = "perhaps above" if above is None else "above" if above else "within"
+        told.append(f"spent before {money(spent)}, due {due_cost}: {which} --max-spend {limit:g}")
     due = found.models_due
     needed = list(weights_needed(model for model in pool.everyone if model.name in due))
     if format == "json":
         weights = [asdict(each) for each in needed]
-        console.put_json({**estimate_object(found), "weights": weights}, sort_keys=True)
+        console.put_json({**estimate_object(found), "weights": weights, **limited}, sort_keys=True)
     else:
         console.put_tables([estimate_table(found)])
-        for note in (*found.notes, *weights_notes(pool, needed)):
+        for note in (*told, *weights_notes(pool, needed)):
             console.say(f"note: {note}")
     require_models(pool, needed)
 
@@ -199,6 +210,7 @@ def collect(
     until: options.Until = None,
     allow_stop: options.AllowStop = False,
     allow_return: options.AllowReturn = False,
+    max_spend: options.MaxSpend = None,
     dry_run: options.DryRun = False,
     format: options.ShortFormat = "text",
     yes: options.Yes = False,
@@ -248,13 +260,13 @@ def collect(
         names, pool, cache, limit, seed, data, called, console.say, allow_endpoint or ()
     )
     may = _adaptive(adaptive, alphas, until, allow_stop, allow_return)
-    found = replace(found, **machines, adaptive=may, encoder=encoder)
+    found = replace(found, **machines, adaptive=may, encoder=encoder, max_spend=max_spend)
     if no_references:
         found = replace(found, pool=replace(found.pool, references=()))
     if dry_run:
         if may:
             console.say(expected(found.pool, found.queries, cache, may, encoder))
-        show_estimate(cache, found.pool, found.own, format)
+        show_estimate(found, format)
         return
     if not yes:
         require_consent(found.pool, found.own, cache)

@@ -106,6 +106,8 @@ def explore(
     tree = as_trained(selected, checkpoint).open()
     # A checkpoint that was asked for is not put behind a sweep that was not.
     shown = select_run(tree, None, checkpoint, sweep, with_sweep=not checkpoint or bool(sweep))
+    if tree.second:
+        raise InputError("the page has prices of tokens only: leave --price-of-second out")
     report.say_shown("explore", shown, split, with_sweep=True)
     report.warn_of_test("explore", split)
     with console.bar("explore") as on_done:

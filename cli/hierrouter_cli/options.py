@@ -158,11 +158,12 @@ def parse_alphas(text: str) -> tuple[float, ...] | None:
     return tuple(sorted({parse_alpha(item, "--alphas") for item in items}))
 
 
-def parse_budget(text: str) -> float:
-    """A finite cost above 0; raises InputError: anything else."""
-    cost = _number(text, f"a cost must be a number: --budget {text}; e.g. --budget 0.8")
-    if not math.isfinite(cost) or cost <= 0:
-        raise InputError(f"a cost must be finite and above 0: --budget {text}")
+def parse_budget(text: str, flag: str = "--budget") -> float:
+    """A finite cost, or time, above 0; a price may be 0. Raises InputError: anything else."""
+    what = "a time" if flag == "--p95-below" else "a cost"
+    cost = _number(text, f"{what} must be a number: {flag} {text}; e.g. {flag} 0.8")
+    if not math.isfinite(cost) or cost < 0 or (cost == 0 and "price" not in flag):
+        raise InputError(f"{what} must be finite and above 0: {flag} {text}")
     return cost
 
 
@@ -277,6 +278,15 @@ Price = Annotated[
     list[str] | None,
     works_on("--price", "MODEL=RATE|IN:OUT", "Price of one token of one model; repeatable."),
 ]
+PriceOfSecond = Annotated[
+    float | None,
+    works_on(
+        "--price-of-second",
+        "X",
+        "Money for a recorded second of a call; joins C.",
+        parser=partial(parse_budget, flag="--price-of-second"),
+    ),
+]
 
 # Training.
 Alpha = Annotated[float, alpha_flag("Price of cost in R = Q - alpha * C.")]
@@ -341,6 +351,15 @@ Policies = Annotated[
     list[str] | None,
     value("--policy", "MODULE:OBJECT", "A policy of your own beside the router; repeatable."),
 ]
+P95Below = Annotated[
+    float | None,
+    value(
+        "--p95-below",
+        "S",
+        "Mark what keeps 95 % of the queries within S seconds, and name the best fixed route.",
+        parser=partial(parse_budget, flag="--p95-below"),
+    ),
+]
 Split = Annotated[str, split_flag("The fold to evaluate on.")]
 SplitOrAll = Annotated[
     str, choice("--split", (*FOLDS, ALL_FOLDS), "The fold to show; all is no test.", what="split")
@@ -403,6 +422,15 @@ Until = Annotated[
     float | None,
     typer.Option(
         "--until", metavar="R", help="With --adaptive: stop where more gains less than R."
+    ),
+]
+MaxSpend = Annotated[
+    float | None,
+    value(
+        "--max-spend",
+        "X",
+        "Begin no call once those in the cache have cost so much, in the pool's currency.",
+        parser=partial(parse_budget, flag="--max-spend"),
     ),
 ]
 DryRun = Annotated[

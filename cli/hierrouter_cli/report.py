@@ -38,6 +38,7 @@ def report(
     defer_to: options.DeferTo = None,
     defer_share: options.DeferShare = None,
     policy: options.Policies = None,
+    p95_below: options.P95Below = None,
     split: options.SplitOrAll = TEST,
     all_tables: Annotated[
         bool, options.switch("--all", "Also the tables that only page and JSON hold otherwise.")
@@ -92,7 +93,7 @@ def report(
     shown = select_run(trees[0], alpha, checkpoint, sweep, with_sweep=True)
     by_name = dict(zip(lists, trees, strict=True))
     defer = DeferTo(defer_to, share) if defer_to is not None else None
-    request = ReportRequest(by_name, shown, split, defer, policies)
+    request = ReportRequest(by_name, shown, split, defer, policies, p95_below)
     say_what(request)
     # What a user's policy prints is no result.
     with console.bar("report"), contextlib.redirect_stdout(sys.stderr):

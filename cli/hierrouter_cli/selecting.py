@@ -83,6 +83,7 @@ class Selected:
     scorer: options.Scorer = options.DEFAULT_SCORER
     prices: options.PriceFiles = None
     price: options.Price = None
+    price_of_second: options.PriceOfSecond = None
     allow_incomplete: options.AllowIncomplete = False
     allow_return: options.AllowReturn = False
 
@@ -115,6 +116,7 @@ class Selected:
             view=DEFAULT_VIEW if self.state is None else self.state,
             scorer=self.scorer,
             prices=prices,
+            price_of_second=self.price_of_second or 0.0,
             allow_incomplete=self.allow_incomplete,
             allow_return=self.allow_return,
         )
@@ -134,11 +136,12 @@ def as_trained(selected: Selected, checkpoint: Path | None) -> Selected:
         return selected
     from hierrouter.learning.checkpoint import load_checkpoint
 
-    policy = load_checkpoint(checkpoint)
+    policy, second = load_checkpoint(checkpoint), selected.price_of_second
     return replace(
         selected,
         encoder=selected.encoder or policy.origin.encoder,
         state=selected.state or policy.origin.view,
+        price_of_second=policy.origin.second if second is None else second,
         allow_return=selected.allow_return or policy.objective.allow_return,
     )
 

@@ -9,16 +9,16 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import add
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
 from hierrouter.collection.plan import Shard, standing
-from hierrouter.collection.progress import Progress, Summary
+from hierrouter.collection.progress import Progress, Spent, Summary, spent_in
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines, Stop, never
@@ -33,7 +33,6 @@ from hierrouter_cache.errors import (
     reason_of,
 )
 from hierrouter_cache.mirror import Pulled, copying_to, exchange, pull, push
-from hierrouter_cache.reader import reader_of
 from hierrouter_cache.stores import store_at
 from hierrouter_cache.writer import make_cache
 
@@ -75,7 +74,7 @@ def collect_on_ray(
         mirror = remote if remote is None or "://" in remote else str(Path(remote).resolve())
         store = store_at(mirror) if mirror else None
         known = exchange(root, store) if store else Pulled()
-        before = _stored(root)
+        progress, before = progress or Progress(), spent_in(root, pool.rates())
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
         count = workers or gpus or max(1, int(resources.get("CPU", 1)))
@@ -89,10 +88,10 @@ def collect_on_ray(
                 mirror=mirror,
                 leave=known.rivals,
             )
-            outcomes = _run(ray, job, count, gpus > 0, progress or Progress(), stop)
+            outcomes = _run(ray, job, count, gpus > 0, progress, stop)
         if store and (note := pull(store, root).note):
             on_note(note)
-        return _whole(outcomes, before, root, count)
+        return _whole(outcomes, before, job, count, progress)
 
 
 @contextmanager
@@ -324,25 +323,32 @@ def _outcome(ray: Any, task: Any) -> Summary | HierRouterError:
 
 def _whole(
     outcomes: Sequence[Summary | HierRouterError],
-    before: tuple[int, int, int],
-    root: Path,
+    before: Mapping[str, Spent],
+    job: Job,
     count: int,
+    progress: Progress,
 ) -> Summary:
     """The summary of all shards, or what kept them from their end."""
+    summaries = (outcome for outcome in outcomes if isinstance(outcome, Summary))
+    summary = progress.summary = sum(summaries, Summary(0, 0))
+    known, root = summary.calls + summary.earlier, job.root
+    # Counted in the cache: a worker that was killed told nobody what it had done.
+    for model, stored in spent_in(root, job.pool.rates()).items():
+        failed = summary.spent.get(model, Spent()).failed
+        now = replace(stored - before.get(model, Spent()), failed=failed)
+        if now != Spent():
+            summary.spent[model] = now
+    total = sum(summary.spent.values(), Spent())
     errors = [outcome for outcome in outcomes if isinstance(outcome, HierRouterError)]
     for error in errors:
         if not isinstance(error, Interrupted):
             raise error
     if errors:
-        made = _stored(root)[0] - before[0]
-        raise Interrupted(f"interrupted: {made} calls committed; rerun the same command to resume")
-    summaries = (outcome for outcome in outcomes if isinstance(outcome, Summary))
-    summary = sum(summaries, Summary(0, 0))
-    known = summary.calls + summary.earlier
-    # Counted in the cache: a worker that was killed told nobody what it had done.
-    summary.calls, summary.tokens_in, summary.tokens_out = (
-        after - earlier for after, earlier in zip(_stored(root), before, strict=True)
-    )
+        raise Interrupted(
+            f"interrupted: {total.calls} calls committed; rerun the same command to resume"
+        )
+    summary.calls, summary.tokens_in = total.calls, total.tokens_in
+    summary.tokens_out = total.tokens_out
     summary.earlier = known - summary.calls
     found = standing(root, count)
     if not summary.failed and found.found < found.wanted:
@@ -352,15 +358,3 @@ def _whole(
             "no answer is lost"
         )
     return summary
-
-
-def _stored(root: Path) -> tuple[int, int, int]:
-    """(calls, tokens in, tokens out) of the cache."""
-    reader = reader_of(root)
-    if reader is None:
-        return 0, 0, 0
-    (row,) = reader.sql(
-        "SELECT count(*) AS calls, coalesce(sum(tokens_in), 0)::BIGINT AS tokens_in, "
-        "coalesce(sum(tokens_out), 0)::BIGINT AS tokens_out FROM calls"
-    ).to_pylist()
-    return row["calls"], row["tokens_in"], row["tokens_out"]

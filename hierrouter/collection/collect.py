@@ -6,13 +6,21 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.estimate import require_consent
 from hierrouter.collection.plan import Shard, last_plan
-from hierrouter.collection.progress import Meter, Progress, Summary, changed_line, require_answers
+from hierrouter.collection.progress import (
+    Meter,
+    Progress,
+    Summary,
+    changed_line,
+    require_answers,
+    spent_in,
+)
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never
@@ -23,8 +31,9 @@ from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query
 from hierrouter.questions.shipped import group_of
 from hierrouter.replay.opening import Selection, listed, open_tree
+from hierrouter.tables import money
 from hierrouter_cache import CACHE
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, Interrupted
 from hierrouter_cache.mirror import copying_to, pull
 from hierrouter_cache.stores import store_at
 from hierrouter_cache.writer import no_copy
@@ -47,6 +56,8 @@ class Planned:
         workers, address: of the cluster, see `hierrouter.collection.cluster`.
         remote: URL of the cache's mirror.
         adaptive: what may matter, where only that is to be called; None is everything.
+        max_spend: begin no call once the calls in the cache have cost so much, in the pool's
+            currency and at its rates; None is no limit.
         encoder: sees the questions of an adaptive collection; None is the pool's.
     """
 
@@ -60,8 +71,11 @@ class Planned:
     remote: str | None = None
     adaptive: Adaptive | None = None
     encoder: str | None = None
+    max_spend: float | None = None
 
     def __post_init__(self) -> None:
+        if self.max_spend is not None and not 0 < self.max_spend < inf:
+            raise InputError(f"a limit must be above 0 and finite: --max-spend {self.max_spend:g}")
         if self.adaptive and (self.shard or self.on_ray):
             raise InputError(
                 "--adaptive decides by what was answered before: leave --shard and --engine ray out"
@@ -71,6 +85,11 @@ class Planned:
     def own(self) -> Sequence[Query]:
         """The queries of this shard; all of them without shards."""
         return self.shard.own(self.queries) if self.shard else self.queries
+
+    @property
+    def spent(self) -> float:
+        """Cost of all calls of the pool's models in the cache; raises CacheError: it is damaged."""
+        return sum((of.cost for of in spent_in(self.cache, self.pool.rates()).values()), 0.0)
 
 
 def collect(
@@ -91,6 +110,7 @@ def collect(
     device: str | None = None,
     allow_large: bool = False,
     adaptive: Adaptive | None = None,
+    max_spend: float | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     on_note: Note | None = None,
 ) -> Path:
@@ -114,6 +134,7 @@ def collect(
         allow_large: more than 100,000 calls, or than a day of them.
         adaptive: make only calls that may be the best ones for these routers, see `Adaptive`;
             validation and test get whole trees.
+        max_spend: begin no call once those in the cache have cost so much, in the pool's currency.
         progress: told (label of a model's level, calls done, calls of that level).
         on_note: told in a line what a person should know of the questions.
 
@@ -124,6 +145,7 @@ def collect(
         InputError: a name, a file or a number that does not fit.
         CacheError: the cache is damaged, in use or cannot be written.
         WorldError: a model, a server or the disk failed; what was committed is safe.
+        Interrupted: `max_spend` is reached, and calls are missing.
     """
     note: Note = on_note or (lambda line: None)
     found = planned(
@@ -144,7 +166,7 @@ def collect(
         note,
         allow_endpoints,
     )
-    found = replace(found, adaptive=adaptive, encoder=encoder)
+    found = replace(found, adaptive=adaptive, encoder=encoder, max_spend=max_spend)
     if not allow_large:
         require_consent(found.pool, found.own, found.cache)
     if encoder:
@@ -222,6 +244,28 @@ def make_calls(found: Planned, progress: Progress, on_note: Note, stop: Stop = n
 
     `on_note`: told what the mirror, or the cluster, has to say.
     """
+    if found.max_spend is None:
+        return _make_calls(found, progress, on_note, stop)
+    limit, spent, on_calls = found.max_spend, found.spent, progress.on_calls
+
+    def counted(calls: int, tokens: int, cost: float) -> None:
+        nonlocal spent
+        spent += cost
+        on_calls(calls, tokens, cost)
+
+    progress.on_calls = counted
+    try:
+        return _make_calls(found, progress, on_note, lambda: stop() or spent >= limit)
+    except Interrupted as error:
+        if stop() or spent < limit:
+            raise
+        raise Interrupted(
+            f"the limit is reached: --max-spend {limit:g}, {money(spent)} {found.pool.currency} "
+            "spent on this cache; all answers are kept, the same command with more goes on"
+        ) from error
+
+
+def _make_calls(found: Planned, progress: Progress, on_note: Note, stop: Stop) -> Summary:
     if found.on_ray:
         # Ray is an extra, and slow to import.
         from hierrouter.collection.cluster import collect_on_ray

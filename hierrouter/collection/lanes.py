@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Thread
@@ -46,6 +47,7 @@ class Lane:
 
     Attributes:
         news: told of each answer, and of the end.
+        count: told of each answer at once, in the lane's thread.
         open: what was asked and is not answered, by its place.
         again: what has failed, and may be asked again.
         part: what is answered and not committed.
@@ -57,6 +59,7 @@ class Lane:
     engines: Engines
     stop: Stop
     news: SimpleQueue[News]
+    count: Callable[[ModelSpec, Response], None]
     open: dict[int, Asked] = field(default_factory=dict)
     again: list[Asked] = field(default_factory=list)
     part: list[tuple[Call, Response]] = field(default_factory=list)
@@ -89,6 +92,8 @@ class Lane:
             served: Any = self.engines(self.model.backend).load(self.model)
             self.began = perf_counter()  # loading is not the time of a call
             for place, answer in served.generate(self.feed, self.stop):
+                if isinstance(answer, Response):
+                    self.count(self.model, answer)
                 self.news.put((self, place, answer))
         except Exception as error:  # whatever it is, the collection has to know
             ended = error

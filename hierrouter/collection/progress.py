@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields
+from operator import add, sub
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
+from hierrouter.tables import Column, Line, Table, whole
 from hierrouter_cache.errors import WorldError
+from hierrouter_cache.reader import reader_of
+from hierrouter_cache.tree import Rate
 
 NAMED = 5  # changed queries; the others are counted
 SECONDS_PER_LINE = 10.0
@@ -25,12 +31,14 @@ class Progress:
         on_lost: told how many calls were just given up.
         on_changed: told, before the first call, which queries were collected earlier with another
             text or other reference answers, as `dataset/id`.
+        summary: of what is under way, or was when it ended early; None before the first call.
     """
 
     on_level: Callable[[str, int], None] = lambda label, calls: None
     on_calls: Callable[[int, int, float], None] = lambda calls, tokens, cost: None
     on_lost: Callable[[int], None] = lambda calls: None
     on_changed: Callable[[Sequence[str]], None] = lambda names: None
+    summary: Summary | None = None
 
 
 @dataclass
@@ -131,6 +139,40 @@ def progress_lines(
 
 
 @dataclass
+class Spent:
+    """What calls took: those that failed for good have no tokens, and cost nothing."""
+
+    calls: int = 0
+    failed: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(*map(add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(*map(sub, astuple(self), astuple(other)))
+
+
+STORED = (
+    "SELECT model, count(*) AS calls, sum(tokens_in)::BIGINT AS tokens_in, "
+    "sum(tokens_out)::BIGINT AS tokens_out FROM calls GROUP BY model"
+)
+
+
+def spent_in(root: Path, rates: Mapping[str, Rate]) -> dict[str, Spent]:
+    """What all calls in the cache at `root` took, each once, by model; of those with a rate."""
+    reader, found = reader_of(root), dict[str, Spent]()
+    for row in reader.sql(STORED).to_pylist() if reader else ():
+        model = row.pop("model")
+        if rate := rates.get(model):
+            cost = rate.tokens_in * row["tokens_in"] + rate.tokens_out * row["tokens_out"]
+            found[model] = Spent(**row, cost=cost)
+    return found
+
+
+@dataclass
 class Summary:
     """What a collection did.
 
@@ -144,6 +186,7 @@ class Summary:
         missing: nodes and direct calls that are not there because of them.
         incomplete: queries that lack any.
         pruned: nodes and direct calls that were left out, because they hardly could be the best.
+        spent: what the calls made now took, by model, at the pool's rates.
     """
 
     queries: int
@@ -158,14 +201,33 @@ class Summary:
     missing: int = 0
     incomplete: int = 0
     pruned: int = 0
+    spent: dict[str, Spent] = field(default_factory=dict)
+
+    def spend(self, model: str, more: Spent) -> None:
+        """Count what a model was just asked for."""
+        self.spent[model] = self.spent.get(model, Spent()) + more
 
     def __add__(self, other: Summary) -> Summary:
         """The summary of two shards of one plan; they ran side by side."""
-        names = [item.name for item in fields(self)]
-        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        names = [item.name for item in fields(self) if item.name != "spent"]
+        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in names}
         sums["seconds"] = max(self.seconds, other.seconds)
         sums["example"] = self.example or other.example
-        return Summary(**sums)
+        both = Summary(**sums, spent=dict(self.spent))
+        for model, more in other.spent.items():
+            both.spend(model, more)
+        return both
+
+
+def spent_table(spent: Mapping[str, Spent], currency: str) -> Table:
+    """What was spent, a row a model and one for all."""
+    rows = [*sorted(spent.items()), ("all", sum(spent.values(), Spent()))]
+    names = ("calls", "failed", "tokens in", "tokens out")
+    return Table(
+        f"Spent now, in {currency}",
+        (Column("model"), *map(Column, names), Column("cost", money=True)),
+        tuple(Line("", (name, *map(whole, astuple(of)[:-1]), of.cost)) for name, of in rows),
+    )
 
 
 def require_answers(summary: Summary) -> None:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import InitVar, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from hierrouter.collection import plan
 from hierrouter.collection.lanes import Asked, Ended, Lane, News
-from hierrouter.collection.progress import Progress, Summary
+from hierrouter.collection.progress import Progress, Spent, Summary
 from hierrouter.engines import backend, generator, identify
 from hierrouter.pools.pool import OPENAI, Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query
@@ -136,10 +137,12 @@ class Collection:
         self.failures = reader.failures() if reader else {}
         self.per_query = self.pool.routes.calls + len(self.pool.everyone)
         self.summary = Summary(len(self.queries), len(self.queries) * self.per_query)
+        self.progress.summary = self.summary
         self.outages: dict[str, generator.Outage] = {}
         self.lanes: dict[str, Lane] = {}
         self.lost: set[str] = set()
         self.seen: Counter[tuple[str, str]] = Counter()
+        self.counting = Lock()
         self.part_rows = FIRST_PART
 
     def run(self, queries: Sequence[Query]) -> None:
@@ -189,7 +192,7 @@ class Collection:
         self.followed, self.under_way = set[str](), set[str]()
         self.owed = Counter[int]()
         self.lanes = {
-            model.name: Lane(model, self.residency.engines, self.stop, self.news)
+            model.name: Lane(model, self.residency.engines, self.stop, self.news, self._count)
             for model in self.pool.everyone
             if model.backend == OPENAI and model.name not in self.outages
         }
@@ -237,7 +240,8 @@ class Collection:
         if key in self.responses:
             return self.responses[key]
         settled = self.under_way, self.lost, self.pruned
-        if lane and lane.model.name not in self.outages and not any(key in at for at in settled):
+        goes = lane and lane.model.name not in self.outages and not self.stop()
+        if lane and goes and not any(key in at for at in settled):
             self.under_way.add(key)
             self.owed[level] += 1
             [call] = stage.calls({context: texts})
@@ -245,8 +249,11 @@ class Collection:
         return None
 
     def _settle(self, level: int) -> None:
-        """Wait for the servers, until what they owe at contexts up to this level is there."""
-        while any(count for at, count in self.owed.items() if at <= level):
+        """Wait for the servers, until what they owe at contexts up to this level is there.
+
+        Once it is to stop, for all that is under way: nothing that is paid for is let go.
+        """
+        while any(count for at, count in self.owed.items() if at <= level or self.stop()):
             with suppress(Empty):
                 self._take(*self.news.get(timeout=1.0))
             for lane in self.lanes.values():
@@ -267,7 +274,6 @@ class Collection:
             return
         asked = lane.open.pop(place)
         if isinstance(answer, generator.Response):
-            self._count(lane.model, answer)
             lane.part.append((asked.call, answer))
             after = {next_context(asked.call.context, answer.text): (*asked.texts, answer.text)}
             self._follow(after, asked.level + 1)
@@ -295,17 +301,25 @@ class Collection:
         return len(part) >= self.part_rows or perf_counter() - began > SECONDS_PER_PART
 
     def _require_going(self) -> None:
-        if self.stop():
+        """Raises Interrupted: it is to stop, and something is missing."""
+        if not self.stop():
+            return
+        for lane in self.lanes.values():
+            self._commit_lane(lane)
+        self.count_missing()
+        if self.summary.missing:
             raise Interrupted(
                 f"interrupted: {self.summary.calls} calls committed; "
                 "rerun the same command to resume"
             )
 
     def _count(self, model: ModelSpec, answer: generator.Response) -> None:
-        """One more answer for those who look on."""
+        """One more answer for those who look on; lanes call it, too, each in its thread."""
         rate, tokens_in, tokens_out = self.rates[model.name], answer.tokens_in, answer.tokens_out
         cost = rate.tokens_in * tokens_in + rate.tokens_out * tokens_out
-        self.progress.on_calls(1, tokens_in + tokens_out, cost)
+        with self.counting:
+            self.summary.spend(model.name, Spent(1, 0, tokens_in, tokens_out, cost))
+            self.progress.on_calls(1, tokens_in + tokens_out, cost)
 
     def decide(self, rows: Sequence[dict[str, Any]]) -> None:
         """Write down which calls are to be made, rows of `decisions`; the others are left out."""
@@ -339,6 +353,7 @@ class Collection:
         """Make a stage's calls by a model on this machine."""
         if stage.model.backend == OPENAI or not (due := self._due(stage, contexts)):
             return
+        self._require_going()
         if not self.lanes:
             self.progress.on_level(stage.label, len(due))
         self._ask_until_final(stage.model, due)
@@ -440,13 +455,15 @@ class Collection:
         if news:
             self.writer.append("failures", plan.failures_table(model.name, news, attempts))
         self.summary.failed.update(failure.status for _, failure in failed)
+        self.summary.spend(model.name, Spent(failed=len(failed)))
         self.summary.example = self.summary.example or f"{model.name}: {failed[0][1].detail}"
         self.lost.update(call.key for call, _ in failed)
         self.progress.on_lost(len(failed))
 
     def count_missing(self) -> None:
         """How much of the trees is not there because a call failed, and how much was left out."""
-        depth = len(self.levels)
+        depth, told = len(self.levels), self.summary
+        told.missing = told.incomplete = told.pruned = 0
         for query in self.queries:
             contexts, gone = [root_context(query.question)], Counter[bool]()
             direct = [call_key(stage.step, contexts[0]) for stage in self.direct]
@@ -460,9 +477,9 @@ class Collection:
                         contexts.append(next_context(where, self.responses[key]))
                     else:
                         gone[key in self.pruned] += below
-            self.summary.missing += gone[False]
-            self.summary.incomplete += gone[False] > 0
-            self.summary.pruned += gone[True]
+            told.missing += gone[False]
+            told.incomplete += gone[False] > 0
+            told.pruned += gone[True]
 
 
 REMARKABLE: tuple[tuple[str, Callable[[generator.Response], bool], str], ...] = (

@@ -191,6 +191,7 @@ class Outcome:
         quality: float64[queries], expected Q, in [0, 1].
         accuracy: float64[queries], probability of a right answer.
         cost: float64[queries], expected C, in money.
+        seconds: float64[queries], expected seconds of all calls; None where nobody says.
     """
 
     name: str
@@ -198,6 +199,7 @@ class Outcome:
     quality: Floats
     accuracy: Floats
     cost: Floats
+    seconds: Floats | None = None
 
     def reward(self, alpha: float) -> Floats:
         """float64[queries]: expected R = Q - alpha * C (paper section 3.1)."""
@@ -221,7 +223,9 @@ def from_endings(tree: RouteTree, probability: Floats, name: str, kind: Kind) ->
     """
 
     measured = worth(tree, probability.shape[1])
-    return Outcome(name, kind, *((probability * values).sum(axis=1) for values in measured))
+    took = (ended_at(tree.routes, probability) * tree.latency)[:, 1:].sum(axis=1)
+    quality, right, cost = ((probability * values).sum(axis=1) for values in measured)
+    return Outcome(name, kind, quality, right, cost, took)
 
 
 def at_nodes(tree: RouteTree, node: Integers, name: str, kind: Kind) -> Outcome:
@@ -231,7 +235,8 @@ def at_nodes(tree: RouteTree, node: Integers, name: str, kind: Kind) -> Outcome:
     """
     (at, gives, _), rows = pairs(tree.routes), np.arange(len(tree))
     given, spent = (rows, gives[node]), tree.cost[rows, at[node]]
-    return Outcome(name, kind, tree.score[given], tree.accuracy[given], spent)
+    took = tree.latency[rows, at[node]]
+    return Outcome(name, kind, tree.score[given], tree.accuracy[given], spent, took)
 
 
 def single_calls(tree: RouteTree) -> list[Outcome]:
@@ -244,6 +249,7 @@ def single_calls(tree: RouteTree) -> list[Outcome]:
             quality=direct.score[:, column],
             accuracy=direct.accuracy[:, column],
             cost=direct.cost[:, column],
+            seconds=direct.seconds[:, column],
         )
         for column, model in enumerate(direct.models)
     ]

@@ -108,6 +108,7 @@ def learned(policy: Policy) -> dict[str, Any]:
     """What the record of a run says of its policy, as JSON values."""
     origin = policy.origin
     return {
+        **({"second": origin.second} if origin.second else {}),
         "algo": origin.config.algo,
         "encoder": origin.encoder,
         "fingerprint": origin.fingerprint,
@@ -127,6 +128,8 @@ def describe(policy: Policy) -> dict[str, Any]:
         "algo": origin.config.algo,
         "objective": policy.objective.as_object(),
     }
+    if not origin.second:  # as before there was one
+        del found["second"]
     if isinstance(policy, TrainedSweep):
         constants = [one and asdict(one) for one in policy.constants]
         return {**found, **_told(policy.model), "constants": constants, "alphas": policy.alphas}
@@ -198,6 +201,7 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Arra
         ),
         config=ALGORITHMS[found["algo"]](**found["config"]),
         **{name: found[name] for name in AS_WRITTEN},
+        second=float(found.get("second", 0.0)),
     )
     shape = RouterShape(**found["shape"]) if "shape" in found else None
     _check_fit(origin, objective, shape)
@@ -267,7 +271,7 @@ def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) 
         isinstance(origin.seed, int) and isinstance(origin.hops, int),
         len(origin.rate) == len(origin.models),
         actions.states * actions.count <= MAX_NUMBERS,
-        all(0 <= rate < np.inf for pair in origin.rate for rate in pair),
+        all(0 <= rate < np.inf for pair in (*origin.rate, (origin.second,)) for rate in pair),
     ]
     if shape:
         fits += [

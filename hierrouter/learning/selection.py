@@ -129,7 +129,8 @@ def latest_run(tree: RouteTree, command: str, alpha: float | None = None) -> Pat
         shown = tree.shows_leaves >= returns
         if tree.numbers:  # there are more where the last answer is seen
             shown = tree.shows_leaves == returns
-        alike = (learned["view"], learned["encoder"]) == (tree.view, tree.encoder)
+        seen = learned["view"], learned["encoder"], float(learned.get("second", 0.0))
+        alike = seen == (tree.view, tree.encoder, tree.second)
         fingerprint = str(learned["fingerprint"])
         if shown and alike and tree.same_content(fingerprint):
             other_alpha = alpha is not None and objective.get("alpha") != alpha

@@ -136,6 +136,7 @@ class Origin:
         rate: M pairs, cost of a token in and of a token out at the time of training.
         encoder: name of the encoder whose embeddings are read.
         view: which texts these are of, see `hierrouter.replay.states`.
+        second: cost of a second of a call.
     """
 
     models: tuple[str, ...]
@@ -147,6 +148,7 @@ class Origin:
     seed: int
     fingerprint: str
     version: str
+    second: float = 0.0
 
     @classmethod
     def of(cls, tree: RouteTree, config: TrainConfig, seed: int) -> Origin:
@@ -161,6 +163,7 @@ class Origin:
             seed=seed,
             fingerprint=tree.fingerprint,
             version=__version__,
+            second=tree.second,
         )
 
     @property
@@ -196,6 +199,11 @@ class Origin:
             raise InputError(
                 f"checkpoint reads another view of the state: {self.view}, opened was {tree.view};"
                 f" open it with --state {self.view}"
+            )
+        if self.second != tree.second:
+            raise InputError(
+                f"checkpoint was trained with a second at {self.second:g}, opened was "
+                f"{tree.second:g}; give --price-of-second {self.second:g}, or none for 0"
             )
         if dim != tree.dim:
             raise InputError(

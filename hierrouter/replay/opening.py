@@ -67,6 +67,7 @@ class Selection:
     view: str = DEFAULT_VIEW
     scorer: str = PAPER_SCORER
     prices: Mapping[str, Price] = field(default_factory=dict)
+    price_of_second: float = 0.0
     allow_incomplete: bool = False
     allow_return: bool = False
     growing: bool = False
@@ -81,6 +82,7 @@ def open(
     hops: int | None = None,
     datasets: str | Sequence[str] | None = None,
     limit: int | None = None,
+    price_of_second: float = 0.0,
     scorer: str = PAPER_SCORER,
     encoder: str | None = None,
     state: str = DEFAULT_VIEW,
@@ -95,6 +97,7 @@ def open(
         cache: its folder.
         prices: a TOML file, or by model a rate in the pool's unit, one or {"in": ..., "out": ...};
             models that are not named keep the pool's price.
+        price_of_second: of a call's recorded seconds; joins C.
         models, datasets: some of them, as a list or as "a,b"; None is all.
         without: models and references to leave out, given likewise.
         hops: the first so many; None is all.
@@ -129,6 +132,7 @@ def open(
         view=state,
         scorer=scorer,
         prices=given_prices(prices),
+        price_of_second=price_of_second,
         allow_incomplete=allow_incomplete,
         allow_return=allow_return,
     )
@@ -239,7 +243,7 @@ def open_trees(
     tree = Tree(**{**arrays, **derived}, root=root, pool=selection.pool)
     return [
         replace(
-            repriced(tree, rates_of(table)),
+            repriced(tree, rates_of(table), selection.price_of_second),
             priced_by={name: table[name].source for name in tree.direct.models},
         )
         for table in prices

@@ -174,7 +174,7 @@ class Tree(RouteTree):
         return self.to_arrow(alpha).to_pandas()
 
     def sql(self, question: str) -> pa.Table:
-        """The answer to one SELECT over the views nodes, queries, scores and routes.
+        """The answer to one SELECT over the views nodes, queries, scores, routes and spend.
 
         They hold the queries, models, hops and prices of this tree; see `hierrouter_cache.sql` for
         their columns. Raises InputError: it is not one SELECT, names what is not there, or reaches

@@ -46,6 +46,7 @@ def build_report(
     lists = price_lists or {}
     gaps = _gaps_closed(found.columns, outcomes, alpha)
     _add_policies(found, outcomes, alpha)
+    _add_latency(found, outcomes)
     _add_comparisons(found, outcomes, alpha)
     for name, priced in lists.items():
         for one in priced:
@@ -88,6 +89,14 @@ def _add_policies(found: Estimates, outcomes: Sequence[Outcome], alpha: float) -
             "difference": lead,
         }
         found.add("policies", metrics, found.columns, policy=one.name, kind=one.kind)
+
+
+def _add_latency(found: Estimates, outcomes: Sequence[Outcome]) -> None:
+    """The median and the 95th percentile of each policy's seconds, where all were recorded."""
+    for one in outcomes:
+        if one.seconds is not None and len(one.seconds) and not np.isnan(one.seconds).any():
+            p50, p95 = np.quantile(one.seconds, (0.5, 0.95), method="higher").tolist()
+            found.state("latency", {"p50": p50, "p95": p95}, policy=one.name, kind=one.kind)
 
 
 IN_THE_RATIO = ("router", "route", "oracle")

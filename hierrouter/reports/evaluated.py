@@ -53,6 +53,7 @@ def report_on(
     price_lists: Mapping[str, RouteTree] | None = None,
     defer: DeferTo | None = None,
     policies: Sequence[OwnPolicy] = (),
+    p95_below: float | None = None,
 ) -> results.Report:
     """Evaluate every policy on one fold at one alpha.
 
@@ -70,6 +71,7 @@ def report_on(
             `require_deferrable`. The threshold is chosen on the validation fold, on "train" where
             there is none.
         policies: the user's own; what the router may do, they may, too.
+        p95_below: name the best fixed route whose 95th percentile has at most so many seconds.
     """
     untrained = Objective(alpha)  # refuses what is no alpha
     lists = dict(price_lists or {"": tree})
@@ -103,6 +105,7 @@ def report_on(
         frontier=[*learned, *bound],
         price_lists={name: every[name].outcomes(deferral) for name in several},
         cost_unit=tree.cost_unit,
+        p95_below=p95_below,
         deciding_alphas=(float(points[0]), float(points[-1])) if len(points) else None,
         notes=(
             *(ALL_NOTES if split == ALL_FOLDS else ()),

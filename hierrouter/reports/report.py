@@ -40,6 +40,7 @@ class ReportRequest:
     split: str = "test"
     defer: evaluated.DeferTo | None = None
     policies: tuple[OwnPolicy, ...] = ()
+    p95_below: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be handed over."""
@@ -74,6 +75,7 @@ class ReportRequest:
             price_lists=self.lists,
             defer=self.defer,
             policies=self.policies,
+            p95_below=self.p95_below,
         )
         return FinishedReport(self, result)
 
@@ -143,6 +145,7 @@ def report(
     defer_share: float | None = None,
     policies: Sequence[Any] = (),
     price_lists: Mapping[str, Tree] | None = None,
+    p95_below: float | None = None,
 ) -> FinishedReport:
     """Evaluate everything on one fold, exactly, with intervals by bootstrap over the queries.
 
@@ -158,6 +161,7 @@ def report(
         defer_share: at most this share of the queries; default: what gives the highest R.
         policies: of your own, to be valued beside it; see `hierrouter.evaluation.policies`.
         price_lists: the same tree under other prices, by name, to be shown side by side.
+        p95_below: name the best fixed route whose 95th percentile has at most so many seconds.
 
     Raises:
         InputError: something does not fit together, or there is nothing to report on.
@@ -168,7 +172,7 @@ def report(
     shown = select_run(tree, alpha, folder, swept, with_sweep=True)
     defer = evaluated.DeferTo(defer_to, defer_share) if defer_to is not None else None
     lists = {POOL: tree, **(price_lists or {})}
-    return ReportRequest(lists, shown, split, defer, own).evaluate()
+    return ReportRequest(lists, shown, split, defer, own, p95_below).evaluate()
 
 
 def run_or_sweep(

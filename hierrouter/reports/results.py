@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import pyarrow as pa
@@ -66,6 +67,7 @@ class Report:
             of a query or of a group of them, see `policy_break_points`; None where it never does.
         savings: against the best and the dearest single model; empty without a router.
         deferral: the router with a stronger model behind it, where one was named.
+        p95_below: the most seconds that 95 % of the queries may take; None where there is no limit.
     """
 
     alpha: float
@@ -83,6 +85,7 @@ class Report:
     savings: tuple[Saving, ...] = ()
     notes: tuple[str, ...] = ()
     deferral: HandingOver | None = None
+    p95_below: float | None = None
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -136,6 +139,20 @@ class Report:
         Means are None where no query ends; there are no rows where the router cannot stop early.
         """
         return pivot(self.estimates, "depths", "hop")
+
+    @cached_property
+    def latency(self) -> tuple[Row, ...]:
+        """p50 and p95 of each policy, seconds a query; empty where none were recorded."""
+        return pivot(self.estimates, "latency", "policy", "kind")
+
+    @property
+    def best_in_time(self) -> Row | None:
+        """The fixed route or direct call with the highest R whose p95 is within `p95_below`."""
+        limit = inf if self.p95_below is None else self.p95_below
+        quick = {(row.policy, row.kind) for row in self.latency if row.p95 <= limit}
+        fixed = [row for row in self.overall if row.kind in ("single", "reference", "route")]
+        found = [row for row in fixed if (row.policy, row.kind) in quick]
+        return max(found, key=lambda row: (row.reward, -row.cost), default=None)
 
     @cached_property
     def ladder(self) -> tuple[Row, ...]:
@@ -249,6 +266,16 @@ def as_object(report: Report) -> dict[str, Any]:
         "notes": list(report.notes),
         "provenance": dict(report.provenance),
         **({"policy_regret": own} if own else {}),
+        **({"latency": _latency(report)} if report.latency else {}),
+    }
+
+
+def _latency(report: Report) -> dict[str, Any]:
+    names, best = ("policy", "kind", "p50", "p95"), report.best_in_time
+    return {
+        "rows": [{name: getattr(row, name) for name in names} for row in report.latency],
+        "p95_below": report.p95_below,
+        "best_in_time": best and best.policy,
     }
 
 

@@ -43,6 +43,8 @@ def named_tables(
         "reward": reward_table(report, routes),
         "accuracy": accuracy_table(report, routes),
     }
+    if report.latency:
+        tables["latency"] = latency_table(report, routes)
     if report.ladder:
         tables["ladder"] = ladder_table(report)
     if report.looks:
@@ -162,6 +164,27 @@ def accuracy_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     title = "Accuracy (share of right answers), higher is better"
     table = _by_dataset(report, title, lambda row: row.accuracy, routes)
     return replace(table, note=f"Right or wrong by the scorer accuracy. {table.note}".strip())
+
+
+def latency_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """Seconds a query, as recorded; which policies keep to a limit, where there is one."""
+    found, limit = {(row.policy, row.kind): row for row in report.latency}, report.p95_below
+    columns = [Column("Policy"), Column("R", 4), Column("p50, s"), Column("p95, s", best="lowest")]
+    columns += [] if limit is None else [Column(f"p95 within {limit:g} s")]
+    shown = [rows[-1] for rows in _in_order(report, routes)]
+    best, lines = report.best_in_time, []
+    for row in shown if best in shown or best is None else [*shown, best]:
+        if took := found.get((row.policy, row.kind)):
+            within = [] if limit is None else ["yes" if took.p95 <= limit else "no"]
+            cells = row.policy, row.reward, took.p50, took.p95, *within
+            lines.append(_policy_line(row.kind, *cells))
+    said = _routes_note(report, routes)
+    if limit is not None:
+        which = f"is {best.policy}, with R {best.reward:.4f}" if best else "does not exist"
+        said = f"The best fixed route or direct call with p95 within {limit:g} s {which}. {said}"
+    return Table(
+        "Latency: the recorded seconds of a query's calls", tuple(columns), tuple(lines), said
+    )
 
 
 def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:

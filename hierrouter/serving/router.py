@@ -172,7 +172,8 @@ class Router:
         selection = Selection(
             pool, origin.models, hops=origin.hops, encoder=origin.encoder, view=origin.view
         )
-        tree = open_tree(cache, replace(selection, scorer=scorer))
+        selection = replace(selection, scorer=scorer, price_of_second=origin.second)
+        tree = open_tree(cache, selection)
         routers = [self.policy.at(alpha) for alpha in dict.fromkeys(alphas)]
         deferrals = {one.alpha: calibrated(one, tree, name, share) for one in routers}
         column = tree.direct.models.index(name)
@@ -565,7 +566,8 @@ class _Routing:
             cost=sum(
                 answer.tokens_in * rates[place][0] + answer.tokens_out * rates[place][1]
                 for place, answer in zip(places, answers, strict=True)
-            ),
+            )
+            + self.trained.origin.second * sum(getattr(one, "model_s", 0.0) for one in answers),
             rng=self.options.rng,
             explained=explained,
         )
@@ -658,6 +660,7 @@ class _Routing:
         except CallFailed as error:
             error.was_begun = was_begun
             raise
+        model_s = perf_counter() - started
         if hands and (handing := self.router.policy.handing):
             stops, propensity, (rate_in, rate_out) = True, 1.0, handing.rate
         else:
@@ -671,9 +674,11 @@ class _Routing:
             finish_reason=found.finish_reason,
             tokens_in=found.tokens_in,
             tokens_out=found.tokens_out,
-            cost=found.tokens_in * rate_in + found.tokens_out * rate_out,
+            cost=found.tokens_in * rate_in
+            + found.tokens_out * rate_out
+            + self.trained.origin.second * model_s,
             router_s=decision.router_s,
-            model_s=perf_counter() - started,
+            model_s=model_s,
             confidence=found.confidence,
             tool_calls=found.tool_calls,
             instead_of=tuple((failed.model, failed.reason) for failed in failures),

@@ -116,6 +116,12 @@ def test_prompts_that_do_not_fit_a_window_are_one_line_and_asked_again(place: Pl
     assert info["missing_nodes"] == 4  # small; small>small, small>large, which waited; large>small
     assert info["failed_calls"] == {"too_long": 3}
     assert info["calls"] == 3 * 8 + 3
+    asked = "SELECT hop, model, cost, count(*) AS n FROM spend WHERE failed GROUP BY ALL ORDER BY 1"
+    rows = map(
+        json.loads,
+        place.does("cache sql --cache cache --format json", asked).stdout.split("\n")[:-1],
+    )
+    assert [*rows] == [{"hop": hop, "model": "small", "cost": 0, "n": 1} for hop in (0, 1, 2)]
     again = place.asks(collect)
     assert again.returncode == 1
     assert calls_made(again.stderr) == (0, 27)

@@ -155,6 +155,17 @@ def test_a_busy_server_is_waited_for(asking: Place) -> None:
     assert calls(asking) == 3 * 4
 
 
+def test_at_a_limit_what_is_under_way_is_kept_and_nothing_more_is_asked(asking: Place) -> None:
+    with scripted(lambda prompt, before: Reply(completion("x", 4, 1))) as server:
+        write_pool(asking, server.url, "concurrency = 2")
+        error = asking.refuses(f"{COLLECT} big.jsonl --max-spend 50", code=130)
+        assert error.startswith("error: the limit is reached: --max-spend 50, ")
+        # 5 each: ten reach the limit, and two of each model are under way.
+        assert 10 <= server.asked.total() == calls(asking) <= 10 + 2 * 2
+        works(asking.asks(f"{COLLECT} big.jsonl --max-spend 5000"))
+        assert server.asked.total() == calls(asking)
+
+
 @pytest.mark.parametrize("junk", ["html", "no choices"])
 def test_answers_that_are_none(collected: Place, junk: str) -> None:
     with scripted(lambda prompt, before: JUNK[junk]) as server:

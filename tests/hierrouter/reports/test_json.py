@@ -44,8 +44,9 @@ def schema() -> dict[str, Any]:
 
 @cache
 def everything() -> Report:
-    """A real report with all there can be: stop, deferral, price lists, a policy."""
+    """A real report with all there can be: stop, deferral, price lists, a policy, seconds."""
     tree = small_tree()
+    tree = replace(tree, seconds=0.01 * tree.tokens_out)
     trained = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
     sweep = sweep_glimpse(tree)
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
