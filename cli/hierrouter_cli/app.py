@@ -65,7 +65,6 @@ for path, command, short_help, group in (
     ("pools", catalogue.pools, "The pools that come with the package.", AROUND),
     ("datasets", catalogue.datasets, "Known datasets, and samples of their questions.", AROUND),
     ("verify", catalogue.verify, "Whether all that figures rest on is as written.", AROUND),
-    ("doctor", catalogue.doctor, "What of this installation works, and what does not.", AROUND),
 ):
     add(app, path, short_help, group)(command)
 app.add_typer(

@@ -1,4 +1,4 @@
-"""`hierrouter pools`, `datasets`, `verify`, `doctor`: what there is, and whether it is sound."""
+"""`hierrouter pools`, `datasets`, `verify`: what there is, and whether it is sound."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") ->
     console.put_tables([pool_table(name, each, bool(pool)) for name, each in known.items()])
 
 
-SHOWN = ("subject", "state", "text")  # of what the doctor finds
 Show = Annotated[int, options.value("--show", "N", "So many questions of each dataset.", min=0)]
 
 
@@ -133,29 +132,3 @@ def verify(
             cache, rescore, lambda rows, total: bars.update(bar, advance=rows, total=total)
         )
     console.put("\n".join((*table, *lines)) + "\n")
-
-
-def doctor(
-    cache: options.Cache = options.DEFAULT_CACHE, format: options.ShortFormat = "text"
-) -> None:
-    """Look at packages, devices, models, hub, disk, cache and router; say what to do.
-
-    Nothing is changed. A note is good to know. With a problem something does not work, and the exit
-    code is that of the first one; else it is 0.
-    """
-    from hierrouter.tables import safe_text
-    from hierrouter_cli.doctor import examine
-
-    found = []
-    for finding in examine(cache):
-        found.append(finding)
-        if format == "text":
-            line = f"{finding.state:<9}{finding.subject:<16}{finding.text}"
-            console.put(safe_text(line) + "\n")
-    problems = [finding.error for finding in found if finding.error]
-    if format == "json":
-        told = [{name: getattr(each, name) for name in SHOWN} for each in found]
-        console.put_json({"findings": told, "works": not problems})
-    if problems:
-        first, *more = problems
-        raise type(first)(f"{len(problems)} problems, the first: {first}") if more else first

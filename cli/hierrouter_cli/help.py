@@ -9,7 +9,6 @@ from typer.core import TyperCommand, TyperGroup
 EXAMPLES: Mapping[str, str] = {
     "quickstart": "hierrouter quickstart --limit 60 --out first",
     "verify": "hierrouter verify --rescore",
-    "doctor": "hierrouter doctor --cache caches/paper --format json",
     "collect": "hierrouter collect --datasets gsm8k,math --dry-run",
     "train": "hierrouter train --alpha 0.02 --algo exact",
     "sweep-alpha": "hierrouter sweep-alpha --alphas 1,2,3 --allow-stop",

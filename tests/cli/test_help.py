@@ -95,7 +95,7 @@ def test_the_first_page_and_the_docs_tell_every_command() -> None:
 
 
 TYPED = {
-    "hierrouter doc": ["doctor"],
+    "hierrouter ver": ["verify"],
     "hierrouter train --pool ": ["cpu", "graded", "paper", "testbed"],
     "hierrouter report --format j": ["json"],
     "hierrouter collect --datasets arith,fa": ["arith,fact"],

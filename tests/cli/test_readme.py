@@ -57,14 +57,14 @@ def test_how_much_of_the_pages_runs() -> None:
     shown = [page for page in pages.PAGES if pages.commands(page)]
     assert len(shown) == 16
     assert sum(len(pages.blocks("bash", page)) for page in shown) == 42
-    assert sum(len(pages.commands(page)) for page in shown) == 82
+    assert sum(len(pages.commands(page)) for page in shown) == 81
     assert sum(len(pages.files(page)) for page in shown) == 10
     assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 24
 
 
 def test_commands_that_are_only_shown_can_be_typed() -> None:
     typed = [words for page in pages.PAGES for words in pages.only_shown(page)]
-    assert len(typed) == 49
+    assert len(typed) == 53
     for _, *words in typed:
         if words[0].startswith("--"):  # of the program itself
             continue

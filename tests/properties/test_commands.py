@@ -38,7 +38,7 @@ STOPPING = {
     "collect": [*("--cache", "nope/nope", "--datasets", "near.jsonl"), "--pool", "p.toml", DRY],
     **{command: [DRY] for command in ("train", "sweep-alpha", "route")},
 }
-SLOW = {"compare", "report", "quickstart", "serve", "explore", "doctor"}
+SLOW = {"compare", "report", "quickstart", "serve", "explore"}
 READ_ONLY = {"cache info", "verify", "cache sql", "cache export", "cache push", "datasets"}
 LINE = '{"query_id": "1", "question": "?", "answer": "1", "model": "m-1b", "response": "1", '
 LINE += '"tokens_in": 1, "tokens_out": 1}\n'
