@@ -7,15 +7,18 @@ far they are. What is to be reached is 99 % of the way from the best fixed route
 any of ours ends with. PPO has the settings of our default preset everywhere; others see float
 vectors, see `rivals.py`. One process, one thread, CPU seconds without imports. Our seconds include
 what `train` does beside learning (states, exact values after each epoch); of the others only their
-own epochs count. Who is not there after --limit times the seconds of our PPO is ended.
+own epochs count. PufferLib is measured where it is installed. Who is not there after --limit times
+the seconds of our PPO is ended.
 """
 
 import argparse
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -24,7 +27,8 @@ import stable_baselines3
 import tianshou
 import torch
 from measuring import versions
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributions import Categorical
 
 from hierrouter.evaluation.bounds import best_fixed_route
 from hierrouter.evaluation.outcome import Actions, greedy, policy_outcome
@@ -32,11 +36,73 @@ from hierrouter.learning.config import Objective, PPOConfig, TrainConfig, preset
 from hierrouter.learning.loop import Watch
 from hierrouter.learning.network import state_table
 from hierrouter.learning.training import train
+from hierrouter.replay.env import Rollouts
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.tree import RouteTree
 
 ENVS = 128
 SHARE = 0.99
+
+
+class Puffer:
+    """Episodes from PufferLib's `Serial` vector, learned from in plain torch as CleanRL does."""
+
+    def __init__(self, tree: RouteTree, alpha: float, config: PPOConfig, seed: int) -> None:
+        import pufferlib.emulation
+        import pufferlib.vector
+
+        def one() -> Any:
+            return pufferlib.emulation.GymnasiumPufferEnv(rivals.flat_env(tree, alpha))
+
+        self._vector = pufferlib.vector.make(one, num_envs=ENVS, backend=pufferlib.vector.Serial)
+        self._seen, _ = self._vector.reset(seed)
+        self._config, self._hops = config, tree.hops
+        self.network = Heads(self._seen.shape[1], config.hidden, len(tree.models))
+        self._learner = rivals.Plain(self.network, self, config)  # type: ignore[arg-type]
+
+    def rows(self, number: Tensor) -> Tensor:
+        """What was seen at these steps of the iteration."""
+        return self._kept[number]
+
+    def epoch(self) -> None:
+        """All iterations of an epoch."""
+        for _ in range(self._config.iterations):
+            self._learner.update(self._collected())
+
+    @torch.no_grad()
+    def _collected(self) -> Rollouts:
+        kept, actions, rewards = [], [], []
+        for _ in range(self._config.rollouts // ENVS):
+            for _ in range(self._hops):
+                seen = torch.from_numpy(self._seen.copy())
+                action = Categorical(logits=self.network(seen)[0]).sample().numpy()
+                self._seen, reward, *_ = self._vector.step(action)
+                kept.append(seen)
+                actions.append(action)
+                rewards.append(reward.copy())
+            self._seen, *_ = self._vector.step(action)  # the end of an episode: it resets
+        shape = -1, self._hops, ENVS
+        by_episode = (np.stack(each).reshape(shape).swapaxes(1, 2) for each in (actions, rewards))
+        self._kept = torch.stack(kept).reshape(*shape, self._seen.shape[1]).swapaxes(1, 2)
+        self._kept = self._kept.reshape(-1, self._seen.shape[1])
+        action, reward = (each.reshape(-1, self._hops) for each in by_episode)
+        state = np.arange(action.size).reshape(action.shape)
+        return Rollouts(state, action, reward, np.full(len(action), self._hops))
+
+
+class Heads(nn.Module):
+    """Two layers under both heads."""
+
+    def __init__(self, width: int, hidden: int, actions: int) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(
+            *(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh())
+        )
+        self.actor, self.critic = nn.Linear(hidden, actions), nn.Linear(hidden, 1)
+
+    def forward(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.trunk(seen)
+        return self.actor(features), self.critic(features)[:, 0]
 
 
 class Task:
@@ -97,6 +163,12 @@ class Task:
         stable = rivals.Stable(self.train, self.alpha, config, seed)
         return self.other(stable.epoch, lambda: stable.logits(self.table))
 
+    def puffer(self, config: PPOConfig, seed: int) -> Iterator[tuple[float, float]]:
+        """PufferLib's environments side by side, plain torch."""
+        stock = Puffer(self.train, self.alpha, config, seed)
+        shown = rivals.features(self.table, self.tree.routes)
+        return self.other(stock.epoch, lambda: stock.network(shown)[0])
+
     def reached(self, curve: Iterator[tuple[float, float]], limit: float) -> tuple[float, float]:
         """When the target was reached, inf where it was not; and the best R until then."""
         best = -np.inf
@@ -136,7 +208,10 @@ def main() -> None:
     found = {
         name: [task.reached(iter(run), np.inf) for run in runs] for name, runs in curves.items()
     }
-    for name, start in (("Stable-Baselines3", task.stable), (f"Tianshou, {ENVS}", task.tianshou)):
+    others = {"Stable-Baselines3": task.stable, f"Tianshou, {ENVS}": task.tianshou}
+    if importlib.util.find_spec("pufferlib"):
+        others |= {f"PufferLib, {ENVS}": task.puffer}
+    for name, start in others.items():
         found[name] = []
         for seed in range(asked.seeds):
             torch.manual_seed(seed)
