@@ -75,7 +75,8 @@ class Puffer:
         for _ in range(self._config.rollouts // ENVS):
             for _ in range(self._hops):
                 seen = torch.from_numpy(self._seen.copy())
-                action = Categorical(logits=self.network(seen)[0]).sample().numpy()
+                drawn = Categorical(logits=self.network(seen)[0]).sample()  # type: ignore[no-untyped-call]
+                action = drawn.numpy()
                 self._seen, reward, *_ = self._vector.step(action)
                 kept.append(seen)
                 actions.append(action)
