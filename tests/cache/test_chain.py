@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import killing
-from hierrouter_cache import chain
+from hierrouter_cache import chain, parts
 from hierrouter_cache.chain import examine, seal_loose, sound_chain, sound_parts
 from hierrouter_cache.errors import CacheError, DamagedPart
 from hierrouter_cache.locks import collector_lock
@@ -126,8 +126,8 @@ def test_a_seal_that_is_merged_while_it_is_read_is_no_damage(
             compact(root)
         return found
 
-    hashed = chain.proof
-    monkeypatch.setattr(chain, "proof", proof)
+    hashed = parts.proof
+    monkeypatch.setattr(parts, "proof", proof)
     assert sound_chain(root).sound("seals") and merged and not seal.exists()
 
 
@@ -359,7 +359,7 @@ def test_a_commit_costs_one_more_file_and_an_opening_reads_nothing_more(
     for name in ("fsync", "listdir", "unlink"):
         count(os, name)
     count(Path, "touch")
-    count(chain, "proof")
+    count(parts, "proof")
     writer.append("calls", rows.calls(("m", "last", "r")))
     assert asked == {"fsync": 2, "listdir": 1, "unlink": 1, "touch": 1}
     asked.clear()

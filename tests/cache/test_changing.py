@@ -14,7 +14,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from hierrouter_cache import chain, embeddings, mirror, reader
+from hierrouter_cache import chain, embeddings, mirror, parts, reader
 from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.embeddings import (
     EmbeddingFile,
@@ -87,7 +87,7 @@ def test_parts_merged_while_they_are_opened_are_opened_again(root: Path, between
             lambda root: CacheReader(root).responses(),
             "changes all the time: {root}; try again later",
         ),
-        (chain, "listing", sound_parts, "keeps changing: {root}; wait until"),
+        (parts, "listing", sound_parts, "keeps changing: {root}; wait until"),
         (
             mirror,
             "list_parts",

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hierrouter_cache import chain, parts
+from hierrouter_cache import parts
 from hierrouter_cache.chain import seal_loose, sound_parts
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart
@@ -213,11 +213,11 @@ def test_parts_that_a_compaction_replaces_meanwhile_are_not_damaged(
 
     def compact_before_the_second_look(part: parts.Part, **how: Any) -> Any:
         if part.path == old[1]:
-            monkeypatch.setattr(chain, "proof", real)
+            monkeypatch.setattr(parts, "proof", real)
             compact(tmp_path)
         return real(part, **how)
 
-    monkeypatch.setattr(chain, "proof", compact_before_the_second_look)
+    monkeypatch.setattr(parts, "proof", compact_before_the_second_look)
     (merged,) = sound_parts(tmp_path)
     assert merged.rows == 3
     assert not any(path.exists() for path in old)

@@ -15,7 +15,7 @@ from tests.cli.conftest import Place
 def trained(bare: Place) -> Place:
     """A folder with a cache, two routers and a sweep."""
     for command, out in (("train", "old"), ("train", "router"), ("sweep-alpha", "sweep")):
-        bare.does(f"{command} --algo exact --epochs 2 --out runs/{out}")
+        bare.does(f"{command} --out runs/{out}")
     return bare
 
 

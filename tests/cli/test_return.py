@@ -27,7 +27,7 @@ def test_reports_open_what_the_checkpoint_sees(trained: Place) -> None:
 
 def test_without_the_flag_the_router_is_not_shown_and_it_says_why(trained: Place) -> None:
     done = trained.does("report --format json")
-    assert "add --allow-return to see it" in done.stderr
+    assert "no router trained on this tree" in done.stderr
     assert '"hierrouter"' not in done.stdout
     assert '"hierrouter"' in trained.does("report --format json --allow-return").stdout
 

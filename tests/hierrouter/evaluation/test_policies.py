@@ -255,7 +255,7 @@ BAD = [
     (lambda seen: [np.inf, -np.inf, 1], "policy gave no probabilities: inf -inf 1: "),
     (lambda seen: sys.exit("gone"), "policy failed: .*: SystemExit: gone; mend it, or leave"),
     (Raising(), "policy failed: raising: query q0, stage 0: LookupError: no such thing; mend it"),
-    (lambda seen: seen["answers"], "no texts to read: this tree holds numbers only; open the"),
+    (lambda seen: seen["question"], "no texts to read: this tree holds numbers only; open the"),
     (lambda seen: seen["qeustion"], "<lambda>: query q0, stage 0: KeyError: 'qeustion'; mend it"),
     (Raising, "not a policy to be asked: raising, a class; give a function"),
     (7, "not a policy to be asked: int, int; give a function"),
