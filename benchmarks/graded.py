@@ -23,8 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 import hierrouter as hr
-from hierrouter.evaluation.bounds import best_direct_call, best_fixed_route, oracle
-from hierrouter.learning.baselines.contest import ANYTIME
+from hierrouter.evaluation.bounds import ANYTIME, best_direct_call, best_fixed_route, oracle
 from hierrouter.learning.baselines.registry import baselines
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import train

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.bounds import ANYTIME, best_fixed_route, oracle
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Outcome, from_endings
 from hierrouter.evaluation.policies import (
@@ -33,7 +33,7 @@ from hierrouter.evaluation.policies import (
 )
 from hierrouter.learning.baselines.answers import answers_for
 from hierrouter.learning.baselines.arms import Baseline, require_sets, usable_sets
-from hierrouter.learning.baselines.contest import ANYTIME, contest
+from hierrouter.learning.baselines.contest import contest
 from hierrouter.learning.baselines.registry import baselines as named
 from hierrouter.learning.baselines.simple import DatasetOracle
 from hierrouter.learning.config import Objective, ValueConfig, training_config

@@ -369,7 +369,7 @@ def folded(table: Table, width: int) -> list[Table]:
         left -= size + GUTTER
     if len(parts) == 1:
         return [table]
-    return [_only(table, [0, *columns]) for columns in parts]
+    return [only(table, [0, *columns]) for columns in parts]
 
 
 def _rich_block(table: Table) -> RichTable:
@@ -400,7 +400,7 @@ def _widths(table: Table) -> list[int]:
     return widths
 
 
-def _only(table: Table, columns: list[int]) -> Table:
+def only(table: Table, columns: list[int]) -> Table:
     """The table with these columns; what is best in a column does not depend on the others."""
     return replace(
         table,

@@ -217,7 +217,7 @@ def test_a_report_is_that_of_the_command_line(tree: hr.Tree, place: Path, hierro
     assert router["reward"] == pytest.approx(result.reward.mean(), abs=1e-11)
     quality = report.table("quality")
     assert quality.title == "Quality Q (token_f1), higher is better"
-    assert "hierrouter" in str(quality)
+    assert "HierRouter" in str(quality)
     assert mean_reward(report, "hierrouter") == pytest.approx(router["reward"], abs=1e-11)
     assert report.to_html(place / "report.html").read_text().startswith("<!doctype html>")
     with pytest.raises(hr.InputError, match="unknown table: qualty; did you mean quality"):
@@ -261,7 +261,7 @@ def test_a_comparison_is_that_of_a_command(tree: hr.Tree, place: Path, hierroute
     for held in both:
         held["rows"] = [{**row, "fit_cpu_seconds": 0} for row in held["rows"]]
     assert both[0] == both[1]
-    assert "hierrouter" in str(found.table())
+    assert "HierRouter" in str(found.table())
 
 
 def test_a_run_answers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

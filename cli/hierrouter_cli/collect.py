@@ -43,7 +43,7 @@ def _bars(nodes: int) -> Iterator[Progress]:
 
     meter = Meter()
     with console.progress_bars() as bars:
-        current = bars.add_task("starting", total=None, note=f"{nodes:,} nodes at most")
+        current = bars.add_task("starting", total=nodes, note="nodes at most")
 
         def on_level(label: str, calls: int) -> None:
             meter.on_level(label, calls)
@@ -64,8 +64,11 @@ def _say_changed(names: Sequence[str]) -> None:
     console.say(changed_line(names))
 
 
-def make_calls(found: Planned) -> Summary:
-    """Make every missing call of the plan, or of the shard; says what is being done."""
+def make_calls(found: Planned, brief: bool = False) -> Summary:
+    """Make every missing call of the plan, or of the shard; says what is being done.
+
+    `brief`: not before it is done.
+    """
     from hierrouter.collection.collect import make_calls as call_models
     from hierrouter.collection.progress import require_answers, spent_table
 
@@ -73,12 +76,13 @@ def make_calls(found: Planned) -> Summary:
     report = None
     try:
         with _finish_part_on_interrupt() as stop, _notes_are_said():
-            _announce(found)
-            with progress(len(found.queries) * per_query) as report:
+            if not brief:
+                _announce(found)
+            with progress(len(found.queries) * per_query, 30.0 if brief else None) as report:
                 summary = call_models(found, report, say_note, stop)
         console.say(summary_line(summary))
     finally:  # an interruption or an error is no reason not to know
-        if report and report.summary and (spent := report.summary.spent):
+        if not brief and report and report.summary and (spent := report.summary.spent):
             console.say(repr(spent_table(spent, found.pool.currency)))
     require_answers(summary)
     return summary

@@ -8,12 +8,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hierrouter.tables import safe_text
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import TaskID
 
     from hierrouter.tables import Table
 
@@ -113,22 +114,66 @@ def page_width() -> int:
 
 def put_tables(tables: Iterable[Table]) -> None:
     """Tables on stdout, as wide as the terminal, in colour on one only."""
+    from hierrouter.tables import as_rich
+
+    width = page_width()
+    put_rich((as_rich(table, width) for table in tables), width)
+
+
+def put_rich(items: Iterable[Any], width: int) -> None:
+    """What rich can print, on stdout, in colour on a terminal only."""
     import io
 
     from rich.console import Console
 
-    from hierrouter.tables import as_rich
-
-    width = page_width()
     text = io.StringIO()
     page = Console(file=text, force_terminal=sys.stdout.isatty(), width=width)
-    for table in tables:
-        page.print(as_rich(table, width))
+    for item in items:
+        page.print(item)
     put(text.getvalue())
 
 
+class _Stage:
+    """Bars of one stage of a longer work: all they do is move the bar of the whole."""
+
+    def __init__(self, bars: Any, task: TaskID, number: int) -> None:
+        self.bars, self.task, self.number, self.console = bars, task, number, bars.console
+        self.done, self.of = 0.0, 0.0
+
+    def add_task(self, description: str, total: float | None, note: str) -> TaskID:
+        self.done, self.of = 0.0, total or 0.0
+        return self.task
+
+    def reset(self, task: TaskID, **changes: Any) -> None:
+        """Nothing: the parts of a task count for the whole of it."""
+
+    def update(self, task: TaskID, note: str = "", **changes: Any) -> None:
+        self.done = changes.get("completed", self.done + changes.get("advance", 0))
+        share = min(self.done / self.of, 1.0) if self.of else 0.0
+        self.bars.update(task, completed=self.number + share, note=note)
+
+
+_stage: ContextVar[_Stage | None] = ContextVar("stage", default=None)
+
+
 @contextmanager
-def progress_bars() -> Iterator[Progress]:
+def one_bar(stages: int) -> Iterator[Callable[[int, str], None]]:
+    """One bar for several stages, whatever bars they have; it is told when one begins, from 0."""
+    with progress_bars() as bars:
+        task = bars.add_task("", total=stages, note="")
+
+        def begin(number: int, label: str) -> None:
+            bars.update(task, description=label, completed=number, note="")
+            _stage.set(_Stage(bars, task, number))
+
+        try:
+            yield begin
+        finally:
+            _stage.set(None)
+
+
+@contextmanager
+def progress_bars() -> Iterator[Any]:
     """Bars with an estimated end on stderr; nothing where that is not a terminal."""
     from rich.console import Console
     from rich.progress import (
@@ -142,6 +187,10 @@ def progress_bars() -> Iterator[Progress]:
     )
     from rich.table import Column
     from rich.text import Text
+
+    if stage := _stage.get():
+        yield stage
+        return
 
     class SafeColumn(TextColumn):
         def render(self, task: Task) -> Text:

@@ -5,12 +5,18 @@ from typing import Annotated
 
 from hierrouter_cli import console, options
 from hierrouter_cli.collect import make_calls
-from hierrouter_cli.report import say_what
+from hierrouter_cli.report import say_what, show_message
 from hierrouter_cli.selecting import Selected
 from hierrouter_cli.train import watch
 
 # One call of the testbed costs about .6, so a second one must be worth a quarter of Q.
 ALPHA = 0.4
+STAGES = (
+    ("collect", "every route of every question, each model call once"),
+    ("train", "PPO on the replayed tree, no model is called any more"),
+    ("sweep-alpha", "one value model for every price of cost"),
+    ("report", "exact values on the test fold, intervals by bootstrap over queries"),
+)
 
 
 def quickstart(
@@ -46,30 +52,30 @@ def quickstart(
         out / "runs" / name if out else RUNS / f"quickstart-{name}"
         for name in ("train", "sweep-alpha", "report")
     )
-    watching = watch()
-    console.say("1/4 collect: every route of every question, each model call once")
-    queries = noted_queries(["testbed"], limit, seed, DATA, console.say)
-    make_calls(Planned(load_pool("testbed"), queries, cache))
-    tree = Selected(cache).open()
-    learned_from, may = training_tree(tree), Objective(alpha, allow_stop=True)
-    console.say("2/4 train: PPO on the replayed tree, no model is called any more")
-    config = preset("default")
-    trained = train_run(learned_from, may, config, seed, None, train, watching, over=True)
-    console.say(f"trained: {trained.reached}")
-    console.say("3/4 sweep-alpha: one value model for every price of cost")
-    grid = alpha_grid(learned_from, allow_stop=True)
-    every = ValueConfig()
-    swept = sweep_run(learned_from, grid, every, seed, may, sweep, watching, over=True)
-    console.put(f"{swept.table}\n")
-    console.say("4/4 report: exact values on the test fold, intervals by bootstrap over queries")
-    shown = select_run(tree, alpha, train, sweep, with_sweep=True)
-    request = ReportRequest({POOL: tree}, shown)
-    say_what(request)
-    finished = request.evaluate()
-    with drafted(report) as draft:
-        page = report / finished.write(draft).name
-    console.put_tables([finished.table(name) for name in ("quality", "summary", "depths", "looks")])
-    console.put(f"page: {page}\n")
-    if out:
-        where = f"--cache {cache} --checkpoint {train}"
-        console.say(f"to go on: hierrouter report {where} --sweep {sweep}")
+    with console.one_bar(len(STAGES)) as begin:
+
+        def stage(number: int) -> None:
+            name, what = STAGES[number - 1]
+            console.say(f"{number}/{len(STAGES)} {name}: {what}")
+            begin(number - 1, f"{number}/{len(STAGES)} {name}")
+
+        stage(1)
+        queries = noted_queries(["testbed"], limit, seed, DATA, console.say)
+        make_calls(Planned(load_pool("testbed"), queries, cache), brief=True)
+        tree, watching = Selected(cache).open(), watch()
+        learned_from, may = training_tree(tree), Objective(alpha, allow_stop=True)
+        stage(2)
+        config = preset("default")
+        trained = train_run(learned_from, may, config, seed, None, train, watching, over=True)
+        console.say(f"trained: {trained.reached}")
+        stage(3)
+        grid = alpha_grid(learned_from, allow_stop=True)
+        sweep_run(learned_from, grid, ValueConfig(), seed, may, sweep, watching, over=True)
+        stage(4)
+        shown = select_run(tree, alpha, train, sweep, with_sweep=True)
+        request = ReportRequest({POOL: tree}, shown)
+        say_what(request)
+        finished = request.evaluate()
+        with drafted(report) as draft:
+            page = report / finished.write(draft).name
+    show_message(finished.result, page, cache, train if out else None)

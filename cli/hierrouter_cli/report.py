@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from hierrouter.tables import one_line, safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
 from hierrouter_cli.selecting import Selected, as_trained, open_trees, own_policies, selecting
@@ -41,7 +42,7 @@ def report(
     p95_below: options.P95Below = None,
     split: options.SplitOrAll = TEST,
     all_tables: Annotated[
-        bool, options.switch("--all", "Also the tables that only page and JSON hold otherwise.")
+        bool, options.switch("--all", "Every table, not only the message.")
     ] = False,
     figures: Annotated[
         str | None,
@@ -58,10 +59,10 @@ def report(
     format: options.Format = "text",
     out: options.Out = None,
 ) -> None:
-    """Evaluate exactly on the test fold and show it.
+    """Evaluate exactly on the test fold and say what comes of it.
 
-    Text also writes a self-contained page with all figures; the other formats write it only where
-    --out or --figures ask for files.
+    Text is a message of a few lines, and a self-contained page with all figures; the other formats
+    have every table, and write the page only where --out or --figures ask for files.
     """
     from hierrouter.learning.run_folders import check_out, drafted, new_run
     from hierrouter.pools.files import price_lists
@@ -85,8 +86,7 @@ def report(
     # What needs torch comes after all that can be refused without it.
     from hierrouter.learning.selection import select_run
     from hierrouter.reports.evaluated import DeferTo
-    from hierrouter.reports.report import ReportRequest
-    from hierrouter.reports.results import as_json
+    from hierrouter.reports.report import ReportRequest, as_json
     from hierrouter.reports.tables import long_table, report_tables
 
     page = style == FULL and (out is not None or format == "text" or bool(files))
@@ -103,16 +103,65 @@ def report(
         with drafted(folder) as draft:
             show_paper(finished.result, format, folder, draft, files)
         return
-    tables = functools.partial(report_tables, analysis=all_tables)
-    console.put_as(format, finished.result, as_json, long_table, tables)
+    if format != "text" or all_tables:
+        console.put_as(format, finished.result, as_json, long_table, report_tables)
     if page:
         folder = new_run("report", out)
         with drafted(folder) as draft, contextlib.redirect_stdout(sys.stderr):
             written = finished.write(draft)
             figures_written = export_figures(finished.result, draft, files) if files else []
-        console.say(f"report: page {folder / written.name}")
         if files:
             console.say(f"report: {len(figures_written)} figures in {folder}")
+        if format == "text":
+            show_message(finished.result, folder / written.name, selected.cache, checkpoint)
+        else:
+            console.say(f"report: page {folder / written.name}")
+
+
+NEXT = {  # what to do where the router is so
+    "untrained": "train --allow-stop",
+    "better": 'route "a question of yours"',
+    "open": "compare",
+    "constant": "compare",
+    "worse": "explain --worst 10",
+}
+LINES, COLUMNS = 20, 80  # of a message at most
+
+
+def show_message(result: Report, page: Path, cache: Path, checkpoint: Path | None = None) -> None:
+    """What the report says, three figures, what must be known, what to do next, and the page."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from hierrouter.reports.sentences import headlines, in_time_sentence, message, verdict
+
+    width, found, figures = min(console.page_width(), COLUMNS), verdict(result), headlines(result)
+    measure = Console(width=width)
+
+    def wrapped(text: str, style: str = "") -> list[Text]:
+        lines = Text(one_line(text), style).wrap(measure, width)
+        return [Text(line.plain.rstrip(), style) for line in lines]
+
+    lines = [
+        Text(),
+        *wrapped(message(result), "bold green" if found == "better" else "bold"),
+        Text(),
+    ]
+    label, number = (max(len(row[at]) for row in figures) for at in (0, 1))
+    for what, value, said in figures:
+        line = Text(f"  {what:<{label}}  {value:>{number}}  {one_line(said)}")
+        line.truncate(width, overflow="ellipsis")
+        lines.append(line)
+    asked = filter(None, [in_time_sentence(result)])
+    notes = [wrapped(f"note: {note}") for note in (*asked, *result.notes)]
+    while notes and len(lines) + len(notes[0]) <= LINES - 4:
+        lines += notes.pop(0)
+    more = [Text(f"note: {len(notes)} more on the page")] if notes else []
+    console.put_rich([*lines, *more, Text()], width)
+    flags = f" --cache {shlex.quote(str(cache))}" if cache != options.DEFAULT_CACHE else ""
+    if checkpoint and found != "untrained":
+        flags += f" --checkpoint {shlex.quote(str(checkpoint))}"
+    console.put(safe_text(f"next: hierrouter {NEXT[found]}{flags}\npage: {page}\n"))
 
 
 def say_what(request: ReportRequest) -> None:
@@ -137,7 +186,7 @@ def show_paper(
     `folder`: where the figure will be; `draft`: where it is written.
     """
     from hierrouter.reports.figures import frontier_figure, latex_figure, save
-    from hierrouter.reports.results import as_json
+    from hierrouter.reports.report import as_json
     from hierrouter.reports.tables import lacking_for_paper, long_table, paper_tables
 
     for lacking in lacking_for_paper(result):

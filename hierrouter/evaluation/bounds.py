@@ -9,7 +9,7 @@ from hierrouter_cache.tree import RouteTree, net_reward
 
 # The share of a smaller gap is the quotient of two noises.
 SMALLEST_GAP = 0.005
-ONE_HOP = "one-hop oracle"
+ONE_HOP, TREE, ANYTIME = "one-hop oracle", "tree oracle", "anytime oracle"
 PER_DATASET = "best route per dataset"
 
 
@@ -152,9 +152,9 @@ def ladder(
         outcomes["best fixed route"] = best_fixed_route(chosen_on, alpha, tree, allow_stop)
         informed = best_route_per_dataset(chosen_on, alpha, tree, allow_stop)
         outcomes[PER_DATASET] = informed
-    outcomes["one-hop oracle"] = direct_oracle(tree, alpha)
-    outcomes["tree oracle"] = oracle(tree, alpha)
-    outcomes["anytime oracle"] = replace(oracle(tree, alpha, True), name="anytime oracle")
+    outcomes[ONE_HOP] = direct_oracle(tree, alpha)
+    outcomes[TREE] = oracle(tree, alpha)
+    outcomes[ANYTIME] = replace(oracle(tree, alpha, True), name=ANYTIME)
     return {name: found for name, found in outcomes.items() if found}
 
 

@@ -308,6 +308,12 @@ class TrainedRouter:
         return replace(self, constant=Constant(node, float(gains.mean()), low, high, needed))
 
     @property
+    def constant_route(self) -> str:
+        """The constant choice in words; empty where the router decides."""
+        node = self.constant and self.constant.node
+        return self.actions.routes.name(node, self.origin.models) if node else ""
+
+    @property
     def why_constant(self) -> str:
         """Why a constant choice is made, with the figures; empty where the router decides."""
         if self.constant is None:

@@ -12,18 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hierrouter.evaluation.bounds import ANYTIME, TREE
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
 from hierrouter.learning.baselines.answers import answers_for
 from hierrouter.learning.baselines.arms import Answers, Baseline, require_sets, usable_sets
-from hierrouter.learning.baselines.contest import (
-    ANYTIME,
-    TREE,
-    Contest,
-    Entry,
-    OnFitted,
-    contest,
-    look_details,
-)
+from hierrouter.learning.baselines.contest import Contest, Entry, OnFitted, contest, look_details
 from hierrouter.learning.baselines.registry import baselines as baselines_named
 from hierrouter.learning.selection import SelectedRun, provenance, select_run
 from hierrouter.paper import PAPER_SEED
@@ -31,7 +24,16 @@ from hierrouter.replay.opening import listed
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.build import at_once
 from hierrouter.reports.report import ROWS, run_or_sweep, table_named
-from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Row, Values, estimates, pivot
+from hierrouter.reports.values import (
+    Bootstrap,
+    Estimate,
+    Estimates,
+    Row,
+    Values,
+    estimates,
+    pivot,
+    shown_name,
+)
 from hierrouter.tables import Cell, Column, Line, Table, as_markdown, json_text, numbered, one_line
 from hierrouter_cache.writer import write_atomically
 
@@ -449,7 +451,11 @@ def value_table(standings: Standings) -> Table:
     lines = [
         Line(
             BROUGHT if value.value == "regret" else f"Best as the {value.chosen_on} fold has it",
-            (VALUES[value.value], *value.cells("first second difference [difference]")),
+            (
+                VALUES[value.value],
+                *map(shown_name, (value.first, value.second)),
+                *value.cells("difference [difference]"),
+            ),
         )
         for value in standings.values
     ]
@@ -487,4 +493,4 @@ def _line(row: Row, *cells: Cell) -> Line:
     group = {"router": LEARNED, "oracle": BOUNDS}.get(
         outcome.kind, SETS.get(row.entry.arms, BROUGHT)
     )
-    return Line(group, (outcome.name, *cells), ranked=outcome.kind != "oracle")
+    return Line(group, (shown_name(outcome.name), *cells), ranked=outcome.kind != "oracle")

@@ -105,6 +105,7 @@ def report_on(
         frontier=[*learned, *bound],
         price_lists={name: every[name].outcomes(deferral) for name in several},
         cost_unit=tree.cost_unit,
+        constant=trained.constant_route if trained else "",
         p95_below=p95_below,
         deciding_alphas=(float(points[0]), float(points[-1])) if len(points) else None,
         notes=(
@@ -280,9 +281,7 @@ def _other_prices(origin: Origin, tree: RouteTree) -> bool:
 
 def _stop_notes(trained: TrainedRouter | None, sweep: TrainedSweep | None) -> list[str]:
     """Whether the frontier is of routers that may do more, or less, than the one of the tables."""
-    if trained is None or sweep is None:
-        return []
-    if trained.objective.ends_early == sweep.objective.ends_early:
+    if not trained or not sweep or trained.objective.ends_early == sweep.objective.ends_early:
         return []
     if trained.objective.ends_early:
         return ["The router of the tables may stop early, those of the frontier may not."]

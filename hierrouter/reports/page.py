@@ -2,77 +2,57 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
 
 from hierrouter.reports.drawing import as_svg
-from hierrouter.reports.figures import figures
+from hierrouter.reports.figures import frontier_figure
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.results import Report
-from hierrouter.reports.tables import report_tables
-from hierrouter.reports.values import ALL, Row
-from hierrouter.tables import one_line
+from hierrouter.reports.sentences import claims_sentence, message
+from hierrouter.reports.tables import report_tables, summary_table
+from hierrouter.tables import one_line, only
 
-LONG = 16  # rows; longer tables of the analysis are folded
+MAIN = ("summary", "depths", "datasets")  # in sight
+SHORT, SHORT_UNTRAINED = [0, 1, 2, 3, 5, 6], [0, 1, 2, 3, 4]  # columns of the summary
+# What a reader asks next, and the tables that answer it, folded.
+QUESTIONS = {
+    "Is a second hop worth it?": ("ladder",),
+    "Does a look at the first answer pay?": ("looks",),
+    "How far is it from the best possible?": ("reward", "regret"),
+    "How good are the answers on each dataset?": ("quality", "accuracy"),
+    "Where does the money go, and what is saved?": ("cost",),
+    "How long does a question take?": ("latency",),
+    "What if prices change?": ("prices",),
+    "Should a stronger model answer in doubt?": ("deferral",),
+    "Is it as sure as it should be?": ("reliability",),
+}
 
 
 def as_html(report: Report) -> str:
     """The page, the same bytes for the same report."""
-    every = report_tables(report, analysis=True)
-    own = len(report_tables(report))  # those of the analysis come after these
+    tables = {table.name: table for table in report_tables(report)}
+    # Fit for a phone; the notes stand at the top, and JSON and CSV have all columns.
+    short = only(summary_table(report, routes=1), SHORT if report.router else SHORT_UNTRAINED)
+    tables["summary"] = replace(short, note=claims_sentence(report), number=1)
+    asked = {
+        question: [tables[name] for name in names if name in tables]
+        for question, names in QUESTIONS.items()
+    }
+    drawing = frontier_figure(report)
     return render(
         "report.html.j2",
         template_texts(*BASE_STYLES),
         report=report,
-        headlines=headlines(report),
-        figures=[(drawing, Markup(as_svg(drawing))) for drawing in figures(report)],  # noqa: S704 - drawn by us
-        tables=every[:own],
-        analysis=every[own:],
-        long=LONG,
+        message=message(report),
+        drawing=drawing,
+        svg=Markup(as_svg(drawing)),  # noqa: S704 - drawn by us
+        tables=[tables[name] for name in MAIN if name in tables],
+        asked={question: found for question, found in asked.items() if found},
         provenance=source_lines(report.provenance),
     )
-
-
-def headlines(report: Report) -> list[tuple[str, str, str]]:
-    """What a reader in a hurry wants to know: what it is, the number, what it is compared with.
-
-    Bounds only where nothing has been trained.
-    """
-    router = report.router
-    if router is None:
-        kinds = {"single": "Best pool model", "route": "Best fixed route", "oracle": "Oracle"}
-        bounds = [(label, report.best(kind)) for kind, label in kinds.items()]
-        return [
-            (f"{label}, R", f"{row.reward:.3f}", f"{row.policy}, {_span(row)}")
-            for label, row in bounds
-            if row is not None
-        ]
-    found = [("Net reward R of HierRouter", f"{router.reward:.3f}", _span(router))]
-    closed, route = report.gap_closed.get(ALL), report.best("route")
-    if closed is not None:
-        gap = f"{report.gap(ALL):.3f} from the best fixed route to the oracle"
-        ends = report.gap_closed_intervals.get(ALL)  # None where it has no bounds
-        span = f"[{_share(ends[0])}, {_share(ends[1])}] " if ends else ""
-        found.append(("Gap closed", _share(closed), f"{span}of the {gap}"))
-    if route is not None and route.difference is not None:
-        lead = f"[{route.difference_low:+.3f}, {route.difference_high:+.3f}]"
-        said = f"{route.policy}, the best one on these queries, {lead}"
-        found.append(("R over the best fixed route", f"{route.difference:+.3f}", said))
-    best, factor = report.best("single", by="quality"), report.quality_factor
-    if factor is not None and best is not None:
-        said = f"Q {router.quality:.3f} against {best.quality:.3f} of {best.policy}"
-        found.append(("Quality over the best pool model", f"{factor:.2f}×", said))
-    return found
-
-
-def _span(row: Row) -> str:
-    return f"[{row.reward_low:.3f}, {row.reward_high:.3f}] over {row.n} queries"
-
-
-def _share(share: float) -> str:
-    """In percent; what is not quite all of it is not called so."""
-    return "> 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
 
 
 def source_lines(provenance: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

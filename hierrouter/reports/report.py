@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
 from hierrouter.learning.checkpoint import is_sweep
 from hierrouter.learning.selection import SelectedRun, provenance, select_run
 from hierrouter.pools.pool import POOL
 from hierrouter.replay.tree import Tree
 from hierrouter.reports import evaluated
-from hierrouter.reports.results import Report, as_json
+from hierrouter.reports.results import HandingOver, Report
+from hierrouter.reports.sentences import message
 from hierrouter.reports.tables import long_table, named_tables
-from hierrouter.tables import Table
+from hierrouter.reports.values import Row
+from hierrouter.tables import Table, finite, json_text
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.writer import write_atomically
 
@@ -96,10 +99,15 @@ class FinishedReport:
         """Sentences that a reader must not miss, those on the choice of the router first."""
         return (*self.request.shown.remarks, *self.result.notes)
 
+    @property
+    def message(self) -> str:
+        """What it says, in one sentence."""
+        return message(self.result)
+
     @cached_property
     def tables(self) -> dict[str, Table]:
         """Every table by name; "rows" is the long one, a line for each policy and dataset."""
-        return {**named_tables(self.result, analysis=True), ROWS: long_table(self.result)}
+        return {**named_tables(self.result), ROWS: long_table(self.result)}
 
     def table(self, name: str) -> Table:
         """One of `tables`; raises InputError: there is none of this name."""
@@ -131,7 +139,7 @@ class FinishedReport:
         return self.to_html(folder / PAGE)
 
     def __repr__(self) -> str:
-        return repr(self.table("summary"))
+        return f"{self.message}\n\n{self.table('summary')}"
 
 
 def report(
@@ -191,3 +199,103 @@ def table_named(name: str, tables: Mapping[str, Table]) -> Table:
     if name not in tables:
         raise InputError(f"unknown table: {name}; {suggestion(name, tables)}".rstrip("; "))
     return tables[name]
+
+
+FORMAT = 4  # of the object; goes up where a key leaves or changes its meaning
+
+
+def as_json(report: Report) -> str:
+    """The contract's object as text; see `tables.json_text` for the errors."""
+    return json_text(as_object(report), "report")
+
+
+def as_object(report: Report) -> dict[str, Any]:
+    """The report as dictionaries and lists, floats as they are."""
+    own: dict[str, list[dict[str, Any]]] = {}  # there only where somebody brought a policy
+    for row in report.regret:
+        if row.policy != ROUTER:
+            own.setdefault(row.policy, []).append(_regret(row))
+    return {
+        "format": FORMAT,
+        "message": message(report),
+        "alpha": report.alpha,
+        "cost_unit": report.cost_unit,
+        "deciding_alphas": report.deciding_alphas,
+        "savings": [asdict(saving) for saving in report.savings],
+        "scorer": report.scorer,
+        "split": report.split,
+        "bootstrap": {**asdict(report.bootstrap), "cluster": "query"},
+        "rows": [vars(row) for row in report.rows],
+        "gap_closed": dict(report.gap_closed),
+        "gap_closed_intervals": dict(report.gap_closed_intervals),
+        "comparisons": [
+            {key.removeprefix("difference_"): value for key, value in vars(row).items()}
+            for row in report.comparisons
+        ],
+        "frontier": [vars(row) for row in report.frontier],
+        "price_lists": [
+            {**vars(prices), "rows": [_but(row, "prices") for row in prices.rows]}
+            for prices in report.price_lists
+        ],
+        "depths": [{"calls": row.hop, **_but(row, "hop")} for row in report.depths],
+        "deferral": _deferral(report.deferral) if report.deferral else None,
+        "analysis": _analysis(report) if report.ladder else None,
+        "notes": list(report.notes),
+        "provenance": dict(report.provenance),
+        **({"policy_regret": own} if own else {}),
+        **({"latency": _latency(report)} if report.latency else {}),
+    }
+
+
+def _latency(report: Report) -> dict[str, Any]:
+    names, best = ("policy", "kind", "p50", "p95"), report.best_in_time
+    return {
+        "rows": [{name: getattr(row, name) for name in names} for row in report.latency],
+        "p95_below": report.p95_below,
+        "best_in_time": best and best.policy,
+    }
+
+
+def _but(row: Row, name: str) -> dict[str, Any]:
+    return {key: value for key, value in vars(row).items() if key != name}
+
+
+def _analysis(report: Report) -> dict[str, Any]:
+    nested = {
+        "ladder": ("rung policy dataset n", "quality cost reward"),
+        "looks": ("policy dataset n", "quality cost reward"),
+        "reliability": ("least below n said lost", "best"),
+    }
+    return {
+        **{
+            section: [_nested(row, *fields) for row in getattr(report, section)]
+            for section, fields in nested.items()
+        },
+        "regret": [_regret(row) for row in report.regret if row.policy == ROUTER],
+    }
+
+
+def _nested(row: Row, plain: str, metrics: str, prefix: str = "") -> dict[str, Any]:
+    """Some fields as they are, and metrics, known under a prefix, with their intervals."""
+    found = {name: getattr(row, name) for name in plain.split()}
+    for name in metrics.split():
+        value, low, high = vars(row.estimate(prefix + name)).values()
+        found[name] = {"mean": value, "low": low, "high": high}
+    return found
+
+
+def _regret(row: Row) -> dict[str, Any]:
+    parts = "whole plan adaptivity"
+    return {
+        **_nested(row, "dataset n", ""),
+        "shown": _nested(row, "", parts),
+        "generalisation": None if row.more_whole is None else _nested(row, "", parts, "more_"),
+    }
+
+
+def _deferral(handing: HandingOver) -> dict[str, Any]:
+    """A threshold is null where no query is handed over, or each one: see its share."""
+    found = asdict(handing)
+    for point in (found["chosen"], *found["curve"]):
+        point["threshold"] = finite(point["threshold"])
+    return found

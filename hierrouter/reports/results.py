@@ -1,9 +1,9 @@
-"""What a report says as a whole, and as JSON."""
+"""What a report says as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -11,9 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from hierrouter.evaluation.deferral import DeferralPoint
-from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.reports.values import Bootstrap, Row, pivot
-from hierrouter.tables import finite, json_text
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,7 @@ class Report:
             there is but one.
         deciding_alphas: the least and the greatest alpha at which cost decides which route is best,
             of a query or of a group of them, see `policy_break_points`; None where it never does.
+        constant: the route that the router takes for every query, where no gain was shown; "" else.
         savings: against the best and the dearest single model; empty without a router.
         deferral: the router with a stronger model behind it, where one was named.
         p95_below: the most seconds that 95 % of the queries may take; None where there is no limit.
@@ -82,6 +81,7 @@ class Report:
     price_gaps: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     cost_unit: str = "money per question"
     deciding_alphas: tuple[float, float] | None = None
+    constant: str = ""
     savings: tuple[Saving, ...] = ()
     notes: tuple[str, ...] = ()
     deferral: HandingOver | None = None
@@ -202,10 +202,10 @@ class Report:
         """The trained policy over all queries, if there is one."""
         return next((row for row in self.overall if row.kind == "router"), None)
 
-    def best(self, kind: str, by: str = "reward") -> Row | None:
-        """The policy of this kind with the highest `by` over all queries, the cheaper on a tie."""
+    def best(self, kind: str) -> Row | None:
+        """The policy of this kind with the highest R over all queries, the cheaper on a tie."""
         rows = [row for row in self.overall if row.kind == kind]
-        return max(rows, key=lambda row: (getattr(row, by), -row.cost), default=None)
+        return max(rows, key=lambda row: (row.reward, -row.cost), default=None)
 
     def gap(self, dataset: str) -> float | None:
         """R(oracle) - R(best fixed route) on a dataset; None where either is missing."""
@@ -215,110 +215,3 @@ class Report:
             for kind in ("oracle", "route")
         )
         return None if oracle is None or fixed is None else oracle - fixed
-
-    @property
-    def quality_factor(self) -> float | None:
-        """Q(router) / Q(best single model of the pool); None where either is missing or nil."""
-        single = self.best("single", by="quality")
-        if self.router is None or single is None or single.quality <= 0:
-            return None
-        return float(self.router.quality / single.quality)
-
-
-FORMAT = 4  # of the object; goes up where a key leaves or changes its meaning
-
-
-def as_json(report: Report) -> str:
-    """The contract's object as text; see `tables.json_text` for the errors."""
-    return json_text(as_object(report), "report")
-
-
-def as_object(report: Report) -> dict[str, Any]:
-    """The report as dictionaries and lists, floats as they are."""
-    own: dict[str, list[dict[str, Any]]] = {}  # there only where somebody brought a policy
-    for row in report.regret:
-        if row.policy != ROUTER:
-            own.setdefault(row.policy, []).append(_regret(row))
-    return {
-        "format": FORMAT,
-        "alpha": report.alpha,
-        "cost_unit": report.cost_unit,
-        "deciding_alphas": report.deciding_alphas,
-        "savings": [asdict(saving) for saving in report.savings],
-        "scorer": report.scorer,
-        "split": report.split,
-        "bootstrap": {**asdict(report.bootstrap), "cluster": "query"},
-        "rows": [vars(row) for row in report.rows],
-        "gap_closed": dict(report.gap_closed),
-        "gap_closed_intervals": dict(report.gap_closed_intervals),
-        "comparisons": [
-            {key.removeprefix("difference_"): value for key, value in vars(row).items()}
-            for row in report.comparisons
-        ],
-        "frontier": [vars(row) for row in report.frontier],
-        "price_lists": [
-            {**vars(prices), "rows": [_but(row, "prices") for row in prices.rows]}
-            for prices in report.price_lists
-        ],
-        "depths": [{"calls": row.hop, **_but(row, "hop")} for row in report.depths],
-        "deferral": _deferral(report.deferral) if report.deferral else None,
-        "analysis": _analysis(report) if report.ladder else None,
-        "notes": list(report.notes),
-        "provenance": dict(report.provenance),
-        **({"policy_regret": own} if own else {}),
-        **({"latency": _latency(report)} if report.latency else {}),
-    }
-
-
-def _latency(report: Report) -> dict[str, Any]:
-    names, best = ("policy", "kind", "p50", "p95"), report.best_in_time
-    return {
-        "rows": [{name: getattr(row, name) for name in names} for row in report.latency],
-        "p95_below": report.p95_below,
-        "best_in_time": best and best.policy,
-    }
-
-
-def _but(row: Row, name: str) -> dict[str, Any]:
-    return {key: value for key, value in vars(row).items() if key != name}
-
-
-def _analysis(report: Report) -> dict[str, Any]:
-    nested = {
-        "ladder": ("rung policy dataset n", "quality cost reward"),
-        "looks": ("policy dataset n", "quality cost reward"),
-        "reliability": ("least below n said lost", "best"),
-    }
-    return {
-        **{
-            section: [_nested(row, *fields) for row in getattr(report, section)]
-            for section, fields in nested.items()
-        },
-        "regret": [_regret(row) for row in report.regret if row.policy == ROUTER],
-    }
-
-
-def _nested(row: Row, plain: str, metrics: str, prefix: str = "") -> dict[str, Any]:
-    """Some fields as they are, and metrics, known under a prefix, with their intervals."""
-    found = {name: getattr(row, name) for name in plain.split()}
-    for name in metrics.split():
-        value, low, high = vars(row.estimate(prefix + name)).values()
-        found[name] = {"mean": value, "low": low, "high": high}
-    return found
-
-
-def _regret(row: Row) -> dict[str, Any]:
-    parts = "whole plan adaptivity"
-    return {
-        **_nested(row, "dataset n", ""),
-        "shown": _nested(row, "", parts),
-        "generalisation": None if row.more_whole is None else _nested(row, "", parts, "more_"),
-    }
-
-
-def _deferral(handing: HandingOver) -> dict[str, Any]:
-    """A threshold is null where no query is handed over, or each one: see its share."""
-    found = asdict(handing)
-    for point in (found["chosen"], *found["curve"]):
-        point["threshold"] = finite(point["threshold"])
-    return found

@@ -1,16 +1,26 @@
 """The report as tables, before any markup."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
-from hierrouter.engines.encoders import not_the_papers
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.evaluation.reliability import SURE
-from hierrouter.reports.results import HandingOver, Report, Saving
-from hierrouter.reports.values import ALL, GROUPS, Row
+from hierrouter.reports.results import HandingOver, Report
+from hierrouter.reports.sentences import (
+    QUESTIONS,
+    claims_sentence,
+    deciding_sentence,
+    fixed_choice,
+    gap_headline,
+    hops_sentence,
+    in_time_sentence,
+    rungs,
+    savings_sentence,
+)
+from hierrouter.reports.values import ALL, GROUPS, Row, shown_name
 from hierrouter.tables import Cell, Column, Line, Table, numbered
 
 GAP = "Gap"
@@ -18,47 +28,41 @@ SHARE_NOTE = f"The share is left out where the gap is below {SMALLEST_GAP:g}."
 # The oracle knows the answers; it is shown, but not in the running for the best value.
 OUT_OF_COMPETITION = "oracle"
 ROUTES_SHOWN = 5
-QUESTIONS = 1_000  # whose cost is what a person can picture
 
 
-def report_tables(
-    report: Report, routes: int | None = ROUTES_SHOWN, analysis: bool = False
-) -> tuple[Table, ...]:
-    """The tables of a report, with names and numbers.
+def report_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> tuple[Table, ...]:
+    """The tables of a report, with names and numbers, in the order of the page.
 
-    `routes`: how many fixed routes to show, the best ones first; None for all; `analysis`: the
-    regret, too.
+    `routes`: how many fixed routes to show, the best ones first; None for all.
     """
-    return numbered(named_tables(report, routes, analysis))
+    return numbered(named_tables(report, routes))
 
 
-def named_tables(
-    report: Report, routes: int | None = ROUTES_SHOWN, analysis: bool = False
-) -> dict[str, Table]:
+def named_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> dict[str, Table]:
     """The same by name, without numbers."""
-    tables = {
-        "quality": quality_table(report, routes),
-        "cost": cost_table(report, routes),
-        "summary": summary_table(report, routes),
-        "reward": reward_table(report, routes),
-        "accuracy": accuracy_table(report, routes),
-    }
-    if report.latency:
-        tables["latency"] = latency_table(report, routes)
+    tables = {"summary": summary_table(report, routes)}
+    if report.depths:
+        tables["depths"] = depth_table(report)
+    if len(report.shown_datasets) > 1:
+        tables["datasets"] = dataset_table(report)
     if report.ladder:
         tables["ladder"] = ladder_table(report)
     if report.looks:
         tables["looks"] = looks_table(report)
+    tables["reward"] = reward_table(report, routes)
+    if report.regret:
+        tables["regret"] = regret_table(report)
+    tables["quality"] = quality_table(report, routes)
+    tables["accuracy"] = accuracy_table(report, routes)
+    tables["cost"] = cost_table(report, routes)
+    if report.latency:
+        tables["latency"] = latency_table(report, routes)
     if report.price_lists:
         tables["prices"] = price_table(report, routes)
-    if report.depths:
-        tables["depths"] = depth_table(report)
     if report.deferral:
         tables["deferral"] = deferral_table(report, report.deferral)
     if report.reliability:
         tables["reliability"] = reliability_table(report)
-    if analysis and report.regret:
-        tables["regret"] = regret_table(report)
     return tables
 
 
@@ -104,7 +108,10 @@ def quality_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
 def cost_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     """Mean C by dataset."""
     title = f"Cost C ({report.cost_unit}), lower is better"
-    return _by_dataset(report, title, lambda row: row.cost, routes, best="lowest")
+    table = _by_dataset(report, title, lambda row: row.cost, routes, best="lowest")
+    said = [savings_sentence(report, saving) for saving in report.savings]
+    notes = [*said, deciding_sentence(report), table.note]
+    return replace(table, note=" ".join(note for note in notes if note))
 
 
 def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
@@ -114,32 +121,40 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
         Column("Policy"),
         Column("Q", best="highest"),
         Column("C", best="lowest", money=True),
-        Column(f"cost of {QUESTIONS:,} questions", money=True),
         Column("R", 4, best="highest"),
         Column(level, 4),
         Column("HierRouter - policy", 4, signed=True),
         Column(level, 4, signed=True),
+        Column(f"cost of {QUESTIONS:,} questions", money=True),
     )
-    figures = "reward [reward] difference [difference]"
+    figures = "policy quality cost reward [reward] difference [difference]"
     lines = tuple(
-        _policy_line(
-            row.kind, *row.cells("policy quality cost"), row.cost * QUESTIONS, *row.cells(figures)
-        )
+        _policy_line(row.kind, *row.cells(figures), row.cost * QUESTIONS)
         for (*_, row) in _in_order(report, routes)
     )
     title = (
         f"Net reward R = Q - {report.alpha:g} C over {report.overall[0].n} queries, "
         f"C in {report.cost_unit}"
     )
-    notes = [
-        *report.notes,
-        deciding_sentence(report),
-        *(savings_sentence(report, saving) for saving in report.savings),
-        training_sentence(report.provenance),
-        claims_sentence(report),
-        _routes_note(report, routes),
-    ]
+    notes = [*report.notes, claims_sentence(report), _routes_note(report, routes)]
     return Table(title, columns, lines, " ".join(note for note in notes if note))
+
+
+def dataset_table(report: Report) -> Table:
+    """A row a dataset: Q and C of the router and of the best fixed choice, Q of the oracle."""
+    chosen = [row for row in (report.router, fixed_choice(report)) if row]
+    columns = [Column("Dataset")]
+    for row in chosen:
+        columns += [Column(f"{shown_name(row.policy)}, Q"), Column("C", money=True)]
+    oracle = report.best("oracle")
+    columns += [Column("oracle, Q")] if oracle else []
+    lines = []
+    for at, dataset in enumerate(report.datasets):
+        of = {id(rows[-1]): rows[at] for rows in report.by_policy}
+        cells = [cell for row in chosen for cell in of[id(row)].cells("quality cost")]
+        cells += [of[id(oracle)].quality] if oracle else []
+        lines.append(Line("", (dataset, *cells)))
+    return Table(f"By dataset: Q and C, in {report.cost_unit}", tuple(columns), tuple(lines))
 
 
 def reward_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
@@ -155,7 +170,9 @@ def reward_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
         Line(GAP, ("oracle - best fixed route", *gaps), ranked=False),
         Line(GAP, ("share closed by HierRouter", *closed), ranked=False),
     )
-    note = f"{table.note} {SHARE_NOTE} {gap_sentence(report)}".strip()
+    gap = gap_headline(report)
+    said = f"Over all: {' '.join(gap)}, from the best fixed route." if gap else ""
+    note = f"{table.note} {SHARE_NOTE} {said}".strip()
     return Table(table.title, table.columns, (*table.rows, *lines), note)
 
 
@@ -178,10 +195,7 @@ def latency_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
             within = [] if limit is None else ["yes" if took.p95 <= limit else "no"]
             cells = row.policy, row.reward, took.p50, took.p95, *within
             lines.append(_policy_line(row.kind, *cells))
-    said = _routes_note(report, routes)
-    if limit is not None:
-        which = f"is {best.policy}, with R {best.reward:.4f}" if best else "does not exist"
-        said = f"The best fixed route or direct call with p95 within {limit:g} s {which}. {said}"
+    said = f"{in_time_sentence(report)} {_routes_note(report, routes)}".strip()
     return Table(
         "Latency: the recorded seconds of a query's calls", tuple(columns), tuple(lines), said
     )
@@ -291,91 +305,9 @@ def _routes_note(report: Report, routes: int | None) -> str:
 
 
 def _policy_line(kind: str, *cells: Cell) -> Line:
-    return Line(GROUPS[kind], cells, ranked=kind != OUT_OF_COMPETITION)
-
-
-def gap_sentence(report: Report) -> str:
-    """The share over all queries with its interval; empty where there is no share."""
-    share = report.gap_closed.get(ALL)
-    if share is None:
-        return ""
-    ends = report.gap_closed_intervals.get(ALL)
-    level = report.bootstrap.interval_title
-    sure = f"[{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "without bounds"
-    return f"Over all queries it is {share:.3f}, {level} {sure} against this fixed route."
-
-
-# Keys of the provenance, and how a sentence says them where there is something to say.
-TRAINING = {
-    "algo": "{}",
-    "preset": "preset {}",
-    "trained_alpha": "alpha {:g}",
-    "view": "state view {}",
-    "allow_stop": "may stop early",
-    "allow_return": "may return earlier answers",
-}
-
-
-def training_sentence(source: Mapping[str, Any]) -> str:
-    """How the router was trained; empty where nothing was, or nobody says."""
-    if not source.get("algo"):
-        return ""
-    told = [
-        said.format(value)
-        for key, said in TRAINING.items()
-        if (value := source.get(key)) is not None and value is not False  # alpha may be 0
-    ]
-    other = not_the_papers(source.get("preset"), source.get("encoder", ""))
-    return f"HierRouter was trained by {', '.join(told)}.{f' It is {other}.' if other else ''}"
-
-
-def deciding_sentence(report: Report) -> str:
-    """Between which alphas cost decides anything; empty where nobody worked it out."""
-    if report.deciding_alphas is None:
-        return ""
-    low, high = (f"{alpha:.3g}" for alpha in report.deciding_alphas)
-    return (
-        f"Cost decides which route is best, of one query or of many taken together, at alphas from "
-        f"{low} to {high}: below, quality alone does, above, the cheapest is the best of every one."
-    )
-
-
-def savings_sentence(report: Report, saving: Saving) -> str:
-    """What the router saves against one model, where it is as good."""
-    level = report.bootstrap.interval_title
-    quality = f"Q {saving.quality:+.3f} [{saving.quality_low:+.3f}, {saving.quality_high:+.3f}]"
-    against = f"{saving.policy}, the {saving.which} single model"
-    if saving.quality < 0:
-        return f"Against {against}, nothing is saved at equal quality: {quality}."
-    if saving.share < 0:
-        ends = f"[{-saving.high:.1%}, {-saving.low:.1%}]"
-        more = f"HierRouter costs {-saving.share:.1%} more than {against} ({level} {ends})"
-        return f"{more}, with {quality}."
-    ends = f"[{saving.low:.1%}, {saving.high:.1%}]"
-    less = f"HierRouter saves {saving.share:.1%} of the cost of {against} ({level} {ends})"
-    return f"{less}, with {quality}."
-
-
-NAMED = 5  # policies named in a sentence at most
-
-
-def claims_sentence(report: Report) -> str:
-    """Who is beaten when all comparisons are to hold at once; empty where there are none."""
-    if not report.comparisons:
-        return ""
-    alone = sum((row.difference_low or 0) > 0 for row in report.overall if row.kind != "oracle")
-    total = len(report.comparisons)
-    left = [one.policy for one in report.comparisons if one.difference_low <= 0]
-    said = (
-        f"HierRouter beats {alone} of {total} policies one at a time and {total - len(left)} when "
-        f"all {total} comparisons are to hold at once ({report.bootstrap.level:.0%}, max-t)"
-    )
-    return f"{said}: all but {_names(left)}." if 0 < len(left) < total else f"{said}."
-
-
-def _names(policies: Sequence[str]) -> str:
-    more = len(policies) - NAMED
-    return ", ".join(policies[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    name, *figures = cells
+    named = (shown_name(str(name)), *figures)
+    return Line(GROUPS[kind], named, ranked=kind != OUT_OF_COMPETITION)
 
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -430,13 +362,12 @@ def depth_table(report: Report) -> Table:
         Column("Calls"),
         Column("Share of queries"),
         Column("Q"),
-        Column(level),
         Column("C", money=True),
         Column("R", 4),
         Column(level, 4),
     )
-    figures = "share quality [quality] cost reward [reward]"
-    lines = tuple(Line("HierRouter", (str(row.hop), *row.cells(figures))) for row in report.depths)
+    figures = "share quality cost reward [reward]"
+    lines = tuple(Line("", (str(row.hop), *row.cells(figures))) for row in report.depths)
     return Table(
         title=f"Where HierRouter stops, C in {report.cost_unit}",
         columns=columns,
@@ -475,7 +406,7 @@ def _said(row: Row) -> str:
 
 # The analysis: bounds, looks and regret.
 
-RUNGS, LEARNED = "Bounds", "HierRouter"
+RUNGS, LEARNED = "Bounds", GROUPS["router"]
 NOT_A_STAIR = (
     "Each bound knows more than the one before, or may do more. Still R need not rise: what was "
     "chosen on the train fold can do worse here, and direct calls are no routes of the tree."
@@ -484,7 +415,7 @@ NOT_A_STAIR = (
 
 def ladder_table(report: Report) -> Table:
     """Q, C and R of each rung over all queries, and of the router."""
-    rungs, router = [row for row in report.ladder if row.dataset == ALL], report.router
+    router = report.router
     columns = (
         Column("Bound"),
         Column("Chosen on train"),
@@ -495,16 +426,16 @@ def ladder_table(report: Report) -> Table:
     )
 
     figures, lines = "quality cost reward [reward]", []
-    for row in rungs:
+    for row in rungs(report).values():
         chosen = row.policy if row.policy != row.rung else None
         lines.append(Line(RUNGS, (row.rung, chosen, *row.cells(figures))))
     if router:
-        lines.append(Line(LEARNED, (router.policy, None, *router.cells(figures))))
+        lines.append(Line(LEARNED, (shown_name(router.policy), None, *router.cells(figures))))
     return Table(
         title=f"Bound ladder, R = Q - {report.alpha:g} C, C in {report.cost_unit}",
         columns=columns,
         rows=tuple(lines),
-        note=NOT_A_STAIR,
+        note=f"{hops_sentence(report)} {NOT_A_STAIR}".strip(),
     )
 
 
@@ -558,7 +489,7 @@ def regret_table(report: Report) -> Table:
         "caused it",
         columns=columns,
         rows=tuple(
-            Line(LEARNED if row.policy == ROUTER else row.policy, row.cells(figures))
+            Line(shown_name(row.policy), row.cells(figures))
             for row in report.regret
             if row.dataset in wanted
         ),

@@ -16,16 +16,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
+from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.tables import Cell, interval
 
 ALL = "all"
 GROUPS = {  # heading of the policies of each kind, in the order of a table
     "reference": "Reference models",
     "single": "Pool models (direct calls)",
-    "router": "HierRouter",
+    "router": "Learned",
     "route": "Fixed routes",
     "baseline": "Baselines",
-    "oracle": "Oracle",
+    "oracle": "Best in hindsight",
 }
 SCHEMA = pa.schema(
     [
@@ -46,6 +47,14 @@ SCHEMA = pa.schema(
         ("high", pa.float64()),
     ]
 )
+
+
+def shown_name(policy: str) -> str:
+    """How tables and figures call a policy: the router has one name, alone or handing over."""
+    own = policy == ROUTER or policy.startswith(f"{ROUTER}, ")
+    return f"HierRouter{policy.removeprefix(ROUTER)}" if own else policy
+
+
 # Rows resampled together: bounds the memory at 16 bytes * ROWS_AT_ONCE * resamples.
 ROWS_AT_ONCE = 256
 Values = NDArray[np.float64]

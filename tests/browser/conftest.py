@@ -69,9 +69,9 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def opened(
-    browser: Any, file: Path, size: str = "desk", scheme: str = "light"
+    browser: Any, file: Path, size: str = "desk", scheme: str = "light", fold: bool = False
 ) -> Iterator[tuple[Any, list[str]]]:
-    """The page with all its cases unfolded, and what it said or asked for."""
+    """The page with all its cases unfolded, unless `fold`, and what it said or asked for."""
     context = browser.new_context(viewport=SIZES[size], color_scheme=scheme)
     page, log = context.new_page(), []
     page.on("console", lambda message: log.append(f"console: {message.text}"))
@@ -79,7 +79,8 @@ def opened(
     page.on("dialog", lambda dialog: (log.append("dialog"), dialog.dismiss()))
     page.on("request", lambda request: log.append(f"request: {request.url}"))
     page.goto(file.as_uri())
-    page.evaluate(OPEN_ALL)
+    if not fold:
+        page.evaluate(OPEN_ALL)
     settle(page)  # a page draws in its first frame, which a busy machine shows late
     yield page, log
     context.close()

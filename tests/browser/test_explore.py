@@ -19,7 +19,7 @@ from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.reports.evaluated import report_on
 from hierrouter.reports.explain import explain, worst_queries
 from hierrouter.reports.explore import as_html, explored
-from hierrouter.reports.results import as_object
+from hierrouter.reports.report import as_object
 from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import one_line
 from hierrouter_cache.tree import Rate, RouteTree, repriced

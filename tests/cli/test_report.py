@@ -36,8 +36,9 @@ def test_what_cannot_be_handed_over_is_refused(routed: Place) -> None:
 
 def test_a_report_of_a_router_that_hands_over_with_figures(routed: Place) -> None:
     files = "--figures pdf,svg --out page"
-    done = routed.does(f"report --defer-to facts --defer-share 0.5 {files}")
+    done = routed.does(f"report --defer-to facts --defer-share 0.5 --all {files}")
     assert "Deferral to facts" in done.stdout
+    assert "Deferral to facts" in (routed / "page/report.html").read_text()
     found = json.loads((routed / "page/report.json").read_text())
     deferral, rows = found["deferral"], over_all(found["rows"])
     assert (deferral["stronger"], deferral["share_allowed"]) == ("facts", 0.5)
@@ -65,15 +66,32 @@ def test_the_papers_outputs_and_nothing_else(routed: Place) -> None:
     assert line.endswith("--style paper --format json; give --format text, md or latex")
 
 
-def test_all_tables_are_more_and_a_sweep_of_another_view_can_be_shown(routed: Place) -> None:
-    shown = {}
-    for flags in ("", "--all"):
-        done = routed.does(f"report --format md {flags}")
-        shown[flags] = re.findall(r"^### (Table \d+\. .*)$", done.stdout, re.MULTILINE)
-    few, all_of_them = shown.values()
-    assert all_of_them[: len(few)] == few and len(all_of_them) > len(few) >= 5
+def test_text_is_a_short_message_and_all_tables_come_with_a_flag_or_as_markdown(
+    routed: Place,
+) -> None:
+    short = routed.does("report --cache caches/../caches/default --checkpoint runs/router")
+    lines = short.stdout.splitlines()
+    *shown, following, page = lines
+    assert len(lines) <= 20 and max(map(len, shown)) <= 80 and "\x1b" not in short.stdout
+    said = routed.tells("report")["message"]
+    assert " ".join(short.stdout.split("\n\n")[0].split()) == said
+    assert len([line for line in shown if line.startswith("  ")]) == 3
+    assert following.endswith(" --cache caches/../caches/default --checkpoint runs/router")
+    assert (routed / page.removeprefix("page: ")).read_text().startswith("<!doctype html>")
+    full, sheet = routed.does("report --all").stdout, routed.does("report --format md").stdout
+    titles = re.findall(r"^### (Table \d+\. \w+)", sheet, re.MULTILINE)
+    assert len(titles) >= 9 and all(title in full for title in titles)
+    assert full.index(titles[-1]) < full.index("page: ")
     done = routed.does("report --state query --format json")
     assert json.loads(done.stdout)["provenance"]["sweep"] == "runs/sweep"
+
+
+def test_without_a_router_the_next_step_is_a_training(bare: Place) -> None:
+    (bare / "elsewhere").mkdir(exist_ok=True)
+    place = Place(bare / "elsewhere", bare.run)
+    done = place.does("report --cache ../caches/default")
+    assert done.stdout.strip().startswith("No router is trained here: ")
+    assert "next: hierrouter train --allow-stop --cache ../caches/default" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -90,11 +108,11 @@ def test_two_price_lists_stand_side_by_side(routed: Place) -> None:
     for name, text in PRICES.items():
         (routed / f"{name}.toml").write_text(f"[prices]\n{text}")
     flags = "--prices cheap.toml --prices dear.toml"
-    done = routed.does(f"report {flags} --out several")
+    done = routed.does(f"report {flags} --all --out several")
     assert "C, cheap" in done.stdout and "R, dear" in done.stdout
     assert "the router was trained under other prices than shown here" in done.stderr
     page = (routed / "several/report.html").read_text("utf-8")
-    assert page.count("Net reward R of HierRouter") == 1 and "Table 6." in page
+    assert page.count("What if prices change?") == 1 and "C, cheap" in page
     both = json.loads((routed / "several/report.json").read_text())
     assert both["cost_unit"] == "money per question"
     assert both["notes"] == ["HierRouter was trained under other prices than cheap, dear."]

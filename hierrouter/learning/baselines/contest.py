@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hierrouter.evaluation.bounds import ONE_HOP, direct_oracle, oracle
+from hierrouter.evaluation.bounds import ANYTIME, ONE_HOP, TREE, direct_oracle, oracle
 from hierrouter.evaluation.outcome import ROUTER, Outcome, from_endings
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
 from hierrouter.learning.baselines import arms
@@ -23,7 +23,6 @@ from hierrouter.replay.inspection import data_notes
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
-TREE, ANYTIME = "tree oracle", "anytime oracle"
 UNREAD = "Left out, because nobody loaded the texts of answers"
 
 OnFitted = Callable[[int, int, str], None]

@@ -17,7 +17,7 @@ from hierrouter.learning.config import Objective
 from hierrouter.learning.training import Constant, train
 from hierrouter.replay.tree import first_sureness
 from hierrouter.reports.evaluated import report_on
-from hierrouter.reports.results import as_object
+from hierrouter.reports.report import as_object
 from hierrouter.reports.tables import looks_table, named_tables
 from hierrouter.reports.values import Bootstrap
 from hierrouter_cache.tree import Routes, RouteTree

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hierrouter.reports.results import Report
-from hierrouter.reports.tables import claims_sentence, summary_table
+from hierrouter.reports.tables import claims_sentence, cost_table
 from hierrouter.reports.values import Row
 from tests.hierrouter.reports import examples
 
@@ -27,7 +27,6 @@ def test_each_policy_has_a_row_for_each_dataset_and_for_all() -> None:
     found = row(report, "big", "mbpp")
     assert (found.accuracy, found.cost) == (0, 4)
     assert (found.quality, found.reward) == pytest.approx((0.3, 0.3 - examples.ALPHA * 4))
-    assert report.quality_factor == pytest.approx(0.7 / 0.3)
 
 
 def test_gap_closed_by_hand() -> None:
@@ -45,7 +44,7 @@ def test_gap_closed_by_hand() -> None:
 
 def test_without_a_router_nothing_is_compared() -> None:
     report = examples.untrained()
-    assert report.router is report.quality_factor is None
+    assert report.router is None
     assert (report.gap_closed, report.comparisons, claims_sentence(report)) == ({}, (), "")
     assert {(row.difference, row.difference_low) for row in report.rows} == {(None, None)}
 
@@ -87,7 +86,7 @@ def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) ->
 def test_ties_are_broken_by_cost() -> None:
     dear = examples.outcome("a", "single", [0.5] * 4, [2.0] * 4)
     cheap = examples.outcome("b", "single", [0.5] * 4, [1.0] * 4)
-    best = examples.example([dear, cheap]).best("single", by="quality")
+    best = examples.example([dear, cheap], alpha=0.0).best("single")
     assert best is not None and best.policy == "b"
 
 
@@ -161,13 +160,13 @@ def test_savings_are_of_the_mean_cost_against_the_best_and_the_dearest_model() -
     assert dearest.share == pytest.approx(2 / 3)
     assert dearest.quality == pytest.approx(0.05)
     assert dearest.quality_low < 0.05 < dearest.quality_high
-    said = summary_table(report).note
+    said = cost_table(report).note
     assert "saves 50.0% of the cost of good, the best single model" in said
     dearer = replace(router, cost=5 * cost)
-    said = summary_table(examples.example([dearer, good], ["one"] * 40)).note
+    said = cost_table(examples.example([dearer, good], ["one"] * 40)).note
     assert "costs 150.0% more than good, the best single model (95% interval [150.0%, 150" in said
     worse = replace(router, quality=router.quality - 0.1)
-    said = summary_table(examples.example([worse, good], ["one"] * 40)).note
+    said = cost_table(examples.example([worse, good], ["one"] * 40)).note
     assert (
         "Against good, the best single model, nothing is saved at equal quality: Q -0.100" in said
     )

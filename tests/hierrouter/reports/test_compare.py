@@ -9,7 +9,7 @@ from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Outcome
 from hierrouter.learning.baselines.contest import Contest, Entry
 from hierrouter.reports.comparison import as_json, contest_tables, standings
-from hierrouter.reports.results import as_json as report_json
+from hierrouter.reports.report import as_json as report_json
 from hierrouter.reports.values import Bootstrap, Estimates
 from tests.hierrouter.reports.examples import example
 
@@ -120,7 +120,7 @@ def test_tables_say_who_chooses_from_what():
         "Bounds: chosen knowing all answers",
     ]
     assert "A note." in reward.note
-    assert [line.cells[0] for line in settings.rows][-1] == "hierrouter"
+    assert [line.cells[0] for line in settings.rows][-1] == "HierRouter"
     assert len(values.rows) == 6
     assert [table.heading.split(". ")[0] for table in (reward, values)] == ["Table 1", "Table 3"]
 

@@ -18,7 +18,8 @@ from hierrouter.learning.config import Objective
 from hierrouter.learning.selection import provenance
 from hierrouter.learning.training import train
 from hierrouter.reports.evaluated import DeferTo, report_on
-from hierrouter.reports.results import Report, as_json
+from hierrouter.reports.report import as_json
+from hierrouter.reports.results import Report
 from hierrouter.reports.tables import ROW_COLUMNS, long_table
 from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import significant

@@ -6,13 +6,16 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
 
-from hierrouter.reports.page import as_html, headlines
+from hierrouter.reports.page import MAIN, QUESTIONS, as_html
 from hierrouter.reports.results import Report
-from tests.hierrouter.reports.examples import deferring, example, hostile, stopping, untrained
+from hierrouter.reports.sentences import message
+from hierrouter.reports.tables import report_tables
+from tests.hierrouter.reports.examples import deferring, example, hostile, stopping
 
 FETCHING = {"src", "srcset", "href", "action", "data", "poster", "background", "formaction"}
 
@@ -76,11 +79,10 @@ def test_policy_allows_the_one_style_sheet_and_nothing_else(page: Page) -> None:
 
 
 def test_every_part_is_there_and_links_lead_somewhere(page: Page) -> None:
-    assert page.tags.count("table") in (5, 6)
-    assert page.tags.count("svg") == page.tags.count("figure") in (1, 2)
+    assert page.tags.count("table") in (6, 7)
+    assert page.tags.count("svg") == page.tags.count("figure") == 1
     ids = page.values("id")
     assert len(ids) == len(set(ids))
-    assert {"main", "figures", "tables", "definitions", "provenance"} <= set(ids)
     assert {value[1:] for value in page.values("href")} <= set(ids)
 
 
@@ -99,22 +101,20 @@ def test_scrolling_parts_can_be_reached_by_keyboard(page: Page) -> None:
     assert page.attributes.count(("div", "tabindex", "0")) == wide
 
 
-def test_headlines_of_a_trained_router() -> None:
-    shown = {label: told for label, *told in headlines(example())}
-    assert shown["Net reward R of HierRouter"][0] == "0.600"
-    assert shown["Gap closed"] == [
-        "50.0%",
-        "[0.0%, 87.5%] of the 0.400 from the best fixed route to the oracle",
-    ]
-    assert shown["R over the best fixed route"][0] == "+0.200"
-    assert "the best one on these queries" in shown["R over the best fixed route"][1]
-    assert shown["Quality over the best pool model"][0] == "2.33×"
-
-
-def test_without_a_router_the_page_says_so() -> None:
-    assert "No trained policy" in html_of(untrained)
-    assert "No trained policy" not in html_of(example)
-    assert [value for _, value, _ in headlines(untrained())] == ["0.250", "0.400", "0.800"]
+def test_the_message_leads_then_the_frontier_then_three_tables_and_questions_are_folded() -> None:
+    html = html_of(stopping)
+    assert f"<h1>{escape(message(stopping()))}</h1>" in html
+    open_part, *folded = html.split("<details>")
+    assert open_part.index("<h1>") < open_part.index("<svg") < open_part.index("<table")
+    assert open_part.count("<table") == len(MAIN) == 3
+    asked = [part.split("</summary>")[0].strip().removeprefix("<summary>") for part in folded]
+    assert set(asked[:-2]) <= set(QUESTIONS)
+    assert asked[-2:] == ["What do the words mean?", "Where do the figures come from?"]
+    assert "hierrouter" not in Page(html).words
+    for key in stopping().provenance:  # no identifiers in sight
+        assert f">{key}<" not in open_part
+    names = [name for shown in QUESTIONS.values() for name in shown]
+    assert {table.name for table in report_tables(stopping())} <= {*MAIN, *names}
 
 
 def test_definitions_name_every_symbol_and_the_page_is_deterministic() -> None:
@@ -126,7 +126,7 @@ def test_definitions_name_every_symbol_and_the_page_is_deterministic() -> None:
 
 def test_a_router_that_may_stop_has_a_table_and_terms_more() -> None:
     page, plain = Page(html_of(stopping)), html_of(example)
-    assert (page.tags.count("table"), page.tags.count("figure")) == (6, 1)
+    assert (page.tags.count("table"), page.tags.count("figure")) == (7, 1)
     assert "Where HierRouter stops" in page.words and "Where HierRouter stops" not in plain
     for term in ("ppo, exact, value", "state view", "stop"):
         assert f"<dt>{term}</dt>" in html_of(stopping) and f"<dt>{term}</dt>" not in plain

@@ -148,7 +148,7 @@ def test_a_group_without_a_name_has_no_heading() -> None:
 
 def test_terminal_shows_groups_values_and_note() -> None:
     text = printed(quality_table(example(), routes=1))
-    parts = ("Quality Q (token_f1)", "Reference models", "hierrouter", "0.700", "The best 1 of 2")
+    parts = ("Quality Q (token_f1)", "Reference models", "HierRouter", "0.700", "The best 1 of 2")
     for part in parts:
         assert part in text
 
@@ -184,9 +184,9 @@ def test_markdown_is_a_table_whatever_the_names_and_latex_too_marks_the_best() -
         for line in (line for line in lines if line.startswith("|")):
             assert len(re.findall(r"(?<!\\)\|", line)) == len(table.columns) + 1
         assert "<" not in "".join(lines)
-    assert "| hierrouter | 0.600 | **0.800** | **0.700** |" in as_markdown(quality_table(example()))
+    assert "| HierRouter | 0.600 | **0.800** | **0.700** |" in as_markdown(quality_table(example()))
     text = as_latex(quality_table(example()))
-    assert r"hierrouter & 0.600 & \textbf{0.800} & \textbf{0.700} \\" in text
+    assert r"HierRouter & 0.600 & \textbf{0.800} & \textbf{0.700} \\" in text
     assert r"\multicolumn{4}{l}{\textit{Reference models}} \\" in text
 
 
@@ -222,7 +222,7 @@ def test_the_papers_tables_have_its_rows_and_columns_and_no_others() -> None:
     report = of_six_datasets()
     quality, cost = paper_tables(report)
     assert [column.title for column in quality.columns] == ["Policy", *report.datasets[:-1]]
-    kinds = ["Reference models"] * 2 + ["Pool models (direct calls)"] * 3 + ["HierRouter"]
+    kinds = ["Reference models"] * 2 + ["Pool models (direct calls)"] * 3 + ["Learned"]
     assert [row.group for row in quality.rows] == [row.group for row in cost.rows] == kinds
     assert (quality.heading[:8], cost.heading[:8]) == ("Table 1.", "Table 2.")
     assert r"\caption[{Quality" in as_latex(quality) and r"\label{tab:quality}" in as_latex(quality)

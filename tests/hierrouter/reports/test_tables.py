@@ -8,6 +8,7 @@ import pytest
 from hierrouter.collection.estimate import Estimate, StageEstimate, estimate_object, estimate_table
 from hierrouter.reports.tables import (
     cost_table,
+    dataset_table,
     price_table,
     quality_table,
     report_tables,
@@ -22,6 +23,7 @@ from tests.hierrouter.reports.examples import (
     policies,
     stopping,
     two_prices,
+    untrained,
 )
 
 
@@ -38,12 +40,12 @@ def test_rows_are_grouped_like_the_paper_then_ours() -> None:
     assert list(dict.fromkeys(row.group for row in table.rows)) == [
         "Reference models",
         "Pool models (direct calls)",
-        "HierRouter",
+        "Learned",
         "Fixed routes",
         "Baselines",
-        "Oracle",
+        "Best in hindsight",
     ]
-    assert names(table) == ["big", "a", "hierrouter", "a>b", "a>a", "random", "oracle"]
+    assert names(table) == ["big", "a", "HierRouter", "a>b", "a>a", "random", "oracle"]
     assert titles(table) == ["Policy", "gsm8k", "mbpp", "all"]
     # One dataset needs no total.
     assert titles(quality_table(example(datasets=["one"] * 4))) == ["Policy", "one"]
@@ -52,7 +54,7 @@ def test_rows_are_grouped_like_the_paper_then_ours() -> None:
 def test_best_values_are_marked_without_the_oracle_with_ties_and_lowest_cost() -> None:
     table = quality_table(example())
     best = {(names(table)[line], column) for line, column in table.best()}
-    assert best == {("a>a", 1), ("a>b", 2), ("hierrouter", 2), ("hierrouter", 3)}
+    assert best == {("a>a", 1), ("a>b", 2), ("HierRouter", 2), ("HierRouter", 3)}
     table = cost_table(example())
     assert "money per question" in table.heading
     assert {names(table)[line] for line, _ in table.best()} == {"a"}
@@ -73,14 +75,14 @@ def test_fixed_routes_are_cut_and_counted() -> None:
 def test_summary_has_intervals_and_paired_differences() -> None:
     table = summary_table(example())
     at = names(table).index("a>a")
-    quality, cost, of_1000, reward, interval, difference = table.rows[at].cells[1:7]
+    quality, cost, reward, interval, difference, _, of_1000 = table.rows[at].cells[1:]
     assert isinstance(quality, float) and isinstance(cost, float)
     assert of_1000 == 1_000 * cost
     assert reward == pytest.approx(quality - example().alpha * cost) == pytest.approx(0.3)
     assert isinstance(interval, Interval)
     assert difference == pytest.approx(0.3)
-    assert table.shown()[at][6] == "+0.3000"
-    assert table.shown()[names(table).index("hierrouter")][6:] == ["-", "-"]
+    assert table.shown()[at][5] == "+0.3000"
+    assert table.shown()[names(table).index("HierRouter")][5:7] == ["-", "-"]
 
 
 def test_reward_table_ends_with_the_gap_and_its_interval() -> None:
@@ -88,11 +90,12 @@ def test_reward_table_ends_with_the_gap_and_its_interval() -> None:
     gap, closed = reward_table(report).shown()[-2:]
     assert gap == ["oracle - best fixed route", "0.100", "0.200", "0.400"]
     assert closed == ["share closed by HierRouter", "-1.000", "0.000", "0.500"]
-    low, high = report.gap_closed_intervals["all"] or (0, 0)
-    said = f"Over all queries it is 0.500, 95% interval [{low:.3f}, {high:.3f}]"
+    said = (
+        "Over all: gap to the oracle closed 50.0% [0.0%, 87.5%] of 0.400 in R, from the best fixed"
+    )
     assert said in reward_table(report).note
     unbounded = replace(report, gap_closed_intervals={"all": None})
-    assert "95% interval without bounds" in reward_table(unbounded).note
+    assert "50.0% without bounds of" in reward_table(unbounded).note
 
 
 def test_share_of_a_tiny_gap_is_left_out() -> None:
@@ -114,9 +117,9 @@ def test_share_of_a_tiny_gap_is_left_out() -> None:
 
 def test_price_lists_have_a_table_of_their_own() -> None:
     tables = report_tables(two_prices())
-    assert "USD per question" in tables[1].title
+    assert "USD per question" in tables[0].title
     table = tables[-1]
-    assert table.heading.startswith("Table 6. C in USD per question and R")
+    assert table.heading.startswith("Table 7. C in USD per question and R")
     columns = ["C, cheap", "R, cheap", "95% interval", "C, dear", "R, dear", "95% interval"]
     assert titles(table) == ["Policy", *columns]
     shown = {line[0]: line[1:] for line in table.shown()}
@@ -140,34 +143,35 @@ def test_a_price_list_has_the_intervals_of_the_report_and_its_own_best_route() -
     assert "best one under each price list" in price_table(report, routes=1).note
 
 
-def test_where_the_router_stops_is_the_last_table() -> None:
-    table = report_tables(stopping())[-1]
-    assert table.heading == "Table 6. Where HierRouter stops, C in money per question"
-    columns = ["Calls", "Share of queries", "Q", "95% interval", "C", "R", "95% interval"]
+def test_where_the_router_stops_is_the_second_table() -> None:
+    table = report_tables(stopping())[1]
+    assert table.heading == "Table 2. Where HierRouter stops, C in money per question"
+    columns = ["Calls", "Share of queries", "Q", "C", "R", "95% interval"]
     assert titles(table) == columns
     assert table.shown() == [
-        ["1", "0.250", "0.300", "[0.200, 0.400]", "0.600", "0.2400", "[0.1400, 0.3400]"],
-        ["2", "0.750", "0.800", "[0.700, 0.900]", "1.20", "0.6800", "[0.5800, 0.7800]"],
-        ["3", "0.000", *"-----"],
+        ["1", "0.250", "0.300", "0.600", "0.2400", "[0.1400, 0.3400]"],
+        ["2", "0.750", "0.800", "1.20", "0.6800", "[0.5800, 0.7800]"],
+        ["3", "0.000", *"----"],
     ]
     numbers = [table.heading.split(".")[0] for table in report_tables(two_prices(depths=True))]
-    assert numbers == [f"Table {number}" for number in range(1, 8)]
+    assert numbers == [f"Table {number}" for number in range(1, 9)]
 
 
-def test_the_summary_says_what_must_be_known_and_how_the_router_was_trained() -> None:
+def test_the_summary_says_what_must_be_known() -> None:
     report = replace(example(), notes=("No model saw an earlier answer.",))
     note = summary_table(report).note
-    assert note.startswith(
-        "No model saw an earlier answer. HierRouter saves 75.0% of the cost of big"
-    )
-    assert "HierRouter beats 2 of 5 policies" in note
-    said = "HierRouter was trained by exact, preset default, alpha 0.1, state view query+answer"
-    assert f" {said}, may stop early. " in summary_table(stopping()).note
-    calling = {**stopping().provenance, "allow_stop": False}
-    assert f" {said}. " in summary_table(replace(stopping(), provenance=calling)).note
-    for_quality = {**stopping().provenance, "trained_alpha": 0.0}
-    assert ", alpha 0, " in summary_table(replace(stopping(), provenance=for_quality)).note
-    assert "trained by" not in summary_table(example()).note
+    assert note.startswith("No model saw an earlier answer. HierRouter beats 2 of 5 policies")
+
+
+def test_a_row_a_dataset_has_the_router_the_best_fixed_choice_and_the_oracle() -> None:
+    table = dataset_table(example())
+    assert titles(table) == [*("Dataset", "HierRouter, Q", "C", "a>b, Q", "C", "oracle, Q")]
+    assert table.shown() == [
+        ["gsm8k", "0.600", "1.00", "0.200", "1.00", "0.800"],
+        ["mbpp", "0.800", "1.00", "0.800", "1.00", "1.000"],
+        ["all", "0.700", "1.00", "0.500", "1.00", "0.900"],
+    ]
+    assert titles(dataset_table(untrained()))[1] == "a>b, Q"
 
 
 # --- a router with a stronger model behind it
@@ -175,7 +179,7 @@ def test_the_summary_says_what_must_be_known_and_how_the_router_was_trained() ->
 
 def test_deferral_has_each_nearest_share_once_then_the_one_chosen() -> None:
     table = report_tables(deferring())[-1]
-    assert table.heading == "Table 6. Deferral to big, R = Q - 0.1 C, C in money per question"
+    assert table.heading == "Table 7. Deferral to big, R = Q - 0.1 C, C in money per question"
     assert table.shown() == [
         ["0%", "0.000", "0.700", "1.00", "0.6000", "0.6000", "0.6000"],
         ["10%", "0.050", "0.740", "1.20", "0.6200", "0.5900", "0.6500"],

@@ -8,11 +8,18 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from hierrouter.evaluation.bounds import ONE_HOP, best_fixed_route, best_route_per_dataset, oracle
+from hierrouter.evaluation.bounds import (
+    ANYTIME,
+    ONE_HOP,
+    TREE,
+    best_fixed_route,
+    best_route_per_dataset,
+    oracle,
+)
 from hierrouter.learning.baselines import arms
 from hierrouter.learning.baselines.arms import Answers, Play, Tuned, usable_sets
 from hierrouter.learning.baselines.classifiers import NearestNeighbours
-from hierrouter.learning.baselines.contest import ANYTIME, TREE, contest, look_details
+from hierrouter.learning.baselines.contest import contest, look_details
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
 from hierrouter.learning.baselines.simple import BestStatic, DatasetOracle, Random
 from hierrouter_cache.errors import InputError
