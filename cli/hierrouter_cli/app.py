@@ -64,6 +64,7 @@ for path, command, short_help, group in (
     ("deploy", serve.deploy, "Which router servers are to have.", LIVE),
     ("pools", catalogue.pools, "The pools that come with the package.", AROUND),
     ("datasets", catalogue.datasets, "Known datasets, and samples of their questions.", AROUND),
+    ("runs", catalogue.runs, "The runs that were trained here, and which still fit.", AROUND),
     ("verify", catalogue.verify, "Whether all that figures rest on is as written.", AROUND),
 ):
     add(app, path, short_help, group)(command)

@@ -1,4 +1,4 @@
-"""`hierrouter pools`, `datasets`, `verify`: what there is, and whether it is sound."""
+"""`hierrouter pools`, `datasets`, `runs`, `verify`: what there is, and whether it is sound."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
 
 if TYPE_CHECKING:
@@ -94,6 +95,32 @@ def _as_text(described: list[Described]) -> str:
             answers = " | ".join(query.answers)
             lines.append(f"  {query.id} [{query.split}] {query.question!r} -> {answers!r}")
     return "".join(safe_text(line) + "\n" for line in lines)
+
+
+def runs(format: options.ShortFormat = "text") -> None:
+    """List the runs here, the newest first: how each was trained, what it reaches, if it fits.
+
+    The reward R is on validation, or on held-out questions of a value model; the gain is over the
+    best fixed route. A run fits where its cache still has the models, prices and questions that it
+    learned from. A run that is damaged is named, and the exit code is 2 then.
+    """
+    from hierrouter.learning.selection import DAMAGED, listed_runs
+    from hierrouter.tables import Column, Line, Table, duration
+
+    found = listed_runs()
+    damaged = [run["name"] for run in found if str(run["fits"]).startswith(DAMAGED)]
+    if format == "json":
+        console.put_json({"runs": found})
+    elif found:
+        rows = []
+        for run in found:
+            run["alphas"] = ", ".join(f"{alpha:g}" for alpha in run["alphas"] or ())
+            run["age"] = None if (age := run.pop("age_s")) is None else duration(age)
+            rows.append(Line("", tuple(run.values())))
+        columns = (Column(name, signed=name in ("gain", "low", "high")) for name in found[0])
+        console.put_tables([Table("Runs, the newest first", tuple(columns), tuple(rows))])
+    if damaged:
+        raise InputError(f"damaged runs: {', '.join(damaged)}; `hierrouter verify` says more")
 
 
 def verify(

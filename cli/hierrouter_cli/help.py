@@ -21,6 +21,7 @@ EXAMPLES: Mapping[str, str] = {
     "serve": "hierrouter serve --port 8100 --log requests.jsonl",
     "learn-from": "hierrouter learn-from requests.jsonl --judge references.jsonl",
     "deploy": "hierrouter deploy runs/new --share 0.1",
+    "runs": "hierrouter runs --format json",
     "cache info": "hierrouter cache info --incomplete --format json",
     "cache repair": "hierrouter cache repair --cache caches/my",
     "cache compact": "hierrouter cache compact",

@@ -153,8 +153,7 @@ def learn_from(
     checkpoint: options.Checkpoint = None,
     alpha: options.ShownAlpha = None,
     candidate: Annotated[
-        Path | None,
-        options.value("--candidate", "RUN", "Judge this router instead of training one."),
+        Path | None, options.run_flag("--candidate", "Judge this router instead of training one.")
     ] = None,
     pool: options.AnyPool = None,
     allow_endpoint: options.AllowEndpoint = None,

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hierrouter.learning.run_folders import find_run
 from hierrouter.paper import PAPER_ALPHA, PAPER_SCORER, PAPER_SEED
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError, suggestion
@@ -89,6 +90,11 @@ def choice(
 # Flags below those headings.
 works_on, training = partial(value, group=WORKS_ON), partial(value, group=TRAINING)
 calls, machines = partial(value, group=CALLS), partial(value, group=MACHINES)
+
+
+def run_flag(flag: str, help: str) -> Any:
+    """A flag that takes a run, by its name or by its folder."""
+    return value(flag, "NAME|DIR", help, parser=find_run)
 
 
 def switch(flag: str, help: str, group: str | None = None) -> Any:
@@ -329,10 +335,8 @@ Seeds = Annotated[int, value("--seeds", "N", "How many trainings, from --seed on
 CheckOnly = Annotated[bool, switch("--dry-run", "Check everything, then stop.")]
 
 # Showing and asking a router.
-Checkpoint = Annotated[
-    Path | None, value("--checkpoint", "DIR", "Folder of a router; default: the latest run.")
-]
-Sweep = Annotated[Path | None, value("--sweep", "DIR", "Folder of a sweep; default: the latest.")]
+Checkpoint = Annotated[Path | None, run_flag("--checkpoint", "A run; default: the latest.")]
+Sweep = Annotated[Path | None, run_flag("--sweep", "A sweep; default: the latest.")]
 ShownAlpha = Annotated[
     float | None, alpha_flag("Price of cost; default: the one that the router was trained at.")
 ]
@@ -368,6 +372,9 @@ Format = Annotated[str, format_flag(*FORMATS)]
 ShortFormat = Annotated[str, format_flag("text", "json")]
 Out = Annotated[
     Path | None, value("--out", "DIR", "Where results go; default runs/<time>-<command>.")
+]
+Name = Annotated[
+    str | None, value("--name", "NAME", "Of the run, whose folder is runs/NAME; instead of --out.")
 ]
 Sample = Annotated[
     bool, switch("--sample", "Draw each call from the policy, so that logs can be judged.")

@@ -36,6 +36,9 @@ def report(
     selected: Selected,
     checkpoint: options.Checkpoint = None,
     sweep: options.Sweep = None,
+    retrain: Annotated[
+        bool, options.switch("--retrain", "Train runs again that do not fit; they are new runs.")
+    ] = False,
     defer_to: options.DeferTo = None,
     defer_share: options.DeferShare = None,
     policy: options.Policies = None,
@@ -83,6 +86,12 @@ def report(
     lists = price_lists(selected.prices or [], selected.price or [])
     unpriced = replace(as_trained(selected, checkpoint), prices=None, price=None)
     trees = open_trees(selected.cache, unpriced.selection(), list(lists.values()))
+    if retrain:
+        from hierrouter.learning import run
+
+        told = run.RunWatch(on_note=console.say)
+        checkpoint = run.retrain("train", checkpoint, trees[0], told)
+        sweep = run.retrain("sweep-alpha", sweep, trees[0], told)
     # What needs torch comes after all that can be refused without it.
     from hierrouter.learning.selection import select_run
     from hierrouter.reports.evaluated import DeferTo
@@ -214,7 +223,7 @@ def say_shown(
     """
     for remark in shown.remarks:
         console.say(f"{command}: {remark}")
-    found = f"checkpoint {shown.run or 'none'}"
+    found = f"checkpoint {shown.run or 'none'}" + f" ({shown.why})" * bool(shown.run and shown.why)
     found += f", sweep {shown.sweep_run or 'none'}" if with_sweep else ""
     alpha = f" at alpha {shown.alpha:g}" if with_alpha else ""
     console.say(
@@ -224,11 +233,14 @@ def say_shown(
 
 def say_called(command: str, run: Path, pool: Pool) -> None:
     """Which run routes, and whom it calls; where a server answers, a question goes there."""
+    from hierrouter.learning.selection import about
+
     called = [
         f"{model.name} at {model.endpoint.base_url}" if model.endpoint else model.name
         for model in pool.models
     ]
-    console.say(f"{command}: {run}, {', '.join(called)}")
+    known = f" ({known})" if (known := about(run)) else ""
+    console.say(f"{command}: {run}{known}, {', '.join(called)}")
 
 
 def say_if_few(tree: RouteTree, fold: str, role: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hierrouter.learning.run_folders import find_run
 from hierrouter.serving import MAX_REQUESTS, Settings
 from hierrouter_cache.errors import HierRouterError, InputError, WorldError, suggestion
 from hierrouter_cli import console, options, report
@@ -339,7 +340,7 @@ def _worker(start: Start) -> FastAPI:
 
 def deploy(
     run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="Folder of a run of `train` or a sweep.")
+        Path | None, typer.Argument(metavar="RUN", help="Name or folder of a run.", parser=find_run)
     ] = None,
     shadow: Annotated[
         bool, options.switch("--shadow", "Only let it say in the log what it would do.")

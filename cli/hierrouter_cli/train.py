@@ -34,6 +34,7 @@ def train(
     seeds: options.Seeds = 1,
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
+    name: options.Name = None,
     keep_anyway: options.KeepAnyway = False,
     dry_run: options.CheckOnly = False,
 ) -> None:
@@ -46,14 +47,14 @@ def train(
     """
     from hierrouter.engines.encoders import not_the_papers
     from hierrouter.learning.config import Objective, algorithm, training_config
-    from hierrouter.learning.run_folders import check_out, seed_folders, timed
+    from hierrouter.learning.run_folders import check_out, named, seed_folders, timed
     from hierrouter.replay.opening import training_tree
 
     algo = algorithm(algo, budget, alpha)
     config = training_config(preset, algo, epochs, seeds, keep_anyway)
     alpha = options.DEFAULT_ALPHA if alpha is None else alpha
     objective = Objective(alpha, allow_stop, selected.allow_return)
-    several = seeds > 1
+    several, out = seeds > 1, named(name, out)
     if several and out is None:
         out = timed("train")
     places = seed_folders(out, range(seed, seed + seeds)) if several and out else {}
@@ -71,14 +72,12 @@ def train(
         console.put(f"{planned}\n")
         return
 
-    def on_begun() -> None:
-        console.say(planned)
-        if note := not_the_papers(preset, tree.encoder):
-            console.say(f"note: {note}")
-        if algo != "value":  # whose weights no fold chooses
-            say_if_few(tree, "validation", "they choose the weights")
-
-    with told_how_to_go_on("train", out, on_begun) as watch:
+    console.say(planned)
+    if note := not_the_papers(preset, tree.encoder):
+        console.say(f"note: {note}")
+    if algo != "value":  # whose weights no fold chooses
+        say_if_few(tree, "validation", "they choose the weights")
+    with told_how_to_go_on("train", out) as watch:
         if several:
             run = train_seeds(tree, objective, config, places, budget, watch)
         else:
@@ -101,15 +100,16 @@ def sweep_alpha(
     allow_stop: options.AllowStop = False,
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
+    name: options.Name = None,
     keep_anyway: options.KeepAnyway = False,
     dry_run: options.CheckOnly = False,
 ) -> None:
     """Fit one value model for all alphas: `report --alpha X` needs no training at any X then."""
     from hierrouter.learning.config import Objective, ValueConfig
-    from hierrouter.learning.run_folders import check_out
+    from hierrouter.learning.run_folders import check_out, named
     from hierrouter.replay.opening import training_tree
 
-    given = options.parse_alphas(alphas)
+    given, out = options.parse_alphas(alphas), named(name, out)
     check_out(out, "sweep-alpha")
     tree = training_tree(selected.open())
     # What needs torch comes after all that can be refused without it.
@@ -127,22 +127,18 @@ def sweep_alpha(
         return
     console.say(planned)
     config = ValueConfig(keep_anyway=keep_anyway)
-    with told_how_to_go_on("sweep-alpha", out, lambda: None) as watch:
+    with told_how_to_go_on("sweep-alpha", out) as watch:
         run = sweep_run(tree, grid, config, seed, may, out, watch)
     console.put(run.table)
     console.put(f"{run.folder}\n")
 
 
 @contextmanager
-def told_how_to_go_on(
-    command: str, out: Path | None, on_begun: Callable[[], None]
-) -> Iterator[RunWatch]:
+def told_how_to_go_on(command: str, out: Path | None) -> Iterator[RunWatch]:
     """Who watches a run; whatever ends it early, the user knows how to go on.
 
-    Args:
-        out: the folder that the user chose, or what those of several trainings begin with; where
-            neither, the folder is said.
-        on_begun: called when the first folder is there.
+    `out`: the folder that the user chose, or what those of several trainings begin with; where
+    neither, the folder is said.
     """
     from hierrouter_cache.errors import WorldError
 
@@ -152,8 +148,6 @@ def told_how_to_go_on(
         folders.append(folder)
         if out is None:
             console.say(f"{command}: in {folder}")
-        if len(folders) == 1:
-            on_begun()
 
     try:
         yield replace(watch(), on_folder=on_folder)

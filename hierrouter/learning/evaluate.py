@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from hierrouter.evaluation.outcome import (
     policy_outcome,
     single_calls,
 )
+from hierrouter.learning.run_folders import find_run
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, net_reward
 
@@ -170,7 +170,8 @@ def _named(
     for outcome in (*single_calls(fold), *fixed_routes(fold, True)):
         if outcome.name == given:
             return outcome
-    if not Path(given).is_dir():
+    folder = find_run(given)
+    if not folder.is_dir():
         raise InputError(
             f"unknown policy: {os.fspath(given)}; give a model for its direct call "
             f"({', '.join(fold.direct.models) or 'none here'}), a route such as "
@@ -178,7 +179,7 @@ def _named(
         )
     from hierrouter.learning.checkpoint import router_at  # needs torch
 
-    return router_at(Path(given), alpha)
+    return router_at(folder, alpha)
 
 
 def _of_router(

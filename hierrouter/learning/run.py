@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import numpy as np
+
 from hierrouter.engines.encoders import not_the_papers
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost
+from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.learning import checkpoint, run_folders
 from hierrouter.learning import config as presets
@@ -21,6 +24,7 @@ from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import load_sweep, member_folder, training_named
 from hierrouter.learning.config import NetworkConfig, Objective, TrainConfig, ValueConfig
 from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
+from hierrouter.learning.selection import latest_run, trained_on
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, choosing_fold
 from hierrouter.learning.training import train as train_once
@@ -32,6 +36,7 @@ from hierrouter.tables import money, safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
+AS_OPENED = ("fingerprint", "view", "encoder")  # of a tree; see `Origin`
 # Told the label of a training, epochs done, epochs in all, value on train, value on validation.
 Progress = Callable[[str, int, int, float, float], None]
 Policy = TypeVar("Policy", TrainedRouter, TrainedSweep)
@@ -69,25 +74,27 @@ class Reached:
     Attributes:
         fixed: that of the fixed route that is best on what it learned from.
         oracle: that of the best routes in hindsight.
+        low, high: 95 % interval of `reward` less `fixed`, over the queries.
     """
 
     where: str
     reward: float
     fixed: float
     oracle: float
+    low: float
+    high: float
 
     @classmethod
     def by(cls, trained: TrainedRouter, tree: RouteTree) -> Reached:
         """What a router reaches on the tree that it learned from, see `TrainedRouter.judged`."""
         fold, alpha, stop = trained.judged(tree), trained.alpha, trained.objective.ends_early
         chooses = fold if trained.holds_out else tree.split("train")
-        fixed = best_fixed_route(chooses, alpha, fold, stop)
-        return cls(
-            where=judged_in_words(trained, fold),
-            reward=float(trained.outcome(fold).reward(alpha).mean()),
-            fixed=float(fixed.reward(alpha).mean()),
-            oracle=float(oracle(fold, alpha, stop).reward(alpha).mean()),
-        )
+        reward = trained.outcome(fold).reward(alpha)
+        fixed = best_fixed_route(chooses, alpha, fold, stop).reward(alpha)
+        best = oracle(fold, alpha, stop).reward(alpha)
+        means = float(reward.mean()), float(fixed.mean()), float(best.mean())
+        ends = interval(reward - fixed, rng=np.random.default_rng(0))
+        return cls(judged_in_words(trained, fold), *means, *ends)
 
     @property
     def share(self) -> float | None:
@@ -129,12 +136,12 @@ class Run:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], tree: RouteTree | None = None) -> Run:
-        """The router in a folder.
+        """The router in a folder, or of this name.
 
         Raises InputError: there is none, or it is not for this tree.
         """
-        trained = checkpoint.router_at(Path(folder), None)
-        return cls(Path(folder), trained, Reached.by(trained, tree) if tree else None)
+        trained = checkpoint.router_at(place := run_folders.find_run(folder), None)
+        return cls(place, trained, Reached.by(trained, tree) if tree else None)
 
     @property
     def alpha(self) -> float:
@@ -180,8 +187,8 @@ class SweepRun:
     @classmethod
     def load(cls, folder: str | os.PathLike[str], tree: RouteTree | None = None) -> SweepRun:
         """The sweep in a folder; see `Run.load`."""
-        sweep = load_sweep(Path(folder))
-        return cls(Path(folder), sweep, sweep_table(sweep, tree) if tree else "")
+        sweep = load_sweep(place := run_folders.find_run(folder))
+        return cls(place, sweep, sweep_table(sweep, tree) if tree else "")
 
     @property
     def alphas(self) -> tuple[float, ...]:
@@ -207,6 +214,7 @@ def train(
     seeds: int = 1,
     epochs: int | None = None,
     out: str | Path | None = None,
+    name: str | None = None,
     budget: float | None = None,
     keep_anyway: bool = False,
     progress: Progress | None = None,
@@ -231,6 +239,7 @@ def train(
             the one that is best on validation is returned, and is the newest run.
         epochs: length of the training; default: the preset's.
         out: the run's folder; default: a new one below `runs`.
+        name: instead of `out`: the run is `runs/<name>`, and all that takes a run takes the name.
         budget: mean cost of a query, instead of alpha: the alpha that meets it is looked for.
         keep_anyway: ship the router even where it shows no gain over the best fixed route; without
             it such a run is that route, and says so.
@@ -245,7 +254,7 @@ def train(
     config = presets.training_config(preset, algo, epochs, seeds, keep_anyway)
     alpha = PAPER_ALPHA if alpha is None else alpha
     objective = Objective(alpha, allow_stop, allow_return)
-    learned_from, folder = training_tree(tree), None if out is None else Path(out)
+    learned_from, folder = training_tree(tree), run_folders.named(name, out)
     require_possible(learned_from, budget, objective)
     watch = RunWatch.of(progress)
     if note := not_the_papers(config.preset, tree.encoder):
@@ -268,6 +277,7 @@ def sweep(
     allow_return: bool = False,
     seed: int = PAPER_SEED,
     out: str | Path | None = None,
+    name: str | None = None,
     keep_anyway: bool = False,
     progress: Progress | None = None,
 ) -> SweepRun:
@@ -288,7 +298,7 @@ def sweep(
         grid = tuple(sorted({Objective(float(alpha)).alpha for alpha in alphas}))
     if not grid:
         raise InputError("nothing to train: no alphas; give at least one")
-    folder = None if out is None else Path(out)
+    folder = run_folders.named(name, out)
     return sweep_run(learned_from, grid, config, seed, may, folder, RunWatch.of(progress))
 
 
@@ -334,10 +344,16 @@ def train_run(
             if not begun.is_finished:
                 checkpoint.save_checkpoint(trained, folder)
             watch.on_note(_bought(trained, trained.judged(tree), budget))
-        run_folders.finish_run(folder, checkpoint.learned(trained))
+        reached, learned = Reached.by(trained, tree), checkpoint.learned(trained)
+        told = {
+            "gain": reached.reward - reached.fixed,
+            "alphas": [trained.alpha],
+            **asdict(reached),
+        }
+        run_folders.finish_run(folder, {**learned, **told, **trained_on(tree)})
         if trained.constant:
             watch.on_note(trained.why_constant)
-    return Run(folder, trained, Reached.by(trained, tree))
+    return Run(folder, trained, reached)
 
 
 def train_seeds(
@@ -393,9 +409,30 @@ def sweep_run(
             keep_for_live(tree, folder)
         place = member_folder(folder, seed)
         found = train_alphas(tree, grid, objective, config, seed, place, watch)
-        told = {"alphas": list(grid), "seeds": [seed]}
+        told = {"alphas": list(grid), "seeds": [seed], **trained_on(tree)}
         run_folders.finish_run(folder, {**checkpoint.learned(found), **told})
     return SweepRun(folder, found, sweep_table(found, tree))
+
+
+def retrain(command: str, run: Path | None, tree: Tree, watch: RunWatch) -> Path | None:
+    """A run with the settings of this one, or of the latest, on the tree as it is now; see `train`.
+
+    That one itself where it fits, else a new one; None where there is none.
+    """
+    others = (one.folder for one in run_folders.finished_runs(command))
+    if (run := run or latest_run(tree, command)[0] or next(others, None)) is None:
+        return None
+    found = load_sweep(run) if command == "sweep-alpha" else checkpoint.load_checkpoint(run)
+    origin, may, config = found.origin, found.objective, found.origin.config
+    if all(getattr(origin, name) == getattr(tree, name) for name in AS_OPENED):
+        return run
+    watch.on_note(f"{run} is trained again")
+    learns_from = training_tree(tree)
+    if isinstance(found, TrainedRouter):
+        return train_run(learns_from, may, config, origin.seed, found.budget, None, watch).folder
+    assert isinstance(config, ValueConfig)
+    new = sweep_run(learns_from, found.alphas, config, origin.seed, may, None, watch).folder
+    return new if command == "sweep-alpha" else member_folder(new, origin.seed)
 
 
 def keep_for_live(tree: Tree, folder: Path) -> None:

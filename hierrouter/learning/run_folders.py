@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -24,6 +26,7 @@ MAX_JSON = 1 << 24  # bytes of a file of JSON in a run
 KINDS = {"command": str, "asked": dict, "seq": int, "result": dict, "files": dict}  # of a record
 MAX_VALUES = 400_000  # in it; a pool of 10,000 models leaves fewer
 SEAL = "sha256"  # key of the checksum in a JSON file of a run
+NAME = re.compile(r"\w[\w.+-]{0,63}")  # of a run: that of its folder in `RUNS`
 REPAIR = "remove the folder, or put the file back; or give --checkpoint"
 
 
@@ -158,13 +161,14 @@ def finished_runs(*commands: str) -> list[Record]:
 
 
 def _records() -> list[Record]:
-    records = []
-    for run in sorted(RUNS.glob("*/")):
-        if record := record_of(run):
-            records.append(record)
-        elif any(run.rglob(WEIGHTS)):
-            raise InputError(f"{RECORD} is gone: {run}; {REPAIR}")
-    return records
+    return [found for run in sorted(RUNS.glob("*/")) if (found := run_in(run))]
+
+
+def run_in(folder: Path) -> Record | None:
+    """As `record_of`, but weights without a record are damage."""
+    if (record := record_of(folder)) is None and any(folder.rglob(WEIGHTS)):
+        raise InputError(f"{RECORD} is gone: {folder}; {REPAIR}")
+    return record
 
 
 def require_listed(file: Path) -> None:
@@ -190,6 +194,26 @@ def file_digest(file: Path) -> str:
     """SHA-256 of a file's bytes; raises as `open_plain`."""
     with open_plain(file) as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def named(name: str | None, out: str | Path | None = None) -> Path | None:
+    """The folder of a run of this name, without one `out`; raises InputError: no name, or both."""
+    if name is None:
+        return None if out is None else Path(out)
+    if not NAME.fullmatch(name):
+        what = "letters, digits and . _ + -, no more than 64, a letter or a digit first"
+        raise InputError(f"not a name for a run: {name:.65}; take {what}")
+    if out not in (None, str(RUNS / name), RUNS / name):
+        raise InputError(f"--name {name} and --out {out} contradict each other; give one of them")
+    return RUNS / name
+
+
+def find_run(given: str | os.PathLike[str]) -> Path:
+    """The folder of a run, which may be given by its name; what lies at a path comes first."""
+    path = Path(given)
+    lies_there = path.is_file() or any((path / file).exists() for file in (RECORD, WEIGHTS))
+    is_name = path.parts == (path.name,) and (RUNS / path).is_dir()
+    return RUNS / path if is_name and not lies_there else path
 
 
 def new_run(command: str, out: Path | None) -> Path:
@@ -261,7 +285,7 @@ def resumable(
     if begun and different and not over:
         raise InputError(
             f"another run was begun in {out}: {', '.join(different)} differ; "
-            "give the same flags, or another --out"
+            "give the same flags, or another --out or --name"
         )
     if begun is None or different:
         folder = out if over and out else new_run(command, out)
@@ -331,7 +355,7 @@ def check_out(out: Path | None, command: str = "") -> None:
     if command and (begun := record_of(out)) and begun.command == command:
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"output exists: {out}; nothing is overwritten, choose another --out")
+        raise InputError(f"output exists: {out}; nothing is overwritten, choose another")
 
 
 def check_parent(out: Path) -> None:

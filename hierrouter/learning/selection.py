@@ -2,11 +2,17 @@
 
 import errno
 import json
+import math
 import os
 import stat
-from collections.abc import Iterable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +21,17 @@ from hierrouter.learning import run_folders
 from hierrouter.learning.checkpoint import load_sweep, router_at
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.paper import PAPER_ALPHA
+from hierrouter.paper import PAPER_ALPHA, PAPER_SCORER
 from hierrouter.pools.pool import price_table
-from hierrouter_cache.errors import InputError
+from hierrouter.questions.scoring import SCORERS
+from hierrouter.replay.stored_pool import opened_pool
+from hierrouter.replay.tree import Tree
+from hierrouter_cache.errors import CacheError, HierRouterError, InputError
 from hierrouter_cache.keys import digest
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.tree import RouteTree, rate_table
+
+AGAIN = "`hierrouter report --retrain`, with the same flags, trains it again"
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,7 @@ class SelectedRun:
         trained: the router; None where nothing has learned from the tree.
         sweep_run: folder of the sweep that was read; None where none was, or there is none.
         remarks: sentences, without a full stop, on what a reader would not expect.
+        why: this run and no other, in words; empty where the user named it.
     """
 
     run: Path | None
@@ -39,6 +52,7 @@ class SelectedRun:
     sweep_run: Path | None = None
     sweep: TrainedSweep | None = None
     remarks: tuple[str, ...] = ()
+    why: str = ""
 
     def required(self) -> tuple[Path, TrainedRouter]:
         """Where the router lies, and the router; raises InputError: there is none."""
@@ -69,7 +83,7 @@ def select_run(
         with_sweep: read the sweep beside the router of a run.
     """
     by_sweep = sweep_run is not None and not with_sweep
-    run = checkpoint or (None if by_sweep else latest_run(tree, "train", alpha))
+    run, why = (checkpoint, "") if checkpoint or by_sweep else latest_run(tree, "train", alpha)
     trained = router_at(run, alpha) if run else None
     value = trained.alpha if trained and alpha is None else alpha
     value = PAPER_ALPHA if value is None else value
@@ -77,24 +91,27 @@ def select_run(
     is_lacking = checkpoint is None and (trained is None or trained.alpha != value)
     sweep = None
     if is_lacking or with_sweep:
-        sweep_run = sweep_run or latest_run(tree, "sweep-alpha")
+        sweep_run = sweep_run or latest_run(tree, "sweep-alpha")[0]
         sweep = load_sweep(sweep_run) if sweep_run else None
     if is_lacking and sweep and (found := sweep.like(trained, value)):
         may_stop = trained and found.objective.allow_stop > trained.objective.allow_stop
         run, trained = sweep_run, found
-        why = "" if by_sweep else f"no run of `train` for alpha {value:g} on this tree; "
+        no_run = "" if by_sweep else f"no run of `train` for alpha {value:g} on this tree; "
+        why = "" if by_sweep else "the latest sweep"
         remarks.append(
-            f"{why}the sweep's router is shown, "
+            f"{no_run}the sweep's router is shown, "
             f"seed {found.origin.seed}{', which may stop early' if may_stop else ''}"
         )
     if trained:
         trained.origin.check_matches(tree, trained.dim)
         remarks += training_remarks(trained, value, tree)
+        if trained.origin.fingerprint != tree.fingerprint:
+            remarks.append(AGAIN)
     else:
         what = "no router can be shown" if tree.unembedded else "no router trained on this tree"
         remedy = tree.unembedded or "`hierrouter train`, or the --state and --encoder of a run"
-        remarks.append(f"{what}; baselines only ({remedy})")
-    return SelectedRun(run, trained, value, sweep_run, sweep, tuple(remarks))
+        remarks += [f"{what}; baselines only ({remedy})", *([f"{why}; {AGAIN}"] if why else [])]
+    return SelectedRun(run, trained, value, sweep_run, sweep, tuple(remarks), why)
 
 
 def training_remarks(
@@ -114,29 +131,126 @@ def training_remarks(
     return tuple(found)
 
 
-def latest_run(tree: RouteTree, command: str, alpha: float | None = None) -> Path | None:
-    """The newest finished run that learned from this very tree, seen in this way.
+def latest_run(
+    tree: RouteTree, command: str, alpha: float | None = None
+) -> tuple[Path | None, str]:
+    """The newest finished run that learned from this very tree, seen in this way, and why this one.
 
-    Where there is none, the newest one that learned from it under other prices.
+    Where there is none, the newest one that learned from it under other prices; or None, and how
+    the newest of all was trained.
 
     `command`: "train" or "sweep-alpha"; `alpha`: runs for this alpha come before newer ones for
     another.
     """
-    found: list[tuple[bool, bool, Path]] = []
-    for run in run_folders.finished_runs(command):
-        learned, objective = run.result, run.result.get("objective", {})
-        returns = bool(objective.get("allow_return"))
-        shown = tree.shows_leaves >= returns
-        if tree.numbers:  # there are more where the last answer is seen
-            shown = tree.shows_leaves == returns
-        seen = learned["view"], learned["encoder"], float(learned.get("second", 0.0))
-        alike = seen == (tree.view, tree.encoder, tree.second)
-        fingerprint = str(learned["fingerprint"])
-        if shown and alike and tree.same_content(fingerprint):
-            other_alpha = alpha is not None and objective.get("alpha") != alpha
-            found.append((fingerprint != tree.fingerprint, other_alpha, run.folder))
-    # Of equal ones the first: the newest.
-    return min(found, key=lambda each: each[:2])[2] if found else None
+    runs = run_folders.finished_runs(command)
+    found = [_how_near(run.result, tree, alpha) for run in runs]
+    if not found or min(found)[0] == NO_WAY:
+        return None, f"{runs[0].folder} was trained {found[0][1]}" if runs else ""
+    at = found.index(min(found))  # of equal ones the first: the newest
+    newer = ", ".join(f"{n} trained {how}" for (_, how), n in Counter(found[:at]).items())
+    return runs[at].folder, f"the latest {found[at][1]}" + f"; newer: {newer}" * bool(newer)
+
+
+NO_WAY = 4
+
+
+def _how_near(learned: Mapping[str, Any], tree: RouteTree, alpha: float | None) -> tuple[int, str]:
+    """How far a run is from what is wanted, 0 for not at all, and in words."""
+    objective, fingerprint = learned.get("objective", {}), str(learned["fingerprint"])
+    returns = bool(objective.get("allow_return"))
+    shown = tree.shows_leaves >= returns
+    if tree.numbers:  # there are more where the last answer is seen
+        shown = tree.shows_leaves == returns
+    if not tree.same_content(fingerprint):
+        return NO_WAY, "on other models, questions or scores"
+    if not shown or (learned["view"], learned["encoder"]) != (tree.view, tree.encoder):
+        return NO_WAY, "with another --state or --encoder"
+    other_alpha = alpha is not None and objective.get("alpha") != alpha
+    if fingerprint != tree.fingerprint:
+        return 2 + other_alpha, "under other prices"
+    return other_alpha, "for another alpha" if other_alpha else "that fits this cache"
+
+
+FITS, UNKNOWN, DAMAGED = "yes", "not known", "damaged"
+LISTED = ("algo", "alphas", "cache", "questions", "reward", "gain", "low", "high")
+
+
+def trained_on(tree: Tree) -> dict[str, Any]:
+    """What a run learns from, for its record and `how_it_fits`; raises CacheError: it is gone."""
+    on = {"cache": str(tree.root), "pool": tree.pool, "models": tree.models, "hops": tree.hops}
+    state = _state(CacheReader(tree.root), on)
+    state["prices"] = [tree.rate.tolist(), tree.second]
+    state["scorer"] = getattr(SCORERS.get(tree.scorer), "key", tree.scorer)
+    return {**on, "questions": len(tree), "state": state}
+
+
+def _state(reader: CacheReader, on: Mapping[str, Any]) -> dict[str, Any]:
+    plan = reader.latest_plan()
+    opened = opened_pool(plan.pool, on["pool"], on["models"], on["hops"])
+    return {
+        "models or settings": digest([opened.spec.steps, opened.spec.direct]),
+        "prices": [rate_table(opened.spec.models, opened.pool.rates()).tolist(), 0.0],
+        "questions": digest(plan.queries),
+        "scorer": SCORERS[PAPER_SCORER].key,
+    }
+
+
+def how_it_fits(
+    learned: Mapping[str, Any], reader: Callable[[Path], CacheReader] = CacheReader
+) -> str:
+    """Whether the result of a run fits its cache as a plain command opens it, by the plan there.
+
+    `FITS`, `UNKNOWN`, or what it was trained with instead: "other prices".
+    """
+    try:
+        now = _state(reader(Path(learned["cache"])), learned)
+    except (CacheError, KeyError):  # which a record of before does not name
+        return UNKNOWN
+    except HierRouterError:
+        return "other models"
+    other = [name for name, value in now.items() if value != learned["state"][name]]
+    return f"other {', '.join(other)}" if other else FITS
+
+
+def about(run: Path) -> str:
+    """Whether a run that answers questions is the latest, and fits its cache, in words."""
+    record, newer = run_folders.record_of(run) or run_folders.record_of(run.parent), 0
+    if record is None or not record.is_finished:
+        return ""
+    with suppress(InputError):  # another run is damaged
+        newer = sum(one.seq > record.seq for one in run_folders.finished_runs(record.command))
+    said, fits = f"newer: {newer}" if newer else "the latest", how_it_fits(record.result)
+    if fits not in (FITS, UNKNOWN):
+        root = record.result["cache"]
+        again = f"`hierrouter report --retrain --cache {root} --checkpoint {run}` trains it again"
+        said += f"; trained with {fits} than {root} has now; {again}"
+    return said
+
+
+def listed_runs() -> list[dict[str, Any]]:
+    """Every run below `RUNS`, the newest first, those that are not finished before all.
+
+    Of each name, command, `LISTED` (gain: over the best fixed route, with its interval), fits (see
+    `how_it_fits`; or "not finished", or why it is damaged), age_s (seconds); None is not known.
+    """
+    rows, reader = list[tuple[float, dict[str, Any]]](), cache(CacheReader)
+    for folder in sorted(run_folders.RUNS.glob("*/")):
+        row: dict[str, Any] = dict.fromkeys(("name", "command", *LISTED, "fits", "age_s"))
+        row["name"], seq = folder.name, math.inf
+        try:
+            if (record := run_folders.run_in(folder)) is None:
+                continue
+            if lost := [name for name in record.files if not (folder / name).is_file()]:
+                raise InputError(f"{lost[0]} is gone")
+            row |= {name: record.result.get(name) for name in LISTED}
+            row |= {"command": record.command, "fits": "not finished"}
+            row["age_s"] = time.time() - (folder / run_folders.RECORD).stat().st_mtime
+            if record.is_finished:
+                seq, row["fits"] = record.seq, how_it_fits(record.result, reader)
+        except InputError as error:
+            row["fits"] = f"{DAMAGED}: {error}".partition(";")[0]
+        rows.append((seq, row))
+    return [row for _, row in sorted(rows, key=itemgetter(0), reverse=True)]
 
 
 LOG = "test_looks.jsonl"

@@ -184,7 +184,7 @@ class Origin:
 
         `dim`: length of the embeddings that it reads.
         """
-        remedy = "train again on this cache, or give the checkpoint that belongs to it"
+        remedy = "`hierrouter report --retrain` trains it on this cache; or give one that fits"
         if self.models != tree.models:
             raise InputError(
                 f"checkpoint is for other models: {len(self.models)} models"

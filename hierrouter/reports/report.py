@@ -14,6 +14,7 @@ import pyarrow as pa
 from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
 from hierrouter.learning.checkpoint import is_sweep
+from hierrouter.learning.run_folders import find_run
 from hierrouter.learning.selection import SelectedRun, provenance, select_run
 from hierrouter.pools.pool import POOL
 from hierrouter.replay.tree import Tree
@@ -187,8 +188,8 @@ def run_or_sweep(
     run: str | os.PathLike[str] | None, sweep: str | os.PathLike[str] | None = None
 ) -> tuple[Path | None, Path | None]:
     """The folders of a run of `train` and of a sweep; a sweep may be given as the run."""
-    folder = None if run is None else Path(run)
-    swept = None if sweep is None else Path(sweep)
+    folder = None if run is None else find_run(run)
+    swept = None if sweep is None else find_run(sweep)
     if folder is not None and is_sweep(folder):
         return None, folder
     return folder, swept

@@ -33,7 +33,7 @@ from hierrouter.engines.identity import endpoint_of
 from hierrouter.learning import bundle
 from hierrouter.learning.checkpoint import load_checkpoint, member_folder
 from hierrouter.learning.deferral import calibrated
-from hierrouter.learning.run_folders import LIVE, finished_runs
+from hierrouter.learning.run_folders import LIVE, find_run, finished_runs
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.pool import IMPORTED, OPENAI, ModelSpec, Pool
@@ -93,7 +93,7 @@ class Router:
         allow_endpoints: Collection[str] = (),
         encoder: tuple[str, Encoder] | None = None,
     ) -> None:
-        folder = Path(run)
+        folder = find_run(run)
         checkpoint = load_checkpoint(folder)
         self._bundle = bundle.load_bundle(folder if folder.is_dir() else folder.parent)
         if self._bundle and pool is None:

@@ -3,6 +3,8 @@
 import itertools
 import json
 import re
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from hierrouter.learning.checkpoint import load_checkpoint, read_tensors, save_checkpoint
 from hierrouter.learning.run_folders import record_of
 from tests.cli.conftest import Place, over_all
-from tests.conftest import Run
+from tests.conftest import SOURCES, Run, spawned, works
 from tests.hierrouter.collection.examples import save, single_answers
 
 EXACT = "train --algo exact --epochs 2"
@@ -118,6 +120,117 @@ def test_a_sweep_is_one_fit_that_answers_every_alpha(bare: Place) -> None:
     assert "fit: already there, sweep/seed-7" in bare.does(words).stderr
     assert "another run was begun in sweep: alphas" in bare.refuses(words.replace("0.1", "0.3"))
     assert sorted(bare.folder.rglob("*.safetensors")) == before
+
+
+def test_a_run_that_was_named_is_taken_by_its_name(
+    bare: Place, tmp_path: Path, python: Callable[[str, Place], str]
+) -> None:
+    here, words = bare.copy(tmp_path / "here"), f"{EXACT} --name cheap"
+    assert here.does(words).stdout == "runs/cheap\n"
+    assert "already there, runs/cheap" in here.does(words).stderr
+    begun = here.refuses(f"{words} --alpha 0.1")
+    assert "another run was begun in runs/cheap: alpha differ; give the same" in begun
+    here.does("sweep-alpha --alphas 0,0.1 --name every")
+    (here / "cheap").mkdir()  # which is no run
+    for asked in (
+        "report --sweep every --split validation",
+        "explain --worst 1",
+        "explore --out page.html",
+        "compare --sets A --baselines random",
+    ):
+        assert "checkpoint runs/cheap" in here.does(f"{asked} --checkpoint cheap").stderr
+    assert (
+        "route: runs/cheap (the latest), "
+        in here.does("route hi --dry-run --checkpoint cheap").stderr
+    )
+    assert here.does("deploy cheap").stdout == "in service: runs/cheap\n"
+    assert "checkpoint not found: runs/dear" in here.refuses("report --checkpoint runs/dear")
+    told = python(
+        "import hierrouter as hr\n"
+        "tree = hr.open('caches/default')\n"
+        "run = hr.train(tree, alpha=0.1, algo='value', name='dear')\n"
+        "print(run.folder, hr.Run.load('dear').alpha, hr.SweepRun.load('every').alphas)\n"
+        "print(hr.evaluate(tree, 'dear').alpha, hr.Router('dear', load=False).policy.origin.view)\n"
+        "print(hr.report(tree, 'cheap', sweep='every', split='validation').result.alpha)\n",
+        here,
+    )
+    assert told.splitlines() == ["runs/dear 0.1 (0.0, 0.1)", "0.1 context", "0.005"]
+
+
+def collected_anew(here: Place, base_rate: str) -> None:
+    """The same answers under other prices, without a call."""
+    pool = (SOURCES / "hierrouter/pools/testbed.toml").read_text()
+    (here / "dear.toml").write_text(pool.replace("base_rate = 0.03", f"base_rate = {base_rate}"))
+    done = here.does("collect --pool dear.toml --datasets testbed --limit 20")
+    assert "0 calls made" in done.stdout + done.stderr
+
+
+def test_runs_are_listed_with_what_fits_and_what_is_damaged(bare: Place, tmp_path: Path) -> None:
+    here = bare.copy(tmp_path / "here")
+    assert here.tells("runs") == {"runs": []}
+    said = here.does(f"{EXACT} --alpha 0.1 --name first").stderr
+    here.does("sweep-alpha --alphas 0,0.1 --name every")
+    (here / "runs/a-report").mkdir()
+    every, first = here.tells("runs")["runs"]
+    told = {"name": "first", "command": "train", "algo": "exact", "alphas": [0.1], "fits": "yes"}
+    told |= {"cache": "caches/default", "questions": 150}
+    assert {name: first[name] for name in told} == told
+    assert first["low"] <= first["gain"] <= first["high"] and first["age_s"] >= 0
+    assert f"trained: R {first['reward']:.3f} on validation" in said
+    assert (every["name"], every["alphas"], every["reward"]) == ("every", [0, 0.1], None)
+    assert {"yes", "0, 0.1", "150"} <= {*map(str.strip, here.does("runs").stdout.split("  "))}
+    collected_anew(here, "0.3")
+    assert {run["fits"] for run in here.tells("runs")["runs"]} == {"other prices"}
+    (here / "runs/every/run.json").write_text("{}")
+    (here / "runs/first/live.json").unlink()
+    done = here.asks("runs")
+    assert done.returncode == 2 and "damaged: run.json is damaged: runs/every" in done.stdout
+    assert "damaged: live.json is gone" in done.stdout
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: damaged runs: every, first; ")
+
+
+def test_what_fits_is_taken_and_what_does_not_is_trained_again(bare: Place, tmp_path: Path) -> None:
+    """One line says which run is taken and why; `--retrain` keeps its settings."""
+    here = bare.copy(tmp_path / "here")
+    here.does(f"{EXACT} --alpha 0.1 --name fits")
+    here.does("train --algo value --alpha 0.1 --price facts=2 --allow-stop --name dear")
+    here.does("sweep-alpha --alphas 0,0.1 --name every")
+    shown = "report --split validation --format json"
+    why = "(the latest that fits this cache; newer: 1 trained under other prices)"
+    assert f"checkpoint runs/fits {why}, sweep runs/every" in here.does(shown).stderr
+    assert "again" not in here.does(f"{shown} --retrain").stderr
+    collected_anew(here, "0.3")
+    done = here.does(shown)
+    assert "report --retrain`, with the same flags, trains it again" in done.stderr
+    assert "checkpoint runs/dear (the latest under other prices)" in done.stderr
+    again = "report --retrain --cache caches/default --checkpoint runs/dear"
+    lines = here.does("route hi --dry-run").stderr.splitlines()
+    known = (
+        f"the latest; trained with other prices than caches/default has now; `hierrouter {again}`"
+    )
+    assert lines[-1].startswith(f"route: runs/dear ({known} trains it again), calc")
+    before = {run["name"] for run in here.tells("runs")["runs"]}
+    here.does(f"{again} --split validation")
+    new = [run for run in here.tells("runs")["runs"] if run["name"] not in before]
+    assert [(run["algo"], run["alphas"], run["fits"]) for run in new] == [
+        *[("value", [0, 0.1], "yes"), ("value", [0.1], "yes")]
+    ]
+    asked = [record_of(here / f"runs/{name}") for name in ("dear", new[1]["name"])]
+    dear, taken = ({**run.asked, "fingerprint": ""} for run in asked if run)
+    assert dear == taken
+    assert f"route: runs/{new[1]['name']} (the latest), " in here.does("route hi --dry-run").stderr
+    fewer = f"{shown} --models calc,text --checkpoint fits"
+    assert "`hierrouter report --retrain` trains it on this cache" in here.refuses(fewer)
+    assert here.tells(f"{fewer} --retrain")["provenance"]["trained_alpha"] == 0.1
+
+
+def test_the_list_of_runs_imports_nothing_slow(tmp_path: Path) -> None:
+    code = (
+        "import sys; from hierrouter.learning.selection import listed_runs; print(listed_runs(), "
+    )
+    code += "{'torch', 'pandas', 'scipy', 'tianshou'} & {*sys.modules})"
+    assert works(spawned(sys.executable, "-c", code, cwd=tmp_path)).stdout == "[] set()\n"
 
 
 def test_a_value_model_of_one_alpha_is_a_run_like_any_other(bare: Place) -> None:
@@ -235,11 +348,12 @@ def test_other_test_scores_change_no_byte_of_a_policy(name: str, two_worlds: lis
         record = record_of(out)
         assert record
         tree = record.asked["fingerprint"]
-        found = [json.dumps([record.asked, record.result])]
+        learned = {name: it for name, it in record.result.items() if name not in ("cache", "state")}
+        found = [json.dumps([record.asked, learned])]
         for path in sorted(out.rglob("policy.safetensors")):
             tensors, text = read_tensors(path)
             found += [text, str({key: value.tolist() for key, value in tensors.items()})]
-        # The fingerprint names the whole tree, and is all that differs.
+        # The fingerprint and the state name the whole tree, and are all that differs.
         made.append((tree, [text.replace(tree, "the tree") for text in found]))
     assert made[0][0] != made[1][0]
     assert made[0][1] == made[1][1]

@@ -10,6 +10,7 @@ import pytest
 
 from hierrouter.learning.config import Objective
 from hierrouter.learning.selection import (
+    AGAIN,
     LOG,
     count_test_looks,
     latest_run,
@@ -92,25 +93,33 @@ def test_other_prices_and_other_data_are_told_apart() -> None:
     dear = repriced(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
     assert select_run(dear, None).remarks == (
         "the router was trained under other prices than shown here",
+        AGAIN,
     )
     assert select_run(runs.small_tree(seed=1), None, run).remarks == (
         "the router was trained on other data or scores than shown here",
+        AGAIN,
     )
 
 
 def test_the_newest_run_that_sees_the_tree_so_is_taken_and_its_own_alpha_first() -> None:
     tree = runs.small_tree()
-    assert latest_run(tree, "train") is None
+    assert latest_run(tree, "train") == (None, "")
     trained(replace(tree, view="query"), "another view", 1)
     trained(replace(tree, encoder="elsewhere", content="f" * 32), "another encoder", 2)
     trained(runs.small_tree(seed=1), "other data", 0)
-    assert latest_run(tree, "train") is None
+    said = "runs/other data was trained on other models, questions or scores"
+    assert latest_run(tree, "train") == (None, said)
     assert "--state and --encoder of a run" in select_run(tree, None).remarks[0]
+    assert select_run(tree, None).remarks[1] == f"{said}; {AGAIN}"
     old = trained(tree, "old", 9, alpha=0.1)
     new = trained(tree, "new", 5, alpha=0.2)
-    assert (latest_run(tree, "train"), latest_run(tree, "train", 0.1)) == (new, old)
+    others = "2 trained on other models, questions or scores, 1 trained with another --state"
+    fits = f"the latest that fits this cache; newer: {others} or --encoder"
+    assert latest_run(tree, "train") == (new, fits)
+    assert latest_run(tree, "train", 0.1) == (old, f"{fits}, 1 trained for another alpha")
     trained(repriced(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models}), "dear", 0)
-    assert latest_run(tree, "train") == new
+    found, why = latest_run(tree, "train")
+    assert found == new and "1 trained under other prices" in why
 
 
 # --- the log of looks at the test fold: what counts, and what it stands
