@@ -148,7 +148,7 @@ class Day:
         kinds = Counter(part.kind for part in parts)
         promise(max(kinds.values()) == 1, f"not compact: {kinds}")
         promise(sum(part.rows for part in parts) == len(self.seen), "rows are stored twice")
-        derived = [path for path in self.cache.glob("derived/*/*") if path.is_file()]
+        derived = [path for path in self.cache.glob("derived/*/emb-*") if path.is_file()]
         promise(len(derived) <= 2, f"embeddings in {len(derived)} files")
         return len(parts), sum(part.path.stat().st_size for part in parts)
 

@@ -6,18 +6,30 @@ says of other parts that they belong here, or what has become of them. See docs/
 """
 
 import json
+import os
 import secrets
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hierrouter_cache import parts
-from hierrouter_cache.errors import CacheError, DamagedPart, NoCache
-from hierrouter_cache.writer import Steps, append_part, no_steps
+from hierrouter_cache.errors import (
+    CacheError,
+    DamagedPart,
+    InputError,
+    NoCache,
+    WorldError,
+    read_small,
+)
+from hierrouter_cache.parts import Link, Part, sha16
+from hierrouter_cache.writer import Steps, append_part, no_steps, writable, write_derived
 
 TRIES = 100  # how often a listing is taken again while others change the folder
 ARRIVING = "pull.json"  # below the cache: names of parts that are copied and not judged yet
@@ -27,8 +39,11 @@ FIRST = "00000000"  # the writer in a merged part's name: sorts before every oth
 HERE, MERGED, DAMAGED, MISSING, STRANGE = "here", "merged", "damaged", "missing", "foreign"
 LOST = "missing: later commits name it"
 FOREIGN = "written by another cache, and no pull brought it"
+HASHED = "hashed.json"  # in the folder of what is derived: see `Hashed`
+SETTLED = 2 * 10**9  # ns; a file changed twice within a tick of its clock may look the same
+MAX_NOTES = 1 << 28  # bytes
 
-Found = Mapping[parts.Part, tuple[str | None, parts.Link | None]]  # as `parts.proof` of each part
+Found = Mapping[Part, tuple[str | None, Link | None]]  # as `parts.proof` of each part
 
 
 @dataclass(frozen=True)
@@ -43,12 +58,12 @@ class Chain:
         heads: names of the commits that nobody names.
     """
 
-    faults: Mapping[parts.Part, str | None]
+    faults: Mapping[Part, str | None]
     loose: Sequence[str]
     fates: Mapping[str, str]
     heads: tuple[str, ...]
 
-    def sound(self, *kinds: str) -> list[parts.Part]:
+    def sound(self, *kinds: str) -> list[Part]:
         """The sound parts of these kinds, in name order."""
         return [part for part, why in self.faults.items() if not why and part.kind in kinds]
 
@@ -65,7 +80,67 @@ class Chain:
         return lost if lost > latest else None
 
 
-def examine(root: Path, hashed: bool = True) -> Chain:
+class Hashed:
+    """Which files were hashed whole, and have not changed since as far as the system can tell.
+
+    That is by size, inode, and times of change to the nanosecond; a copy is hashed again.
+
+    Args:
+        root: the cache.
+        folder: where this is noted, below it; what cannot be read there was never noted.
+    """
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self._root, self._file = root, folder / HASHED
+        self._then, self._now = dict[str, list[Any]](), dict[str, list[Any]]()
+        with suppress(OSError, ValueError, RecursionError, InputError):
+            data = read_small(self._file, MAX_NOTES)
+            found = json.loads(data[16:]) if data[:16] == sha16(data[16:]).encode() else {}
+            self._then = found if isinstance(found, dict) else {}
+
+    def told(self, path: Path) -> tuple[list[int], Any]:
+        """(what the system tells of a file, what was noted of it); None where it is to be hashed.
+
+        Ask before it is hashed. Raises OSError: it is not there.
+        """
+        found = os.lstat(path)
+        seen = [found.st_size, found.st_ino, found.st_ctime_ns, found.st_mtime_ns]
+        noted = self._then.get(path.name)
+        if noted is None or noted[0] != seen:
+            return seen, None
+        self._now[path.name] = noted
+        return seen, noted[1]
+
+    def add(self, path: Path, seen: list[int], note: Any) -> None:
+        """Note that this file was hashed and is sound; `seen`: as it was told before."""
+        if time.time_ns() - seen[-1] > SETTLED:
+            self._now[path.name] = [seen, note]
+
+    def save(self) -> None:
+        """Keep what was noted, of no other files than these; where that fails, nothing is lost."""
+        if self._now == self._then or not writable(self._root):
+            return
+        data = json.dumps(self._now).encode()
+        with suppress(OSError, WorldError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_derived(self._root, self._file, [sha16(data).encode(), data])
+
+
+def _proof(part: Part, noted: Hashed) -> tuple[str | None, Link | None]:
+    """As `parts.proof`, without hashing what was hashed and has not changed."""
+    try:
+        seen, told = noted.told(part.path)
+    except OSError:  # whose name is proof's to find
+        return parts.proof(part)
+    if told:
+        return None, Link(**{**told, "after": tuple(told["after"])})
+    why, link = parts.proof(part)
+    if link and not why:
+        noted.add(part.path, seen, asdict(link))
+    return why, link
+
+
+def examine(root: Path, hashed: bool = True, noted: Hashed | None = None) -> Chain:
     """Look at every part, after hashing all bytes, and at what connects them.
 
     Readers take no lock, so a compaction may replace parts meanwhile. One listing can miss a merged
@@ -75,18 +150,18 @@ def examine(root: Path, hashed: bool = True) -> Chain:
     may name a merged part that came too late for it. Raises NoCache: nothing has been collected at
     `root`; CacheError: a part of a newer version, or the folder does not come to rest.
 
-    `hashed`: False to look at the files and footers of parts alone.
+    `hashed`: False to look at the files and footers of parts alone; `noted`: what need not be
+    hashed.
     """
     known: Found = {}
+    prove = partial(_proof, noted=noted) if noted else partial(parts.proof, hashed=hashed)
     before = parts.listing(root)
     for _ in range(TRIES):
         if not before.parts and not before.heads:
             raise parts.no_cache(root)
         seen = parts.listing(root)
         if set(before.parts) <= set(seen.parts):
-            known = {
-                part: known.get(part) or parts.proof(part, hashed=hashed) for part in seen.parts
-            }
+            known = {part: known.get(part) or prove(part) for part in seen.parts}
             if all(why != parts.GONE for why, _ in known.values()):
                 with suppress(FileNotFoundError):  # a seal was merged after it was hashed
                     chain = _connected(root, replace(seen, heads=before.heads), known)
@@ -131,7 +206,7 @@ def _connected(root: Path, seen: parts.Listing, found: Found) -> Chain:
 
 
 def _wanted(
-    heads: Iterable[str], links: Mapping[str, parts.Link | None], fates: Mapping[str, str]
+    heads: Iterable[str], links: Mapping[str, Link | None], fates: Mapping[str, str]
 ) -> set[str]:
     """Names of the commits that must be there, from what sound parts and seals say, by name.
 
@@ -149,7 +224,7 @@ def _wanted(
     return found
 
 
-def _fates(seals: Iterable[parts.Part]) -> dict[str, str]:
+def _fates(seals: Iterable[Part]) -> dict[str, str]:
     """What the seals say together, a later one knows better; a damaged one says nothing."""
     fates: dict[str, str] = {}
     for seal in sorted(seals, key=lambda part: part.path.name):
@@ -164,18 +239,22 @@ def _fates(seals: Iterable[parts.Part]) -> dict[str, str]:
     return fates
 
 
-def sound_parts(root: Path) -> list[parts.Part]:
+def sound_parts(root: Path) -> list[Part]:
     """The parts that hold rows, in name order; raises as `sound_chain`."""
     return sound_chain(root).sound(*parts.KINDS)
 
 
-def sound_chain(root: Path) -> Chain:
+def sound_chain(root: Path, noted: Hashed | None = None) -> Chain:
     """The cache, after every byte has been hashed, every schema compared and every link followed.
+
+    With `noted`, but for what was hashed before.
 
     Raises NoCache: nothing has been collected at `root`; DamagedPart: at least one part is not what
     its name promises, or is missing; CacheError: as `examine`.
     """
-    found = examine(root)
+    found = examine(root, noted=noted)
+    if noted:
+        noted.save()
     faults = [(part.path.name, why) for part, why in found.faults.items() if why]
     if faults:
         name, why = faults[0]

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hierrouter_cache.chain import TRIES
+from hierrouter_cache.chain import TRIES, Hashed
 from hierrouter_cache.errors import CacheError, DamagedPart, IncompleteTree, WorldError, reason_of
 from hierrouter_cache.keys import DIGEST_LENGTH, digest
 from hierrouter_cache.locks import collector_lock
@@ -226,17 +226,28 @@ class EmbeddingStore:
     def _map(self) -> None:
         """Map every file; look again where one was merged away between two looks."""
         for _ in range(TRIES):
-            self._arrays: list[NDArray[np.void]] = []
-            self._known = np.empty(0, np.uint64)
+            self._indexed: list[NDArray[np.uint64]] = []
             files = embedding_files(self._reader.root)
             self._unchecked = [file for file in files if file.path.parent == self.folder]
             try:
-                for rows in (*map(mapped, self._unchecked), *self._unwritten):
-                    self._index(rows)
+                self._arrays = [*map(mapped, self._unchecked), *self._unwritten]
                 return
             except FileNotFoundError:
                 continue
         raise CacheError(f"the embeddings change all the time: {self.folder}; try again later")
+
+    @property
+    def _known(self) -> NDArray[np.uint64]:
+        """The hash of each row's digest, made when it is asked for."""
+        for rows in self._arrays[len(self._indexed) :]:
+            self._indexed.append(self._reader.hashes(_as_arrow(rows["context"])))
+        return np.concatenate([np.empty(0, np.uint64), *self._indexed])
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files that hold the vectors, in the order of `vectors()`."""
+        files = embedding_files(self._reader.root)
+        return [file.path.name for file in files if file.path.parent == self.folder]
 
     def missing(self, contexts: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """uint64[n]: those of `contexts` that have no vector yet, once each, in order."""
@@ -276,7 +287,7 @@ class EmbeddingStore:
         # What is on the disk need not be held: all files together may be larger than the memory.
         with contextlib.suppress(FileNotFoundError):  # merged into another one already
             rows = mapped(written) if written else rows
-        self._index(rows)
+        self._arrays.append(rows)
 
     def rows(self, contexts: NDArray[np.uint64]) -> NDArray[np.int64]:
         """int64[*contexts.shape]: row of `vectors()` of each context.
@@ -304,17 +315,20 @@ class EmbeddingStore:
         return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
     def _check(self) -> None:
-        """Hash every file once, before anything of it is handed on."""
+        """Hash every file, before anything of it is handed on, but for those that were before."""
         if not all(file.path.exists() for file in self._unchecked):
             self._map()  # merged meanwhile; the vectors are the same
+        if not self._unchecked:
+            return
+        noted = Hashed(self._reader.root, self.folder)
         for file in self._unchecked:
-            require_sound(file)
+            with contextlib.suppress(FileNotFoundError):  # merged meanwhile: it is mapped
+                seen, told = noted.told(file.path)
+                if told is None:
+                    require_sound(file)
+                    noted.add(file.path, seen, True)
+        noted.save()
         self._unchecked = []
-
-    def _index(self, rows: NDArray[np.void]) -> None:
-        self._arrays.append(rows)
-        known = self._reader.hashes(_as_arrow(rows["context"]))
-        self._known = np.concatenate([self._known, known])
 
 
 def _as_arrow(contexts: NDArray[np.bytes_]) -> pa.Array:

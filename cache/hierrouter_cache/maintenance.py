@@ -26,6 +26,7 @@ from hierrouter_cache.chain import (
 )
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import CacheError, DamagedPart, WorldError, reason_of
+from hierrouter_cache.kept import kept_trees, tree_fault
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.mirror import finish_pull
 from hierrouter_cache.parts import (
@@ -237,13 +238,14 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
 
 
 def damaged_files(root: Path, chain: Chain | None = None) -> list[tuple[Path, str]]:
-    """(file, what is wrong) of each damaged or missing part, head and embedding file.
+    """(file, what is wrong) of each damaged or missing part, head, embedding file and kept tree.
 
     Raises NoCache: nothing was collected at `root`.
     """
     found = chain or examine(root)
     parts = [(part.path, why) for part, why in found.faults.items() if why]
-    files = ((file.path, embedding_fault(file)) for file in embedding_files(root))
+    files = [(file.path, embedding_fault(file)) for file in embedding_files(root)]
+    files += [(path, tree_fault(path)) for path in kept_trees(root)]
     return parts + [(path, why) for path, why in files if why]
 
 

@@ -194,6 +194,11 @@ def parts_folder(root: Path) -> Path:
     return root / "parts"
 
 
+def trees_folder(root: Path) -> Path:
+    """Where the trees of the cache at `root` are kept, see `hierrouter_cache.kept`."""
+    return root / "derived" / "trees"
+
+
 def part_name(kind: str, seq: int, writer: str, rows: int, data: bytes | memoryview) -> str:
     """The name of a part with these bytes; `writer` is 8 hexadecimal digits."""
     return _name(kind, seq, writer, rows, sha16(data))

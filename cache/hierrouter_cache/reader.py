@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hierrouter_cache.chain import sound_chain
+from hierrouter_cache.chain import Hashed, sound_chain
 from hierrouter_cache.errors import CacheError, NoCache, WorldError, reason_of
 from hierrouter_cache.keys import DIGEST_LENGTH
 from hierrouter_cache.parts import (
@@ -29,7 +29,9 @@ from hierrouter_cache.parts import (
     LAST_WINS,
     NULLABLE,
     Part,
+    part_batches,
     parts_folder,
+    trees_folder,
 )
 
 AGAIN = 0.05  # seconds between interrupts: one that comes before DuckDB has begun is lost
@@ -50,6 +52,7 @@ SQL_TYPES = {
 REOPENINGS = 5  # times that a query starts again because a compaction took its parts away
 
 Answer = TypeVar("Answer")
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 Winners = Mapping[Part, NDArray[np.int64]]
 
 
@@ -195,39 +198,46 @@ class CacheReader:
     """A DuckDB catalog in memory with two views a kind: `calls_rows` and so on hold every row
     in the order of the parts, `calls` and so on each row once, the one that counts.
 
+    Args:
+        root: the cache.
+        anew: hash all parts, those too that were hashed and have not changed, see `chain.Hashed`.
+
     Raises:
         NoCache: nothing was collected at `root`.
         DamagedPart: a part is not what its name promises.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, anew: bool = False) -> None:
         self.root = root
+        self._anew = anew
         self._open()
 
     def _open(self) -> None:
-        """Look at the parts again until none has been compacted away between two looks."""
-        for _ in range(REOPENINGS):
-            self.chain = sound_chain(self.root)
-            self.parts: list[Part] = self.chain.sound(*KINDS)
-            self.connection = _own_catalog()
-            try:
-                create_views(self.connection, self.parts)
-                return
-            except duckdb.Error as error:
-                if not self.lost_a_part():
-                    raise self._unreadable(error) from error
-        raise CacheError(f"the cache changes all the time: {self.root}; try again later")
+        noted = None if self._anew else Hashed(self.root, trees_folder(self.root))
+        self.chain = sound_chain(self.root, noted)
+        self.parts: list[Part] = self.chain.sound(*KINDS)
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The catalog, made when it is asked first; raises duckdb.IOException: a part is gone."""
+        if self._connection is None:
+            connection = _own_catalog()
+            create_views(connection, self.parts)
+            self._connection = connection
+        return self._connection
 
     def sql(self, query: str, parameters: Sequence[Any] = (), **tables: pa.Table) -> pa.Table:
         """The whole answer to a query of ours, which can name `tables`, as an Arrow table."""
 
         def answer() -> pa.Table:
-            with _registered(self.connection, tables):
-                return self.connection.sql(query, params=list(parameters)).to_arrow_table()
+            with _registered(connection, tables):
+                return connection.sql(query, params=list(parameters)).to_arrow_table()
 
         for _ in range(REOPENINGS):
             try:
-                return interruptible(self.connection, answer)
+                connection = self.connection
+                return interruptible(connection, answer)
             except duckdb.OutOfMemoryException:
                 raise
             except duckdb.Error as error:
@@ -236,7 +246,7 @@ class CacheReader:
                 self._open()
         raise CacheError(f"the cache changes all the time: {self.root}; try again later")
 
-    def _unreadable(self, error: duckdb.Error) -> CacheError:
+    def _unreadable(self, error: Exception) -> CacheError:
         """For parts whose bytes are those of their names, and are no rows of ours."""
         return CacheError(
             f"a part cannot be read: {self.root}: {reason_of(error, 80)}; "
@@ -258,7 +268,7 @@ class CacheReader:
         table = self._whole(self.sql(query, parameters, **tables))
         return {name: as_numpy(table[name]) for name in table.column_names}
 
-    def _whole(self, table: pa.Table) -> pa.Table:
+    def _whole(self, table: Rows) -> Rows:
         """The table, refused where something is missing in it that every row has."""
         for name in table.column_names:
             values = table[name]
@@ -295,13 +305,18 @@ class CacheReader:
         if not plans:
             raise CacheError(f"no plan in the cache: {self.root}; collect with --datasets again")
         latest = max(plans, key=lambda part: (part.seq, part.path.name))
-        found = self.sql(
-            "SELECT pool, queries FROM plans_rows WHERE filename = ?", [str(latest.path)]
-        )
-        rows = self._whole(found).to_pylist()
-        if not rows or not rows[-1]["queries"]:
+        rows: list[dict[str, Any]] = []
+        try:
+            for batch in part_batches(latest):
+                rows = self._whole(batch.slice(batch.num_rows - 1)).to_pylist()
+        except FileNotFoundError:  # a compaction has taken it away
+            self._open()
+            return self.latest_plan()
+        except (OSError, pa.ArrowException) as error:
+            raise self._unreadable(error) from error
+        if not rows or not rows[0]["queries"]:
             raise CacheError(f"the last plan asks for nothing: {latest.path.name}; collect again")
-        return StoredPlan(rows[-1]["pool"], tuple(rows[-1]["queries"]))
+        return StoredPlan(rows[0]["pool"], tuple(rows[0]["queries"]))
 
     def has(self, kind: str) -> bool:
         """Whether there is any part of this kind."""

@@ -292,7 +292,7 @@ def _another_lives(pid: int) -> bool:
     return pid != os.getpid()
 
 
-def write_derived(root: Path, path: Path, pieces: Iterable[bytes]) -> None:
+def write_derived(root: Path, path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     """Write a file of derived data below the cache at `root`, wholly or not at all.
 
     Raises WorldError: the disk is full or failed.

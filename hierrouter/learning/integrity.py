@@ -13,6 +13,7 @@ from hierrouter.learning.selection import LOG, looks_in
 from hierrouter_cache.chain import examine
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import HierRouterError, InputError, NoCache, read_small
+from hierrouter_cache.kept import kept_trees, tree_fault
 from hierrouter_cache.parts import KINDS
 
 # Every kind of file that a cache or a run holds, by the pattern of its path below one of them. A
@@ -22,6 +23,8 @@ FILES = {
     "head": r"parts/head-.*",
     "number of a cache": r"parts/[0-9a-f]{16}\.cache",
     "embeddings": r"derived/[^/]*/emb-.*\.npy",
+    "kept tree": r"derived/trees/tree-.*\.arrow",
+    "note of hashes": r"derived/[^/]*/hashed\.json",
     "note of a pull": r"pull\.json",
     "lock": r"(.*/)?[^/]*\.lock",
     "draft": r"(tmp/.*|(.*/)?\.[^/]*\.tmp)",
@@ -82,6 +85,8 @@ def look_over(cache: Path, runs: Path = run_folders.RUNS) -> Looked:
             found.add(kind, part.path, why)
         for vectors in embedding_files(cache):
             found.add("embeddings", vectors.path, embedding_fault(vectors))
+        for tree in kept_trees(cache):
+            found.add("kept tree", tree, tree_fault(tree))
         found.add_strangers(cache)
     for run in sorted(path for path in runs.glob("*/") if not path.name.startswith(".")):
         for kind, file, why in _run_files(run):

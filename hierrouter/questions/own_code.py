@@ -46,6 +46,9 @@ def own_code(
         raise InputError(f"{failure}: {named_reason(error)}; {remedy}") from error
 
 
+NO_SOURCE = hashlib.sha256().hexdigest()[:12]  # the digest of code whose source is not there
+
+
 def source_digest(module: ModuleType, attribute: Any) -> str:
     """Of the source of a module and of the one that defines its attribute: 12 characters.
 

@@ -15,6 +15,7 @@ from hierrouter.replay.states import SIGNALS
 from hierrouter.replay.stored_pool import opened_pool, planned_pool
 from hierrouter_cache.embeddings import embedding_files, require_sound
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError
+from hierrouter_cache.kept import kept_trees, tree_fault
 from hierrouter_cache.keys import Row, digest, part_fault, row_fault
 from hierrouter_cache.parts import FORMAT
 from hierrouter_cache.reader import CacheReader
@@ -200,10 +201,13 @@ def verify_cache(
     values that no collection writes; CacheError: nothing there, or changed meanwhile. Returns what
     was checked and found, a line each.
     """
-    reader = CacheReader(root)
-    vectors = embedding_files(root)
+    reader = CacheReader(root, anew=True)
+    vectors, trees = embedding_files(root), kept_trees(root)
     for file in vectors:
         require_sound(file)
+    for tree in trees:
+        if why := tree_fault(tree):
+            raise DamagedPart(f"damaged tree: {tree}: {why}; delete it, it is made again")
     checked = _check_rows(reader, on_rows)
     plan = reader.latest_plan()
     forest = walk(reader, opened_pool(plan.pool).spec, plan.queries)
@@ -214,7 +218,7 @@ def verify_cache(
     lines = [
         f"{len(reader.parts)} parts: every byte as its name says, the chain is whole",
         f"{checked} rows: every key is that of the row's content",
-        f"{len(vectors)} embedding files: every byte as its name says",
+        f"{len(vectors)} embedding files, {len(trees)} kept trees: every byte as its name says",
         f"{np.count_nonzero(forest.complete)} of {len(forest.keys)} queries complete, "
         f"{np.count_nonzero(~forest.tree.found)} nodes missing",
         f"{orphans} orphans: calls whose parent answer or question is not in the cache",

@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.engines.encoders import EndpointEncoder, default_encoder, load_encoder
+from hierrouter import __version__
+from hierrouter.engines.encoders import Encoder, EndpointEncoder, default_encoder, load_encoder
 from hierrouter.engines.judge import judge_scorer
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.files import currency_of, given_prices, prices_of
 from hierrouter.pools.pool import Price, rates_of
-from hierrouter.questions.scoring import GIVEN
+from hierrouter.questions.own_code import NO_SOURCE
+from hierrouter.questions.scoring import GIVEN, Scorer
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.questions.shipped import GROUPS
 from hierrouter.questions.sources import dataset_called, is_file
@@ -27,19 +29,22 @@ from hierrouter.replay.states import (
     embed_states,
     numbers_kind,
     read_numbers,
+    stores_of,
     text_kinds,
 )
 from hierrouter.replay.stored_pool import OpenedPool, opened_pool, score_forest
 from hierrouter.replay.tree import Tree
-from hierrouter_cache import walk
+from hierrouter_cache import kept, walk
 from hierrouter_cache.errors import IncompleteTree, InputError, WorldError, suggestion
+from hierrouter_cache.keys import digest
+from hierrouter_cache.parts import Part, list_parts
 from hierrouter_cache.reader import CacheReader, as_numpy
-from hierrouter_cache.tree import AnyTree, StatePart, repriced
+from hierrouter_cache.tree import AnyTree, Rate, RouteTree, StatePart, repriced
 from hierrouter_cache.walk import Forest, Scores, TreeSpec
 
 CAPPED = (
     "SELECT step, count(*) AS calls, count(*) FILTER (finish_reason = 'length') AS cut "
-    "FROM calls_rows GROUP BY step"
+    "FROM calls_rows GROUP BY step ORDER BY step"
 )
 ACCURACY = "accuracy"  # tells right from wrong beside any Q
 LEARNED_FROM = ("train", "validation")  # folds that a training may read
@@ -185,8 +190,6 @@ def open_trees(
     known = [model.name for model in opened.stored.everyone]
     prices = [prices_of(pool, given, known) for given in price_lists]
     currency = currency_of(pool, prices)
-    forest = walk.walk(reader, spec, _chosen(reader, plan.queries, selection))
-    whole, apart = _whole(reader, forest, opened, selection)
     named, encoder, unembedded = selection.encoder, None, ""
     if named is None:
         named = default_encoder(pool)
@@ -197,6 +200,65 @@ def open_trees(
             raise
         # A view without texts wants no vectors.
         unembedded = str(error) if text_kinds(selection.view) else ""
+    described = encoder.description if encoder else named
+    # Prices come later; what pool and encoder are is told by what they came to.
+    asked = replace(selection, pool=None, prices={}, encoder=None, price_of_second=0.0)
+    how: list[Any] = [__version__, kept.FORMAT, scorer.key, accuracy.key, described, asdict(spec)]
+    how += [bool(unembedded), *(str(getattr(asked, item.name)) for item in fields(asked))]
+    stores = stores_of(reader, encoder, selection.view) if encoder else []
+
+    def identified(parts: Sequence[Part]) -> tuple[str, str]:
+        """What was asked for, and the parts it is made of: their names identify them."""
+        names = [part.path.name for part in parts]
+        return digest([how, [store.files for store in stores]]), digest(names)
+
+    identity = identified(reader.parts)
+    found = kept.load_kept(root, *identity, lambda number: stores[number].vectors())
+    if found is None:
+        ways = scorer, accuracy, encoder, described, unembedded
+        found = _read_tree(reader, plan.queries, opened, selection, ways, on_done)
+        # Not if something came to the cache meanwhile, or was scored or embedded for this.
+        same = identity == identified(reader.parts) == identified(list_parts(root))
+        if same and scorer.version != NO_SOURCE:
+            kept.keep_tree(root, *identity, *found)
+    loaded, facts = found
+    live = {
+        "context_free": pool.context_free,
+        # Where a server is, is nothing to remember.
+        "encoder": encoder.description if isinstance(encoder, EndpointEncoder) else named,
+        "unembedded": unembedded,
+        "view": selection.view,
+        "currency": currency,
+    }
+    arrays = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
+    tree = Tree(**{**arrays, **facts, **live}, root=root, pool=selection.pool)
+    return [
+        replace(
+            repriced(tree, rates_of(table), selection.price_of_second),
+            priced_by={name: table[name].source for name in tree.direct.models},
+        )
+        for table in prices
+    ]
+
+
+Ways = tuple[Scorer, Scorer, Encoder | None, str, str]
+
+
+def _read_tree(
+    reader: CacheReader,
+    queries: Sequence[str],
+    opened: OpenedPool,
+    selection: Selection,
+    ways: Ways,
+    on_done: OnDone,
+) -> tuple[RouteTree, dict[str, Any]]:
+    """The tree from the parts, without prices, and what else is known of it; see `open_trees`.
+
+    `ways`: Q, what tells right from wrong, the encoder, its description, why there is none.
+    """
+    (scorer, accuracy, encoder, described, unembedded), spec = ways, opened.spec
+    forest = walk.walk(reader, spec, _chosen(reader, queries, selection))
+    whole, apart = _whole(reader, forest, opened, selection)
     quality = score_forest(reader, whole, scorer, partial(on_done, "score"))
     right = quality
     if accuracy.key != scorer.key:
@@ -209,17 +271,9 @@ def open_trees(
     if (numbers := numbers_kind(selection.view)) and not unembedded:
         part, sure = read_numbers(reader, spec, seen, numbers, leaves)
         parts = (*parts, part)
+    free = dict.fromkeys((name for name, _ in spec.direct), Rate.base(0))
     loaded = walk.load_tree(
-        reader,
-        spec,
-        whole,
-        parts,
-        encoder.description if encoder else named,
-        rates_of(prices[0]),
-        quality,
-        right,
-        scorer.name,
-        apart,
+        reader, spec, whole, parts, described, free, quality, right, scorer.name, apart
     )
     lost, shift = ~np.isin(forest.keys, whole.keys), ""
     if lost.any():
@@ -227,27 +281,12 @@ def open_trees(
         same = Scores(quality.tree[there], quality.direct[there])
         scores = score_forest(reader, gone, scorer), same
         shift = population_shift(reader, gone, whole.select(there), scores)
-    derived = {
+    return loaded, {
         "left_out": int(np.count_nonzero(lost)),
         "shift": shift,
-        "context_free": pool.context_free,
-        # Where a server is, is nothing to remember.
-        "encoder": encoder.description if isinstance(encoder, EndpointEncoder) else named,
-        "unembedded": unembedded,
-        "view": selection.view,
-        "currency": currency,
         "capped": _capped(reader, spec),
         "sure": sure,
     }
-    arrays = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
-    tree = Tree(**{**arrays, **derived}, root=root, pool=selection.pool)
-    return [
-        replace(
-            repriced(tree, rates_of(table), selection.price_of_second),
-            priced_by={name: table[name].source for name in tree.direct.models},
-        )
-        for table in prices
-    ]
 
 
 def _whole(

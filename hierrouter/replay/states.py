@@ -241,6 +241,12 @@ def _repeated(reader: CacheReader, spec: TreeSpec, key: NDArray[np.uint64]) -> N
     return same
 
 
+def stores_of(reader: CacheReader, encoder: Encoder, view: str) -> list[EmbeddingStore]:
+    """Where the vectors of each kind of text lie that the view shows; raises as `text_kinds`."""
+    texts = [ANSWERS if kind == ANSWER else CONTEXTS for kind in text_kinds(view)]
+    return [EmbeddingStore(reader, encoder.description, kind) for kind in texts]
+
+
 def embed_states(
     reader: CacheReader,
     spec: TreeSpec,
@@ -260,7 +266,8 @@ def embed_states(
         leaves: whether what follows the last call is a state, too.
     """
     parts = []
-    for number, kind in enumerate(text_kinds(view)):
+    stores = stores_of(reader, encoder, view)
+    for number, (kind, store) in enumerate(zip(text_kinds(view), stores, strict=True)):
         # Hashes of the digests that stand for the text of each state: uint64[queries, states].
         alone, names = kind == ANSWER, forest.tree.outcome
         if not leaves:
@@ -269,7 +276,6 @@ def embed_states(
             names = walk.newest_answers(reader, spec, forest, leaves)
         elif kind == QUESTION:
             names = np.broadcast_to(names[:, :1], names.shape)
-        store = EmbeddingStore(reader, encoder.description, ANSWERS if alone else CONTEXTS)
         missing = store.missing(names.T)
         done = 0
         for found in _files(reader, spec, forest, names, missing):

@@ -72,21 +72,20 @@ def commit_and_merge(root: Path) -> None:
     compact(root)
 
 
+def read(root: Path) -> dict[str, str]:
+    return CacheReader(root).responses()
+
+
 def test_parts_merged_while_they_are_opened_are_opened_again(root: Path, between: Between) -> None:
     between(reader, "sound_chain", times=1)
-    assert set(CacheReader(root).responses().values()) == {"first", "second", "theirs"}
+    assert set(read(root).values()) == {"first", "second", "theirs"}
 
 
 @pytest.mark.parametrize(
     ("module", "step", "look", "message"),
     [
-        (reader, "sound_chain", CacheReader, "changes all the time: {root}; try again later"),
-        (
-            reader,
-            "create_views",
-            lambda root: CacheReader(root).responses(),
-            "changes all the time: {root}; try again later",
-        ),
+        (reader, "sound_chain", read, "changes all the time: {root}; try again later"),
+        (reader, "create_views", read, "changes all the time: {root}; try again later"),
         (parts, "listing", sound_parts, "keeps changing: {root}; wait until"),
         (
             mirror,
@@ -116,7 +115,7 @@ def test_a_disk_that_fails_is_not_taken_for_a_compaction(
 
     monkeypatch.setattr(reader, "create_views", fail)
     with pytest.raises(CacheError, match=r"a part cannot be read: .*Input/output error"):
-        CacheReader(root)
+        read(root)
 
 
 def test_parts_merged_while_they_are_pushed_are_pushed_merged(root: Path, between: Between) -> None:

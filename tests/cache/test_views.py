@@ -134,6 +134,7 @@ def roots(tmp_path: Path) -> list[Path]:
 def test_readers_are_apart_and_go(roots: list[Path]) -> None:
     before = catalogs()
     first, second = map(CacheReader, roots)
+    assert catalogs() == before and first.responses() and second.responses()
     assert len(catalogs() - before) == 2
     of_first = {row["filename"] for row in first.sql("SELECT filename FROM calls_rows").to_pylist()}
     assert all(name.startswith(str(first.root)) for name in of_first) and of_first

@@ -22,6 +22,7 @@ READERS = {
     "calls part": "explain",
     "checkpoint": "report",
     "embeddings": "train",
+    "kept tree": "report",
     "live file": "route",
     "plans part": "train",
     "queries part": "train",
