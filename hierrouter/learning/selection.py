@@ -165,6 +165,8 @@ def _how_near(learned: Mapping[str, Any], tree: RouteTree, alpha: float | None) 
         return NO_WAY, "on other models, questions or scores"
     if not shown or (learned["view"], learned["encoder"]) != (tree.view, tree.encoder):
         return NO_WAY, "with another --state or --encoder"
+    if float(learned.get("second", 0.0)) != tree.second:
+        return NO_WAY, "with another --price-of-second"
     other_alpha = alpha is not None and objective.get("alpha") != alpha
     if fingerprint != tree.fingerprint:
         return 2 + other_alpha, "under other prices"
