@@ -64,11 +64,11 @@ def route(
 
     _check_asked(question, file, dry_run)
     share = options.parse_share(defer_share, defer_to)
-    # What needs torch comes after all that can be refused without it.
-    import numpy as np
+    with console.bar("start"):  # what needs torch comes after all that can be refused without it
+        import numpy as np
 
-    from hierrouter.pools.files import load_pool
-    from hierrouter.serving.router import RouteOptions, live_run
+        from hierrouter.pools.files import load_pool
+        from hierrouter.serving.router import RouteOptions, live_run
 
     run = checkpoint or live_run(alpha)
     given = load_pool(pool) if pool else None
@@ -166,8 +166,9 @@ async def _router(
     calls: bool = True,
 ) -> AsyncIterator[Router]:
     """The router, and its models if it calls them."""
-    router = unloaded(run, pool, allowed, encoder)
-    router.policy.at(alpha)  # refused before anything is loaded
+    with console.bar("load router"):
+        router = unloaded(run, pool, allowed, encoder)
+        router.policy.at(alpha)  # refused before anything is loaded
     if hand_over:
         hand_over("route", router, [alpha])
     if calls:
