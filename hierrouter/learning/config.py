@@ -166,6 +166,8 @@ class ExactConfig(NetworkConfig):
     algo: ClassVar[str] = "exact"
 
     epochs: int = 32
+    patience: int = 10
+    min_gain: float = 0.0005
     embedding_noise: float = 1.5
     queries: int = 32
     steps: int = 50
