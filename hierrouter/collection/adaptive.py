@@ -290,8 +290,7 @@ def chances(learned: TrainedSweep, fold: RouteTree, level: int) -> Floats:
 
 def wanted(chance: Floats) -> Booleans:
     """bool[..., M]: which calls are to be made: the likeliest one, and all that are likely."""
-    found: Booleans = (chance >= LEAST) | (chance == chance.max(axis=-1, keepdims=True))
-    return found
+    return (chance >= LEAST) | (chance == chance.max(axis=-1, keepdims=True))
 
 
 def expected(

@@ -172,8 +172,7 @@ class TrainingFold:
             return reward
         ends = self.actions.endings
         centred = reward - reward[:, ends].mean(axis=1, keepdims=True)
-        standard: NDArray[np.float64] = centred / (centred[:, ends].std() or 1.0)
-        return standard
+        return centred / (centred[:, ends].std() or 1.0)
 
     def value(self, router: Router, alpha: float) -> float:
         """Exact mean R of the greedy policy; only states that it comes to are looked at."""
@@ -181,8 +180,7 @@ class TrainingFold:
         def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
             chances = action_probabilities(router, self.table, torch.from_numpy(state))
             table = greedy(chances, self.tree.base_rate, self.actions.returns)
-            choice: NDArray[np.int64] = table.argmax(axis=1)
-            return choice
+            return table.argmax(axis=1)
 
         reward = ending_reward(self.tree, alpha, self.actions.width)
         walked = walk(self.actions, reward, np.arange(len(self.tree)), act)

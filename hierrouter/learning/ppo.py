@@ -89,8 +89,7 @@ class Critic(nn.Module):
 
     def forward(self, obs: NDArray[np.int64]) -> Tensor:
         """float32[n, 1]."""
-        value: Tensor = self.trunk.router.value(self.trunk(obs)[0])
-        return value
+        return self.trunk.router.value(self.trunk(obs)[0])
 
 
 class ActorPolicy(DiscreteActorPolicy):  # type: ignore[misc]

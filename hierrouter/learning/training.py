@@ -173,8 +173,7 @@ class Origin:
     @property
     def base_rate(self) -> NDArray[np.float64]:
         """float64[M]: cost per token, the mean of both rates; ties go to the cheaper model."""
-        mean: NDArray[np.float64] = np.array(self.rate).mean(axis=1)
-        return mean
+        return np.array(self.rate).mean(axis=1)
 
     def check_matches(self, tree: RouteTree, dim: int) -> None:
         """Make sure that a policy of this origin can read the states of `tree`.
@@ -249,8 +248,7 @@ class Constant:
             at = reached
         if actions.allow_return and not stops:
             choice[at] = actions.calls + len(path) - 1
-        one_hot: Floats = np.eye(actions.count)[choice]
-        return one_hot
+        return np.eye(actions.count)[choice]
 
     def sentence(self, alpha: float, actions: Actions, models: tuple[str, ...]) -> str:
         """Why it is shipped, with the figures."""

@@ -68,8 +68,7 @@ class Log:
     @cached_property
     def alive(self) -> NDArray[np.bool_]:
         """bool[episodes, L]: whether a call was made."""
-        alive: NDArray[np.bool_] = np.arange(self.hops) < self.length[:, None]
-        return alive
+        return np.arange(self.hops) < self.length[:, None]
 
     @cached_property
     def node(self) -> NDArray[np.int64]:

@@ -164,8 +164,7 @@ def _follow(
 
 
 def _by_cost(fold: Arms) -> NDArray[np.int64]:
-    order: NDArray[np.int64] = fold.cost.mean(axis=0).argsort(kind="stable")
-    return order
+    return fold.cost.mean(axis=0).argsort(kind="stable")
 
 
 def _highest(found: list[tuple[float, Chain]]) -> list[tuple[float, Chain]]:
