@@ -233,7 +233,7 @@ def collect(
     """
     from dataclasses import asdict, replace
 
-    from hierrouter.collection.adaptive import expected
+    from hierrouter.collection.adaptive import at_most
     from hierrouter.collection.collect import planned
     from hierrouter.collection.estimate import require_consent
     from hierrouter.engines.encoders import require_encoder
@@ -263,7 +263,7 @@ def collect(
         found = replace(found, pool=replace(found.pool, references=()))
     if dry_run:
         if may:
-            console.say(expected(found.pool, found.queries, cache, may, encoder))
+            console.say(at_most(found.pool, found.queries))
         show_estimate(found, format)
         return
     if not yes:
