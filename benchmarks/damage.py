@@ -12,7 +12,6 @@ import argparse
 import subprocess
 import tempfile
 from collections import Counter
-from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -43,8 +42,8 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="damage-") as folder:
         world, older, other = (Path(folder) / name for name in ("world", "older", "other"))
-        build(world, run, partial(start), older=older)
-        build(other, run, partial(start), seed=7)
+        build(world, run, older=older)
+        build(other, run, seed=7)
         bench = Bench(world, {"another seed": other, "older": older}, run, Path(folder))
         print(
             f"{'kind':<18}{'damage':<22}{'tried':>6}{'refused':>9}{'said':>6}{'same':>6}{'SILENT':>8}"
@@ -54,9 +53,7 @@ def main() -> None:
             if asked.kinds and kind not in asked.kinds.split(","):
                 continue
             found: dict[str, Counter[str]] = {}
-            others = cycle([name for name in COMMANDS if name not in ("verify", "resume")])
-            if kind == "resume file":
-                others = cycle(["resume"])
+            others = cycle([name for name in COMMANDS if name != "verify"])
             for name, damage in bench.damages(kind, files, asked.flips, asked.cuts):
                 few = ["verify", next(others)]
                 for command in few if name in ("flip", "cut") else COMMANDS:

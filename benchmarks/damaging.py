@@ -6,8 +6,6 @@ another result. `damage.py` counts; `tests/cli/test_integrity.py` tries some.
 
 import random
 import shutil
-import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +18,7 @@ from hierrouter.learning.run_folders import file_digest
 from hierrouter_cache.keys import call_key
 from hierrouter_cache.parts import KINDS, parts_folder
 from hierrouter_cache.writer import PartWriter
-from tests.conftest import Run, Start, works
+from tests.conftest import Run, works
 
 CACHE, RUNS = Path("caches/default"), Path("runs")
 # What makes no figure: a lock, a log that says itself what is torn, a note for pulls.
@@ -31,11 +29,10 @@ COMMANDS = {
     "train": "train --algo exact --epochs 2 --out new",
     "route": "route --dry-run What_is_19_x_23?",
     "explore": "explore --texts 3 --out new/page.html",
-    "resume": "train --epochs 12 --out runs/interrupted",
 }
 
 
-def build(folder: Path, run: Run, start: Start, seed: int = 42, older: Path | None = None) -> None:
+def build(folder: Path, run: Run, seed: int = 42, older: Path | None = None) -> None:
     """A folder with every kind of file: a cache with a row of each kind, runs and a report.
 
     `older`: where to copy it to before the last training of each run.
@@ -57,12 +54,6 @@ def build(folder: Path, run: Run, start: Start, seed: int = 42, older: Path | No
     rows = {"failures": failed, "decisions": [*failed[:4], False, 0.25, [0.5]]}
     for kind, row in rows.items():
         writer.append(kind, pa.table([[value] for value in row], names=KINDS[kind].names))
-    process = start(*COMMANDS["resume"].split(), cwd=folder)
-    while not (folder / "runs/interrupted/training.safetensors").exists():
-        assert process.poll() is None, process.said()
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.result()
 
 
 def files_of(world: Path) -> dict[str, list[Path]]:

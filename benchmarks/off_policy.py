@@ -24,8 +24,15 @@ from hierrouter.evaluation.outcome import Actions, greedy, policy_outcome
 from hierrouter.learning.selection import select_run
 from hierrouter.replay.env import walk
 from hierrouter.replay.opening import open_tree
-from hierrouter.serving.estimators import Clustered, Evaluation, Log, evaluate
-from hierrouter.serving.logs import states_in_tree
+from hierrouter.replay.tree import Texts
+from hierrouter.serving.estimators import (
+    Clustered,
+    Evaluation,
+    Log,
+    LoggedStates,
+    evaluate,
+    logged_states,
+)
 from hierrouter.tables import Column, Line, Table, as_markdown
 from hierrouter_cache.tree import RouteTree
 
@@ -51,7 +58,7 @@ def main() -> None:
     setting = Setting(fold, trained.actions, logging, target, shown.alpha)
     first, found = repeated(setting, asked.episodes or len(fold), asked.repeats, asked.seed)
     if asked.keep:
-        kept = lines_of(first, fold, asked.logged_by)
+        kept = lines_of(first, fold, asked.logged_by, fold.texts)
         asked.keep.write_bytes(b"".join(map(json_line, kept)))
     title = (
         f"{run} at alpha {shown.alpha:g}, exactly {setting.truth:.4f} on {len(fold):,} questions; "
@@ -164,6 +171,20 @@ class Setting:
         return evaluate(log, states_in_tree(log, self.tree, self.target), self.alpha)
 
 
+def states_in_tree(log: Log, tree: RouteTree, target: NDArray[np.float64]) -> LoggedStates:
+    """What was seen at the states of a log.
+
+    `log`: episodes on the questions of `tree`, by their positions there; `target`: float64[queries,
+    S, A'], the policy to be valued at every state.
+    """
+    states = log.actions.states
+    number = log.query[:, None] * states + log.node
+    visited, row = np.unique(number, return_inverse=True)
+    query, node = np.divmod(visited, states)
+    seen, spent = tree.embedding_at(query, node), tree.cost[query, node]
+    return logged_states(log, row.reshape(number.shape), node, spent, seen, target[query, node])
+
+
 def repeated(
     setting: Setting, episodes: int, repeats: int, seed: int
 ) -> tuple[Log, list[Evaluation]]:
@@ -180,21 +201,26 @@ def repeated(
     return first, [setting.evaluate(first), *map(setting.evaluate, others)]
 
 
-def lines_of(log: Log, tree: RouteTree, policy: str) -> Iterator[dict[str, Any]]:
+def lines_of(
+    log: Log, tree: RouteTree, policy: str, texts: Sequence[Texts]
+) -> Iterator[dict[str, Any]]:
     """The episodes of a log of a tree, as `off-policy --log` reads them."""
     for row, position in enumerate(log.query.tolist()):
-        steps = [
-            {
-                "model": tree.models[int(log.actions.model(action))],
-                "propensity": float(log.propensity[row, hop]),
-                "stop": bool(log.actions.stops(action)),
-                "cost": float(log.cost[row, hop]),
-            }
-            for hop, action in enumerate(log.action[row, : log.length[row]])
-        ]
+        steps, node = [], 0
+        for hop, action in enumerate(log.action[row, : log.length[row]].tolist()):
+            model = int(log.actions.model(action))
+            node = tree.routes.child(node, model)
+            steps.append(
+                {
+                    "model": tree.models[model],
+                    "propensity": float(log.propensity[row, hop]),
+                    "stop": bool(log.actions.stops(action)),
+                    "cost": float(log.cost[row, hop]),
+                    "response": texts[position].answers[node],
+                }
+            )
         yield {
-            "query": tree.query_ids[position],
-            "dataset": tree.datasets[position],
+            "question": texts[position].question,
             "policy": policy,
             "steps": steps,
             "quality": float(log.quality[row]),

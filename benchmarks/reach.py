@@ -33,7 +33,6 @@ from torch.distributions import Categorical
 from hierrouter.evaluation.bounds import best_fixed_route
 from hierrouter.evaluation.outcome import Actions, greedy, policy_outcome
 from hierrouter.learning.config import Objective, PPOConfig, TrainConfig, preset
-from hierrouter.learning.loop import Watch
 from hierrouter.learning.network import state_table
 from hierrouter.learning.training import train
 from hierrouter.replay.env import Rollouts
@@ -134,7 +133,7 @@ class Task:
         def note(done: int, total: int, learned: float, chosen: float) -> None:
             found.append((time.process_time() - started, chosen))
 
-        router = train(self.tree, Objective(self.alpha), config, seed, Watch(on_epoch=note))
+        router = train(self.tree, Objective(self.alpha), config, seed, note)
         if not np.isnan([value for _, value in found]).any():
             return found
         spent = time.process_time() - started

@@ -241,7 +241,9 @@ class Day:
             left = {path.name for path in run.iterdir()}
             promise(left == OF_A_RUN, f"files of a finished run: {left}")
         pair = [(run / "policy.safetensors").read_bytes() for run in (killed, undisturbed)]
-        promise(pair[0] == pair[1], "a resumed training ended with other bytes")
+        promise(
+            pair[0] == pair[1], "a training that was killed and made again ended with other bytes"
+        )
         self.do.run("report", "--cache", self.cache, "--checkpoint", killed, "--format", "json")
         shutil.rmtree(killed)
         shutil.rmtree(undisturbed)

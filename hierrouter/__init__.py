@@ -16,29 +16,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hierrouter.collection.collect import collect
-    from hierrouter.collection.transfer import export, import_
-    from hierrouter.evaluation.bounds import oracle
-    from hierrouter.evaluation.outcome import fixed_routes
-    from hierrouter.learning.evaluate import evaluate
-    from hierrouter.learning.run import Run, SweepRun, sweep, train
-    from hierrouter.pools.files import load_pool
-    from hierrouter.pools.pool import Pool
-    from hierrouter.questions.scoring import scorer
-    from hierrouter.replay.env import ReplayEnv
-    from hierrouter.replay.opening import open
-    from hierrouter.replay.tree import Tree
-    from hierrouter.reports.comparison import compare
-    from hierrouter.reports.report import report
-    from hierrouter.serving.router import Router
-    from hierrouter_cache.errors import (
-        CacheError,
-        HierRouterError,
-        IncompleteTree,
-        InputError,
-        Interrupted,
-        WorldError,
-    )
+    from hierrouter.collection.collect import collect as collect
+    from hierrouter.collection.transfer import export as export
+    from hierrouter.collection.transfer import import_ as import_
+    from hierrouter.evaluation.bounds import oracle as oracle
+    from hierrouter.evaluation.outcome import fixed_routes as fixed_routes
+    from hierrouter.learning.evaluate import evaluate as evaluate
+    from hierrouter.learning.run import Run as Run
+    from hierrouter.learning.run import SweepRun as SweepRun
+    from hierrouter.learning.run import sweep as sweep
+    from hierrouter.learning.run import train as train
+    from hierrouter.pools.files import load_pool as load_pool
+    from hierrouter.pools.pool import Pool as Pool
+    from hierrouter.questions.scoring import scorer as scorer
+    from hierrouter.replay.env import ReplayEnv as ReplayEnv
+    from hierrouter.replay.opening import open as open
+    from hierrouter.replay.tree import Tree as Tree
+    from hierrouter.reports.comparison import compare as compare
+    from hierrouter.reports.report import report as report
+    from hierrouter.serving.router import Router as Router
+    from hierrouter_cache.errors import CacheError as CacheError
+    from hierrouter_cache.errors import HierRouterError as HierRouterError
+    from hierrouter_cache.errors import IncompleteTree as IncompleteTree
+    from hierrouter_cache.errors import InputError as InputError
+    from hierrouter_cache.errors import Interrupted as Interrupted
+    from hierrouter_cache.errors import WorldError as WorldError
 
 __version__ = "0.1.0.dev0"
 
@@ -70,34 +72,7 @@ _ROOMS = {
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
-__all__ = [
-    "CacheError",
-    "HierRouterError",
-    "IncompleteTree",
-    "InputError",
-    "Interrupted",
-    "Pool",
-    "ReplayEnv",
-    "Router",
-    "Run",
-    "SweepRun",
-    "Tree",
-    "WorldError",
-    "__version__",
-    "collect",
-    "compare",
-    "evaluate",
-    "export",
-    "fixed_routes",
-    "import_",
-    "load_pool",
-    "open",
-    "oracle",
-    "report",
-    "scorer",
-    "sweep",
-    "train",
-]
+__all__ = sorted(["__version__", *_HOME])
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,6 @@ PAPER_PPO: dict[str, Any] = {
     "warmup_steps": 100,
     "decay": False,
     "evaluate_every": 3,
-    "checkpoint_every": 5,
     "hidden": 256,
     "knows_route": False,
     "scale_embedding": False,

@@ -190,8 +190,7 @@ class Signals:
     @property
     def chance(self) -> NDArray[np.float64]:
         """float64: the probability of each whole answer, rounded; NaN where nothing was told."""
-        found: NDArray[np.float64] = np.exp(self.rounded.total)
-        return found
+        return np.exp(self.rounded.total)
 
 
 class CacheReader:
@@ -380,8 +379,7 @@ class CacheReader:
             f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}",
             wanted_calls=wanted,
         )
-        found: NDArray[np.uint64] = rows["answer"][first_match(calls, rows["call"])]
-        return found
+        return rows["answer"][first_match(calls, rows["call"])]
 
     def signals(self, calls: NDArray[np.uint64]) -> Signals:
         """What the answers of some calls show besides their texts.
@@ -525,5 +523,4 @@ def as_arrow(values: NDArray[Any]) -> pa.Array:
 def first_match(wanted: NDArray[np.uint64], among: NDArray[np.uint64]) -> NDArray[np.int64]:
     """int64[*wanted.shape]: where each number stands first in `among`, -1 where it does not."""
     found = as_numpy(pc.index_in(as_arrow(wanted.ravel()), as_arrow(among)))
-    place: NDArray[np.int64] = np.nan_to_num(found, nan=-1).astype(np.int64).reshape(wanted.shape)
-    return place
+    return np.nan_to_num(found, nan=-1).astype(np.int64).reshape(wanted.shape)

@@ -142,10 +142,7 @@ def cost_of(
     """
     same = rate[..., 0] == rate[..., 1]
     single = rate[..., 0] * (tokens_in + tokens_out)
-    cost: NDArray[np.float64] = np.where(
-        same, single, rate[..., 0] * tokens_in + rate[..., 1] * tokens_out
-    )
-    return cost
+    return np.where(same, single, rate[..., 0] * tokens_in + rate[..., 1] * tokens_out)
 
 
 def total_cost(
@@ -365,8 +362,7 @@ class RouteTree:
     @property
     def base_rate(self) -> NDArray[np.float64]:
         """float64[M]: cost per token of each model, the mean of its two rates."""
-        mean: NDArray[np.float64] = self.rate.mean(axis=1)
-        return mean
+        return self.rate.mean(axis=1)
 
     @cached_property
     def cost(self) -> NDArray[np.float64]:

@@ -68,8 +68,7 @@ class Nodes:
     @property
     def complete(self) -> NDArray[np.bool_]:
         """bool[queries]: the queries that lack nothing."""
-        whole: NDArray[np.bool_] = np.all(self.found, axis=1)
-        return whole
+        return np.all(self.found, axis=1)
 
     def at(self, chosen: Any) -> Nodes:
         """The same for some queries and columns; `chosen` is an index of numpy for these two."""
@@ -359,8 +358,7 @@ def _look_up(
 ) -> NDArray[np.float64]:
     place = first_match(nodes.key * ODD + references[:, None], known)
     padded = np.append(value, np.nan)  # the place of what is missing is -1: the last
-    scores: NDArray[np.float64] = np.where(nodes.found, padded[place], np.nan)
-    return scores
+    return np.where(nodes.found, padded[place], np.nan)
 
 
 def load_tree(

@@ -95,9 +95,8 @@ def _csv(answer: pa.Table) -> str:
     return sink.getvalue()
 
 
-LABELS = {"check": "check lines", "import": "import", "export": "export", "judge": "judge"}
+LABELS = {"check": "check lines", "import": "import", "export": "export"}
 GAPS_NAMED = 5  # models that lack most
-AGREED = 0.95  # of verdicts; below it right and wrong are perhaps misread
 
 
 def import_file(
@@ -190,22 +189,8 @@ def _say_answers(found: Received, answers: Answers, pool: Pool) -> None:
             console.say(
                 f"import: {unscored:,} answers have no score; --scorer given will refuse them"
             )
-    _say_agreement(found)
     if found.format in NOTES:
         console.say(f"import: {NOTES[found.format]}")
-
-
-def _say_agreement(found: Received) -> None:
-    """How often our own right or wrong is that of the file, by dataset."""
-    if not found.agreement:
-        return
-    said = (f"{name} {share:.1%} of {n:,}" for name, (share, n) in found.agreement.items())
-    console.say(f"import: accuracy agrees with the file's verdicts: {', '.join(said)}")
-    if poor := [name for name, (share, _) in found.agreement.items() if share < AGREED]:
-        console.say(
-            f"import: below {AGREED:.0%}, so accuracy may misread the answers of "
-            f"{', '.join(poor)}; take --scorer given, or a scorer of your own"
-        )
 
 
 def _say_merge(found: Received) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -33,7 +33,7 @@ def progress(nodes: int, every_s: float | None = None) -> Iterator[Progress]:
             yield bars
         return
     meter = progress_lines(console.say, SECONDS_PER_LINE if every_s is None else every_s)
-    yield Progress(meter.on_level, meter.on_calls, meter.on_lost, _say_changed)
+    yield Progress(meter.on_level, meter.on_calls, meter.on_lost)
 
 
 @contextmanager
@@ -55,13 +55,7 @@ def _bars(nodes: int) -> Iterator[Progress]:
             bars.update(current, advance=calls, note=note + failed)
 
         meter.on_done = show
-        yield Progress(on_level, meter.on_calls, meter.on_lost, _say_changed)
-
-
-def _say_changed(names: Sequence[str]) -> None:
-    from hierrouter.collection.progress import changed_line
-
-    console.say(changed_line(names))
+        yield Progress(on_level, meter.on_calls, meter.on_lost)
 
 
 def make_calls(found: Planned, brief: bool = False) -> Summary:
@@ -239,7 +233,7 @@ def collect(
     """
     from dataclasses import asdict, replace
 
-    from hierrouter.collection.adaptive import expected
+    from hierrouter.collection.adaptive import at_most
     from hierrouter.collection.collect import planned
     from hierrouter.collection.estimate import require_consent
     from hierrouter.engines.encoders import require_encoder
@@ -269,7 +263,7 @@ def collect(
         found = replace(found, pool=replace(found.pool, references=()))
     if dry_run:
         if may:
-            console.say(expected(found.pool, found.queries, cache, may, encoder))
+            console.say(at_most(found.pool, found.queries))
         show_estimate(found, format)
         return
     if not yes:

@@ -37,7 +37,7 @@ BASELINES = (
     *("random", "best-static", "dataset-oracle", "knn"),
     *("ridge", "mlp", "svm", "matrix-factorisation"),
     *("cascade", "confidence-cascade", "agreement-cascade"),
-    *("cascade-routing", "majority-vote"),
+    "cascade-routing",
 )
 BACKENDS = ("transformers", "openai")
 DEVICES = ("auto", "cpu", "cuda", "balanced")

@@ -40,10 +40,10 @@ def train(
 ) -> None:
     """Train the router with PPO on the replayed tree; no model is called.
 
-    The test fold is out of reach. An interrupted training goes on where it was, with the same
-    flags and its folder as --out. With --seeds each training is a run, in a folder whose name ends
-    with its seed; the best of them, without a look at the test fold, becomes the latest run, which
-    `report` takes.
+    The test fold is out of reach. The same flags with the folder of an interrupted training as
+    --out make it anew, to the same bytes. With --seeds each training is a run, in a folder whose
+    name ends with its seed; the best of them, without a look at the test fold, becomes the latest
+    run, which `report` takes.
     """
     from hierrouter.engines.encoders import not_the_papers
     from hierrouter.learning.config import Objective, algorithm, training_config

@@ -9,7 +9,6 @@ What is left out is stored as well: a tree knows its holes, and a killed collect
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.states import AGREEMENT, CONTEXT, SIGNALS
-from hierrouter_cache.errors import CacheError, InputError
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.keys import call_key, root_context
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.reader import reader_of
@@ -290,42 +289,16 @@ def chances(learned: TrainedSweep, fold: RouteTree, level: int) -> Floats:
 
 def wanted(chance: Floats) -> Booleans:
     """bool[..., M]: which calls are to be made: the likeliest one, and all that are likely."""
-    found: Booleans = (chance >= LEAST) | (chance == chance.max(axis=-1, keepdims=True))
-    return found
+    return (chance >= LEAST) | (chance == chance.max(axis=-1, keepdims=True))
 
 
-def expected(
-    pool: Pool, queries: Sequence[Query], root: Path, adaptive: Adaptive, encoder: str | None = None
-) -> str:
-    """What of these would be called, in words, as far as whole trees in the cache tell.
-
-    The arguments are those of `fill_adaptively`.
-    """
+def at_most(pool: Pool, queries: Sequence[Query]) -> str:
+    """How many calls whole trees and all others have, in words; of these only some are made."""
     whole, *others = rounds(queries)
     per_query = pool.routes.calls + len(pool.everyone)
-    more = per_query * sum(map(len, others))
     line = f"adaptive: {per_query * len(whole):,} calls of {len(whole):,} whole trees are made"
-    if not more:
-        return f"{line}, and there are no others"
-    share = None
-    with contextlib.suppress(CacheError, InputError):
-        tree = grown(root, adaptive, encoder)
-        fold = learned_from(tree)
-        if len(fold) >= PILOT and tree.models == tuple(model.name for model in pool.models):
-            share = _called(adaptive.learn(replace(fold, pruned=None)), fold) / per_query
-    if share is None:
-        return f"{line}; what of the other {more:,} is unknown before these are there: look again"
-    return f"{line}, and of the other {more:,} about {share * more:,.0f}, as these tell so far"
-
-
-def _called(learned: TrainedSweep, fold: RouteTree) -> float:
-    """How many nodes of a tree are to be called, in the mean; each without what it taught."""
-    reached, count = np.ones((len(fold), 1), bool), 0.0
-    for level in range(fold.hops):
-        called = reached[:, :, None] & wanted(chances(learned, fold, level))
-        count += called.sum() / len(fold)
-        reached = called.reshape(len(fold), -1)
-    return count
+    more = per_query * sum(map(len, others))
+    return f"{line}, and of the other {more:,} those that may matter" if more else line
 
 
 def grown(root: Path, adaptive: Adaptive, encoder: str | None) -> RouteTree:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,10 @@ from hierrouter.collection.formats import IMPORTS, OWN
 from hierrouter.paper import PAPER_SEED
 from hierrouter.pools.files import given_prices
 from hierrouter.pools.pool import Pool, rates_of
-from hierrouter.questions.query import Query
-from hierrouter.questions.scoring import SCORERS, Asked, score_all
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import Rate
 
-COMPARED = 2_000  # answers of a dataset with verdicts; formulas take milliseconds each
 # A file's answers and, where the format says what calls cost, the rate that gives that cost.
 Reader = Callable[[Path], tuple[Iterator[tables.Answer], Rate | None]]
 
@@ -38,8 +35,6 @@ class Received:
         pool: their models by their names here, with prices.
         unpriced: whether every token of every model costs 1, for want of a price.
         digest_known: whether our own format said what its lines were, so that an edit is seen.
-        agreement: by dataset that comes with verdicts, on which share of how many of its answers
-            the scorer `accuracy` says the same.
     """
 
     cache: Path
@@ -49,7 +44,6 @@ class Received:
     pool: Pool | None = None
     unpriced: bool = False
     digest_known: bool = True
-    agreement: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     @property
     def line(self) -> str:
@@ -116,37 +110,7 @@ def import_(
     unpriced = not rates and bool(storing.sizeless(pool))
     pool = storing.priced(pool, rates)
     merge = storing.store_answers(answers, pool, root, on_progress)
-    return Received(
-        root, name, merge, answers, pool, unpriced, agreement=agreement(answers, on_progress)
-    )
-
-
-def agreement(
-    answers: tables.Answers, on_progress: storing.OnProgress = storing.ignored
-) -> dict[str, tuple[float, int]]:
-    """How often `accuracy` says right or wrong as the file does, by dataset.
-
-    A score is a verdict in a dataset where every score is 0 or 1. At most `COMPARED` answers of a
-    dataset are looked at, evenly over its queries. Returns share of those looked at, and how many
-    they are.
-    """
-    verdicts: dict[str, list[tuple[Query, tables.Answer]]] = {}
-    for query, found in zip(answers.queries, answers.at, strict=True):
-        scored = [(query, one) for one in found.values() if one.score is not None]
-        if query.answers:
-            verdicts.setdefault(query.dataset, []).extend(scored)
-    shares = {}
-    for dataset, rows in verdicts.items():
-        if not rows or any(one.score not in (0, 1) for _, one in rows):
-            continue
-        looked = rows[:: -(-len(rows) // COMPARED)]
-        asked = [Asked(one.response, query.answers, choices=query.choices) for query, one in looked]
-        values = score_all(
-            SCORERS["accuracy"], asked, lambda done, total: on_progress("judge", done, total)
-        )
-        same = sum(value == one.score for value, (_, one) in zip(values, looked, strict=True))
-        shares[dataset] = (same / len(looked), len(looked))
-    return shares
+    return Received(root, name, merge, answers, pool, unpriced)
 
 
 def guess_format(path: Path) -> str:

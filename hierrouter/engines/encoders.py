@@ -350,8 +350,7 @@ TEXTS_AT_ONCE = 32  # in a request
 
 def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     length = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: NDArray[np.float32] = rows / np.maximum(length, np.finfo(np.float32).tiny)
-    return unit
+    return rows / np.maximum(length, np.finfo(np.float32).tiny)
 
 
 def _resolved(name: str) -> tuple[str, str, str | None]:

@@ -19,8 +19,7 @@ def cheapest_best(reward: outcome.Floats, cost: outcome.Floats) -> outcome.Integ
     `reward`: float64[rows, columns]; `cost`: float64[rows, columns]. Returns int64[rows].
     """
     best = reward.max(axis=1, keepdims=True)
-    column: outcome.Integers = np.where(reward == best, cost, np.inf).argmin(axis=1)
-    return column
+    return np.where(reward == best, cost, np.inf).argmin(axis=1)
 
 
 def best_ending(tree: RouteTree, alpha: float, allow_stop: bool = False) -> int:

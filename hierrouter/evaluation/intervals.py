@@ -52,8 +52,7 @@ def _limit(values: Floats, n: int, rng: np.random.Generator) -> Floats:
         covariance += part @ part.T
     scale, axes = np.linalg.eigh(covariance / queries**2)
     drawn = axes * np.sqrt(np.maximum(scale, 0)) @ rng.standard_normal((len(values), n))
-    found: Floats = means + drawn
-    return found
+    return means + drawn
 
 
 @lru_cache(maxsize=2)
@@ -81,10 +80,7 @@ def _means(values: Floats, counts: Iterable[Integers]) -> Floats:
     of every draw, and the same to rounding.
     """
     queries = values.shape[1]
-    means: Floats = np.concatenate(
-        [values @ each.T.astype(float) / queries for each in counts], axis=1
-    )
-    return means
+    return np.concatenate([values @ each.T.astype(float) / queries for each in counts], axis=1)
 
 
 def percentile_interval(means: Floats, queries: int, level: float = 0.95) -> tuple[Floats, Floats]:

@@ -313,8 +313,7 @@ def greedy(probabilities: Floats, base_rate: Floats, returns: int = 0) -> Floats
     prices = np.append(np.resize(base_rate, count - returns), np.full(returns, -1.0))
     price = np.where(probabilities == best, prices, np.inf)
     choice = stopping_first[price[..., stopping_first].argmin(axis=-1)]
-    one_hot: Floats = np.eye(count)[choice]
-    return one_hot
+    return np.eye(count)[choice]
 
 
 def policy_outcome(

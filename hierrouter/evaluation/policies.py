@@ -186,8 +186,7 @@ class _Asked:
             chosen = np.concatenate([self._predicted(query[part], node[part]) for part in parts])
             for row in np.flatnonzero((chosen < 0) | (chosen >= len(self.names))):
                 raise self._no_such_action(int(chosen[row]), query[row], node[row])
-            one_hot: Floats = np.eye(len(self.names))[chosen]
-            return one_hot
+            return np.eye(len(self.names))[chosen]
         states = zip(query.tolist(), node.tolist(), strict=True)
         return np.stack([self._at_one(*state) for state in states])
 
@@ -228,8 +227,7 @@ class _Asked:
         if action is not None:
             if not 0 <= action < len(self.names):
                 raise self._no_such_action(given, query, node)
-            one_hot: Floats = np.eye(len(self.names))[action]
-            return one_hot
+            return np.eye(len(self.names))[action]
         try:
             values = np.asarray(given)
         except Exception:  # whatever a foreign type raises, it is no array
@@ -260,8 +258,7 @@ class _Asked:
                 f"policy gave no probabilities: {given}: {self._where(query[row], node[row])}; "
                 "they must be >= 0 and sum to 1"
             )
-        scaled: Floats = chances / total
-        return scaled
+        return chances / total
 
     def _no_such_action(self, given: Any, query: int, node: int) -> InputError:
         legal = np.flatnonzero(self.actions.legal()[node])

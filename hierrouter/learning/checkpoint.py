@@ -1,4 +1,4 @@
-"""What training leaves on disk: a policy, a sweep of them, a training that can go on."""
+"""What training leaves on disk: a policy, or a sweep of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,9 @@ from hierrouter.learning.value import Position, Text, ValueModel, ValueRouter
 from hierrouter_cache.errors import InputError, open_plain
 from hierrouter_cache.writer import write_atomically
 
-if TYPE_CHECKING:
-    from hierrouter.learning.loop import Snapshot
-
 Array = NDArray[Any]
-UNFINISHED = "training.safetensors"
-FORMAT = 6
-SNAPSHOT_FORMAT = 4
+FORMAT = 7
+TRAINING_FORMAT = 4  # of what names a training
 HEADER = "hierrouter"  # in a safetensors file: checksum and description; two keys have no order
 MAX_NUMBERS = 1 << 28  # in a file: the paper's network has 2 million, a value model the most
 MAX_NODES = 1 << 25
@@ -42,8 +38,7 @@ PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip aroun
 AS_WRITTEN = ("hops", "encoder", "view", "seed", "fingerprint", "version")  # of an origin
 WHOLE = ("numbers", "learned", "kernel", "columns")  # of the value model: whole numbers
 RETRAIN = "train again"
-TYPES = ("F32", "F64", "I64", "U8", "U32")  # of tensors, as safetensors calls them
-ODD_TYPE = "checkpoint has weights of a type that no router has"
+TYPES = ("F32", "I64")  # of tensors, as safetensors calls them
 Part = TypeVar("Part", Text, Position)
 
 
@@ -75,8 +70,6 @@ def load_checkpoint(path: Path) -> Policy:
         )
     tensors, text = read_tensors(file)
     run_folders.require_listed(file)
-    if any(value.dtype not in (np.float32, np.int64) for value in tensors.values()):
-        raise InputError(f"{ODD_TYPE}: {file}; {RETRAIN}")
     if not all(np.isfinite(value).all() for value in tensors.values()):
         raise InputError(f"checkpoint has weights that are not finite (NaN): {file}; {RETRAIN}")
     return rebuild(text, tensors, file)
@@ -312,14 +305,14 @@ def load_sweep(run: Path) -> TrainedSweep:
 def training_named(
     origin: Origin, objective: Objective, alphas: tuple[float, ...] = ()
 ) -> dict[str, Any]:
-    """What is being trained, as JSON values: a training goes on only as itself."""
+    """What is being trained, as JSON values: what is there is taken only for itself."""
     return {
         "algo": origin.config.algo,
         "alphas": list(alphas),
         "config": asdict(origin.config),
         "encoder": origin.encoder,
         "fingerprint": origin.fingerprint,
-        "format": SNAPSHOT_FORMAT,
+        "format": TRAINING_FORMAT,
         "objective": objective.as_object(),
         "seed": origin.seed,
         "view": origin.view,
@@ -337,59 +330,6 @@ def finished(folder: Path, named: dict[str, Any]) -> Policy | None:
     alphas = found.alphas if isinstance(found, TrainedSweep) else ()
     same = training_named(found.origin, found.objective, alphas) == named
     return found if same else None
-
-
-def save_snapshot(snapshot: Snapshot, named: dict[str, Any], folder: Path) -> None:
-    """Write the training into `folder`, replacing an earlier moment of it.
-
-    Raises WorldError: the disk is full or failed.
-    """
-    held = {"training": named, "epoch": snapshot.epoch, "counters": snapshot.counters}
-    tensors = {name: value.numpy() for name, value in snapshot.tensors.items()}
-    write_tensors(folder / UNFINISHED, tensors, json.dumps(held))
-
-
-def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
-    """The training in `folder`, or None where none was interrupted there.
-
-    Raises InputError: it is damaged, or another training was interrupted there.
-    """
-    file = folder / UNFINISHED
-    if not file.is_file():
-        return None
-    import torch
-
-    from hierrouter.learning.loop import Snapshot
-
-    try:
-        tensors, text = read_tensors(file)
-        held = run_folders.parsed(text.encode())
-        whole = {name: torch.from_numpy(value) for name, value in tensors.items()}
-        found, snapshot = held["training"], Snapshot(held["epoch"], whole, held["counters"])
-        written = int(found["format"])
-    except (InputError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"interrupted training is truncated or damaged: {file}; remove it and train again"
-        ) from error
-    if written != SNAPSHOT_FORMAT:
-        raise InputError(
-            f"interrupted training has format {written}, this version reads {SNAPSHOT_FORMAT}: "
-            f"{file}; remove it and train again"
-        )
-    if different := sorted(run_folders.differences(found, named)):
-        raise InputError(
-            f"another training was interrupted in {folder}: {', '.join(different)} differ; "
-            "give the same flags, or another --out"
-        )
-    return snapshot
-
-
-def forget_snapshot(folder: Path) -> None:
-    """Remove the interrupted training: its checkpoint is there.
-
-    Raises WorldError: it cannot be removed.
-    """
-    run_folders.remove(folder / UNFINISHED)
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Array], text: str) -> None:
@@ -423,7 +363,9 @@ def read_tensors(file: Path) -> tuple[dict[str, Array], str]:
             if sum(map(prod, shapes)) > MAX_NUMBERS:
                 raise InputError(f"checkpoint has more numbers than any router: {file}; {RETRAIN}")
             if any(opened.get_slice(name).get_dtype() not in TYPES for name in opened.keys()):  # noqa: SIM118
-                raise InputError(f"{ODD_TYPE}: {file}; {RETRAIN}")
+                raise InputError(
+                    f"checkpoint has weights of a type that no router has: {file}; {RETRAIN}"
+                )
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise InputError(

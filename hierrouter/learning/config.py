@@ -72,7 +72,6 @@ class NetworkConfig(TrainConfig):
         patience: evaluations after which the training ends, if the value on validation has not
             risen by `min_gain` in them; 0 is never.
         min_gain: of R, at least; what is better by less is kept, but prolongs no training.
-        checkpoint_every: epochs between two points from which the training can be resumed.
         hidden: width of both layers of the router.
         stage_dim: length of the learned stage embedding.
         knows_route: learn an embedding of each node, so that the router knows whom it has called,
@@ -99,7 +98,6 @@ class NetworkConfig(TrainConfig):
     evaluate_every: int = 1
     patience: int = 0
     min_gain: float = 0.0
-    checkpoint_every: int = 5
     hidden: int = 128
     stage_dim: int = 16
     knows_route: bool = True

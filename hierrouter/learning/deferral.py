@@ -40,8 +40,7 @@ class GainHead:
             features: float64[..., hidden].
             stage: int64[...].
         """
-        gain: NDArray[np.float64] = (features * self.weight[stage]).sum(axis=-1) + self.bias[stage]
-        return gain
+        return (features * self.weight[stage]).sum(axis=-1) + self.bias[stage]
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,7 @@ class Deferral:
         else:
             spent = np.array(costs, np.float32)
             features = router.features(embedding, node, spent).astype(np.float64)
-        found: NDArray[np.bool_] = self.head(features, routes.depth()[node]) < self.threshold
-        return found
+        return self.head(features, routes.depth()[node]) < self.threshold
 
 
 def calibrated(
@@ -154,8 +152,7 @@ def gain_of_going_on(trained: TrainedRouter, fold: RouteTree, stronger: str) -> 
         levels.insert(0, value)
     handed = direct_call(fold, stronger).reward(alpha)[:, None]
     spent = alpha * fold.cost[:, : fold.routes.states]
-    gain: NDArray[np.float64] = np.concatenate(levels, axis=1) - (handed - spent)
-    return gain
+    return np.concatenate(levels, axis=1) - (handed - spent)
 
 
 def direct_call(tree: RouteTree, name: str) -> Outcome:

@@ -194,5 +194,4 @@ def _of_router(
             raise InputError(
                 f"the router was trained otherwise: it {may}, {name} is {given}; leave {name} out"
             )
-    found: Outcome = router.outcome(fold)
-    return found
+    return router.outcome(fold)

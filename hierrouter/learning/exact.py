@@ -7,7 +7,6 @@ at last climbs on the expected return itself. `ppo` is the other algorithm.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -74,19 +73,6 @@ class Enumeration(ABC):
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._adam.step()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Adam's moments."""
-        return loop.adam_tensors(self._adam)
-
-    def counters(self) -> dict[str, Any]:
-        """The state of the generator."""
-        return {"random": self._rng.bit_generator.state}
-
-    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
-        """Put both back."""
-        loop.restore_adam(self._adam, tensors)
-        self._rng.bit_generator.state = counters["random"]
 
 
 class ExactLearner(Enumeration):

@@ -115,8 +115,7 @@ class Network:
         spent = (cost / np.float32(shape.cost_scale))[:, None]
         progress = np.concatenate([weights["stage.weight"][place], spent], axis=1)
         first = self._linear("progress", progress) + self._context(embedding)
-        found: Array = np.tanh(self._linear("second", np.tanh(first)))
-        return found
+        return np.tanh(self._linear("second", np.tanh(first)))
 
     def probabilities(
         self, embedding: Array, node: Integers, cost: Array, legal: Booleans
@@ -152,19 +151,16 @@ class Network:
         read = (numbers - self.weights["centre"]) / self.weights["spread"]
         read = np.where(numbers != 0, np.float32(NUMBERS_GAIN) * read, np.float32(0))
         seen = np.concatenate([scale * embedding[:, : -shape.numbers], read], axis=1)
-        found: Array = seen @ weight.T
-        return found
+        return seen @ weight.T
 
     def _linear(self, name: str, inputs: Array) -> Array:
-        found: Array = inputs @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
-        return found
+        return inputs @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
 
 
 def softmax(logits: Floats) -> Floats:
     """Over the last axis; 0 where a logit is minus infinity."""
     raised = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    found: Floats = raised / raised.sum(axis=-1, keepdims=True)
-    return found
+    return raised / raised.sum(axis=-1, keepdims=True)
 
 
 def _states(tree: RouteTree, actions: Actions) -> Iterator[tuple[Array, Integers, Array]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hierrouter.learning import run_folders
 from hierrouter.learning.bundle import load_bundle
-from hierrouter.learning.checkpoint import UNFINISHED, load_checkpoint, read_tensors
+from hierrouter.learning.checkpoint import load_checkpoint
 from hierrouter.learning.selection import LOG, looks_in
 from hierrouter_cache.chain import examine
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
@@ -32,7 +32,6 @@ FILES = {
     "record": r"run\.json",
     "checkpoint": r"(.*/)?policy\.safetensors",
     "live file": r"live\.json",
-    "resume file": r"(.*/)?training\.safetensors",
     "looks": r"(.*/)?test_looks\.jsonl",
     "contents": r"contents\.json",
     "report": r"[^/]*\.(html|json|md|svg|pdf|png)",
@@ -107,11 +106,7 @@ def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
     if record or why:
         yield "record", run / run_folders.RECORD, why
     listed = {run / name for name in record.files} if record else set()
-    for kind, name in (
-        ("checkpoint", run_folders.WEIGHTS),
-        ("live file", run_folders.LIVE),
-        ("resume file", UNFINISHED),
-    ):
+    for kind, name in (("checkpoint", run_folders.WEIGHTS), ("live file", run_folders.LIVE)):
         there = {file for file in listed if file.name == name} | set(run.rglob(name))
         for file in sorted(there):
             yield kind, file, _fault(file, file in listed)
@@ -130,10 +125,8 @@ def _fault(file: Path, is_listed: bool) -> str | None:
             run_folders.require_listed(file)
         if file.name == run_folders.WEIGHTS:
             load_checkpoint(file)
-        elif file.name == run_folders.LIVE:
-            load_bundle(file.parent)
         else:
-            read_tensors(file)
+            load_bundle(file.parent)
     except HierRouterError as error:
         return str(error)
     return None

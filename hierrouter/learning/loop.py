@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -29,8 +28,12 @@ Network = TypeVar("Network", bound=nn.Module)
 Network_co = TypeVar("Network_co", bound=nn.Module, covariant=True)
 
 
+def nobody(done: int, total: int, train: float, validation: float) -> None:
+    """The `OnEpoch` of a training that nobody watches."""
+
+
 class Learner(Protocol[Network_co]):
-    """Improves a router, one epoch after the other; can be put away and taken up again."""
+    """Improves a router, one epoch after the other."""
 
     @property
     def router(self) -> Network_co:
@@ -42,37 +45,6 @@ class Learner(Protocol[Network_co]):
         Raises FloatingPointError: the router's numbers are not finite any more.
         """
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All that the next epoch depends on, but for the router's weights."""
-
-    def counters(self) -> dict[str, Any]:
-        """The rest of it, as JSON values: the states of random generators."""
-
-    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
-        """Put back what `tensors` and `counters` gave; the next epoch is then the same one."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A training between two epochs: all that the rest of it depends on.
-
-    Attributes:
-        tensors: weights now and at the best evaluation, and what the learner needs.
-        counters: the rest, as JSON values.
-    """
-
-    epoch: int
-    tensors: dict[str, Tensor]
-    counters: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Who is told of a training in progress."""
-
-    on_epoch: OnEpoch = lambda done, total, train, validation: None
-    on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
-
 
 def best_iterate(
     start: Callable[[], Learner[Network]],
@@ -80,8 +52,7 @@ def best_iterate(
     folds: tuple[Fold, Fold],
     config: NetworkConfig,
     seed: int,
-    watch: Watch | None = None,
-    resumed: Snapshot | None = None,
+    on_epoch: OnEpoch = nobody,
 ) -> tuple[Network, Best]:
     """The network of a whole training, frozen, with the weights that are best on validation.
 
@@ -91,25 +62,21 @@ def best_iterate(
         start: makes the network and its learner; torch's generator is seeded then.
         folds: to learn from, and to choose the iterate on. Where they are one it is valued once.
         seed: of everything random.
-        resumed: where to go on.
     """
-    watch, (learn_from, choose_on) = watch or Watch(), folds
+    learn_from, choose_on = folds
     with _reproducible(seed):
         learner = start()
         network = learner.router
         best = Best(_weights_of(network))
-        done = _restore(learner, best, resumed) if resumed else 0
-        while done < config.epochs and not (config.patience and best.since >= config.patience):
-            done += 1
+        for done in range(1, config.epochs + 1):
             _run_epoch(learner, done)
-            last = done == config.epochs
-            if last or done % config.evaluate_every == 0:
+            if done == config.epochs or done % config.evaluate_every == 0:
                 train = value(network, learn_from)
                 validation = train if choose_on is learn_from else value(network, choose_on)
                 best.offer(network, train, validation, config.min_gain)
-                watch.on_epoch(done, config.epochs, train, validation)
-            if not last and done % config.checkpoint_every == 0:
-                watch.on_snapshot(_snapshot(learner, best, done))
+                on_epoch(done, config.epochs, train, validation)
+            if config.patience and best.since >= config.patience:
+                break
     network.load_state_dict(best.weights)
     return network.requires_grad_(False).eval(), best
 
@@ -126,38 +93,6 @@ def _run_epoch(learner: Learner[nn.Module], number: int) -> None:
             f"training diverged in epoch {number}: the network's numbers are not finite (NaN); "
             "lower learning_rate"
         )
-
-
-def _snapshot(learner: Learner[nn.Module], best: Best, epoch: int) -> Snapshot:
-    tensors = {f"learner.{name}": value.clone() for name, value in learner.tensors().items()}
-    tensors |= {f"now.{name}": value for name, value in _weights_of(learner.router).items()}
-    tensors |= {f"best.{name}": value for name, value in best.weights.items()}
-    kept = {}
-    if best.history:
-        kept = {name: getattr(best, name) for name in ("train", "validation", "risen")}
-    counters = {
-        "learner": learner.counters(),
-        "best": {**kept, "history": list(best.history), "since": best.since},
-    }
-    return Snapshot(epoch, tensors, counters)
-
-
-def _restore(learner: Learner[nn.Module], best: Best, snapshot: Snapshot) -> int:
-    """Put everything back where it was; returns the epochs done."""
-    learner.router.load_state_dict(part_of(snapshot.tensors, "now"))
-    learner.restore(part_of(snapshot.tensors, "learner"), snapshot.counters["learner"])
-    best.weights = part_of(snapshot.tensors, "best")
-    for name, value in deepcopy(snapshot.counters["best"]).items():
-        setattr(best, name, value)
-    return snapshot.epoch
-
-
-def part_of(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Those that are called `name.` and something; by that."""
-    start = f"{name}."
-    return {
-        key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)
-    }
 
 
 @dataclass
@@ -237,8 +172,7 @@ class TrainingFold:
             return reward
         ends = self.actions.endings
         centred = reward - reward[:, ends].mean(axis=1, keepdims=True)
-        standard: NDArray[np.float64] = centred / (centred[:, ends].std() or 1.0)
-        return standard
+        return centred / (centred[:, ends].std() or 1.0)
 
     def value(self, router: Router, alpha: float) -> float:
         """Exact mean R of the greedy policy; only states that it comes to are looked at."""
@@ -246,8 +180,7 @@ class TrainingFold:
         def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
             chances = action_probabilities(router, self.table, torch.from_numpy(state))
             table = greedy(chances, self.tree.base_rate, self.actions.returns)
-            choice: NDArray[np.int64] = table.argmax(axis=1)
-            return choice
+            return table.argmax(axis=1)
 
         reward = ending_reward(self.tree, alpha, self.actions.width)
         walked = walk(self.actions, reward, np.arange(len(self.tree)), act)
@@ -289,21 +222,3 @@ def steps_made(adam: torch.optim.Adam) -> int:
     """Gradient steps so far, as Adam itself counts them."""
     first = adam.param_groups[0]["params"][0]
     return int(adam.state[first]["step"]) if first in adam.state else 0
-
-
-def adam_tensors(adam: torch.optim.Adam) -> dict[str, Tensor]:
-    """Moments and step counts by parameter number; empty before the first step."""
-    return {
-        f"{number}.{name}": value
-        for number, moments in adam.state_dict()["state"].items()
-        for name, value in moments.items()
-    }
-
-
-def restore_adam(adam: torch.optim.Adam, tensors: dict[str, Tensor]) -> None:
-    """Put back what `adam_tensors` gave."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        number, name = key.split(".", 1)
-        state.setdefault(int(number), {})[name] = value.clone()  # Adam works in place
-    adam.load_state_dict({"state": state, "param_groups": adam.state_dict()["param_groups"]})

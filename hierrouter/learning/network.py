@@ -253,8 +253,7 @@ class Router(nn.Module):
             context = self.context(self._read(states.embedding))
         else:
             context = self.shape.embedding_scale * self.context(states.embedding)
-        first: Tensor = context + self.progress(progress)
-        return first
+        return context + self.progress(progress)
 
     def features(self, states: States) -> Tensor:
         """float32[n, hidden]: what both heads read."""
@@ -262,8 +261,7 @@ class Router(nn.Module):
 
     def logits(self, features: Tensor, legal: Tensor) -> Tensor:
         """float32[n, A]; `NEVER` where an action is not legal, bool[n, A]."""
-        logits: Tensor = self.policy(features).masked_fill(~legal, NEVER)
-        return logits
+        return self.policy(features).masked_fill(~legal, NEVER)
 
     def forward(self, states: States) -> tuple[Tensor, Tensor]:
         """Logits float32[n, A] and values float32[n]."""
@@ -301,8 +299,7 @@ def action_probabilities(
 ) -> NDArray[np.float64]:
     """float64[n, A]: the policy at some states of the table, int64[n], or at all of them."""
     logits = in_chunks(lambda states: router(states)[0], table, state)
-    probabilities: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()
-    return probabilities
+    return torch.softmax(logits.double(), dim=1).numpy()
 
 
 @torch.no_grad()

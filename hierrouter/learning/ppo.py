@@ -89,8 +89,7 @@ class Critic(nn.Module):
 
     def forward(self, obs: NDArray[np.int64]) -> Tensor:
         """float32[n, 1]."""
-        value: Tensor = self.trunk.router.value(self.trunk(obs)[0])
-        return value
+        return self.trunk.router.value(self.trunk(obs)[0])
 
 
 class ActorPolicy(DiscreteActorPolicy):  # type: ignore[misc]
@@ -164,7 +163,7 @@ class PPOLearner:
     """Tianshou's PPO on the replayed tree, driven by our loop.
 
     An epoch is `config.iterations` rounds of rollouts and updates. Tianshou draws actions from
-    torch's global generator and mini-batches from numpy's: both belong to the state of a training.
+    torch's global generator and mini-batches from numpy's.
     """
 
     def __init__(
@@ -177,8 +176,6 @@ class PPOLearner:
     ) -> None:
         self.router = router
         self._config = config
-        self._rng = rng
-        self._queries = QueryStream(len(fold.tree), rng)
         self._seen = NoisyTable(fold.table, config.embedding_noise, rng)
         self._trunk = Trunk(router, self._seen.visit)
         self._gradients = config.update_epochs * config.minibatches
@@ -192,7 +189,7 @@ class PPOLearner:
             fold.actions.allow_stop,
             allow_return=fold.actions.allow_return,
             buffer=ReplayBuffer(config.rollouts * fold.actions.steps),
-            draw=self._queries.draw,
+            draw=QueryStream(len(fold.tree), rng).draw,
             reward=fold.episode_reward(alpha, config.standardise_reward),
         )
 
@@ -218,30 +215,3 @@ class PPOLearner:
         minibatch = max(2, len(buffer) // config.minibatches)
         algorithm.update(buffer, minibatch, config.update_epochs)
         self.collector.reset_buffer()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Moments, queries still to be drawn, generators."""
-        moments = loop.adam_tensors(self._optim.adam).items()
-        generator = np.random.get_state(legacy=False)["state"]["key"]
-        return {
-            **{f"adam.0.{name}": value for name, value in moments},
-            "queries.waiting": torch.from_numpy(self._queries.waiting),
-            "random.numpy": torch.from_numpy(generator),
-            "random.torch": torch.get_rng_state(),
-        }
-
-    def counters(self) -> dict[str, Any]:
-        """The states of the generators, but for their long arrays."""
-        return {
-            "random": self._rng.bit_generator.state,
-            "numpy.position": np.random.get_state(legacy=False)["state"]["pos"],
-        }
-
-    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
-        """Put everything back."""
-        loop.restore_adam(self._optim.adam, loop.part_of(tensors, "adam.0"))
-        self._queries.waiting = tensors["queries.waiting"].numpy()
-        generator = {"key": tensors["random.numpy"].numpy(), "pos": counters["numpy.position"]}
-        np.random.set_state({**np.random.get_state(legacy=False), "state": generator})
-        torch.set_rng_state(tensors["random.torch"])
-        self._rng.bit_generator.state = counters["random"]

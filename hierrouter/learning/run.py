@@ -23,7 +23,7 @@ from hierrouter.learning import config as presets
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import load_sweep, member_folder, training_named
 from hierrouter.learning.config import NetworkConfig, Objective, TrainConfig, ValueConfig
-from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
+from hierrouter.learning.loop import OnEpoch, nobody
 from hierrouter.learning.selection import latest_run, trained_on
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, choosing_fold
@@ -48,7 +48,7 @@ class RunWatch:
 
     Attributes:
         on_folder: told the run's folder before anything is trained.
-        on_note: told in a line what is not done again, goes on, or was chosen.
+        on_note: told in a line what is not done again, or was chosen.
         training: entered for the time of each training with its label, its epochs and its folder;
             what it gives is told of each evaluation.
     """
@@ -56,7 +56,7 @@ class RunWatch:
     on_folder: Callable[[Path], None] = lambda folder: None
     on_note: Callable[[str], None] = lambda line: None
     training: Callable[[str, int, Path], AbstractContextManager[OnEpoch]] = (
-        lambda label, epochs, folder: nullcontext(Watch().on_epoch)
+        lambda label, epochs, folder: nullcontext(nobody)
     )
 
     @classmethod
@@ -223,7 +223,7 @@ def train(
 
     The validation fold chooses the checkpoint of a network; the value model learns from both folds
     and is judged on each query as if it had not seen it. Given the same `out` again, an interrupted
-    training goes on where it was.
+    training is made anew, to the same bytes, and what is finished there is not done again.
 
     Args:
         tree: all folds; the test fold is not read.
@@ -453,8 +453,8 @@ def train_router(
     """Train for one alpha and save the checkpoint; what is there already is not done again."""
     named = training_named(Origin.of(tree, config, seed), objective)
 
-    def start(watch: Watch, resumed: Snapshot | None) -> TrainedRouter:
-        return train_once(tree, objective, config, seed, watch, resumed).shipped(tree)
+    def start(on_epoch: OnEpoch) -> TrainedRouter:
+        return train_once(tree, objective, config, seed, on_epoch).shipped(tree)
 
     epochs = config.epochs if isinstance(config, NetworkConfig) else tree.routes.states
     return _once(f"train {objective.alpha:g}", named, epochs, folder, start, watch)
@@ -472,8 +472,8 @@ def train_alphas(
     """Fit the value model for every alpha and save it; what is there is not done again."""
     named = training_named(Origin.of(tree, config, seed), objective, alphas)
 
-    def start(watch: Watch, resumed: Snapshot | None) -> TrainedSweep:
-        return train_sweep(tree, alphas, objective, config, seed, watch).shipped(tree)
+    def start(on_epoch: OnEpoch) -> TrainedSweep:
+        return train_sweep(tree, alphas, objective, config, seed, on_epoch).shipped(tree)
 
     return _once("fit", named, tree.routes.states, folder, start, watch)
 
@@ -483,26 +483,16 @@ def _once(
     named: dict[str, Any],
     epochs: int,
     folder: Path,
-    start: Callable[[Watch, Snapshot | None], Policy],
+    start: Callable[[OnEpoch], Policy],
     watch: RunWatch,
 ) -> Policy:
-    """The training in `folder` to its end, from wherever it is."""
+    """The training in `folder`, unless it is there already."""
     if found := checkpoint.finished(folder, named):
         watch.on_note(f"{label}: already there, {folder}")
-        checkpoint.forget_snapshot(folder)
         return found  # type: ignore[return-value]
-
-    def on_snapshot(snapshot: Snapshot) -> None:
-        checkpoint.save_snapshot(snapshot, named, folder)
-
-    folder.mkdir(parents=True, exist_ok=True)
-    resumed = checkpoint.load_snapshot(folder, named)
-    if resumed:
-        watch.on_note(f"{label}: goes on after epoch {resumed.epoch}")
     with watch.training(label, epochs, folder) as on_epoch:
-        trained = start(Watch(on_epoch, on_snapshot), resumed)
+        trained = start(on_epoch)
     checkpoint.save_checkpoint(trained, folder)
-    checkpoint.forget_snapshot(folder)
     return trained
 
 

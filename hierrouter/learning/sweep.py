@@ -19,7 +19,7 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
 if TYPE_CHECKING:
-    from hierrouter.learning.loop import Watch
+    from hierrouter.learning.loop import OnEpoch
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def train_sweep(
     objective: Objective,
     config: ValueConfig,
     seed: int,
-    watch: Watch | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> TrainedSweep:
     """Fit the value model for all alphas.
 
@@ -102,7 +102,7 @@ def train_sweep(
         objective: what to train for; its alpha is not looked at.
         seed: names the fit; nothing in it is random.
     """
-    model = fit_value(tree, alphas, objective, config, watch)
+    model = fit_value(tree, alphas, objective, config, on_epoch)
     return TrainedSweep(model, tuple(alphas), objective, Origin.of(tree, config, seed))
 
 

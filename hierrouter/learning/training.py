@@ -38,7 +38,7 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 
 if TYPE_CHECKING:  # what trains a network needs torch, what a trained one decides does not
-    from hierrouter.learning.loop import Learner, Snapshot, TrainingFold, Watch
+    from hierrouter.learning.loop import Learner, OnEpoch, TrainingFold
     from hierrouter.learning.network import Router
 
 
@@ -47,8 +47,7 @@ def train(
     objective: Objective,
     config: TrainConfig,
     seed: int,
-    watch: Watch | None = None,
-    resumed: Snapshot | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> TrainedRouter:
     """Train a router for one alpha.
 
@@ -58,14 +57,14 @@ def train(
 
     Args:
         tree: all folds.
-        resumed: where to go on; everything else must be as it was.
+        on_epoch: told of each evaluation.
 
     Raises:
         InputError: there is nothing to train on, or the training diverged.
     """
     origin, alpha = Origin.of(tree, config, seed), objective.alpha
     if isinstance(config, ValueConfig):
-        model = fit_value(tree, [alpha], objective, config, watch)
+        model = fit_value(tree, [alpha], objective, config, on_epoch)
         return TrainedRouter(ValueRouter(model, alpha), objective, origin, history=())
     assert isinstance(config, NetworkConfig)
     from hierrouter.learning import loop, network
@@ -90,7 +89,7 @@ def train(
     def value(router: Router, fold: TrainingFold) -> float:
         return fold.value(router, alpha)
 
-    router, best = loop.best_iterate(start, value, folds, config, seed, watch, resumed)
+    router, best = loop.best_iterate(start, value, folds, config, seed, on_epoch or loop.nobody)
     return TrainedRouter(router.trained(), objective, origin, tuple(best.history))
 
 
@@ -99,13 +98,13 @@ def fit_value(
     alphas: Sequence[float],
     objective: Objective,
     config: ValueConfig,
-    watch: Watch | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> ValueModel:
     """`value.fit`; each state is an epoch to those who are told."""
 
     def told(done: int, total: int) -> None:
-        if watch:
-            watch.on_epoch(done, total, math.nan, math.nan)  # nothing is valued on the way
+        if on_epoch:
+            on_epoch(done, total, math.nan, math.nan)  # nothing is valued on the way
 
     return fit(tree, alphas, objective, config, told)
 
@@ -174,8 +173,7 @@ class Origin:
     @property
     def base_rate(self) -> NDArray[np.float64]:
         """float64[M]: cost per token, the mean of both rates; ties go to the cheaper model."""
-        mean: NDArray[np.float64] = np.array(self.rate).mean(axis=1)
-        return mean
+        return np.array(self.rate).mean(axis=1)
 
     def check_matches(self, tree: RouteTree, dim: int) -> None:
         """Make sure that a policy of this origin can read the states of `tree`.
@@ -250,8 +248,7 @@ class Constant:
             at = reached
         if actions.allow_return and not stops:
             choice[at] = actions.calls + len(path) - 1
-        one_hot: Floats = np.eye(actions.count)[choice]
-        return one_hot
+        return np.eye(actions.count)[choice]
 
     def sentence(self, alpha: float, actions: Actions, models: tuple[str, ...]) -> str:
         """Why it is shipped, with the figures."""

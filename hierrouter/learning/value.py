@@ -291,8 +291,7 @@ class ValueModel:
         low, share = self._between(alpha)
         each = np.log(np.stack([at.temperature for at in self.positions]).astype(np.float64))
         high = min(low + 1, len(self.knots) - 1)
-        found: Floats = np.exp(each[:, low] + share * (each[:, high] - each[:, low]))
-        return found
+        return np.exp(each[:, low] + share * (each[:, high] - each[:, low]))
 
     def _between(self, alpha: float) -> tuple[int, np.float32]:
         """The knot below, and how far alpha is from there to the next one, from 0 to 1."""
@@ -350,8 +349,7 @@ class ValueRouter:
         return softmax(np.where(np.isnan(logits), -np.inf, logits))
 
     def _reward(self, values: Array | Floats) -> Floats:
-        found: Floats = values[..., 0] - self.alpha * values[..., 1].astype(np.float64)
-        return found
+        return values[..., 0] - self.alpha * values[..., 1].astype(np.float64)
 
 
 def fit(
@@ -624,5 +622,4 @@ def _temperature(expected: Floats, reward: Floats, scale: Floats) -> Floats:
         chance = np.exp(apart / temperature)
         named = (chance * is_best).sum(axis=1) / chance.sum(axis=1)
         likely.append(np.log(named.clip(SAME)).mean(axis=0))
-    found: Floats = TEMPERATURES[np.argmax(likely, axis=0)] * scale
-    return found
+    return TEMPERATURES[np.argmax(likely, axis=0)] * scale

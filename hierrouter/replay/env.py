@@ -221,8 +221,7 @@ class Rollouts:
     @property
     def last(self) -> NDArray[np.bool_]:
         """bool[episodes, T]: whether the choice was the last one of its episode."""
-        last: NDArray[np.bool_] = np.arange(1, self.state.shape[1] + 1) == self.length[:, None]
-        return last
+        return np.arange(1, self.state.shape[1] + 1) == self.length[:, None]
 
 
 def walk(

@@ -221,8 +221,7 @@ def worst_queries(
     lost = split_regret(fold, alpha, endings, may.allow_stop, may.allow_return)
     regret = lost.sum(axis=1).round(9)
     worst = np.argsort(-regret, kind="stable")[:count]
-    found: list[int] = rows[worst[regret[worst] > NOTHING]].tolist()
-    return found
+    return rows[worst[regret[worst] > NOTHING]].tolist()
 
 
 def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node, ...]:

@@ -228,8 +228,7 @@ def _with_texts(
     worst = worst_queries(tree, split, alpha, trained, count) if trained else []
     others = np.setdiff1d(of_fold, worst)[: count - len(worst)]
     rows = np.array([*worst, *others], dtype=np.int64)
-    found: Integers = np.sort(np.searchsorted(of_fold, rows))
-    return found
+    return np.sort(np.searchsorted(of_fold, rows))
 
 
 def as_object(explored: Explored) -> dict[str, Any]:

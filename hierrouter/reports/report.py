@@ -202,7 +202,7 @@ def table_named(name: str, tables: Mapping[str, Table]) -> Table:
     return tables[name]
 
 
-FORMAT = 4  # of the object; goes up where a key leaves or changes its meaning
+FORMAT = 5  # of the object; goes up where a key leaves or changes its meaning
 
 
 def as_json(report: Report) -> str:
@@ -265,7 +265,6 @@ def _analysis(report: Report) -> dict[str, Any]:
     nested = {
         "ladder": ("rung policy dataset n", "quality cost reward"),
         "looks": ("policy dataset n", "quality cost reward"),
-        "reliability": ("least below n said lost", "best"),
     }
     return {
         **{
@@ -276,22 +275,18 @@ def _analysis(report: Report) -> dict[str, Any]:
     }
 
 
-def _nested(row: Row, plain: str, metrics: str, prefix: str = "") -> dict[str, Any]:
-    """Some fields as they are, and metrics, known under a prefix, with their intervals."""
+def _nested(row: Row, plain: str, metrics: str) -> dict[str, Any]:
+    """Some fields as they are, and metrics with their intervals."""
     found = {name: getattr(row, name) for name in plain.split()}
     for name in metrics.split():
-        value, low, high = vars(row.estimate(prefix + name)).values()
+        value, low, high = vars(row.estimate(name)).values()
         found[name] = {"mean": value, "low": low, "high": high}
     return found
 
 
 def _regret(row: Row) -> dict[str, Any]:
-    parts = "whole plan adaptivity"
-    return {
-        **_nested(row, "dataset n", ""),
-        "shown": _nested(row, "", parts),
-        "generalisation": None if row.more_whole is None else _nested(row, "", parts, "more_"),
-    }
+    shown = _nested(row, "", "whole plan adaptivity")
+    return {**_nested(row, "dataset n", ""), "shown": shown}
 
 
 def _deferral(handing: HandingOver) -> dict[str, Any]:

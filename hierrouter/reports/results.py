@@ -173,22 +173,10 @@ class Report:
         return pivot(self.estimates, "looks", "policy", "dataset", "n")
 
     @cached_property
-    def reliability(self) -> tuple[Row, ...]:
-        """The router's n decisions by the probability it chose with, from `least` to `below`.
-
-        said is its mean, best the share that were the best choice, lost the mean R lost by the
-        others, None without any. The last row has all from `reliability.SURE` on once more, where
-        there are some. Empty where no value model decides.
-        """
-        return pivot(self.estimates, "reliability", "policy", "n")
-
-    @cached_property
     def regret(self) -> tuple[Row, ...]:
         """The regret of the router, then of policies of the user's own, by dataset.
 
-        whole = plan + adaptivity: lost by the first choice and by all later ones. Under the same
-        names with "more_" how much more it is than on the train fold, resampled on its own; None
-        where the train fold is shown or has no such query.
+        whole = plan + adaptivity: lost by the first choice and by all later ones.
         """
         return pivot(self.estimates, "regret", "policy", "dataset", "n")
 

@@ -7,7 +7,6 @@ from typing import Literal
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
-from hierrouter.evaluation.reliability import SURE
 from hierrouter.reports.results import HandingOver, Report
 from hierrouter.reports.sentences import (
     QUESTIONS,
@@ -61,8 +60,6 @@ def named_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> dict[str,
         tables["prices"] = price_table(report, routes)
     if report.deferral:
         tables["deferral"] = deferral_table(report, report.deferral)
-    if report.reliability:
-        tables["reliability"] = reliability_table(report)
     return tables
 
 
@@ -377,33 +374,6 @@ def depth_table(report: Report) -> Table:
     )
 
 
-def reliability_table(report: Report) -> Table:
-    """How often the router's choices were the best, by how likely it said that was."""
-    *_, last = rows = report.reliability
-    level, sure = report.bootstrap.interval_title, last if last.least == SURE else None
-    titles = ("Said to be the best", "Decisions", "Mean said", "Were the best", level)
-    lines = [
-        Line("Together" if row is sure else "", (_said(row), *row.cells("n said best [best] lost")))
-        for row in rows
-    ]
-    found = sure and (
-        f"Of choices said to be the best with {_said(sure)}, {sure.best:.3f} were "
-        f"[{sure.best_low:.3f}, {sure.best_high:.3f}]. "
-    )
-    return Table(
-        title="How often HierRouter's choices were the best, by how likely it said that was",
-        columns=(*map(Column, titles), Column("R lost by the others", 4)),
-        rows=tuple(lines),
-        note=f"{found or ''}The best is what no other choice would have beaten on that very query, "
-        "had HierRouter gone on after it. States with one choice do not count.",
-    )
-
-
-def _said(row: Row) -> str:
-    below = f"to {row.below:g}" if row.below else "or more"
-    return f"{row.least:g} {below}" if row.least else f"below {row.below:g}"
-
-
 # The analysis: bounds, looks and regret.
 
 RUNGS, LEARNED = "Bounds", GROUPS["router"]
@@ -467,33 +437,25 @@ def looks_table(report: Report) -> Table:
 
 
 def regret_table(report: Report) -> Table:
-    """The router's regret by dataset, its parts, and how much more it is than on train.
-
-    Policies of the user's own follow it.
-    """
-    level = report.bootstrap.interval_title
+    """The router's regret by dataset, and its parts; policies of the user's own follow it."""
     columns = (
         Column("Dataset"),
         Column("Regret", 4),
-        Column(level, 4),
+        Column(report.bootstrap.interval_title, 4),
         Column("Plan", 4),
         Column("Later choices", 4),
-        Column("Regret - on train", 4, signed=True),
-        Column(level, 4, signed=True),
     )
     wanted = report.shown_datasets
     own = any(row.policy != ROUTER for row in report.regret)
-    figures = "dataset whole [whole] plan adaptivity more_whole [more_whole]"
     return Table(
         title=f"Regret{'' if own else ' of HierRouter'} to the oracle, by the choice that "
         "caused it",
         columns=columns,
         rows=tuple(
-            Line(shown_name(row.policy), row.cells(figures))
+            Line(shown_name(row.policy), row.cells("dataset whole [whole] plan adaptivity"))
             for row in report.regret
             if row.dataset in wanted
         ),
         note="Plan is lost by the first choice, before any answer is seen, the rest by the later "
-        "ones; a poor plan leaves little for these to lose. The last column compares "
-        "different queries: a harder fold looks like over-fitting.",
+        "ones; a poor plan leaves little for these to lose.",
     )

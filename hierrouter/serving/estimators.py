@@ -6,7 +6,7 @@ Nothing here can get hold of a tree: estimators see what was logged, and no call
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -68,8 +68,7 @@ class Log:
     @cached_property
     def alive(self) -> NDArray[np.bool_]:
         """bool[episodes, L]: whether a call was made."""
-        alive: NDArray[np.bool_] = np.arange(self.hops) < self.length[:, None]
-        return alive
+        return np.arange(self.hops) < self.length[:, None]
 
     @cached_property
     def node(self) -> NDArray[np.int64]:
@@ -161,14 +160,12 @@ class Evaluation:
         overlap: how much of the log is about it.
         episodes: in the log.
         queries: distinct questions in it.
-        actions: what the numbers of actions mean.
     """
 
     estimates: Mapping[str, Clustered]
     overlap: Overlap
     episodes: int
     queries: int
-    actions: Actions
 
 
 def evaluate(log: Log, states: LoggedStates, alpha: float) -> Evaluation:
@@ -194,7 +191,6 @@ def evaluate(log: Log, states: LoggedStates, alpha: float) -> Evaluation:
         overlap=Overlap.of(log, states),
         episodes=len(log),
         queries=queries,
-        actions=log.actions,
     )
 
 
@@ -390,21 +386,6 @@ def fit(
 
 
 @dataclass(frozen=True)
-class NeverTaken:
-    """Something that the policy to be valued does and the log never shows.
-
-    Attributes:
-        node: the node at which it does it.
-        action: what it does.
-        share: of its episodes that do so, as estimated from the log.
-    """
-
-    node: int
-    action: int
-    share: float
-
-
-@dataclass(frozen=True)
 class Overlap:
     """How much of a log is about the policy to be valued.
 
@@ -415,16 +396,14 @@ class Overlap:
         mean: of the weights.
         misses: whether they clearly do not average 1: then the log lacks what the policy does, or
             the propensities are not those of the logging policy.
-        never_taken: what the log never shows, the largest share first; less than one in a
-            thousand is not named.
-        share_never_taken: of the episodes of the policy to be valued that the log does not show.
+        share_never_taken: of the episodes of the policy to be valued, those in which it does what
+            the log never shows at that node.
     """
 
     effective: float
     largest: float
     mean: float
     misses: bool
-    never_taken: tuple[NeverTaken, ...]
     share_never_taken: float
 
     @classmethod
@@ -433,22 +412,18 @@ class Overlap:
         weights = Weights.of(log, states)
         whole, mean = weights.whole, clustered_mean(weights.whole, log.query)
         low, high = mean.interval(SURE)
-        missing = sorted(_never_taken(log, states, weights.before), key=lambda found: -found.share)
         return cls(
             effective=float(whole.sum() ** 2 / max(np.square(whole).sum(), np.finfo(float).tiny)),
             largest=float(whole.max()),
             mean=mean.value,
             misses=not low <= 1 <= high,
-            never_taken=tuple(found for found in missing if found.share >= SMALLEST_SHARE),
-            share_never_taken=min(1.0, math.fsum(found.share for found in missing)),
+            share_never_taken=_never_taken(log, states, weights.before),
         )
 
 
-def _never_taken(
-    log: Log, states: LoggedStates, before: NDArray[np.float64]
-) -> Iterator[NeverTaken]:
-    """What the policy to be valued does at a node where no episode does it, hop by hop."""
-    chances, count = states.chances, log.actions.count
+def _never_taken(log: Log, states: LoggedStates, before: NDArray[np.float64]) -> float:
+    """Share of the episodes in which the policy does what no episode does at that node."""
+    chances, count, never = states.chances, log.actions.count, 0.0
     for hop in range(log.hops):
         here = log.alive[:, hop]
         nodes, place = np.unique(log.node[here, hop], return_inverse=True)
@@ -456,6 +431,6 @@ def _never_taken(
         taken[place, log.action[here, hop]] = True
         share = np.zeros((len(nodes), count))
         np.add.at(share, place, before[here, hop, None] * chances[here, hop])
-        for at, action in np.argwhere(~taken & (share > 0)):
-            # Of all episodes: weights before this hop already lack what was never taken there.
-            yield NeverTaken(int(nodes[at]), int(action), float(share[at, action] / len(log)))
+        # Of all episodes: weights before this hop already lack what was never taken there.
+        never += float(share[~taken].sum()) / len(log)
+    return min(1.0, never)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from hierrouter.replay.states import LiveAnswer, numbers_kind, state_texts
 from hierrouter.serving.decisions import live_numbers
 from hierrouter.serving.estimators import Log, LoggedStates, logged_states
 from hierrouter_cache.errors import InputError, suggestion
-from hierrouter_cache.tree import RouteTree
 
 SMALLEST_PROPENSITY = 1e-9
 FREE_NAME = 200  # characters of a policy's name
@@ -34,7 +32,7 @@ class Step:
         propensity: the probability with which the logging policy did this there, in (0, 1].
         stop: whether the policy chose to end the episode with this call; not where it had to.
         cost: of this call, in money.
-        response: the answer, where the log has texts.
+        response: the answer; None where nobody need see it.
         tokens_out, finish_reason, confidence: what else a router may see of the answer; None where
             the log does not say.
     """
@@ -54,23 +52,19 @@ class Episode:
     """One line of a log.
 
     Attributes:
-        query: id of the question.
-        dataset: that it is of; "" where the log does not say.
+        question: its text; equal ones are one.
         steps: the calls, 1 to L.
         quality: Q of the answer that was given, in [0, 1].
         policy: name and version of what chose the calls, free text.
-        question: its text, where the log has texts.
         where: file and line, for messages.
         returned: number of the answer that the policy chose to give after it was there, and the
             probability with which it did; None where the last call ended the episode.
     """
 
-    query: str
-    dataset: str
+    question: str
     steps: tuple[Step, ...]
     quality: float
     policy: str = ""
-    question: str | None = None
     where: str = ""
     returned: tuple[int, float] | None = None
 
@@ -95,8 +89,7 @@ def read_log(
 ) -> list[Episode]:
     """Every episode of a log.
 
-    Raises InputError: the file cannot be read or has no episodes, its first bad line, or lines with
-    texts beside lines without.
+    Raises InputError: the file cannot be read or has no episodes, or its first bad line.
 
     `on_left_out`: told how many lines of a server are none: questions without an answer, and routes
     that went on with another model than the policy chose, or were handed over in doubt.
@@ -116,22 +109,7 @@ def read_log(
         )
     if not episodes:
         raise InputError(f"a log without episodes: {path}; one JSON object a line")
-    texts = [episode.question is not None for episode in episodes]
-    if any(texts) and not all(texts):
-        bare = episodes[texts.index(False)]
-        raise InputError(
-            f"no question: {bare.where}; other lines have one, give it in every line or in none"
-        )
     return episodes
-
-
-def has_texts(path: Path) -> bool:
-    """Whether the first episode of a log carries its question.
-
-    Raises InputError: the file cannot be read, or its first line is no object.
-    """
-    episodes = (line for _, line in json_lines(path) if _is_episode(line))
-    return any(line.get("question") is not None for line in islice(episodes, 1))
 
 
 def _is_episode(line: Mapping[str, Any]) -> bool:
@@ -148,7 +126,6 @@ def _is_episode(line: Mapping[str, Any]) -> bool:
 
 
 def _episode(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
-    question = _text(line, "question", where, required=False)
     steps = line.get("steps")
     if not isinstance(steps, list) or not steps:
         raise InputError(f"steps is no list of calls: {where}; give one object a call, in order")
@@ -157,8 +134,7 @@ def _episode(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
             f"{len(steps)} steps: {where}; the router makes at most {shape.hops} calls"
         )
     made = tuple(
-        _step(step, f"{where} step {number}", shape, with_text=question is not None)
-        for number, step in enumerate(steps, start=1)
+        _step(step, f"{where} step {number}", shape) for number, step in enumerate(steps, start=1)
     )
     returned = _returned(line.get("returned"), f"{where} returned", len(made))
     if any(step.stop for step in (made if returned else made[:-1])):
@@ -169,15 +145,13 @@ def _episode(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
             '"stop": true where the policy chose to end early'
         )
     needed = made if returned else made[:-1]
-    if question is not None and any(step.response is None for step in needed):
+    if any(step.response is None for step in needed):
         raise InputError(f"a response is missing: {where}; give it with every step but the last")
     return Episode(
-        query=_text(line, "query", where) or "",
-        dataset=_text(line, "dataset", where, required=False) or "",
+        question=_text(line, "question", where) or "",
         steps=made,
         quality=_number(line, "quality", where, 0.0, 1.0),
         policy=(_text(line, "policy", where, required=False) or "")[:FREE_NAME],
-        question=question,
         where=where,
         returned=returned,
     )
@@ -195,7 +169,7 @@ def _returned(given: Any, where: str, calls: int) -> tuple[int, float] | None:
     return int(given["answer"]), _number(given, "propensity", where, SMALLEST_PROPENSITY, 1.0)
 
 
-def _step(step: Any, where: str, shape: LogShape, *, with_text: bool) -> Step:
+def _step(step: Any, where: str, shape: LogShape) -> Step:
     if not isinstance(step, dict):
         raise InputError(f"a step is no object: {where}; give model, propensity and cost")
     name = _text(step, "model", where) or ""
@@ -211,7 +185,7 @@ def _step(step: Any, where: str, shape: LogShape, *, with_text: bool) -> Step:
         propensity=_number(step, "propensity", where, SMALLEST_PROPENSITY, 1.0),
         stop=bool(stop),
         cost=_cost(step, where, shape.rate[model]),
-        response=_text(step, "response", where, required=False, empty=True) if with_text else None,
+        response=_text(step, "response", where, required=False, empty=True),
         tokens_out=_count(step, "tokens_out", where),
         finish_reason=_text(step, "finish_reason", where, required=False),
         confidence=_confidence(step, where),
@@ -356,58 +330,15 @@ def read_spending(
     return Spending(*map(np.array, zip(*rows, strict=True)))
 
 
-def in_cache(episodes: Sequence[Episode], trained: TrainedRouter, tree: RouteTree) -> Log:
-    """The log of episodes whose questions are in a tree.
-
-    Raises InputError: one of them is not, or its id alone does not tell which one it is.
-    """
-    places: dict[str, dict[str, int]] = {}
-    for at, (query, dataset) in enumerate(zip(tree.query_ids, tree.datasets, strict=True)):
-        places.setdefault(query, {})[dataset] = at
-    position = np.array([_position(episode, places) for episode in episodes])
-    return log_of(episodes, trained, position)
-
-
-def _position(episode: Episode, places: Mapping[str, Mapping[str, int]]) -> int:
-    found = places.get(episode.query, {})
-    if episode.dataset:
-        found = {name: at for name, at in found.items() if name == episode.dataset}
-    if len(found) > 1:
-        raise InputError(
-            f"query {episode.query:.40} is in {len(found)} datasets: {episode.where}; give "
-            f"dataset: {', '.join(found):.80}"
-        )
-    if not found:
-        raise InputError(
-            f"query {episode.query:.40} is not in the cache: {episode.where}; collect it, or "
-            "log question and responses"
-        )
-    return next(iter(found.values()))
-
-
-def states_in_tree(log: Log, tree: RouteTree, target: NDArray[np.float64]) -> LoggedStates:
-    """What was seen at the states of a log.
-
-    `log`: episodes on the questions of `tree`, by their positions there; `target`: float64[queries,
-    S, A'], the policy to be valued at every state.
-    """
-    states = log.actions.states
-    number = log.query[:, None] * states + log.node
-    visited, row = np.unique(number, return_inverse=True)
-    query, node = np.divmod(visited, states)
-    seen, spent = tree.embedding_at(query, node), tree.cost[query, node]
-    return logged_states(log, row.reshape(number.shape), node, spent, seen, target[query, node])
-
-
 def from_texts(
     episodes: Sequence[Episode], trained: TrainedRouter, encoder: Encoder
 ) -> tuple[Log, LoggedStates]:
-    """The log of episodes that carry their texts; no tree is needed.
+    """The episodes as arrays, and what was seen on their way.
 
     `encoder`: the one whose embeddings the router reads.
     """
-    numbers: dict[tuple[str, str], int] = {}
-    query = [numbers.setdefault((e.dataset, e.query), len(numbers)) for e in episodes]
+    numbers: dict[str, int] = {}
+    query = [numbers.setdefault(episode.question, len(numbers)) for episode in episodes]
     log = log_of(episodes, trained, np.array(query))
     embedding = _embedded(episodes, log, trained, encoder)
     node, spent = log.node[log.alive], log.spent[log.alive]
@@ -427,7 +358,6 @@ def _embedded(
     numbers = numbers_kind(view)
     states, seen = [], list[list[LiveAnswer]]()
     for episode, length in zip(episodes, log.length.tolist(), strict=True):
-        assert episode.question is not None  # `has_texts` says so
         responses = [step.response or "" for step in episode.steps]
         if length > len(responses) and episode.steps[-1].response is None:
             raise InputError(f"a response is missing: {episode.where}; this router reads the last")

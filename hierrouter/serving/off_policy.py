@@ -7,19 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from hierrouter.engines.encoders import load_encoder
-from hierrouter.evaluation.outcome import Actions, greedy, policy_outcome
+from hierrouter.engines.encoders import Encoder, load_encoder
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.serving import estimators
-from hierrouter.serving.logs import Episode, Spending, from_texts, in_cache, states_in_tree
+from hierrouter.serving.logs import Episode, Spending, from_texts
 from hierrouter.tables import Column, Line, Table, finite, interval, json_text
-from hierrouter_cache.tree import RouteTree
 
-NAMED = 3  # of what was never taken, and of logging policies
+NAMED = 3  # of logging policies
 FEW_EFFECTIVE = 30
 DIGITS = 4
 INTERVAL = f"{estimators.LEVEL:.0%} interval"
-TRUTH_ON = "the questions of the log"
 ABOUT_INTERVALS = "Intervals count a question that was asked several times once."
 
 
@@ -31,7 +28,6 @@ class Result:
         alpha: of the reward R = Q - alpha * C.
         logged_by: the policies that made the log, each with its number of episodes.
         evaluation: what the log says.
-        truth: the exact mean over the questions of the log; None where they are not cached.
         notes: sentences that a reader must not miss.
         provenance: where all this came from; JSON values.
     """
@@ -39,7 +35,6 @@ class Result:
     alpha: float
     logged_by: Mapping[str, int]
     evaluation: estimators.Evaluation
-    truth: float | None
     notes: tuple[str, ...]
     provenance: Mapping[str, Any]
 
@@ -47,48 +42,34 @@ class Result:
 def value_from_log(
     trained: TrainedRouter,
     episodes: Sequence[Episode],
-    tree: RouteTree | None,
     alpha: float,
     provenance: Mapping[str, Any],
+    encoder: Encoder | None = None,
 ) -> Result:
     """The value of a router, from a log of any other policy.
 
-    Raises InputError: a question that is not in the tree, only one question, or a router for
-    another tree.
+    Raises InputError: only one question, or what the router reads is missing.
 
     Args:
         trained: its greedy policy is valued.
         episodes: of the log.
-        tree: that holds the questions; None where the episodes carry their texts.
         alpha: of the reward R = Q - alpha * C.
         provenance: where all this comes from; JSON values.
+        encoder: that the router reads; None loads it.
     """
-    truth = None
-    if tree is None:
-        log, states = from_texts(episodes, trained, load_encoder(trained.origin.encoder))
-    else:
-        target = greedy(trained.probabilities(tree), tree.base_rate, trained.actions.returns)
-        log = in_cache(episodes, trained, tree)
-        states = states_in_tree(log, tree, target)
-        exact = policy_outcome(tree, trained.actions, target, "hierrouter", "router").reward(alpha)
-        truth = float(exact[log.query].mean())
-    evaluation = estimators.evaluate(log, states, alpha)
+    encoder = encoder or load_encoder(trained.origin.encoder)
+    evaluation = estimators.evaluate(*from_texts(episodes, trained, encoder), alpha)
     logged_by = Counter(episode.policy or "unnamed" for episode in episodes)
-    return Result(alpha, logged_by, evaluation, truth, warnings_of(evaluation, trained), provenance)
+    return Result(alpha, logged_by, evaluation, warnings_of(evaluation.overlap), provenance)
 
 
-def warnings_of(found: estimators.Evaluation, trained: TrainedRouter) -> tuple[str, ...]:
+def warnings_of(overlap: estimators.Overlap) -> tuple[str, ...]:
     """What a reader of the estimates must not miss."""
-    overlap = found.overlap
-    warnings = [
-        f"support: the router {_doing(missing, found.actions, trained)} in {missing.share:.1%} of "
-        "its episodes, and the log never does: no estimator can know what that earns"
-        for missing in overlap.never_taken[:NAMED]
-    ]
-    if len(overlap.never_taken) > NAMED:
+    warnings = []
+    if overlap.share_never_taken >= estimators.SMALLEST_SHARE:
         warnings.append(
-            f"support: {len(overlap.never_taken) - NAMED} more, {overlap.share_never_taken:.1%} of "
-            "the episodes in all"
+            f"support: in {overlap.share_never_taken:.1%} of its episodes the router does what the "
+            "log never does there: no estimator can know what that earns"
         )
     if overlap.misses:
         warnings.append(
@@ -101,16 +82,6 @@ def warnings_of(found: estimators.Evaluation, trained: TrainedRouter) -> tuple[s
             "intervals rest on a handful of episodes"
         )
     return tuple(warnings)
-
-
-def _doing(missing: estimators.NeverTaken, actions: Actions, trained: TrainedRouter) -> str:
-    models, routes = trained.origin.models, trained.origin.routes
-    name = models[missing.action % routes.models]
-    after = f"after {routes.name(missing.node, models)}" if missing.node else "first"
-    if missing.action >= actions.calls:
-        return f"gives answer {missing.action - actions.calls + 1} {after}"
-    stopping = " and stops" if missing.action >= routes.models else ""
-    return f"calls {name} {after}{stopping}"
 
 
 def as_json(result: Result) -> str:
@@ -126,8 +97,6 @@ def as_object(result: Result) -> dict[str, Any]:
         "logged_by": dict(result.logged_by),
         "episodes": found.episodes,
         "queries": found.queries,
-        "truth": result.truth,
-        "truth_on": None if result.truth is None else TRUTH_ON,
         "level": estimators.LEVEL,
         "estimates": [_estimate(name, mean) for name, mean in found.estimates.items()],
         "overlap": asdict(found.overlap),
@@ -144,8 +113,7 @@ def _estimate(name: str, mean: estimators.Clustered) -> dict[str, Any]:
 
 def long_table(result: Result) -> Table:
     """One row an estimator, with all that is known of it."""
-    found = as_object(result)
-    rows = [{**estimate, "truth": found["truth"]} for estimate in found["estimates"]]
+    rows = as_object(result)["estimates"]
     lines = tuple(Line("", tuple(row.values())) for row in rows)
     return Table("off-policy", tuple(map(Column, rows[0])), lines)
 
@@ -160,23 +128,19 @@ def result_tables(result: Result) -> list[Table]:
 
 
 def _estimate_table(result: Result, found: Mapping[str, Any], group: str) -> Table:
-    truth = result.truth
-    columns = [Column("estimator"), Column("R", DIGITS), Column("error", DIGITS)]
-    columns.append(Column(INTERVAL, DIGITS))
-    if truth is not None:
-        columns.append(Column("R - truth", DIGITS, signed=True))
-    rows = []
-    for row in found["estimates"]:
-        cells = [row["estimator"], row["value"], row["error"], interval(row["low"], row["high"])]
-        if truth is not None:
-            cells.append(None if row["value"] is None else row["value"] - truth)
-        rows.append(Line(group, tuple(cells)))
-    exactly = "" if truth is None else f"; exactly {truth:.{DIGITS}f} on {TRUTH_ON}"
+    columns = ("estimator", "R", "error", INTERVAL)
+    rows = [
+        Line(
+            group,
+            (each["estimator"], each["value"], each["error"], interval(each["low"], each["high"])),
+        )
+        for each in found["estimates"]
+    ]
     notes = [f"{note[0].upper()}{note[1:]}." for note in result.notes]
     return Table(
         title=f"Mean R of HierRouter at alpha {result.alpha:g} from {found['episodes']:,} episodes "
-        f"of {found['queries']:,} questions{exactly}",
-        columns=tuple(columns),
+        f"of {found['queries']:,} questions",
+        columns=tuple(Column(name, DIGITS) for name in columns),
         rows=tuple(rows),
         note=" ".join([*notes, ABOUT_INTERVALS]),
     )

@@ -26,23 +26,22 @@ READERS = {
     "live file": "route",
     "plans part": "train",
     "queries part": "train",
-    "resume file": "resume",
     "record": "report",
     "scores part": "train",
 }
 
 
 @pytest.fixture(scope="module")
-def bench(home: Place, brief: Run, start: Start, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(home: Place, brief: Run, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("worlds")
-    build(folder / "world", brief, start, older=folder / "older")
+    build(folder / "world", brief, older=folder / "older")
     others = {"another quickstart": home.folder, "older": folder / "older"}
     return Bench(folder / "world", others, brief, folder)
 
 
 def test_every_kind_of_file_is_there_and_known(bench: Bench) -> None:
     kinds = files_of(bench.world).keys()
-    assert kinds >= {"head", "resume file", "report", "contents"}
+    assert kinds >= {"head", "report", "contents"}
     assert kinds >= READERS.keys() | {f"{kind} part" for kind in SCHEMAS}
 
 

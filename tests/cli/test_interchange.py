@@ -93,14 +93,8 @@ def test_another_file_of_the_same_models_is_not_mixed(place: Place) -> None:
     rows = single_answers()
     save(rows, place / "first.jsonl")
     save([{**row, "score": 1.0, "response": "always right"} for row in rows], place / "cot.csv")
-    agrees = "import: accuracy agrees with the file's verdicts: "
-    done = place.does("cache import first.jsonl")
-    assert f"{agrees}sums 100.0% of {len(rows)}\n" in done.stderr and "below" not in done.stderr
-    done = place.does("cache import cot.csv")
-    assert f"{agrees}sums 0.0% of {len(rows)}\n" in done.stderr
-    assert (
-        "below 95%, so accuracy may misread the answers of sums; take --scorer given" in done.stderr
-    )
+    place.does("cache import first.jsonl")
+    place.does("cache import cot.csv")
     assert over_all(place.tells("report --scorer given")["rows"])["lab-tiny-1b"]["quality"] == 1.0
     opened = "train and report now open the models and queries of this file"
     done = place.does("cache import first.jsonl")

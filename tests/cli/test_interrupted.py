@@ -68,7 +68,7 @@ def test_a_stopped_training_ends_as_it_would(bare: Place, start: Start, tmp_path
     words = "train --epochs 6 --out run"
     place = bare.copy(tmp_path / "stopped")
     process = start(*words.split(), cwd=place.folder)
-    while not (place.folder / "run/training.safetensors").exists():
+    while not (place.folder / "run/live.json").exists():  # what comes before the training
         assert process.poll() is None, process.said()
         time.sleep(0.01)
     process.send_signal(signal.SIGSTOP)
@@ -80,10 +80,10 @@ def test_a_stopped_training_ends_as_it_would(bare: Place, start: Start, tmp_path
     assert len({file_digest(end) for end in ends}) == 1
 
 
-# Each takes seconds on one core and offers several moments to go on from.
 COMMANDS = {
     "train": "train --epochs 11",
     "by enumeration": "train --alpha 0.5 --algo exact --epochs 66",
+    "sweep": "sweep-alpha --alphas 0,0.5",
 }
 CTRL_C = 130
 KEPT = ("policy.safetensors", "live.json")
@@ -102,62 +102,18 @@ def kept(run: Path) -> dict[str, bytes]:
     return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
 
-def moments(run: Path) -> set[tuple[Path, int]]:
-    """The beginning, the moments to go on from that are there now, and what is finished."""
-    found = set()
-    for name in ("run.json", "training.safetensors", "policy.safetensors"):
-        for file in run.rglob(name):
-            try:
-                found.add((file, file.stat().st_mtime_ns))
-            except FileNotFoundError:
-                continue
-    return found
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_same_bytes_after_any_number_of_kills(
     name: str, derived: Place, cold: Run, start: Start
 ) -> None:
-    """One undisturbed training is cold: another hash seed gives the same bytes too."""
-    words, random_later = COMMANDS[name], random.Random(0)
+    """It is made anew each time; another hash seed gives the same bytes, too."""
+    words = COMMANDS[name]
     whole, run = derived / f"whole {name}", derived / name
-    first = derived.run if name == "train" else cold
-    works(first(*words.split(), "--out", whole, cwd=derived.folder))
-    command, ends = [*words.split(), "--out", run], []
-    # After the beginning, after the first moment to go on from, after the next.
-    for how in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
-        before = moments(run)
-        process = start(*command, cwd=derived.folder)
-        while moments(run) == before and process.poll() is None:
-            time.sleep(0.02)
-        time.sleep(random_later.uniform(0, 0.1))
-        process.send_signal(how)
-        done = process.result()
-        ends.append(done.returncode)
-        if how == signal.SIGINT:
-            told = f"{words.split()[0]}: to go on, give the same command with --out {run}"
-            assert told in done.stderr
-            assert done.stderr.splitlines()[-1].startswith("error: interrupted")
-            other = derived.refuses(f"{words} --seed 7 --out", run)
-            assert f"another run was begun in {run}: seed" in other
-    # A machine that is quick may be done before the last signal comes.
-    assert ends[:2] == [-signal.SIGKILL, CTRL_C] and ends[2] in (-signal.SIGKILL, 0)
-    (run / ".policy.safetensors.0123abcd.tmp").write_bytes(b"as a kill in a save leaves it")
-    done = derived.does(words, "--out", run)
-    assert "goes on after epoch" in done.stderr or "already there" in done.stderr
-    assert kept(run) == kept(whole)
-    assert not [*run.rglob("training.safetensors"), *run.rglob("*.tmp")]
-
-
-def test_a_fit_that_was_ended_is_made_again(derived: Place, cold: Run, start: Start) -> None:
-    """It has no moments to go on from; another hash seed gives the same bytes."""
-    words = "sweep-alpha --alphas 0,0.5"
-    whole, run = derived / "whole fit", derived / "fit"
     works(cold(*words.split(), "--out", whole, cwd=derived.folder))
     before: int | None = None
     for how, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, CTRL_C)):
         process = start(*words.split(), "--out", run, cwd=derived.folder)
-        while (now := written(run / "live.json")) == before:  # what comes before the fit
+        while (now := written(run / "live.json")) == before:  # what comes before the training
             assert process.poll() is None, process.said()
             time.sleep(0.005)
         before = now
@@ -165,11 +121,16 @@ def test_a_fit_that_was_ended_is_made_again(derived: Place, cold: Run, start: St
         done = process.result()
         assert done.returncode == code
         assert not list(run.rglob("policy.safetensors"))
-    assert f"sweep-alpha: to go on, give the same command with --out {run}" in done.stderr
+    told = f"{words.split()[0]}: to go on, give the same command with --out {run}"
+    assert told in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: interrupted")
     other = derived.refuses(f"{words} --seed 7 --out", run)
     assert f"another run was begun in {run}: seed" in other
+    (run / ".policy.safetensors.0123abcd.tmp").write_bytes(b"as a kill in a save leaves it")
     assert "already there" not in derived.does(words, "--out", run).stderr
     assert kept(run) == kept(whole)
+    assert not list(run.rglob("*.tmp"))
+    assert "already there" in derived.does(words, "--out", run).stderr
 
 
 def written(file: Path) -> int | None:

@@ -78,15 +78,3 @@ def test_single_queries_of_the_test_fold_are_looks(unseen: Place) -> None:
         look = looks(unseen)[-1]
         assert look["command"] == "explain"
         assert [name.split()[0] for name in look["routers"]] == ["router"]
-
-
-def test_a_log_of_test_questions_is_a_look(unseen: Place) -> None:
-    for split, count in (("validation", 0), ("test", 1)):
-        name, step = f"{split}.jsonl", {"model": "calc", "propensity": 0.5, "cost": 1}
-        what = f"SELECT id AS query, dataset FROM queries WHERE split = '{split}' LIMIT 5"
-        rows = unseen.does("cache sql --format json", what).stdout.splitlines()
-        episodes = [json.loads(row) | {"quality": 1, "steps": [step, step]} for row in rows]
-        (unseen / name).write_text("\n".join(map(json.dumps, episodes)))
-        _, said = asked(unseen, f"off-policy --log {name}")
-        assert [look["log"] for look in looks(unseen)] == [name] * count
-        assert ("off-policy: the test fold; what is changed after" in said) == bool(count)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query
 from hierrouter.questions.sources import read_file
-from hierrouter.serving.logs import LogShape, has_texts, read_log
+from hierrouter.serving.logs import LogShape, read_log
 from hierrouter_cache.errors import InputError
 from tests.cache.rows import parquet
 from tests.properties.near import damaged, edited
@@ -97,7 +97,6 @@ def test_any_log_is_taken_or_refused(file: tuple[str, bytes]) -> None:
         path = Path(folder) / "log.jsonl"
         path.write_bytes(file[1])
         try:
-            has_texts(path)
             episodes = read_log(path, LogShape(("a", "b"), 2, ((1.0, 1.0), (2.0, 2.0))))
         except InputError as error:
             assert "log.jsonl" in str(error)

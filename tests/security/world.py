@@ -55,10 +55,15 @@ def collect_steering(root: Path) -> None:
 
 
 def write_log(path: Path) -> None:
-    """Episodes on the queries of `collect_steering`, by a policy with a name of that kind."""
-    steps = [{"model": name, "propensity": 0.5, "cost": 1.0} for name in MODELS]
+    """Episodes on texts of that kind, by a policy with a name of that kind."""
+    step = {"propensity": 0.5, "cost": 1.0}
     lines = [
-        {"query": f"{number}-{text}", "policy": text, "quality": 0.5, "steps": steps}
+        {
+            "question": f"{number}-{text}",
+            "policy": text,
+            "quality": 0.5,
+            "steps": [{"model": name, "response": text, **step} for name in MODELS],
+        }
         for number, text in enumerate(FAMILIES.values())
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -230,8 +230,7 @@ def fit_agreement(train: Arms, rng: np.random.Generator) -> Callable[[Seen], Rea
             query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
         ) -> NDArray[np.float64]:
             others, agreeing = _others(read_answers(seen), query, arm, read)
-            share: NDArray[np.float64] = agreeing.sum(axis=1) / np.maximum(others.sum(axis=1), 1)
-            return share
+            return agreeing.sum(axis=1) / np.maximum(others.sum(axis=1), 1)
 
         return score
 
@@ -296,8 +295,7 @@ def _read_before(arm: NDArray[np.int64], arms: int, rng: np.random.Generator) ->
     """bool[n, arms]: whose answers were read; none to a few, as it will be when it is used."""
     order = np.argsort(rng.random((len(arm), arms)), axis=1)
     most = min(MOST_READ, arms - 1)
-    read: NDArray[np.bool_] = order < rng.integers(0, most + 1, len(arm))[:, None]
-    return read
+    return order < rng.integers(0, most + 1, len(arm))[:, None]
 
 
 def _projection(vectors: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -113,8 +113,7 @@ class Arms:
     @cached_property
     def cost(self) -> NDArray[np.float64]:
         """float64[queries, arms]: of all calls of an arm."""
-        total: NDArray[np.float64] = self.call_cost @ self.seen.calls.T
-        return total
+        return self.call_cost @ self.seen.calls.T
 
     def reward(self, alpha: float) -> NDArray[np.float64]:
         """float64[queries, arms]: R = Q - alpha * C."""

@@ -1,9 +1,7 @@
-"""Routers that read answers: a vote, cascades."""
+"""Routers that read answers: cascades."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import combinations
 from typing import ClassVar
 
 import numpy as np
@@ -14,48 +12,6 @@ from hierrouter.learning.baselines import answers, arms
 from hierrouter.learning.baselines.arms import DIGITS, Arms, GridSearch, Play, Seen, Tuned
 from hierrouter.learning.baselines.classifiers import Expectation, expectation
 from hierrouter.learning.baselines.simple import best_static
-
-
-@dataclass(frozen=True)
-class MajorityVote:
-    """A vote among a fixed group of arms; a tie goes to the cheapest arm of the group.
-
-    Attributes:
-        sizes: of the groups; of two arms the cheaper one would always win.
-        shortlist: how many arms the groups are made of.
-    """
-
-    sizes: tuple[int, ...] = (1, 3, 5)
-    shortlist: int = 9
-    name: ClassVar[str] = "majority vote"
-    source: ClassVar[str] = "Wang et al. 2022, arXiv 2203.11171; Li et al. 2024, arXiv 2402.05120"
-    reads_answers: ClassVar[bool] = True
-
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        if not len(validation):
-            return best_static(train, alpha)
-        cost = validation.cost.mean(axis=0)
-        value = np.round(validation.reward(alpha).mean(axis=0), DIGITS)
-        shortlist = np.lexsort((cost, -value))[: self.shortlist]
-        by_cost = shortlist[cost[shortlist].argsort(kind="stable")].tolist()
-        candidates = [
-            ({"arms": [train.names[arm] for arm in group]}, partial(vote, group))
-            for size in self.sizes
-            for group in combinations(by_cost, size)
-        ]
-        return arms.best_of(candidates, validation, alpha)
-
-
-def vote(group: Sequence[int], seen: Seen) -> Play:
-    """What most of a group of arms say.
-
-    `group`: arms, of which the first stands for those that say the same, and wins a tie.
-    """
-    said = answers.read_answers(seen).group[:, group]
-    votes = (said[:, :, None] == said[:, None, :]).sum(axis=2)
-    read = np.zeros((len(seen), seen.arms), np.bool_)
-    read[:, group] = True
-    return Play.after(seen, np.asarray(group)[votes.argmax(axis=1)], read)
 
 
 @dataclass(frozen=True)
@@ -164,8 +120,7 @@ def _follow(
 
 
 def _by_cost(fold: Arms) -> NDArray[np.int64]:
-    order: NDArray[np.int64] = fold.cost.mean(axis=0).argsort(kind="stable")
-    return order
+    return fold.cost.mean(axis=0).argsort(kind="stable")
 
 
 def _highest(found: list[tuple[float, Chain]]) -> list[tuple[float, Chain]]:

@@ -29,7 +29,6 @@ BUILT_IN: tuple[Baseline, ...] = (  # pyright: ignore  class variables do for pr
     simple.Factorisation(),
     *cascades.CASCADES,
     cascades.CascadeRouting(),
-    cascades.MajorityVote(),
 )
 
 

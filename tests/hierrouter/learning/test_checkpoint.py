@@ -117,11 +117,11 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
         lambda file: save_file({"x": torch.ones(1)}, file, metadata={HEADER: '{"format": 2}'}),
     ),
     "older": (
-        r"has format 1, this version reads 6: .*; train again$",
+        r"has format 1, this version reads 7: .*; train again$",
         lambda file: write_tensors(file, {}, '{"format": 1}'),
     ),
     "newer": (
-        r"has format 99, this version reads 6: .*; upgrade hierrouter$",
+        r"has format 99, this version reads 7: .*; upgrade hierrouter$",
         lambda file: write_tensors(file, {}, '{"format": 99}'),
     ),
     "no format": (UNFIT, lambda file: write_tensors(file, {}, '{"format": "2"}')),

@@ -16,7 +16,6 @@ import pytest
 
 from hierrouter.learning.config import ExactConfig, PPOConfig, TrainConfig
 from hierrouter.learning.forward import Network
-from hierrouter.learning.loop import Watch
 from hierrouter.learning.training import train
 from tests.conftest import SOURCES
 from tests.hierrouter.learning.runs import OBJECTIVE
@@ -32,9 +31,10 @@ CONFIGS = {"ppo": SAMPLED, "exact": ExactConfig(epochs=8, queries=8, hidden=32)}
 def trace(config: TrainConfig) -> dict[str, Any]:
     """Exact values on both folds at each evaluation, and the length of each weight at the end."""
     values: list[tuple[float, float]] = []
-    watch = Watch(on_epoch=lambda done, total, *both: values.append(both))
     tree = replace(planted_tree(per_family=(30, 15, 5), dim=32), encoder="planted")
-    router = train(tree, OBJECTIVE, config, 0, watch).router
+    router = train(
+        tree, OBJECTIVE, config, 0, lambda done, total, *both: values.append(both)
+    ).router
     assert isinstance(router, Network)
     return {
         "train": [train for train, _ in values],

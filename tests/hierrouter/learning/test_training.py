@@ -20,7 +20,6 @@ from hierrouter.learning import config as presets
 from hierrouter.learning import loop, network
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.forward import CHUNK
-from hierrouter.learning.loop import Watch
 from hierrouter.learning.network import Router, in_chunks, state_table
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, train
@@ -99,25 +98,20 @@ def test_the_test_fold_has_no_influence(training: Training, tmp_path: Path) -> N
 @pytest.mark.parametrize("config", [runs.GLIMPSE, EXACT_GLIMPSE], ids=["ppo", "exact"])
 def test_the_best_iterate_on_validation_is_kept(config: TrainConfig) -> None:
     tree, seen = planted_tree(per_family=(12, 6, 3), dim=16), []
-    watch = Watch(on_epoch=lambda *values: seen.append(values))
-    trained = train(tree, OBJECTIVE, replace(config, epochs=8), 0, watch)
+    trained = train(
+        tree, OBJECTIVE, replace(config, epochs=8), 0, lambda *values: seen.append(values)
+    )
     reached = trained.outcome(tree.split("validation")).reward(ALPHA).mean()
     assert [(done, total) for done, total, *_ in seen] == [(done, 8) for done in range(1, 9)]
     assert tuple(validation for *_, validation in seen) == trained.history
     assert reached == max(trained.history)
 
 
-def test_checkpoints_and_evaluations_come_when_planned() -> None:
-    config = replace(runs.GLIMPSE, epochs=8, iterations=2, evaluate_every=3, checkpoint_every=2)
+def test_evaluations_come_when_planned() -> None:
+    config = replace(runs.GLIMPSE, epochs=8, iterations=2, evaluate_every=3)
     evaluated: list[int] = []
-    saved: list[tuple[int, int]] = []
-    watch = Watch(
-        on_epoch=lambda done, *_: evaluated.append(done),
-        on_snapshot=lambda half: saved.append((half.epoch, len(half.counters["best"]["history"]))),
-    )
-    train(small_tree(), OBJECTIVE, config, 0, watch)
+    train(small_tree(), OBJECTIVE, config, 0, lambda done, *_: evaluated.append(done))
     assert evaluated == [3, 6, 8]  # the last epoch always counts
-    assert saved == [(2, 0), (4, 1), (6, 2)]  # with the evaluations so far; at the end no more
 
 
 def test_patience_ends_a_training_that_gets_no_better() -> None:
@@ -139,17 +133,16 @@ def test_without_a_validation_fold_the_train_fold_chooses() -> None:
     assert trained.outcome(tree).reward(ALPHA).mean() == max(trained.history)
 
 
-FAR = {"learning_rate": 1e38, "checkpoint_every": 1}
-FAR_SAMPLED, FAR_EXACT = replace(runs.GLIMPSE, **FAR), replace(EXACT_GLIMPSE, **FAR)
+FAR_SAMPLED = replace(runs.GLIMPSE, learning_rate=1e38)
+FAR_EXACT = replace(EXACT_GLIMPSE, learning_rate=1e38)
 TWICE = replace(FAR_SAMPLED, iterations=2)
 
 
 @pytest.mark.parametrize("config", [FAR_SAMPLED, TWICE, FAR_EXACT], ids=["ppo", "twice", "exact"])
 def test_a_lost_network_is_neither_valued_nor_kept(config: TrainConfig) -> None:
     told: list[object] = []
-    watch = Watch(on_epoch=lambda *values: told.append(values), on_snapshot=told.append)
     with pytest.raises(InputError, match=r"training diverged in epoch 1: .*; lower learning_rate"):
-        train(small_tree(), OBJECTIVE, config, 0, watch)
+        train(small_tree(), OBJECTIVE, config, 0, lambda *values: told.append(values))
     assert told == []
 
 
@@ -272,7 +265,7 @@ def test_the_papers_preset_has_the_papers_numbers() -> None:
     assert (paper.iterations, paper.rollouts) == (8, 128)
     assert (paper.minibatches, paper.update_epochs) == (16, 4)
     assert (paper.epochs, paper.warmup_steps, paper.patience) == (200, 100, 0)
-    assert (paper.evaluate_every, paper.checkpoint_every) == (3, 5)
+    assert paper.evaluate_every == 3
     assert not paper.standardise_reward
     assert not paper.scale_embedding and not paper.scale_cost and paper.plain_start
     assert not presets.preset("default").plain_start

@@ -13,7 +13,6 @@ from scipy.optimize import brentq
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.learning import value
 from hierrouter.learning.config import Objective, ValueConfig
-from hierrouter.learning.loop import Watch
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import train
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_from
@@ -191,7 +190,7 @@ def test_the_order_of_the_queries_changes_no_byte(tree: RouteTree, tmp_path: Pat
 
 def test_who_waits_is_told_of_each_state(tree: RouteTree) -> None:
     told: list[tuple[int, int]] = []
-    train(tree, OBJECTIVE, VALUE, 0, Watch(lambda *said: told.append(said[:2])))
+    train(tree, OBJECTIVE, VALUE, 0, lambda *said: told.append(said[:2]))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 

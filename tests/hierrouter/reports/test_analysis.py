@@ -119,13 +119,6 @@ def test_regret_and_ladder_are_those_of_the_report(allow_stop: bool) -> None:
         assert ends == pytest.approx((oracle.reward, oracle.reward_low, oracle.reward_high), 1e-12)
 
 
-def test_generalisation_is_the_regret_less_that_on_train() -> None:
-    shown, on_train = learned().regret, learned(split="train").regret
-    assert all(row.more_whole is None for row in on_train)
-    for here, there in zip(shown, on_train, strict=True):
-        assert here.more_whole == pytest.approx(here.whole - there.whole)
-
-
 def test_where_the_router_may_stop_reward_is_quality_less_cost_at_every_depth() -> None:
     report = learned(allow_stop=True)
     assert report.depths

@@ -181,26 +181,18 @@ def test_environment_evaluation_and_live_router_agree_on_every_question(
     earlier = gives[ends] != at[ends]
     assert earlier.any()  # or this would show nothing
     log = [
-        {
-            "query": fold.query_ids[row],
-            "dataset": fold.datasets[row],
-            "quality": outcome.quality[row],
-            **routed.as_object(),
-        }
+        {"quality": outcome.quality[row], **routed.as_object()}
         for row, routed in enumerate(results)
     ]
     assert all(line["returned"]["propensity"] == 1 for line in log)
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, log)))
     episodes = read_log(tmp_path / "log.jsonl", LogShape(fold.models, fold.hops, fold.rate))
-    for known in (fold, None):  # with the states of the tree, and with those of the texts
-        found = value_from_log(trained, episodes, known, ALPHA, {})
-        assert found.evaluation.overlap.effective == pytest.approx(len(fold))
-        assert found.evaluation.estimates["SNIPS"].value == pytest.approx(
-            outcome.reward(ALPHA).mean()
-        )
+    found = value_from_log(trained, episodes, ALPHA, {}).evaluation
+    assert found.overlap.effective == pytest.approx(len(fold))
+    assert found.estimates["SNIPS"].value == pytest.approx(outcome.reward(ALPHA).mean())
     with pytest.raises(InputError, match=r"an answer is returned: .*log.jsonl:1"):
         steady = replace(trained, objective=Objective(ALPHA))
-        value_from_log(steady, episodes, None, ALPHA, {})
+        value_from_log(steady, episodes, ALPHA, {})
 
 
 def test_drawn_answers_have_the_probability_they_are_drawn_with(router: Router, run: Path) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.off_policy import Setting
+from benchmarks.off_policy import Setting, states_in_tree
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.serving.estimators import Clustered, Log, LoggedStates, Weights
-from hierrouter.serving.logs import states_in_tree
 from hierrouter_cache.tree import Routes
 from tests.hierrouter.evaluation.test_outcome import random_table
 from tests.hierrouter.trees import random_tree

@@ -1,11 +1,12 @@
-"""Routers that read answers: vote, best of several, cascade, cascade routing."""
+"""Routers that read answers: cascades, and cascade routing."""
 
 import numpy as np
 import pytest
 
 from hierrouter.learning.baselines import cascades
+from hierrouter.learning.baselines.answers import read_answers
 from hierrouter.learning.baselines.arms import Arms, Baseline, Play, Seen, Tuned, value_of
-from hierrouter.learning.baselines.cascades import CASCADES, vote
+from hierrouter.learning.baselines.cascades import CASCADES
 from tests.hierrouter.learning.baselines import known
 from tests.hierrouter.learning.baselines.known import answered
 
@@ -65,11 +66,7 @@ EQUAL = answered(np.ones((60, 3)), np.array([3.0, 1.0, 2.0]))
 
 @pytest.mark.parametrize(
     ("baseline", "arms", "alpha", "asked"),
-    [
-        (cascades.MajorityVote(), crowd(), 0.2, "arm-0"),
-        (CASCADE, half_right(), 0.2, "arm-0"),
-        (CASCADE, EQUAL, 0.0, "arm-1"),
-    ],
+    [(CASCADE, half_right(), 0.2, "arm-0"), (CASCADE, EQUAL, 0.0, "arm-1")],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_one_is_asked_where_more_do_not_pay_and_of_equal_ones_the_cheapest(
@@ -79,29 +76,12 @@ def test_one_is_asked_where_more_do_not_pay_and_of_equal_ones_the_cheapest(
     assert (settings["arms"], settings.get("thresholds", [])) == ([asked], [])
 
 
-def test_many_are_wiser_than_one_and_all_are_paid() -> None:
-    tuned, test = tuned_on(cascades.MajorityVote(), crowd(), 0.0)
-    assert tuned.settings["arms"] == [f"arm-{number}" for number in range(5)]
-    two_agree = (test.quality.sum(axis=1) >= 2).astype(float)
-    one = test.quality.sum(axis=1) == 1
-    two_agree[one] = test.quality[one, 0]
-    assert value_of(tuned.play, test, 0.0) == pytest.approx(two_agree.mean())
-    assert np.array_equal(vote((0, 2, 3), test.seen).called, np.tile([1, 0, 1, 1, 0], (100, 1)))
-
-
-@pytest.mark.parametrize(
-    ("says", "chosen"), [([7, 8, 8], 1), ([8, 7, 8], 0), ([7, 8, 9], 0), ([8, 8, 8], 0)]
-)
-def test_equal_answers_are_counted_and_the_first_wins_a_tie(says: list[int], chosen: int) -> None:
-    arms = answered(np.zeros((1, 3)), np.ones(3), says=np.array([says]))
-    assert vote((0, 1, 2), arms.seen).answer.argmax() == chosen
-
-
 def test_a_router_that_reads_for_nothing_is_found_out() -> None:
     _, _, test = known.folds(crowd())
 
     def thief(seen: Seen) -> Play:
-        return Play.of(seen, vote((0, 1, 2), seen).answer.argmax(axis=1))
+        said = read_answers(seen).group
+        return Play.of(seen, (said[:, 0] != said[:, 1]).astype(np.int64))
 
     with pytest.raises(AssertionError):
         known.assert_reads_what_it_pays(thief, test.seen)
