@@ -1,18 +1,22 @@
 """A page that lets a person play with a cache: what is on it, and how it is packed."""
 
+from __future__ import annotations
+
 import base64
+import gzip
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.budget import policy_break_points
-from hierrouter.evaluation.outcome import Floats, Integers, single_calls
+from hierrouter.evaluation.outcome import Floats, Integers, called, single_calls
+from hierrouter.evaluation.policies import OwnPolicy, kind_of, policy_endings, require_other_names
 from hierrouter.learning.config import MAX_ALPHA
 from hierrouter.learning.selection import SelectedRun, training_remarks
 from hierrouter.learning.sweep import TrainedSweep
@@ -26,6 +30,9 @@ from hierrouter.reports.values import ALL, columns_of
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import DirectCalls, RouteTree
+
+if TYPE_CHECKING:
+    from hierrouter.learning.baselines.arms import Baseline
 
 BETWEEN = 100  # positions beside those that somebody has asked for
 TAILS = 0.01  # share of the oracle's changes that lies below the range, and above it
@@ -46,10 +53,22 @@ SCRIPTS = (
     "list.js",
     "tree.js",
     "controls.js",
+    "files.js",
+    "address.js",
+    "keys.js",
     "main.js",
 )
-# What ends a script element or starts a comment in it, as JSON says it otherwise.
-INERT = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+LOOKS = {  # what can be shown and hidden, in the order of the legend; what was brought is second
+    "router": "HierRouter",
+    "oracle": "oracle",
+    "fixed": "best fixed route",
+    "route": "fixed routes",
+    "informed": "best route per dataset",
+    "single": "direct calls",
+    "reference": "larger models",
+    "random": "random",
+    "equal": "same R at this alpha",
+}
 
 OnDone = Callable[[int, int], None]
 
@@ -83,11 +102,11 @@ def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[
 
 @dataclass(frozen=True)
 class Learned:
-    """A router on one fold, along a grid of alphas.
+    """A router, or a policy of the user's own, on one fold, along a grid of alphas.
 
     Attributes:
         name: what the page calls it.
-        note: what it was trained for, in words.
+        note: what it was trained for, or asked at, in words.
         start: int64[queries], the node where it ends at the first alpha.
         changed: for each alpha the queries that end elsewhere than at the alpha before, int64[n];
             none at the first.
@@ -102,11 +121,32 @@ class Learned:
     node: tuple[Integers, ...]
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A policy in expectation: it draws, or it makes calls beside those of the answer it gives.
+
+    Attributes:
+        step: int64[alphas], which of the n rows below holds at each alpha.
+        end: int64[n, queries], the likeliest answer: a node, or nodes + k of the k-th direct call.
+        quality, accuracy: float64[n, queries].
+        tokens: float64[M + K, 2, n, queries], in and out, of calls of the M models in the tree and
+            of the K direct ones.
+    """
+
+    name: str
+    note: str
+    step: Integers
+    end: Integers
+    quality: Floats
+    accuracy: Floats
+    tokens: Floats
+
+
 def of_sweep(
     sweep: TrainedSweep,
     fold: RouteTree,
     alphas: Sequence[float],
-    on_done: OnDone = lambda done, total: None,
+    on_done: Callable[[], None] = lambda: None,
 ) -> Learned:
     """The sweep's router at each alpha.
 
@@ -114,9 +154,9 @@ def of_sweep(
     """
 
     def endings() -> Iterator[Integers]:
-        for done, alpha in enumerate(alphas, start=1):
+        for alpha in alphas:
             yield sweep.at(alpha).endings(fold).argmax(axis=1)
-            on_done(done, len(alphas))
+            on_done()
 
     low, high = sweep.alphas[0], sweep.alphas[-1]
     note = f"trained for alphas from {low:g} to {high:g} (sweep-alpha, seed {sweep.origin.seed})"
@@ -144,6 +184,133 @@ def _along(name: str, note: str, allow_stop: bool, endings: Iterator[Integers]) 
     return Learned(name, note, allow_stop, start, tuple(changed), tuple(nodes))
 
 
+class _Noticed(Mapping[str, Any]):
+    """An observation that notes what is read of it."""
+
+    def __init__(self, seen: Mapping[str, Any], read: set[str]) -> None:
+        self.seen, self.read = seen, read
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return self.seen[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.seen)
+
+    def __len__(self) -> int:
+        return len(self.seen)
+
+
+def of_policy(
+    policy: OwnPolicy, fold: RouteTree, alphas: Sequence[float], allow_stop: bool
+) -> Learned | Drawn:
+    """A policy of the user's own, asked at each alpha if it reads alpha, else once.
+
+    Raises InputError: it fails, or gives what is neither an action nor probabilities.
+    """
+    read: set[str] = set()
+    if kind_of(policy.made) == "act":
+        act = getattr(policy.made, "act", policy.made)
+        asked = replace(policy, made=lambda seen: act(_Noticed(seen, read)))
+    else:
+        asked = policy  # which is never told alpha
+    ends: list[Integers] = []
+    drawn: list[Expected] = []
+    for alpha in alphas:
+        endings = policy_endings(fold, asked, alpha, allow_stop)
+        ends.append(endings.argmax(axis=1))
+        if drawn or (endings.max(axis=1) < 1).any():
+            known = [np.eye(fold.routes.nodes)[end] for end in ends[len(drawn) : -1]]
+            drawn += [_expected(fold, one, called(fold.routes, one)) for one in (*known, endings)]
+        if "alpha" not in read:
+            break
+    every = len(ends) == len(alphas)
+    note = "asked at every alpha" if every else "does the same at every alpha"
+    if not drawn:
+        along = ends if every else ends * len(alphas)
+        return _along(policy.name, note, allow_stop, iter(along))
+    step = np.arange(len(alphas)) if every else np.zeros(len(alphas), np.int64)
+    return _drawn(policy.name, f"{note}; it draws, so its means are shown", step, drawn)
+
+
+def of_baselines(
+    cache: Path,
+    tree: RouteTree,
+    split: str,
+    alphas: Sequence[float],
+    alpha: float,
+    baselines: Sequence[Baseline],
+    pool: str | None,
+    on_done: Callable[[], None],
+) -> list[Drawn]:
+    """Baselines, fitted on train at one alpha, that choose a direct call (A) or a route (B).
+
+    Raises InputError: nothing to fit them on, or one of the user's own fails; CacheError: the
+    answers that they read are not in the cache.
+    """
+    from hierrouter.learning.baselines.answers import answers_for
+    from hierrouter.learning.baselines.arms import SETS, usable_sets
+    from hierrouter.learning.baselines.contest import fitted, folds_of, require_enough
+    from hierrouter.paper import PAPER_SEED
+
+    require_enough(tree, split)
+    sets, fold = usable_sets(tree, tuple(SETS)), tree.split(split)
+    answers = answers_for(cache, tree, baselines, sets, pool)
+    nodes, direct = fold.routes.nodes, fold.direct.models
+    asked = nodes + np.flatnonzero([model in fold.models for model in direct])
+    columns = {  # of answers and of calls, among nodes and direct calls
+        "A": (asked, asked),
+        "B": (np.arange(nodes)[fold.routes.leaves], np.arange(1, nodes)),
+    }
+    note = f"fitted on train at alpha {alpha:g}, and the same at every alpha"
+    note += "; (A) chooses a direct call, (B) a route"
+    found = []
+    for name in sets:
+        folds = folds_of(tree, name, split, answers)
+        for one in baselines:
+            tuned, (*_, shown) = fitted(one, name, folds, alpha, PAPER_SEED)
+            played = tuned.play(shown.seen)
+            answer, made = np.zeros((2, len(fold), nodes + len(direct)))
+            answer[:, columns[name][0]], made[:, columns[name][1]] = played.answer, played.called
+            step = np.zeros(len(alphas), np.int64)
+            found.append(
+                _drawn(f"{one.name} ({name})", note, step, [_expected(fold, answer, made)])
+            )
+            on_done()
+    return found
+
+
+Expected = tuple[Integers, Floats, Floats, Floats]
+
+
+def _expected(fold: RouteTree, answer: Floats, made: Floats) -> Expected:
+    """End, quality, accuracy and tokens as in `Drawn`, at one alpha.
+
+    `answer`, `made`: float64[queries, nodes + K], the probability that an answer is given, and that
+    its call is made; K columns less where nobody is called directly.
+    """
+    direct, models, width = fold.direct, len(fold.models), answer.shape[1]
+    score, right, tokens_in, tokens_out = (
+        np.concatenate([getattr(fold, key), getattr(direct, key)], axis=1)[:, :width]
+        for key in ("score", "accuracy", "tokens_in", "tokens_out")
+    )
+    callers = np.r_[np.arange(fold.routes.nodes) - 1, np.arange(len(direct.models))]
+    callers[: fold.routes.nodes] %= models
+    callers[fold.routes.nodes :] += models
+    tokens = [
+        [(made * spent)[:, callers[:width] == one].sum(axis=1) for spent in (tokens_in, tokens_out)]
+        for one in range(models + len(direct.models))
+    ]
+    worth = ((answer * values).sum(axis=1) for values in (score, right))
+    return (answer.argmax(axis=1), *worth, np.array(tokens))
+
+
+def _drawn(name: str, note: str, step: Integers, rows: Sequence[Expected]) -> Drawn:
+    end, quality, accuracy, tokens = zip(*rows, strict=True)
+    worth = np.stack(quality), np.stack(accuracy), np.stack(tokens, axis=2)
+    return Drawn(name, note, step, np.stack(end), *worth)
+
+
 @dataclass(frozen=True)
 class Explored:
     """One fold of a tree, and what learned routers do on it.
@@ -159,6 +326,7 @@ class Explored:
     alphas: tuple[float, ...]
     start: int
     learned: tuple[Learned, ...]
+    brought: tuple[Learned | Drawn, ...]
     texts: Mapping[int, Texts]
     notes: tuple[str, ...]
 
@@ -176,16 +344,20 @@ def explored(
     texts: int,
     pool: str | None = None,
     on_done: OnDone = lambda done, total: None,
+    policies: Sequence[OwnPolicy] = (),
+    baselines: Sequence[Baseline] = (),
 ) -> Explored:
     """All that a page of one fold needs.
 
-    Raises InputError: the fold is empty, or a router was made for another tree or may return
-    earlier answers; CacheError: the answers are not in the cache.
+    Raises InputError: the fold is empty, a router was made for another tree or may return earlier
+    answers, or a policy or baseline cannot be shown; CacheError: the answers are not in the cache.
 
     Args:
         texts: of how many queries to load the texts at most: those on which the first router loses
             most at the alpha first shown, then the first ones.
-        on_done: told (alphas done, all) while a sweep is evaluated.
+        on_done: told (steps done, all), a step for an alpha of a sweep, a policy, a fit.
+        policies: the user's own; where a router may stop early, they may, too.
+        baselines: fitted at the alpha first shown.
     """
     fold = tree.split(split)
     if not len(fold):
@@ -196,8 +368,22 @@ def explored(
     trained = shown.trained if shown.run != shown.sweep_run else None
     alphas = positions(tree, split, shown.sweep, trained)
     # The sweep's router first: it is the one that moves with alpha.
-    learned = [of_sweep(shown.sweep, fold, alphas, on_done)] if shown.sweep else []
+    total = len(alphas) * bool(shown.sweep) + len(policies) + 2 * len(baselines)
+    done = itertools.count(1)
+
+    def step() -> None:
+        on_done(next(done), total)
+
+    require_other_names(policies, [*LOOKS, *LOOKS.values()])
+    learned = [of_sweep(shown.sweep, fold, alphas, step)] if shown.sweep else []
     learned += [of_run(trained, fold, len(alphas))] if trained else []
+    stop, brought = any(router.allow_stop for router in learned), list[Learned | Drawn]()
+    for one in policies:
+        brought.append(of_policy(one, fold, alphas, stop))
+        step()
+    if baselines:
+        asked = (alphas, shown.alpha, baselines, pool, step)
+        brought += of_baselines(cache, tree, split, *asked)
     swept = shown.sweep.at(shown.alpha) if shown.sweep else None
     rows = _with_texts(tree, split, shown.alpha, swept or trained, texts)
     loaded = load_texts(cache, fold.select(rows), pool) if len(rows) else []
@@ -207,6 +393,7 @@ def explored(
         alphas=alphas,
         start=int(np.abs(np.array(alphas) - shown.alpha).argmin()),
         learned=tuple(learned),
+        brought=tuple(brought),
         texts=dict(zip(rows.tolist(), loaded, strict=True)),
         notes=(*data_notes(tree), *_differences(tree, trained, shown)),
     )
@@ -258,14 +445,10 @@ def as_object(explored: Explored) -> dict[str, Any]:
         "alphas": list(explored.alphas),
         "start": explored.start,
         "routers": [_router(learned) for learned in explored.learned],
-        "texts": {
-            str(row): {
-                "question": _cut(texts.question),
-                "references": [_cut(reference) for reference in texts.references],
-                "answers": [_cut(answer) for answer in texts.answers],
-            }
-            for row, texts in explored.texts.items()
-        },
+        "brought": [
+            _router(one) if isinstance(one, Learned) else _of_drawn(one) for one in explored.brought
+        ],
+        "texts": {str(row): _texts(texts) for row, texts in explored.texts.items()},
         "notes": [safe_text(note) for note in explored.notes],
     }
 
@@ -299,13 +482,30 @@ def _train(train: RouteTree, datasets: list[str]) -> dict[str, Any]:
 
 def _router(learned: Learned) -> dict[str, Any]:
     return {
-        "name": learned.name,
+        "name": safe_text(learned.name),
         "note": learned.note,
         "stop": learned.allow_stop,
         "start": whole_numbers(learned.start),
         "counts": whole_numbers(np.array([len(changed) for changed in learned.changed])),
         "query": whole_numbers(np.concatenate(learned.changed)),
         "node": whole_numbers(np.concatenate(learned.node)),
+    }
+
+
+def _of_drawn(drawn: Drawn) -> dict[str, Any]:
+    worth = {key: numbers(getattr(drawn, key)) for key in ("quality", "accuracy", "tokens")}
+    ends = {key: whole_numbers(getattr(drawn, key)) for key in ("step", "end")}
+    return {"name": safe_text(drawn.name), **worth, **ends}
+
+
+def _texts(texts: Texts) -> dict[str, Any]:
+    """Question and answers; of equal answers one, and for each node which it is."""
+    distinct, which = np.unique([_cut(answer) for answer in texts.answers], return_inverse=True)
+    return {
+        "question": _cut(texts.question),
+        "references": [_cut(reference) for reference in texts.references],
+        "answers": distinct.tolist(),
+        "which": whole_numbers(which),
     }
 
 
@@ -322,23 +522,31 @@ def as_html(explored: Explored) -> str:
         template_texts(*BASE_STYLES, "explore.css"),
         # All files in one function, so that nothing of it can be reached by name.
         '(() => {\n"use strict";\n' + template_texts(*SCRIPTS, between="\n") + "\n})();\n",
-        data=Markup(inert_json(as_object(explored))),  # noqa: S704 - escaped there
+        data=compressed(as_object(explored)),
         queries=len(fold),
         datasets=len(set(fold.datasets)),
         split=explored.split,
         scorer=fold.scorer,
         notes=explored.notes,
-        absent=_absent(explored),
+        looks=_looks(explored),
+        brought={
+            note: [one.name for one in explored.brought if one.note == note]
+            for note in dict.fromkeys(one.note for one in explored.brought)
+        },
         texts=len(explored.texts),
     )
 
 
-def _absent(explored: Explored) -> set[str]:
-    """What the legend need not name."""
+def _looks(explored: Explored) -> list[tuple[str, str, str]]:
+    """Look, key and label of all that can be shown or hidden."""
     kinds = {outcome.kind for outcome in single_calls(explored.fold)}
-    found = {"single", "reference"} - kinds
-    found |= set() if explored.learned else {"router"}
-    return found if "train" in explored.tree.splits else found | {"informed"}
+    absent = {"single", "reference"} - kinds
+    absent |= set() if explored.learned else {"router"}
+    absent |= set() if "train" in explored.tree.splits else {"informed"}
+    known = [(look, look, label) for look, label in LOOKS.items() if look not in absent]
+    names = [safe_text(one.name) for one in explored.brought]
+    first = known[:1] if explored.learned else []
+    return [*first, *(("brought", name, name) for name in names), *known[len(first) :]]
 
 
 def whole_numbers(values: Integers) -> dict[str, str]:
@@ -365,7 +573,7 @@ def _packed(values: NDArray[Any], kind: str) -> dict[str, str]:
     return {"type": kind, "data": base64.b64encode(data).decode("ascii")}
 
 
-def inert_json(value: Any) -> str:
-    """JSON in ASCII that can stand inside a script element whatever it says."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.translate(INERT)
+def compressed(value: Any) -> str:
+    """JSON as gzip in base64, which can stand inside a script element whatever it says."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")

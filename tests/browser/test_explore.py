@@ -26,7 +26,7 @@ from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.browser.conftest import CONTRASTS, SIZES, faint, opened, settle
 from tests.conftest import Run
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, sweep_glimpse
-from tests.hierrouter.reports.test_explore import explored_of, shown
+from tests.hierrouter.reports.test_explore import data_of, explored_of, shown
 from tests.hierrouter.trees import planted_tree
 from tests.hostile import HARM, collect_hostile
 
@@ -138,14 +138,12 @@ def until(page: Any, expression: str, wanted: object) -> None:
 
 
 def go(page: Any, alpha: float) -> None:
-    page.evaluate("hash => { location.hash = hash }", f"#alpha={alpha!r}")
-    until(page, "Number(document.querySelector('#alpha-value').textContent)", alpha)
-    settle(page)
+    file = Path(page.url.split("#")[0].removeprefix("file://"))
+    assert float(page.evaluate(MOVE, alphas_of(file).index(alpha))) == alpha
 
 
 def alphas_of(file: Path) -> list[float]:
-    data = file.read_text("utf-8").split('id="data">')[1].split("</script>")[0]
-    found: list[float] = json.loads(data)["alphas"]
+    found: list[float] = data_of(file.read_text("utf-8"))["alphas"]
     return found
 
 

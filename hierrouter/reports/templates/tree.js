@@ -8,6 +8,8 @@ function verdict(accuracy) {
   return accuracy === 0 ? "wrong" : `${accuracy.toFixed(2)} right`;
 }
 
+const calledInTree = ({ kind, name }) => (kind === "router" ? "HierRouter" : name);
+
 class QueryTree {
   constructor(cache) {
     this.cache = cache;
@@ -21,12 +23,12 @@ class QueryTree {
   }
 
   /** Show a query under a scene. */
-  show(query, priced, scene, kept) {
+  show(query, priced, scene, kept, policies) {
     if (query !== this.query) this.#build(query);
-    const ends = this.#ends(scene);
+    const ends = this.#ends(policies);
     if (this.fresh) this.#unfold(ends);
     this.#fillNodes(priced, scene, ends, kept);
-    this.table.fill([...this.#endRows(priced, scene, ends), ...this.#callRows(priced, scene)]);
+    this.table.fill(policies.filter(({ at }) => at).map((policy) => this.#row(policy, scene)));
   }
 
   #build(query) {
@@ -39,7 +41,7 @@ class QueryTree {
     byId("chosen-texts").hidden = !texts;
     byId("chosen-lacking").hidden = Boolean(texts);
     this.items = [];
-    byId("chosen-tree").replaceChildren(this.#calls(0, texts?.answers));
+    byId("chosen-tree").replaceChildren(this.#calls(0, texts && answersOf(texts)));
   }
 
   /** The calls made from a node, each with those made from it. */
@@ -55,7 +57,7 @@ class QueryTree {
     const [marks, numbers] = ["marks", "numbers"].map((kind) => make("span", { kind }));
     const item = { marks, numbers };
     const head = [make("b", { text: this.cache.models[action] }), " ", marks, " ", numbers];
-    const answer = answers && make("q", { text: answers[node] || "(empty answer)" });
+    const answer = answers && make("q", { text: answers(node) || "(empty answer)" });
     if (node < this.cache.states) {
       const summary = make("summary", {}, make("span", {}, ...head));
       item.details = make("details", {}, summary, ...(answer ? [answer] : []));
@@ -68,16 +70,10 @@ class QueryTree {
     return item.element;
   }
 
-  /** Who ends where, by the order in which they are told. */
-  #ends(scene) {
-    const { query } = this;
-    const found = [
-      ["HierRouter", "router", scene.router?.ends[query]],
-      ["oracle", "oracle", scene.oracle.ends[query]],
-      ["best fixed route (train)", "route", scene.fixed?.node],
-      ["best route per dataset", "baseline", scene.byDataset?.ends[query]],
-    ];
-    return found.filter(([, , node]) => node !== undefined);
+  /** Who ends where, by the order in which they are told; a direct call is not in the tree. */
+  #ends(policies) {
+    const routing = policies.filter(({ ends }) => ends && ends[this.query] < this.cache.size);
+    return routing.map((policy) => [calledInTree(policy), policy.kind, policy.ends[this.query]]);
   }
 
   #unfold(ends) {
@@ -90,7 +86,7 @@ class QueryTree {
   }
 
   #fillNodes(priced, scene, ends, kept) {
-    const { cache, query } = this, blamed = ends[0][1] === "router" ? ends[0][2] : 0;
+    const { cache, query } = this, blamed = ends[0]?.[1] === "router" ? ends[0][2] : 0;
     const taken = new Set(wayTo(cache, blamed));
     this.items.forEach((item, node) => {
       const at = node * cache.count + query, { nodes } = cache;
@@ -115,26 +111,13 @@ class QueryTree {
     );
   }
 
-  #endRows(priced, scene, ends) {
-    const { cache, query } = this;
-    return ends.map(([name, kind, node]) => {
-      const at = node * cache.count + query;
-      const values = [cache.nodes.score[at], priced.cost[at]];
-      return this.#row(`${name}: ${routeName(cache, node)}`, kind, scene, ...values);
-    });
-  }
-
-  #callRows(priced, scene) {
-    const { cache, query } = this;
-    return priced.calls.map(({ name, kind, row, cost }) => {
-      const quality = cache.direct.score[row * cache.count + query];
-      return this.#row(`${name}, called directly`, kind, scene, quality, cost(query));
-    });
-  }
-
-  #row(name, kind, scene, quality, cost) {
+  #row({ at, ends, ...policy }, scene) {
+    const { cache, query } = this, [quality, , cost] = at(query);
     const reward = quality - scene.alpha * cost;
-    const best = scene.worth(scene.oracle.ends[this.query], this.query);
-    return { name, kind, values: [quality, cost, reward, best - reward] };
+    const best = scene.worth(scene.oracle.ends[query], query);
+    const name = ends
+      ? `${calledInTree(policy)}: ${endName(cache, ends[query])}`
+      : `${policy.name}, called directly`;
+    return { name, kind: policy.kind, values: [quality, cost, reward, best - reward] };
   }
 }
