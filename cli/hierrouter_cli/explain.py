@@ -1,21 +1,15 @@
 """`hierrouter explain` and `hierrouter explore`: one query's tree, or a page to play with."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options, report
 from hierrouter_cli.selecting import Selected, as_trained, make_importable, own_policies, selecting
-
-if TYPE_CHECKING:
-    from hierrouter.learning.baselines.arms import Baseline
 
 SPLIT = "validation"
 PAGE = "explore.html"
@@ -115,7 +109,7 @@ def explore(
     if out:
         require_free(out)
     policies = own_policies(policy)
-    chosen: Sequence[Baseline] = ()
+    chosen: tuple[Any, ...] = ()
     if baselines is not None:
         from hierrouter.learning.baselines.registry import baselines as named
 

@@ -7,7 +7,7 @@ import gzip
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.budget import policy_break_points
-from hierrouter.evaluation.outcome import Floats, Integers, called, single_calls
-from hierrouter.evaluation.policies import OwnPolicy, kind_of, policy_endings, require_other_names
+from hierrouter.evaluation.outcome import Booleans, Floats, Integers, called, single_calls
+from hierrouter.evaluation.policies import OwnPolicy, policy_endings
 from hierrouter.learning.config import MAX_ALPHA
 from hierrouter.learning.selection import SelectedRun, training_remarks
 from hierrouter.learning.sweep import TrainedSweep
@@ -29,7 +29,7 @@ from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.values import ALL, columns_of
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import DirectCalls, RouteTree
+from hierrouter_cache.tree import DirectCalls, RouteTree, net_reward
 
 if TYPE_CHECKING:
     from hierrouter.learning.baselines.arms import Baseline
@@ -40,35 +40,12 @@ ROOM = 2.0  # the range reaches so many times further
 DIGITS = 3  # significant digits of a position
 TYPES = ("<u1", "<u2", "<u4", "<f8")  # little-endian, as browsers read them
 LONGEST_TEXT = 4_000  # characters of one answer
+WHOLE = 200  # nodes; of larger trees only the answers on somebody's way are on the page
 CUT = " […]"
 SCRIPTS = (
-    "data.js",
-    "routes.js",
-    "value.js",
-    "scene.js",
-    "dom.js",
-    "frontier.js",
-    "tables.js",
-    "shares.js",
-    "list.js",
-    "tree.js",
-    "controls.js",
-    "files.js",
-    "address.js",
-    "keys.js",
-    "main.js",
+    *("data", "routes", "value", "scene", "dom", "frontier", "tables", "shares", "list", "tree"),
+    *("controls", "files", "address", "keys", "main"),
 )
-LOOKS = {  # what can be shown and hidden, in the order of the legend; what was brought is second
-    "router": "HierRouter",
-    "oracle": "oracle",
-    "fixed": "best fixed route",
-    "route": "fixed routes",
-    "informed": "best route per dataset",
-    "single": "direct calls",
-    "reference": "larger models",
-    "random": "random",
-    "equal": "same R at this alpha",
-}
 
 OnDone = Callable[[int, int], None]
 
@@ -146,7 +123,7 @@ def of_sweep(
     sweep: TrainedSweep,
     fold: RouteTree,
     alphas: Sequence[float],
-    on_done: Callable[[], None] = lambda: None,
+    on_done: OnDone = lambda done, total: None,
 ) -> Learned:
     """The sweep's router at each alpha.
 
@@ -154,9 +131,9 @@ def of_sweep(
     """
 
     def endings() -> Iterator[Integers]:
-        for alpha in alphas:
+        for done, alpha in enumerate(alphas, start=1):
             yield sweep.at(alpha).endings(fold).argmax(axis=1)
-            on_done()
+            on_done(done, len(alphas))
 
     low, high = sweep.alphas[0], sweep.alphas[-1]
     note = f"trained for alphas from {low:g} to {high:g} (sweep-alpha, seed {sweep.origin.seed})"
@@ -184,23 +161,6 @@ def _along(name: str, note: str, allow_stop: bool, endings: Iterator[Integers]) 
     return Learned(name, note, allow_stop, start, tuple(changed), tuple(nodes))
 
 
-class _Noticed(Mapping[str, Any]):
-    """An observation that notes what is read of it."""
-
-    def __init__(self, seen: Mapping[str, Any], read: set[str]) -> None:
-        self.seen, self.read = seen, read
-
-    def __getitem__(self, key: str) -> Any:
-        self.read.add(key)
-        return self.seen[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.seen)
-
-    def __len__(self) -> int:
-        return len(self.seen)
-
-
 def of_policy(
     policy: OwnPolicy, fold: RouteTree, alphas: Sequence[float], allow_stop: bool
 ) -> Learned | Drawn:
@@ -208,21 +168,15 @@ def of_policy(
 
     Raises InputError: it fails, or gives what is neither an action nor probabilities.
     """
-    read: set[str] = set()
-    if kind_of(policy.made) == "act":
-        act = getattr(policy.made, "act", policy.made)
-        asked = replace(policy, made=lambda seen: act(_Noticed(seen, read)))
-    else:
-        asked = policy  # which is never told alpha
     ends: list[Integers] = []
     drawn: list[Expected] = []
     for alpha in alphas:
-        endings = policy_endings(fold, asked, alpha, allow_stop)
+        endings = policy_endings(fold, policy, alpha, allow_stop)
         ends.append(endings.argmax(axis=1))
         if drawn or (endings.max(axis=1) < 1).any():
             known = [np.eye(fold.routes.nodes)[end] for end in ends[len(drawn) : -1]]
             drawn += [_expected(fold, one, called(fold.routes, one)) for one in (*known, endings)]
-        if "alpha" not in read:
+        if "alpha" not in policy.read:
             break
     every = len(ends) == len(alphas)
     note = "asked at every alpha" if every else "does the same at every alpha"
@@ -237,46 +191,34 @@ def of_baselines(
     cache: Path,
     tree: RouteTree,
     split: str,
+    baselines: Sequence[Baseline],
     alphas: Sequence[float],
     alpha: float,
-    baselines: Sequence[Baseline],
     pool: str | None,
-    on_done: Callable[[], None],
 ) -> list[Drawn]:
-    """Baselines, fitted on train at one alpha, that choose a direct call (A) or a route (B).
+    """Baselines, fitted at one alpha, that choose a direct call (A) or a route (B).
 
-    Raises InputError: nothing to fit them on, or one of the user's own fails; CacheError: the
-    answers that they read are not in the cache.
+    Raises InputError: as `contest`; CacheError: the answers that they read are not in the cache.
     """
     from hierrouter.learning.baselines.answers import answers_for
-    from hierrouter.learning.baselines.arms import SETS, usable_sets
-    from hierrouter.learning.baselines.contest import fitted, folds_of, require_enough
-    from hierrouter.paper import PAPER_SEED
+    from hierrouter.learning.baselines.arms import SETS, Play, usable_sets
+    from hierrouter.learning.baselines.contest import contest
 
-    require_enough(tree, split)
     sets, fold = usable_sets(tree, tuple(SETS)), tree.split(split)
+    nodes, direct = np.arange(fold.routes.nodes), fold.direct.models
+    asked = len(nodes) + np.flatnonzero([model in fold.models for model in direct])
+    columns = {"A": (asked, asked), "B": (nodes[fold.routes.leaves], nodes[1:])}
+    note = f"fitted at alpha {alpha:g}, and the same at every alpha; (A) chooses a direct call"
+    found: list[Drawn] = []
+
+    def on_played(name: str, arms: str, played: Play) -> None:
+        answer, made = np.zeros((2, len(fold), len(nodes) + len(direct)))
+        answer[:, columns[arms][0]], made[:, columns[arms][1]] = played.answer, played.called
+        step, expected = np.zeros(len(alphas), np.int64), _expected(fold, answer, made)
+        found.append(_drawn(f"{name} ({arms})", f"{note}, (B) a route", step, [expected]))
+
     answers = answers_for(cache, tree, baselines, sets, pool)
-    nodes, direct = fold.routes.nodes, fold.direct.models
-    asked = nodes + np.flatnonzero([model in fold.models for model in direct])
-    columns = {  # of answers and of calls, among nodes and direct calls
-        "A": (asked, asked),
-        "B": (np.arange(nodes)[fold.routes.leaves], np.arange(1, nodes)),
-    }
-    note = f"fitted on train at alpha {alpha:g}, and the same at every alpha"
-    note += "; (A) chooses a direct call, (B) a route"
-    found = []
-    for name in sets:
-        folds = folds_of(tree, name, split, answers)
-        for one in baselines:
-            tuned, (*_, shown) = fitted(one, name, folds, alpha, PAPER_SEED)
-            played = tuned.play(shown.seen)
-            answer, made = np.zeros((2, len(fold), nodes + len(direct)))
-            answer[:, columns[name][0]], made[:, columns[name][1]] = played.answer, played.called
-            step = np.zeros(len(alphas), np.int64)
-            found.append(
-                _drawn(f"{one.name} ({name})", note, step, [_expected(fold, answer, made)])
-            )
-            on_done()
+    contest(tree, alpha, baselines, sets, None, split, answers=answers, on_played=on_played)
     return found
 
 
@@ -287,22 +229,22 @@ def _expected(fold: RouteTree, answer: Floats, made: Floats) -> Expected:
     """End, quality, accuracy and tokens as in `Drawn`, at one alpha.
 
     `answer`, `made`: float64[queries, nodes + K], the probability that an answer is given, and that
-    its call is made; K columns less where nobody is called directly.
+    its call is made; or of nodes alone.
     """
-    direct, models, width = fold.direct, len(fold.models), answer.shape[1]
-    score, right, tokens_in, tokens_out = (
-        np.concatenate([getattr(fold, key), getattr(direct, key)], axis=1)[:, :width]
-        for key in ("score", "accuracy", "tokens_in", "tokens_out")
+    direct, nodes, models = fold.direct, fold.routes.nodes, len(fold.models)
+    answer, made = (
+        np.pad(one, ((0, 0), (0, nodes + len(direct.models) - one.shape[1])))
+        for one in (answer, made)
     )
-    callers = np.r_[np.arange(fold.routes.nodes) - 1, np.arange(len(direct.models))]
-    callers[: fold.routes.nodes] %= models
-    callers[fold.routes.nodes :] += models
-    tokens = [
-        [(made * spent)[:, callers[:width] == one].sum(axis=1) for spent in (tokens_in, tokens_out)]
-        for one in range(models + len(direct.models))
-    ]
-    worth = ((answer * values).sum(axis=1) for values in (score, right))
-    return (answer.argmax(axis=1), *worth, np.array(tokens))
+    callers = [*((np.arange(nodes) - 1) % models), *(models + np.arange(len(direct.models)))]
+    by_caller = np.eye(models + len(direct.models))[callers]
+
+    def every(key: str) -> Floats:
+        return np.concatenate([getattr(fold, key), getattr(direct, key)], axis=1)
+
+    worth = ((answer * every(key)).sum(axis=1) for key in ("score", "accuracy"))
+    tokens = [(made * every(key)) @ by_caller for key in ("tokens_in", "tokens_out")]
+    return (answer.argmax(axis=1), *worth, np.array(tokens).transpose(2, 0, 1))
 
 
 def _drawn(name: str, note: str, step: Integers, rows: Sequence[Expected]) -> Drawn:
@@ -355,7 +297,7 @@ def explored(
     Args:
         texts: of how many queries to load the texts at most: those on which the first router loses
             most at the alpha first shown, then the first ones.
-        on_done: told (steps done, all), a step for an alpha of a sweep, a policy, a fit.
+        on_done: told (alphas done, all) while a sweep is evaluated.
         policies: the user's own; where a router may stop early, they may, too.
         baselines: fitted at the alpha first shown.
     """
@@ -368,22 +310,12 @@ def explored(
     trained = shown.trained if shown.run != shown.sweep_run else None
     alphas = positions(tree, split, shown.sweep, trained)
     # The sweep's router first: it is the one that moves with alpha.
-    total = len(alphas) * bool(shown.sweep) + len(policies) + 2 * len(baselines)
-    done = itertools.count(1)
-
-    def step() -> None:
-        on_done(next(done), total)
-
-    require_other_names(policies, [*LOOKS, *LOOKS.values()])
-    learned = [of_sweep(shown.sweep, fold, alphas, step)] if shown.sweep else []
+    learned = [of_sweep(shown.sweep, fold, alphas, on_done)] if shown.sweep else []
     learned += [of_run(trained, fold, len(alphas))] if trained else []
-    stop, brought = any(router.allow_stop for router in learned), list[Learned | Drawn]()
-    for one in policies:
-        brought.append(of_policy(one, fold, alphas, stop))
-        step()
+    stop = any(router.allow_stop for router in learned)
+    brought: list[Learned | Drawn] = [of_policy(one, fold, alphas, stop) for one in policies]
     if baselines:
-        asked = (alphas, shown.alpha, baselines, pool, step)
-        brought += of_baselines(cache, tree, split, *asked)
+        brought += of_baselines(cache, tree, split, baselines, alphas, shown.alpha, pool)
     swept = shown.sweep.at(shown.alpha) if shown.sweep else None
     rows = _with_texts(tree, split, shown.alpha, swept or trained, texts)
     loaded = load_texts(cache, fold.select(rows), pool) if len(rows) else []
@@ -448,7 +380,10 @@ def as_object(explored: Explored) -> dict[str, Any]:
         "brought": [
             _router(one) if isinstance(one, Learned) else _of_drawn(one) for one in explored.brought
         ],
-        "texts": {str(row): _texts(texts) for row, texts in explored.texts.items()},
+        "texts": {
+            str(row): _texts(texts, kept)
+            for (row, texts), kept in zip(explored.texts.items(), _passed(explored), strict=True)
+        },
         "notes": [safe_text(note) for note in explored.notes],
     }
 
@@ -498,13 +433,42 @@ def _of_drawn(drawn: Drawn) -> dict[str, Any]:
     return {"name": safe_text(drawn.name), **worth, **ends}
 
 
-def _texts(texts: Texts) -> dict[str, Any]:
-    """Question and answers; of equal answers one, and for each node which it is."""
-    distinct, which = np.unique([_cut(answer) for answer in texts.answers], return_inverse=True)
+def _passed(explored: Explored) -> Booleans:
+    """bool[texts, nodes]: what the oracle, a fixed route that is best, or a router passes."""
+    rows = np.array(list(explored.texts), dtype=np.int64)
+    tree, fold, routes = explored.tree, explored.fold.select(rows), explored.fold.routes
+    found = np.full((len(rows), routes.nodes), routes.nodes <= WHOLE)
+    if found.all():
+        return found
+    queries = np.arange(len(rows))
+    train = tree.split("train")
+    score, cost = train.score.mean(axis=0), train.cost.mean(axis=0)
+    for alpha, first in itertools.product(explored.alphas, (1, routes.states)):
+        best = net_reward(fold.score, fold.cost, alpha)[:, first:].argmax(axis=1)
+        found[queries, first + best] = True
+        found[:, first + net_reward(score, cost, alpha)[first:].argmax()] = True
+    for one in (*explored.learned, *explored.brought):
+        if isinstance(one, Learned):
+            ends = one.start.copy()
+            for changed, node in zip(one.changed, one.node, strict=True):
+                ends[changed] = node
+                found[queries, ends[rows]] = True
+        else:
+            found[queries, np.minimum(one.end, routes.nodes - 1)[:, rows]] = True
+    for end in range(routes.nodes - 1, 0, -1):
+        found[:, routes.parent(end)] |= found[:, end]
+    return found
+
+
+def _texts(texts: Texts, kept: Booleans) -> dict[str, Any]:
+    """Question and answers; of equal answers one, and for each node which it is, if any."""
+    said = [answer for answer, keep in zip(texts.answers, kept, strict=True) if keep]
+    number = {answer: at for at, answer in enumerate(dict.fromkeys(said))}
+    which = np.array([number.get(answer, len(number)) for answer in texts.answers])
     return {
         "question": _cut(texts.question),
         "references": [_cut(reference) for reference in texts.references],
-        "answers": distinct.tolist(),
+        "answers": [_cut(answer) for answer in number],
         "which": whole_numbers(which),
     }
 
@@ -521,32 +485,31 @@ def as_html(explored: Explored) -> str:
         "explore.html.j2",
         template_texts(*BASE_STYLES, "explore.css"),
         # All files in one function, so that nothing of it can be reached by name.
-        '(() => {\n"use strict";\n' + template_texts(*SCRIPTS, between="\n") + "\n})();\n",
+        '(() => {\n"use strict";\n'
+        + template_texts(*(f"{name}.js" for name in SCRIPTS), between="\n")
+        + "\n})();\n",
         data=compressed(as_object(explored)),
         queries=len(fold),
         datasets=len(set(fold.datasets)),
         split=explored.split,
         scorer=fold.scorer,
         notes=explored.notes,
-        looks=_looks(explored),
+        absent=_absent(explored),
         brought={
             note: [one.name for one in explored.brought if one.note == note]
             for note in dict.fromkeys(one.note for one in explored.brought)
         },
         texts=len(explored.texts),
+        whole=fold.routes.nodes <= WHOLE,
     )
 
 
-def _looks(explored: Explored) -> list[tuple[str, str, str]]:
-    """Look, key and label of all that can be shown or hidden."""
+def _absent(explored: Explored) -> set[str]:
+    """What the legend need not name."""
     kinds = {outcome.kind for outcome in single_calls(explored.fold)}
-    absent = {"single", "reference"} - kinds
-    absent |= set() if explored.learned else {"router"}
-    absent |= set() if "train" in explored.tree.splits else {"informed"}
-    known = [(look, look, label) for look, label in LOOKS.items() if look not in absent]
-    names = [safe_text(one.name) for one in explored.brought]
-    first = known[:1] if explored.learned else []
-    return [*first, *(("brought", name, name) for name in names), *known[len(first) :]]
+    found = {"single", "reference"} - kinds
+    found |= set() if explored.learned else {"router"}
+    return found if "train" in explored.tree.splits else found | {"informed"}
 
 
 def whole_numbers(values: Integers) -> dict[str, str]:

@@ -13,7 +13,7 @@ from hierrouter.evaluation.bounds import ANYTIME, ONE_HOP, TREE, direct_oracle, 
 from hierrouter.evaluation.outcome import ROUTER, Outcome, from_endings
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
 from hierrouter.learning.baselines import arms
-from hierrouter.learning.baselines.arms import SETS, Answers, Arms, Baseline, Tuned
+from hierrouter.learning.baselines.arms import SETS, Answers, Arms, Baseline
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
 from hierrouter.learning.config import Objective
 from hierrouter.learning.selection import training_remarks
@@ -26,6 +26,7 @@ from hierrouter_cache.tree import RouteTree
 UNREAD = "Left out, because nobody loaded the texts of answers"
 
 OnFitted = Callable[[int, int, str], None]
+OnPlayed = Callable[[str, str, arms.Play], None]
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def contest(
     answers: Mapping[str, Answers] | None = None,
     on_fitted: OnFitted = lambda done, total, name: None,
     policies: Sequence[OwnPolicy] = (),
+    on_played: OnPlayed = lambda name, arms, played: None,
 ) -> Contest:
     """Fit every baseline for every set of arms, and evaluate everybody on one fold.
 
@@ -106,8 +108,9 @@ def contest(
             baselines that read answers are left out.
         on_fitted: told (done, total, name) after each fit.
         policies: the user's own; what the router may do, they may, too.
+        on_played: told (name, set, what it does on the fold) of each baseline.
     """
-    require_enough(tree, split)
+    _require_enough(tree, split)
     taken = [*(one.name for one in baselines), ROUTER, ONE_HOP, TREE, ANYTIME]
     require_other_names(policies, taken)
     usable, fold = arms.usable_sets(tree, sets), tree.split(split)
@@ -117,11 +120,15 @@ def contest(
     may = _may(trained.objective if trained else Objective(alpha))
     brought = [_brought(one, tree, split, alpha, may) for one in policies]
 
+    def arms_of(name: str, fold: str) -> Arms:
+        rows = np.flatnonzero(np.array(tree.splits) == fold)
+        return SETS[name](tree.select(rows), answers[name].select(rows) if answers else None)
+
     entries: list[Entry] = []
     for name in usable:
-        folds = folds_of(tree, name, split, answers)
+        folds = (arms_of(name, "train"), arms_of(name, "validation"), arms_of(name, split))
         for one in taking_part:
-            entries.append(_fitted(one, name, folds, alpha, seed))
+            entries.append(_fitted(one, name, folds, alpha, seed, on_played))
             on_fitted(len(entries), len(usable) * len(taking_part), f"{one.name} on {name}")
     return Contest(
         alpha=alpha,
@@ -140,39 +147,25 @@ def contest(
     )
 
 
-Folds = tuple[Arms, Arms, Arms]
-
-
-def folds_of(
-    tree: RouteTree, name: str, split: str, answers: Mapping[str, Answers] | None
-) -> Folds:
-    """The arms of one set on train, validation and the fold that is shown; see `contest`."""
-
-    def arms_of(fold: str) -> Arms:
-        rows = np.flatnonzero(np.array(tree.splits) == fold)
-        return SETS[name](tree.select(rows), answers[name].select(rows) if answers else None)
-
-    return arms_of("train"), arms_of("validation"), arms_of(split)
-
-
-def fitted(one: Baseline, name: str, folds: Folds, alpha: float, seed: int) -> tuple[Tuned, Folds]:
-    """A baseline on one set of arms, and the folds as it may see them.
-
-    Its draws depend on nothing but seed, name and set.
-    """
+def _fitted(
+    one: Baseline,
+    name: str,
+    folds: tuple[Arms, Arms, Arms],
+    alpha: float,
+    seed: int,
+    on_played: OnPlayed,
+) -> Entry:
+    """A baseline on one set of arms; its draws depend on nothing but seed, name and set."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{one.name} {name}".encode())])
     train, tried, shown = folds if one.reads_answers else (fold.blind() for fold in folds)
-    with one_thread():
-        return one.fit(train, tried, alpha, rng), (train, tried, shown)
-
-
-def _fitted(one: Baseline, name: str, folds: Folds, alpha: float, seed: int) -> Entry:
     started = time.process_time()
-    tuned, (_, tried, shown) = fitted(one, name, folds, alpha, seed)
     with one_thread():
+        tuned = one.fit(train, tried, alpha, rng)
         seconds = time.process_time() - started
+        played = tuned.play(shown.seen)
+        on_played(one.name, name, played)
         return _entry(
-            tuned.play(shown.seen).outcome(shown, one.name),
+            played.outcome(shown, one.name),
             tuned.play(tried.seen).outcome(tried, one.name) if len(tried) else None,
             alpha,
             arms=name,
@@ -235,7 +228,7 @@ def _oracles(fold: RouteTree, alpha: float, sets: Sequence[str]) -> list[Entry]:
     return [*([Entry(one_hop, "A")] if one_hop else []), Entry(whole), Entry(anytime)]
 
 
-def require_enough(tree: RouteTree, split: str) -> None:
+def _require_enough(tree: RouteTree, split: str) -> None:
     """Refuse what nothing can be fitted on, or shown of; raises InputError: with the reason."""
     for fold, role in (("train", "to fit baselines on"), (split, "to compare them on")):
         if fold not in tree.splits:

@@ -32,7 +32,7 @@ function logScale(low, high, from, to) {
 const LOOKS = [ // from the lowest layer to the highest
   "route", "single", "reference", "random", "informed", "fixed", "oracle", "brought", "router",
 ];
-const MOST_POINTS = 400; // of fixed routes; of more only those that no other one beats
+const MOST_NODES = 200; // of larger trees only fixed routes that no other one beats; see explore.py
 
 /** Everything that is drawn, as points {cost, quality} with names and looks. */
 function frontierOf(cache, priced, scene, column, shown) {
@@ -45,7 +45,7 @@ function frontierOf(cache, priced, scene, column, shown) {
   const best = { ...bestFixed(cache, priced, scene, column), key: "fixed" };
   const single = policiesOf(priced, scene).filter(({ key }) => key !== "fixed");
   const points = [...single, best].filter(({ key }) => shown(key)).map(point);
-  if (shown("route")) points.push(...(routes.length > MOST_POINTS ? unbeaten(routes) : routes));
+  if (shown("route")) points.push(...(cache.size > MOST_NODES ? unbeaten(routes) : routes));
   return {
     points: points.sort((a, b) => LOOKS.indexOf(a.look) - LOOKS.indexOf(b.look)),
     curves: priced.curves

@@ -20,7 +20,7 @@ function start(cache) {
     routes: policyTable(byId("routes")),
     datasets: datasetTable(byId("datasets")),
     list: new QueryList(cache, byId("list"), pick),
-    tree: new QueryTree(cache),
+    tree: new QueryTree(cache, redraw),
   };
   const stale = { priced: true, listed: true };
   let priced, scene, shares, frame = 0, saving = 0;

@@ -94,9 +94,9 @@ function curvesOf(cache, scene) {
   const best = (at) => bestEndings(cache, scene.cost, alphas[at], scene.endings);
   const curves = [along("oracle", "oracle", best, true)];
   if (scene.router) curves.push(along("router", "router", (at) => scene.router.ends[at], true));
-  for (const { name, ends } of scene.brought) {
-    const moves = ends && new Set(ends).size > 1;
-    if (moves) curves.push(along(name, "brought", (at) => ends[at], false));
+  for (const one of scene.brought) {
+    const moves = one.ends && new Set(one.ends).size > 1;
+    if (moves) curves.push(along(keyOf(one), "brought", (at) => one.ends[at], false));
   }
   return { curves, usage };
 }
@@ -130,12 +130,15 @@ function sceneAt(cache, priced, position) {
   return { ...scene, regret: regretOf(scene) };
 }
 
-/** A policy of the reader's own, or a baseline; `key` is its name, as of all that is chosen. */
+/** Keys are those of the legend. */
+const keyOf = ({ name }) => `policy ${name}`;
+
+/** A policy of the reader's own, or a baseline. */
 function broughtAt(cache, priced, one, position, ending) {
-  if (!one.tokens) return ending(one.name, one.name, "baseline", one.ends[position]);
+  if (!one.tokens) return ending(keyOf(one), one.name, "baseline", one.ends[position]);
   const first = one.step[position] * cache.count, cost = priced.broughtCosts.get(one);
   return {
-    key: one.name, name: one.name, kind: "baseline",
+    key: keyOf(one), name: one.name, kind: "baseline",
     ends: one.end.subarray(first, first + cache.count),
     ...valuesAt(cache, one, cost, (query) => first + query),
   };

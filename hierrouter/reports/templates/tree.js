@@ -11,8 +11,11 @@ function verdict(accuracy) {
 const calledInTree = ({ kind, name }) => (kind === "router" ? "HierRouter" : name);
 
 class QueryTree {
-  constructor(cache) {
+  /** `onBuilt` is told where a part of a large tree is unfolded for the first time. */
+  constructor(cache, onBuilt) {
     this.cache = cache;
+    this.onBuilt = onBuilt;
+    this.whole = cache.size <= WHOLE_TREE;
     this.table = new NumberTable(byId("chosen-table"), [
       { title: "who" },
       { title: "Q", format: "fixed" },
@@ -57,11 +60,19 @@ class QueryTree {
     const [marks, numbers] = ["marks", "numbers"].map((kind) => make("span", { kind }));
     const item = { marks, numbers };
     const head = [make("b", { text: this.cache.models[action] }), " ", marks, " ", numbers];
-    const answer = answers && make("q", { text: answers(node) || "(empty answer)" });
+    const said = answers?.(node);
+    const answer = said !== undefined && make("q", { text: said || "(empty answer)" });
     if (node < this.cache.states) {
       const summary = make("summary", {}, make("span", {}, ...head));
       item.details = make("details", {}, summary, ...(answer ? [answer] : []));
-      item.details.append(this.#calls(node, answers));
+      item.build = () => {
+        item.details.append(this.#calls(node, answers));
+        item.build = null;
+      };
+      if (this.whole) item.build();
+      item.details.addEventListener("toggle", () => {
+        if (item.details.open && item.build) this.onBuilt(item.build());
+      });
       item.element = make("li", {}, item.details);
     } else {
       item.element = make("li", {}, ...head, ...(answer ? [answer] : []));
@@ -77,11 +88,13 @@ class QueryTree {
   }
 
   #unfold(ends) {
-    const passed = new Set(ends.flatMap(([, , node]) => wayTo(this.cache, node)));
-    const small = this.items.length <= WHOLE_TREE;
-    this.items.forEach(({ details }, node) => {
-      if (details) details.open = small || passed.has(node);
-    });
+    const passed = ends.flatMap(([, , node]) => wayTo(this.cache, node));
+    const unfolded = this.whole ? this.items.keys() : passed.toSorted((a, b) => a - b);
+    for (const node of unfolded) {
+      const item = this.items[node];
+      item?.build?.();
+      if (item?.details) item.details.open = true;
+    }
     this.fresh = false;
   }
 
