@@ -61,8 +61,8 @@ class NumberTable {
     for (const { title, hint } of columns) {
       const cell = make("th", { scope: "col", ...(hint ? { title: hint } : {}) });
       head.append(cell);
-      // A route may be broken after each of its calls.
-      cell.append(...title.split(/(?<=>)/).flatMap((part) => [part, make("wbr")]));
+      // A route may be broken after each of its calls, and the longest name of a policy.
+      cell.append(...title.split(/(?<=>|Hier)/).flatMap((part) => [part, make("wbr")]));
     }
     table.append(make("thead", {}, head), this.body);
   }
