@@ -1,7 +1,8 @@
-"""Fetch a headless Chromium for the tests of the page, by npm and node on an x86-64 Linux.
+"""Fetch what the tests of the pages need, by npm and node: on an x86-64 Linux a headless Chromium.
 
-It goes to the user's cache folder, once, and its path to stdout. The package is checked against
-the digest below before anything of it is run. It brings its own libraries and a font.
+It goes to the user's cache folder, once, and its path to stdout. It brings its own libraries and a
+font. Beside it goes axe-core, which looks for what keeps people from using a page. Each package is
+checked against the digest below before anything of it is run.
 
     HIERROUTER_CHROMIUM=$(python .ci/get_chromium.py) pytest tests/browser
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 PACKAGE = "@sparticuz/chromium"
 VERSION = "153.0.0"
 SHA256 = "20e5656fcdcf4118ede85edfb9d6bb9cc1bbb7ffb8b75622fffbcf36a835c3c0"
+AXE = "axe-core", "4.14.1", "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745"
 UNPACK = (
     "const [from, to] = process.argv.slice(1), fs = require('fs');"
     "fs.createReadStream(from).pipe(require('zlib').createBrotliDecompress())"
@@ -48,7 +50,8 @@ def get() -> Path:
         return launcher
     launcher.parent.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=launcher.parent.parent) as scratch:
-        package, made = _fetched(Path(scratch)), Path(scratch) / "made"
+        package = _fetched(Path(scratch), PACKAGE, VERSION, SHA256) / "bin"
+        made = Path(scratch) / "made"
         made.mkdir()
         for name in ("chromium", "al2023.tar", "fonts.tar"):
             _unpacked(package / f"{name}.br", made / name)
@@ -64,17 +67,26 @@ def get() -> Path:
     return launcher
 
 
-def _fetched(scratch: Path) -> Path:
-    """The package's folder of files; npm is asked for this very version."""
-    command = ["npm", "pack", "--silent", "--pack-destination", scratch, f"{PACKAGE}@{VERSION}"]
+def get_axe() -> None:
+    """axe-core; fetched if it is not there."""
+    name, version, _ = AXE
+    script = kept().parent.parent / f"{name}-{version}" / "axe.min.js"
+    if not script.exists():
+        with tempfile.TemporaryDirectory(dir=script.parent.parent) as scratch:
+            _fetched(Path(scratch), *AXE).rename(script.parent)
+
+
+def _fetched(scratch: Path, name: str, version: str, digest: str) -> Path:
+    """The package's folder; npm is asked for this very version."""
+    command = ["npm", "pack", "--silent", "--pack-destination", scratch, f"{name}@{version}"]
     subprocess.run(command, check=True, cwd=scratch, stdout=subprocess.DEVNULL)
     [archive] = scratch.glob("*.tgz")
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != SHA256:
+    if found != digest:
         sys.exit(f"not the package that was looked at: {archive.name}: sha256 {found}")
     with tarfile.open(archive) as package:
         package.extractall(scratch, filter="data")
-    return scratch / "package" / "bin"
+    return scratch / "package"
 
 
 def _unpacked(source: Path, target: Path) -> None:
@@ -83,3 +95,4 @@ def _unpacked(source: Path, target: Path) -> None:
 
 if __name__ == "__main__":
     sys.stdout.write(f"{get()}\n")
+    get_axe()

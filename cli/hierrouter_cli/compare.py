@@ -21,13 +21,7 @@ def compare(
     sweep: options.Sweep = None,
     split: options.Split = TEST,
     baselines: Annotated[
-        str | None,
-        options.value(
-            "--baselines",
-            "A,B|MODULE:CLASS",
-            "Names, or your own; default: all.",
-            offer_list=options.BASELINES,
-        ),
+        str | None, options.baselines_flag("Names, or your own; default: all.")
     ] = None,
     sets: Annotated[
         str, options.value("--sets", "A,B", "A: one direct call; B: whole routes.")

@@ -1,14 +1,15 @@
 """`hierrouter explain` and `hierrouter explore`: one query's tree, or a page to play with."""
 
+import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options, report
-from hierrouter_cli.selecting import Selected, as_trained, selecting
+from hierrouter_cli.selecting import Selected, as_trained, make_importable, own_policies, selecting
 
 SPLIT = "validation"
 PAGE = "explore.html"
@@ -82,6 +83,10 @@ def explore(
     selected: Selected,
     checkpoint: options.Checkpoint = None,
     sweep: options.Sweep = None,
+    policy: options.Policies = None,
+    baselines: Annotated[
+        str | None, options.baselines_flag("Names, or your own, to be fitted and shown beside it.")
+    ] = None,
     split: options.Split = report.TEST,
     texts: Annotated[
         int, options.value("--texts", "N", "So many queries with question and answers.", min=0)
@@ -93,7 +98,7 @@ def explore(
 ) -> None:
     """Write a page on which alpha, prices and models can be changed, query by query.
 
-    It is one file, opens from disk and loads nothing.
+    It is one file, opens from disk and loads nothing. Policies and baselines can be switched on it.
     """
     from hierrouter.collection.files import require_free
     from hierrouter.learning.run_folders import drafted, new_run
@@ -103,6 +108,14 @@ def explore(
 
     if out:
         require_free(out)
+    policies = own_policies(policy)
+    chosen: tuple[Any, ...] = ()
+    if baselines is not None:
+        from hierrouter.learning.baselines.registry import baselines as named
+
+        make_importable(Path.cwd())
+        with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
+            chosen = named(options.split_names(baselines))
     tree = as_trained(selected, checkpoint).open()
     # A checkpoint that was asked for is not put behind a sweep that was not.
     shown = select_run(tree, None, checkpoint, sweep, with_sweep=not checkpoint or bool(sweep))
@@ -110,9 +123,14 @@ def explore(
         raise InputError("the page has prices of tokens only: leave --price-of-second out")
     report.say_shown("explore", shown, split, with_sweep=True)
     report.warn_of_test("explore", split)
-    with console.bar("explore") as on_done:
-        content = explored(selected.cache, tree, split, shown, texts, selected.pool, on_done)
-    look = {"texts": len(content.texts)}
+    with console.bar("explore") as on_done, contextlib.redirect_stdout(sys.stderr):
+        content = explored(
+            *(selected.cache, tree, split, shown, texts, selected.pool, on_done),
+            policies=policies,
+            baselines=chosen,
+        )
+    look = {"texts": len(content.texts), **report.looks_at(policies)}
+    look |= {"baselines": [one.name for one in chosen]} if chosen else {}
     report.log_looks("explore", tree, split, [shown.run, shown.sweep_run], look)
     html = as_html(content).encode()
     if out:

@@ -198,6 +198,7 @@ def format_flag(*names: str) -> Any:
 # Flags of which commands say more, or something else, in their help.
 pool_flag = partial(works_on, "--pool", "NAME|FILE.toml", offer=POOLS)
 datasets_flag = partial(works_on, "--datasets", "A,B", offer_list=DATASETS)
+baselines_flag = partial(value, "--baselines", "A,B|MODULE:CLASS", offer_list=BASELINES)
 limit_flag = partial(works_on, "--limit", "N", min=1)
 seed_flag = partial(value, "--seed", "N", min=0, max=MAX_SEED)
 alpha_flag = partial(value, "--alpha", "X", parser=parse_alpha)

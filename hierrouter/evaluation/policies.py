@@ -13,7 +13,7 @@ import importlib
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -116,6 +116,7 @@ class Observation(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         asked, query, node = self._asked, self._query, self._node
+        asked.read.add(key)
         tree, path = asked.tree, asked.tree.routes.path(node)
         calls = range(1, len(path) + 1)
         read: dict[str, Callable[[], Any]] = {
@@ -151,6 +152,7 @@ class _Asked:
     ) -> None:
         self.tree, self.alpha, self.texts, self.actions = tree, alpha, texts, actions
         self.names, self.policy_name = actions.names(tree.models), policy_name(policy)
+        self.read = policy.read if isinstance(policy, OwnPolicy) else set[str]()
         self.policy = policy.made if isinstance(policy, OwnPolicy) else policy
         self.kind = kind_of(self.policy)
         if self.kind in (None, "name", "router"):
@@ -297,12 +299,14 @@ class OwnPolicy:
         made: the object, or what was made of the class.
         version: digest of its source, see `hierrouter.questions.own_code.source_digest`; empty
             where it does not come from a path.
+        read: what it has read of any observation so far.
     """
 
     path: str
     name: str
     made: Any
     version: str
+    read: set[str] = field(default_factory=set, compare=False)
 
 
 def own_policy(given: Any, name: str | None = None) -> OwnPolicy:

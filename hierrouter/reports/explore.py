@@ -1,18 +1,22 @@
 """A page that lets a person play with a cache: what is on it, and how it is packed."""
 
+from __future__ import annotations
+
 import base64
+import gzip
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.budget import policy_break_points
-from hierrouter.evaluation.outcome import Floats, Integers, single_calls
+from hierrouter.evaluation.outcome import Booleans, Floats, Integers, called, single_calls
+from hierrouter.evaluation.policies import OwnPolicy, policy_endings
 from hierrouter.learning.config import MAX_ALPHA
 from hierrouter.learning.selection import SelectedRun, training_remarks
 from hierrouter.learning.sweep import TrainedSweep
@@ -25,7 +29,10 @@ from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.values import ALL, columns_of
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import DirectCalls, RouteTree
+from hierrouter_cache.tree import DirectCalls, RouteTree, net_reward
+
+if TYPE_CHECKING:
+    from hierrouter.learning.baselines.arms import Baseline
 
 BETWEEN = 100  # positions beside those that somebody has asked for
 TAILS = 0.01  # share of the oracle's changes that lies below the range, and above it
@@ -33,23 +40,12 @@ ROOM = 2.0  # the range reaches so many times further
 DIGITS = 3  # significant digits of a position
 TYPES = ("<u1", "<u2", "<u4", "<f8")  # little-endian, as browsers read them
 LONGEST_TEXT = 4_000  # characters of one answer
+WHOLE = 200  # nodes; of larger trees only the answers on somebody's way are on the page
 CUT = " […]"
 SCRIPTS = (
-    "data.js",
-    "routes.js",
-    "value.js",
-    "scene.js",
-    "dom.js",
-    "frontier.js",
-    "tables.js",
-    "shares.js",
-    "list.js",
-    "tree.js",
-    "controls.js",
-    "main.js",
+    *("data", "routes", "value", "scene", "dom", "frontier", "tables", "shares", "list", "tree"),
+    *("controls", "files", "address", "keys", "main"),
 )
-# What ends a script element or starts a comment in it, as JSON says it otherwise.
-INERT = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 OnDone = Callable[[int, int], None]
 
@@ -83,11 +79,11 @@ def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[
 
 @dataclass(frozen=True)
 class Learned:
-    """A router on one fold, along a grid of alphas.
+    """A router, or a policy of the user's own, on one fold, along a grid of alphas.
 
     Attributes:
         name: what the page calls it.
-        note: what it was trained for, in words.
+        note: what it was trained for, or asked at, in words.
         start: int64[queries], the node where it ends at the first alpha.
         changed: for each alpha the queries that end elsewhere than at the alpha before, int64[n];
             none at the first.
@@ -100,6 +96,27 @@ class Learned:
     start: Integers
     changed: tuple[Integers, ...]
     node: tuple[Integers, ...]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A policy in expectation: it draws, or it makes calls beside those of the answer it gives.
+
+    Attributes:
+        step: int64[alphas], which of the n rows below holds at each alpha.
+        end: int64[n, queries], the likeliest answer: a node, or nodes + k of the k-th direct call.
+        quality, accuracy: float64[n, queries].
+        tokens: float64[M + K, 2, n, queries], in and out, of calls of the M models in the tree and
+            of the K direct ones.
+    """
+
+    name: str
+    note: str
+    step: Integers
+    end: Integers
+    quality: Floats
+    accuracy: Floats
+    tokens: Floats
 
 
 def of_sweep(
@@ -144,6 +161,98 @@ def _along(name: str, note: str, allow_stop: bool, endings: Iterator[Integers]) 
     return Learned(name, note, allow_stop, start, tuple(changed), tuple(nodes))
 
 
+def of_policy(
+    policy: OwnPolicy, fold: RouteTree, alphas: Sequence[float], allow_stop: bool
+) -> Learned | Drawn:
+    """A policy of the user's own, asked at each alpha if it reads alpha, else once.
+
+    Raises InputError: it fails, or gives what is neither an action nor probabilities.
+    """
+    ends: list[Integers] = []
+    drawn: list[Expected] = []
+    for alpha in alphas:
+        endings = policy_endings(fold, policy, alpha, allow_stop)
+        ends.append(endings.argmax(axis=1))
+        if drawn or (endings.max(axis=1) < 1).any():
+            known = [np.eye(fold.routes.nodes)[end] for end in ends[len(drawn) : -1]]
+            drawn += [_expected(fold, one, called(fold.routes, one)) for one in (*known, endings)]
+        if "alpha" not in policy.read:
+            break
+    every = len(ends) == len(alphas)
+    note = "asked at every alpha" if every else "does the same at every alpha"
+    if not drawn:
+        along = ends if every else ends * len(alphas)
+        return _along(policy.name, note, allow_stop, iter(along))
+    step = np.arange(len(alphas)) if every else np.zeros(len(alphas), np.int64)
+    return _drawn(policy.name, f"{note}; it draws, so its means are shown", step, drawn)
+
+
+def of_baselines(
+    cache: Path,
+    tree: RouteTree,
+    split: str,
+    baselines: Sequence[Baseline],
+    alphas: Sequence[float],
+    alpha: float,
+    pool: str | None,
+) -> list[Drawn]:
+    """Baselines, fitted at one alpha, that choose a direct call (A) or a route (B).
+
+    Raises InputError: as `contest`; CacheError: the answers that they read are not in the cache.
+    """
+    from hierrouter.learning.baselines.answers import answers_for
+    from hierrouter.learning.baselines.arms import SETS, Play, usable_sets
+    from hierrouter.learning.baselines.contest import contest
+
+    sets, fold = usable_sets(tree, tuple(SETS)), tree.split(split)
+    nodes, direct = np.arange(fold.routes.nodes), fold.direct.models
+    asked = len(nodes) + np.flatnonzero([model in fold.models for model in direct])
+    columns = {"A": (asked, asked), "B": (nodes[fold.routes.leaves], nodes[1:])}
+    note = f"fitted at alpha {alpha:g}, and the same at every alpha; (A) chooses a direct call"
+    found: list[Drawn] = []
+
+    def on_played(name: str, arms: str, played: Play) -> None:
+        answer, made = np.zeros((2, len(fold), len(nodes) + len(direct)))
+        answer[:, columns[arms][0]], made[:, columns[arms][1]] = played.answer, played.called
+        step, expected = np.zeros(len(alphas), np.int64), _expected(fold, answer, made)
+        found.append(_drawn(f"{name} ({arms})", f"{note}, (B) a route", step, [expected]))
+
+    answers = answers_for(cache, tree, baselines, sets, pool)
+    contest(tree, alpha, baselines, sets, None, split, answers=answers, on_played=on_played)
+    return found
+
+
+Expected = tuple[Integers, Floats, Floats, Floats]
+
+
+def _expected(fold: RouteTree, answer: Floats, made: Floats) -> Expected:
+    """End, quality, accuracy and tokens as in `Drawn`, at one alpha.
+
+    `answer`, `made`: float64[queries, nodes + K], the probability that an answer is given, and that
+    its call is made; or of nodes alone.
+    """
+    direct, nodes, models = fold.direct, fold.routes.nodes, len(fold.models)
+    answer, made = (
+        np.pad(one, ((0, 0), (0, nodes + len(direct.models) - one.shape[1])))
+        for one in (answer, made)
+    )
+    callers = [*((np.arange(nodes) - 1) % models), *(models + np.arange(len(direct.models)))]
+    by_caller = np.eye(models + len(direct.models))[callers]
+
+    def every(key: str) -> Floats:
+        return np.concatenate([getattr(fold, key), getattr(direct, key)], axis=1)
+
+    worth = ((answer * every(key)).sum(axis=1) for key in ("score", "accuracy"))
+    tokens = [(made * every(key)) @ by_caller for key in ("tokens_in", "tokens_out")]
+    return (answer.argmax(axis=1), *worth, np.array(tokens).transpose(2, 0, 1))
+
+
+def _drawn(name: str, note: str, step: Integers, rows: Sequence[Expected]) -> Drawn:
+    end, quality, accuracy, tokens = zip(*rows, strict=True)
+    worth = np.stack(quality), np.stack(accuracy), np.stack(tokens, axis=2)
+    return Drawn(name, note, step, np.stack(end), *worth)
+
+
 @dataclass(frozen=True)
 class Explored:
     """One fold of a tree, and what learned routers do on it.
@@ -159,6 +268,7 @@ class Explored:
     alphas: tuple[float, ...]
     start: int
     learned: tuple[Learned, ...]
+    brought: tuple[Learned | Drawn, ...]
     texts: Mapping[int, Texts]
     notes: tuple[str, ...]
 
@@ -176,16 +286,20 @@ def explored(
     texts: int,
     pool: str | None = None,
     on_done: OnDone = lambda done, total: None,
+    policies: Sequence[OwnPolicy] = (),
+    baselines: Sequence[Baseline] = (),
 ) -> Explored:
     """All that a page of one fold needs.
 
-    Raises InputError: the fold is empty, or a router was made for another tree or may return
-    earlier answers; CacheError: the answers are not in the cache.
+    Raises InputError: the fold is empty, a router was made for another tree or may return earlier
+    answers, or a policy or baseline cannot be shown; CacheError: the answers are not in the cache.
 
     Args:
         texts: of how many queries to load the texts at most: those on which the first router loses
             most at the alpha first shown, then the first ones.
         on_done: told (alphas done, all) while a sweep is evaluated.
+        policies: the user's own; where a router may stop early, they may, too.
+        baselines: fitted at the alpha first shown.
     """
     fold = tree.split(split)
     if not len(fold):
@@ -198,6 +312,10 @@ def explored(
     # The sweep's router first: it is the one that moves with alpha.
     learned = [of_sweep(shown.sweep, fold, alphas, on_done)] if shown.sweep else []
     learned += [of_run(trained, fold, len(alphas))] if trained else []
+    stop = any(router.allow_stop for router in learned)
+    brought: list[Learned | Drawn] = [of_policy(one, fold, alphas, stop) for one in policies]
+    if baselines:
+        brought += of_baselines(cache, tree, split, baselines, alphas, shown.alpha, pool)
     swept = shown.sweep.at(shown.alpha) if shown.sweep else None
     rows = _with_texts(tree, split, shown.alpha, swept or trained, texts)
     loaded = load_texts(cache, fold.select(rows), pool) if len(rows) else []
@@ -207,6 +325,7 @@ def explored(
         alphas=alphas,
         start=int(np.abs(np.array(alphas) - shown.alpha).argmin()),
         learned=tuple(learned),
+        brought=tuple(brought),
         texts=dict(zip(rows.tolist(), loaded, strict=True)),
         notes=(*data_notes(tree), *_differences(tree, trained, shown)),
     )
@@ -257,13 +376,12 @@ def as_object(explored: Explored) -> dict[str, Any]:
         "alphas": list(explored.alphas),
         "start": explored.start,
         "routers": [_router(learned) for learned in explored.learned],
+        "brought": [
+            _router(one) if isinstance(one, Learned) else _of_drawn(one) for one in explored.brought
+        ],
         "texts": {
-            str(row): {
-                "question": _cut(texts.question),
-                "references": [_cut(reference) for reference in texts.references],
-                "answers": [_cut(answer) for answer in texts.answers],
-            }
-            for row, texts in explored.texts.items()
+            str(row): _texts(texts, kept)
+            for (row, texts), kept in zip(explored.texts.items(), _passed(explored), strict=True)
         },
         "notes": [safe_text(note) for note in explored.notes],
     }
@@ -298,13 +416,59 @@ def _train(train: RouteTree, datasets: list[str]) -> dict[str, Any]:
 
 def _router(learned: Learned) -> dict[str, Any]:
     return {
-        "name": learned.name,
+        "name": safe_text(learned.name),
         "note": learned.note,
         "stop": learned.allow_stop,
         "start": whole_numbers(learned.start),
         "counts": whole_numbers(np.array([len(changed) for changed in learned.changed])),
         "query": whole_numbers(np.concatenate(learned.changed)),
         "node": whole_numbers(np.concatenate(learned.node)),
+    }
+
+
+def _of_drawn(drawn: Drawn) -> dict[str, Any]:
+    worth = {key: numbers(getattr(drawn, key)) for key in ("quality", "accuracy", "tokens")}
+    ends = {key: whole_numbers(getattr(drawn, key)) for key in ("step", "end")}
+    return {"name": safe_text(drawn.name), **worth, **ends}
+
+
+def _passed(explored: Explored) -> Booleans:
+    """bool[texts, nodes]: what the oracle, a fixed route that is best, or a router passes."""
+    rows = np.array(list(explored.texts), dtype=np.int64)
+    tree, fold, routes = explored.tree, explored.fold.select(rows), explored.fold.routes
+    found = np.full((len(rows), routes.nodes), routes.nodes <= WHOLE)
+    if found.all():
+        return found
+    queries = np.arange(len(rows))
+    train = tree.split("train")
+    score, cost = train.score.mean(axis=0), train.cost.mean(axis=0)
+    for alpha, first in itertools.product(explored.alphas, (1, routes.states)):
+        best = net_reward(fold.score, fold.cost, alpha)[:, first:].argmax(axis=1)
+        found[queries, first + best] = True
+        found[:, first + net_reward(score, cost, alpha)[first:].argmax()] = True
+    for one in (*explored.learned, *explored.brought):
+        if isinstance(one, Learned):
+            ends = one.start.copy()
+            for changed, node in zip(one.changed, one.node, strict=True):
+                ends[changed] = node
+                found[queries, ends[rows]] = True
+        else:
+            found[queries, np.minimum(one.end, routes.nodes - 1)[:, rows]] = True
+    for end in range(routes.nodes - 1, 0, -1):
+        found[:, routes.parent(end)] |= found[:, end]
+    return found
+
+
+def _texts(texts: Texts, kept: Booleans) -> dict[str, Any]:
+    """Question and answers; of equal answers one, and for each node which it is, if any."""
+    said = [answer for answer, keep in zip(texts.answers, kept, strict=True) if keep]
+    number = {answer: at for at, answer in enumerate(dict.fromkeys(said))}
+    which = np.array([number.get(answer, len(number)) for answer in texts.answers])
+    return {
+        "question": _cut(texts.question),
+        "references": [_cut(reference) for reference in texts.references],
+        "answers": [_cut(answer) for answer in number],
+        "which": whole_numbers(which),
     }
 
 
@@ -320,15 +484,22 @@ def as_html(explored: Explored) -> str:
         "explore.html.j2",
         template_texts(*BASE_STYLES, "explore.css"),
         # All files in one function, so that nothing of it can be reached by name.
-        '(() => {\n"use strict";\n' + template_texts(*SCRIPTS, between="\n") + "\n})();\n",
-        data=Markup(inert_json(as_object(explored))),  # noqa: S704 - escaped there
+        '(() => {\n"use strict";\n'
+        + template_texts(*(f"{name}.js" for name in SCRIPTS), between="\n")
+        + "\n})();\n",
+        data=compressed(as_object(explored)),
         queries=len(fold),
         datasets=len(set(fold.datasets)),
         split=explored.split,
         scorer=fold.scorer,
         notes=explored.notes,
         absent=_absent(explored),
+        brought={
+            note: [one.name for one in explored.brought if one.note == note]
+            for note in dict.fromkeys(one.note for one in explored.brought)
+        },
         texts=len(explored.texts),
+        whole=fold.routes.nodes <= WHOLE,
     )
 
 
@@ -364,7 +535,7 @@ def _packed(values: NDArray[Any], kind: str) -> dict[str, str]:
     return {"type": kind, "data": base64.b64encode(data).decode("ascii")}
 
 
-def inert_json(value: Any) -> str:
-    """JSON in ASCII that can stand inside a script element whatever it says."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.translate(INERT)
+def compressed(value: Any) -> str:
+    """JSON as gzip in base64, which can stand inside a script element whatever it says."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")

@@ -55,9 +55,8 @@ def browser() -> Iterator[Any]:
     For a module, not for the session: while it is there no other test can run an event loop.
     """
     sync_api = pytest.importorskip("playwright.sync_api")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    fetched = sorted(map(str, cache.glob("hierrouter/chromium-*/headless")))
-    known = [os.environ.get("HIERROUTER_CHROMIUM"), *map(shutil.which, NAMES), *fetched]
+    known = [os.environ.get("HIERROUTER_CHROMIUM"), *map(shutil.which, NAMES)]
+    known += map(str, fetched("chromium-*/headless"))
     found = next(filter(None, known), None)
     if found is None:
         pytest.skip("no Chromium; HIERROUTER_CHROMIUM=$(python .ci/get_chromium.py)")
@@ -65,6 +64,26 @@ def browser() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=found)
         yield browser
         browser.close()
+
+
+def fetched(name: str) -> list[Path]:
+    """What `get_chromium.py` has fetched under such a name."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return sorted(cache.glob(f"hierrouter/{name}"))
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core; whoever lacks it skips."""
+    found = fetched("axe-core-*/axe.min.js")
+    return found[-1].read_text() if found else pytest.skip("no axe-core; .ci/get_chromium.py")
+
+
+def barriers(page: Any, axe: str) -> list[str]:
+    """What axe-core finds on a page, and where."""
+    page.evaluate(axe)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [f"{one['id']}: {node['target']}" for one in found for node in one["nodes"]]
 
 
 @contextmanager
@@ -79,6 +98,8 @@ def opened(
     page.on("dialog", lambda dialog: (log.append("dialog"), dialog.dismiss()))
     page.on("request", lambda request: log.append(f"request: {request.url}"))
     page.goto(file.as_uri())
+    if page.locator("#data").count():  # which is unpacked before anything can be drawn
+        page.wait_for_selector("[role=option]", state="attached")
     if not fold:
         page.evaluate(OPEN_ALL)
     settle(page)  # a page draws in its first frame, which a busy machine shows late

@@ -1,5 +1,8 @@
 """The page of `explore` in a real browser: the report's figures, quick, quiet, inert, readable."""
 
+import csv
+import io
+import itertools
 import json
 import math
 import re
@@ -13,20 +16,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hierrouter.evaluation.policies import OwnPolicy, own_policies, policy_endings
+from hierrouter.learning.baselines.answers import answers_for
+from hierrouter.learning.baselines.contest import contest
+from hierrouter.learning.baselines.registry import baselines
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.reports.evaluated import report_on
 from hierrouter.reports.explain import explain, worst_queries
-from hierrouter.reports.explore import as_html, explored
+from hierrouter.reports.explore import Drawn, Learned, as_html, explored, of_policy
 from hierrouter.reports.report import as_object
 from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import one_line
 from hierrouter_cache.tree import Rate, RouteTree, repriced
-from tests.browser.conftest import CONTRASTS, SIZES, faint, opened, settle
+from tests.browser.conftest import CONTRASTS, SIZES, barriers, faint, opened, settle
 from tests.conftest import Run
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, sweep_glimpse
-from tests.hierrouter.reports.test_explore import explored_of, shown
+from tests.hierrouter.reports.test_explore import data_of, explored_of, shown
 from tests.hierrouter.trees import planted_tree
 from tests.hostile import HARM, collect_hostile
 
@@ -105,6 +112,39 @@ def page_of_run(stopping: tuple[RouteTree, Any], testbed_cache: Path, write: Wri
     return write(as_html(explored(testbed_cache, tree, "test", shown(trained), 500)))
 
 
+def thrifty(observation: Mapping[str, Any]) -> str:
+    """Asks for less where cost counts for more."""
+    if observation["alpha"] > ALPHA:
+        return "text>stop" if observation["stage"] == 0 else "text"
+    return "facts" if observation["answers"] and observation["answers"][0] else "calc"
+
+
+def chance(observation: Mapping[str, Any]) -> np.ndarray:
+    """Any model, and never a stop."""
+    return np.array([0.25, 0.5, 0.25])
+
+
+def steady(observation: Mapping[str, Any]) -> str:
+    """The same at every alpha."""
+    return "facts" if observation["stage"] else "text"
+
+
+@pytest.fixture(scope="module")
+def brought(
+    stopping: tuple[RouteTree, Any], testbed_cache: Path, write: Write
+) -> tuple[Path, tuple[OwnPolicy, ...]]:
+    """The page of that router with policies of the user's own and baselines."""
+    tree, trained = stopping
+    own = own_policies([thrifty, chance, steady])
+    found = explored(
+        *(testbed_cache, tree, "test", shown(trained), 20),
+        policies=own,
+        baselines=baselines(["knn", "cascade", "majority-vote"]),
+    )
+    assert isinstance(found.brought[0], Learned) and isinstance(found.brought[1], Drawn)
+    return write(as_html(found)), own
+
+
 @pytest.fixture(scope="module")
 def hostile_page(tmp_path_factory: pytest.TempPathFactory, write: Write) -> Path:
     """A page in which every foreign text means harm."""
@@ -138,14 +178,12 @@ def until(page: Any, expression: str, wanted: object) -> None:
 
 
 def go(page: Any, alpha: float) -> None:
-    page.evaluate("hash => { location.hash = hash }", f"#alpha={alpha!r}")
-    until(page, "Number(document.querySelector('#alpha-value').textContent)", alpha)
-    settle(page)
+    file = Path(page.url.split("#")[0].removeprefix("file://"))
+    assert float(page.evaluate(MOVE, alphas_of(file).index(alpha))) == alpha
 
 
 def alphas_of(file: Path) -> list[float]:
-    data = file.read_text("utf-8").split('id="data">')[1].split("</script>")[0]
-    found: list[float] = json.loads(data)["alphas"]
+    found: list[float] = data_of(file.read_text("utf-8"))["alphas"]
     return found
 
 
@@ -389,6 +427,241 @@ def test_the_keyboard_moves_alpha_and_walks_the_queries(page_of_run: Path, brows
                 "aria-activedescendant"
             )
         assert len(names) == 3
+
+
+def test_policies_and_baselines_have_the_figures_of_report_and_compare(
+    brought: tuple[Path, tuple[OwnPolicy, ...]],
+    stopping: tuple[RouteTree, Any],
+    testbed_cache: Path,
+    browser: Any,
+) -> None:
+    (file, own), (tree, trained) = brought, stopping
+    alphas = alphas_of(file)
+    with opened(browser, file) as (page, _):
+        for alpha in (0.0, ALPHA, alphas[60]):
+            go(page, alpha)
+            report = report_at(tree, alpha, trained, policies=own)
+            assert check(page, report, "HierRouter, one alpha") > 500
+        chosen = baselines(["knn", "cascade", "majority-vote"])
+        answers = answers_for(testbed_cache, tree, chosen, ("A", "B"))
+        held = contest(tree, ALPHA, chosen, answers=answers)
+        go(page, ALPHA)
+        rows = {row[0]: row[2:] for row in told(page, "all")["policies"]}
+        for one in (entry for entry in held.entries if entry.outcome.kind == "baseline"):
+            outcome = one.outcome
+            wanted = outcome.quality, outcome.accuracy, outcome.cost, outcome.reward(ALPHA)
+            for here, there in zip(rows[f"{outcome.name} ({one.arms})"], wanted, strict=True):
+                assert math.isclose(here, there.mean(), **EXACT)
+        moved = page.locator("#frontier .brought-curve").count()
+        assert moved == 1 and page.locator("#frontier .brought").count() == 9
+        who = page.locator("#chosen-table tbody th").all_inner_texts()
+        assert sum("direct call of" in name for name in who) == 3
+        assert any(name.startswith("steady: text>facts") for name in who)
+        page.locator("#price-1").focus()
+        page.keyboard.press("ArrowLeft")
+        direct, factors = tree.direct, {tree.models[1]: 10**-0.1}
+        named = zip(direct.models, direct.rate, strict=True)
+        under = repriced(tree, {name: Rate(*(rate * factors.get(name, 1))) for name, rate in named})
+        for row in told(page, "all")["policies"]:
+            for one in (one for one in own if one.name == row[0]):
+                ends = policy_endings(under.split("test"), one, ALPHA, True)
+                cost = (ends * under.split("test").cost).sum(axis=1).mean()
+                assert math.isclose(row[4], cost, **EXACT)
+        for name in ("steady", "fixed routes", "oracle"):
+            page.locator(".legend label", has_text=re.compile(f"^ *{name}$")).click()
+        settle(page)
+        assert (
+            page.locator("#policies [data-name=steady], #policies [data-name=oracle]").count() == 0
+        )
+        assert page.locator("#frontier .mark:is(.route, .oracle)").count() == 0
+        assert page.locator(".badge", has_text=re.compile("^(steady|oracle)$")).count() == 0
+        page.locator("#kept-0").uncheck()
+        settle(page)
+        assert page.locator("#frontier .brought").count() == 0
+
+
+def test_what_draws_at_some_alphas_only_is_drawn_at_all(stopping: tuple[RouteTree, Any]) -> None:
+    tree = stopping[0]
+
+    def sometimes(observation: Mapping[str, Any]) -> Any:
+        return chance(observation) if observation["alpha"] > ALPHA else "text"
+
+    [own] = own_policies([sometimes])
+    found = of_policy(own, tree.split("test"), (0.0, ALPHA, 2 * ALPHA), False)
+    assert isinstance(found, Drawn) and found.step.tolist() == [0, 1, 2]
+    for at, alpha in enumerate((0.0, ALPHA, 2 * ALPHA)):
+        ends = policy_endings(tree.split("test"), own, alpha, False)
+        wanted = (ends * tree.split("test").score).sum(axis=1)
+        np.testing.assert_allclose(found.quality[at], wanted)
+
+
+def test_costs_far_apart_are_drawn_on_a_logarithm_and_labels_apart(
+    browser: Any, write: Write
+) -> None:
+    tree = planted_tree(models=5, per_family=(6, 2, 6), dim=8, spread=90.0)
+    tree = replace(tree, encoder="planted")
+    file = write(as_html(explored_of(tree, sweep=sweep_glimpse(tree))))
+    boxes = "all => all.map(one => one.getBoundingClientRect().toJSON())"
+    with opened(browser, file) as (page, _):
+        assert page.locator("#log").is_checked()
+        frame = page.locator("#frontier").bounding_box()
+        marks, labels = (
+            page.locator(f"#frontier {kind}").evaluate_all(boxes) for kind in (".mark", ".label")
+        )
+    assert len(marks) > 30 and len(labels) > 5
+    centre = np.array([mark["x"] + mark["width"] / 2 for mark in marks]) - frame["x"]
+    assert np.ptp(np.quantile(centre, (0.1, 0.5))) > 60 and centre.max() < frame["width"]
+    for one, other in itertools.combinations(labels, 2):
+        across = min(one["right"], other["right"]) - max(one["left"], other["left"])
+        down = min(one["bottom"], other["bottom"]) - max(one["top"], other["top"])
+        assert min(across, down) < 3
+
+
+def test_keys_work_anywhere_and_are_told(page_of_run: Path, browser: Any) -> None:
+    alphas = alphas_of(page_of_run)
+    with opened(browser, page_of_run) as (page, _):
+
+        def told_after(*keys: str) -> tuple[int, str]:
+            for key in keys:
+                page.keyboard.press(key)
+            settle(page)
+            value = float(page.locator("#alpha-value").inner_text())
+            return alphas.index(value), page.locator("#chosen-name").inner_text()
+
+        at, first = told_after()
+        assert told_after("ArrowRight", "ArrowRight") == (at + 2, first)
+        assert told_after("Shift+ArrowRight", "ArrowLeft") == (at + 11, first)
+        assert told_after("j")[1] != first == told_after("k")[1]
+        told_after("/", "j", "?")
+        assert page.locator("#search").input_value() == "j?"
+        page.locator("#list").focus()
+        told_after("?")
+        assert page.locator("#keys").is_visible() and page.locator("kbd").count() > 10
+        assert told_after("j", "ArrowRight") == told_after()
+        page.locator("#signs").uncheck()
+        told_after("Escape", "?")
+        assert not page.locator("#keys").is_visible()
+
+
+def test_every_control_is_reached_by_tab_and_shows_it(page_of_run: Path, browser: Any) -> None:
+    focused = """() => {
+      const it = document.activeElement, style = getComputedStyle(it)
+      it.dataset.reached = true
+      return [it.localName, style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2]
+    }"""
+    controls = "a, button, input, select, summary, [tabindex='0']"
+    with opened(browser, page_of_run) as (page, _):
+        for _ in range(200):
+            page.keyboard.press("Tab")
+            name, outlined = page.evaluate(focused)
+            if name == "body":
+                break
+            assert outlined, page.evaluate("document.activeElement.outerHTML")
+        reached = page.locator(f":is({controls}):visible:not([data-reached]):not(:disabled)")
+        assert name == "body" and reached.all_inner_texts() == []
+
+
+VIEW = """() => [...document.querySelectorAll('input, select')].map(
+  it => it.type === 'checkbox' ? it.checked : it.value)"""
+
+
+def test_all_that_is_set_is_in_the_address(
+    brought: tuple[Path, tuple[OwnPolicy, ...]], browser: Any
+) -> None:
+    file, address = brought[0], "location.hash"
+    with opened(browser, file) as (page, _):
+        before = page.evaluate("history.length")
+        fresh = page.evaluate(VIEW)
+        page.locator("#price-1").focus()
+        for _ in range(3):
+            page.keyboard.press("ArrowRight")
+        page.locator("#kept-0").uncheck()
+        for key in ("policy chance", "route"):
+            page.locator(f"[data-key='{key}']").uncheck()
+        page.locator("#log").click()
+        page.locator("#dataset").select_option(label="story")
+        page.locator("#order").select_option("collected")
+        page.locator("#search").fill("1")
+        go(page, alphas_of(file)[40])
+        page.locator("[role=option]").nth(2).click()
+        wanted = page.locator("#chosen-name").inner_text()
+        until(page, "new URLSearchParams(location.hash.slice(1)).get('query')", wanted)
+        seen = (
+            page.evaluate(FIGURES),
+            page.evaluate(VIEW),
+            page.locator("#chosen-name").inner_text(),
+        )
+        assert page.evaluate("history.length") == before
+        link = page.evaluate(address)
+    with opened(browser, file) as (page, log):
+        page.goto(f"{file.as_uri()}{link}")
+        settle(page)
+        assert seen == (
+            *(page.evaluate(FIGURES), page.evaluate(VIEW)),
+            page.locator("#chosen-name").inner_text(),
+        )
+        assert not page.locator("#address-note").is_visible()
+        bad = (
+            "alpha=-1&alpha=x&query=nobody&models=&price=calc:7&price=%3Cb%3E&order=toString&x=%E0"
+        )
+        page.goto(f"{file.as_uri()}#{bad}")
+        settle(page)
+        assert page.evaluate(VIEW) == fresh  # what an address does not name is as at first
+        said = page.locator("#address-note").inner_text()
+        assert said.count("=") == 8 and "price=<b>" in said and "\n" not in said
+        assert not any(line.startswith(("console", "error")) for line in log)
+
+
+def test_what_is_seen_is_saved(
+    brought: tuple[Path, tuple[OwnPolicy, ...]], browser: Any, write: Write
+) -> None:
+    with opened(browser, brought[0]) as (page, _):
+
+        def saved(name: str) -> str:
+            with page.expect_download() as found:
+                page.locator(f"#save-{name}").click()
+            text: str = found.value.path().read_text("utf-8")
+            return text
+
+        def rows_of(name: str) -> list[dict[str, str]]:
+            return list(csv.DictReader(io.StringIO(saved(name))))
+
+        found = told(page, "story")
+        figures = [[one["policy"], one["kind"], *map(float, list(one.values())[5:])]
+                   for one in rows_of("figures")]  # fmt: skip
+        assert figures == found["policies"] and len(figures) > 20
+        page.locator("#search").fill("1")
+        settle(page)
+        queries, listed = rows_of("queries"), page.locator("#found").inner_text()
+        assert listed.startswith(f"{len(queries)} of ") and {q["dataset"] for q in queries} == {
+            "story"
+        }
+        assert {one["steady: route"] for one in queries} == {"text>facts"}
+        regret = [float(one["oracle: reward"]) - float(one["HierRouter, one alpha: reward"])
+                  for one in queries]  # fmt: skip
+        np.testing.assert_allclose(regret, [float(one["regret"]) for one in queries], atol=1e-12)
+        drawing, marks = saved("frontier"), page.locator("#frontier .mark").count()
+    file = write(drawing).rename(brought[0].with_suffix(".svg"))
+    with opened(browser, file) as (page, log):
+        assert page.locator("path[fill='rgb(213, 94, 0)']").count() == 1  # the router
+        assert page.locator("[class], [style], style, script").count() == 0
+        assert page.locator("circle, path:has(title)").count() == marks
+        assert log == [f"request: {file.as_uri()}"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_keeps_people_from_using_it(
+    size: str, scheme: str, browser: Any, axe: str, brought: tuple[Path, Any]
+) -> None:
+    with opened(browser, brought[0], size, scheme) as (page, _):
+        assert barriers(page, axe) == []
+        hidden = page.locator(".wide:has(table):visible").evaluate_all(
+            "all => all.map(one => one.scrollWidth - one.clientWidth)"
+        )
+        assert size == "phone" or max(hidden) <= 0
+        page.keyboard.press("?")
+        assert barriers(page, axe) == []
 
 
 def test_every_control_has_a_name(page_of_run: Path, browser: Any) -> None:

@@ -12,7 +12,7 @@ from hierrouter.replay.opening import open_tree
 from hierrouter.reports.evaluated import DeferTo, report_on
 from hierrouter.reports.page import as_html
 from hierrouter.reports.values import Bootstrap
-from tests.browser.conftest import SIZES, faint, opened
+from tests.browser.conftest import SIZES, barriers, faint, opened
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, VALUE
 from tests.hierrouter.reports.examples import hostile
 
@@ -115,6 +115,21 @@ def test_a_desk_shows_every_column(browser: Any, pages: dict[str, Path]) -> None
         assert tables.count() > 5
         hidden = tables.evaluate_all("all => all.map(one => one.scrollWidth - one.clientWidth)")
     assert max(hidden) <= 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_keeps_people_from_using_it(
+    size: str, scheme: str, browser: Any, axe: str, pages: dict[str, Path]
+) -> None:
+    with opened(browser, pages["testbed"], size, scheme) as (page, _):
+        assert barriers(page, axe) == []
+
+
+def test_barriers_are_seen(browser: Any, axe: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.html").write_text(BAD)
+    with opened(browser, tmp_path / "bad.html") as (page, _):
+        assert {line.split(":")[0] for line in barriers(page, axe)} >= {"color-contrast"}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Place
+from tests.hierrouter.reports.test_explore import data_of
 
 MOST_BYTES = 6_000_000
 TEST_SAID = "the test fold; what is changed after a look at it is tuned on it"
@@ -74,8 +75,8 @@ def test_what_cannot_be_shown_is_named(asked: str, said: str, bare: Place) -> No
 
 def parts_of(page: Path) -> tuple[str, dict[str, Any]]:
     """What a page shows before anything is done, and its data."""
-    shown, found = page.read_text("utf-8").split('id="data">')
-    return shown, json.loads(found.split("</script>")[0])
+    text = page.read_text("utf-8")
+    return text.split('id="data">')[0], data_of(text)
 
 
 def test_a_page_is_written_where_runs_are_and_is_a_look_at_the_test_fold(work: Place) -> None:

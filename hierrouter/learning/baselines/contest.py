@@ -26,6 +26,7 @@ from hierrouter_cache.tree import RouteTree
 UNREAD = "Left out, because nobody loaded the texts of answers"
 
 OnFitted = Callable[[int, int, str], None]
+OnPlayed = Callable[[str, str, arms.Play], None]
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def contest(
     answers: Mapping[str, Answers] | None = None,
     on_fitted: OnFitted = lambda done, total, name: None,
     policies: Sequence[OwnPolicy] = (),
+    on_played: OnPlayed = lambda name, arms, played: None,
 ) -> Contest:
     """Fit every baseline for every set of arms, and evaluate everybody on one fold.
 
@@ -106,6 +108,7 @@ def contest(
             baselines that read answers are left out.
         on_fitted: told (done, total, name) after each fit.
         policies: the user's own; what the router may do, they may, too.
+        on_played: told (name, set, what it does on the fold) of each baseline.
     """
     _require_enough(tree, split)
     taken = [*(one.name for one in baselines), ROUTER, ONE_HOP, TREE, ANYTIME]
@@ -125,7 +128,7 @@ def contest(
     for name in usable:
         folds = (arms_of(name, "train"), arms_of(name, "validation"), arms_of(name, split))
         for one in taking_part:
-            entries.append(_fitted(one, name, folds, alpha, seed))
+            entries.append(_fitted(one, name, folds, alpha, seed, on_played))
             on_fitted(len(entries), len(usable) * len(taking_part), f"{one.name} on {name}")
     return Contest(
         alpha=alpha,
@@ -145,7 +148,12 @@ def contest(
 
 
 def _fitted(
-    one: Baseline, name: str, folds: tuple[Arms, Arms, Arms], alpha: float, seed: int
+    one: Baseline,
+    name: str,
+    folds: tuple[Arms, Arms, Arms],
+    alpha: float,
+    seed: int,
+    on_played: OnPlayed,
 ) -> Entry:
     """A baseline on one set of arms; its draws depend on nothing but seed, name and set."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{one.name} {name}".encode())])
@@ -154,8 +162,10 @@ def _fitted(
     with one_thread():
         tuned = one.fit(train, tried, alpha, rng)
         seconds = time.process_time() - started
+        played = tuned.play(shown.seen)
+        on_played(one.name, name, played)
         return _entry(
-            tuned.play(shown.seen).outcome(shown, one.name),
+            played.outcome(shown, one.name),
             tuned.play(tried.seen).outcome(tried, one.name) if len(tried) else None,
             alpha,
             arms=name,

@@ -5,7 +5,7 @@ const FACTOR_STEPS = 10; // to ten times the price, and to a tenth
 /** Every model with a price: those of the pool, then reference models. */
 const pricedModels = (cache) => [...new Set([...cache.models, ...cache.direct.models])];
 
-/** A slider for each price, and a box for each model of the pool. */
+/** A slider for each price, and a box for each model of the pool; returns what sets them. */
 function makePrices(cache, container, onChange) {
   const rows = pricedModels(cache).map((name, number) => priceRow(cache, name, number));
   container.replaceChildren(...rows.map(({ element }) => element));
@@ -25,10 +25,10 @@ function makePrices(cache, container, onChange) {
     if (row.box) row.box.addEventListener("change", changed);
     row.tell();
   }
-  return () => {
-    for (const { box, slider, tell } of rows) {
-      if (box) box.checked = true;
-      slider.value = 0;
+  return (steps, kept) => {
+    for (const { name, box, slider, tell } of rows) {
+      if (box) box.checked = !kept.length || kept.includes(name);
+      slider.value = steps.get(name) ?? 0;
       tell();
     }
     changed();
@@ -36,6 +36,13 @@ function makePrices(cache, container, onChange) {
 }
 
 const factorOf = (slider) => 10 ** (Number(slider.value) / FACTOR_STEPS);
+
+/** The step of a slider for a factor; NaN where it has none so near. */
+function stepOf(factor) {
+  const step = Math.round(FACTOR_STEPS * Math.log10(factor));
+  const near = Math.abs(10 ** (step / FACTOR_STEPS) / factor - 1) < 0.01;
+  return near && Math.abs(step) <= FACTOR_STEPS ? step : NaN;
+}
 
 function priceRow(cache, name, number) {
   const action = cache.models.indexOf(name);

@@ -1,12 +1,21 @@
-// The page's data, unpacked: see payload.py and packing.py.
+// The page's data, unpacked: see explore.py.
 
 const ARRAYS = { "<u1": Uint8Array, "<u2": Uint16Array, "<u4": Uint32Array, "<f8": Float64Array };
 
-/** Numbers as they were packed, in an array of their type. */
-function unpacked({ type, data }) {
-  const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
-  return new ARRAYS[type](bytes.buffer);
+function bytesOf(base64) {
+  const text = atob(base64), bytes = new Uint8Array(text.length);
+  for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
+  return bytes;
 }
+
+/** What stands in the page: JSON, compressed. */
+async function inflated(base64) {
+  const plain = new Blob([bytesOf(base64)]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(plain).text();
+}
+
+/** Numbers as they were packed, in an array of their type. */
+const unpacked = ({ type, data }) => new ARRAYS[type](bytesOf(data).buffer);
 
 /** Floats from their distinct values. */
 function unpackedFloats({ values, code }) {
@@ -37,6 +46,14 @@ function unpackedRouter(raw) {
   return { name: raw.name, note: raw.note, stop: raw.stop, ends };
 }
 
+/** A policy in expectation: its steps, and which of them holds at each alpha. */
+function unpackedDrawn(raw, count) {
+  const values = { accuracy: unpackedFloats(raw.accuracy), score: unpackedFloats(raw.quality) };
+  const tokens = unpackedFloats(raw.tokens), end = unpacked(raw.end);
+  const steps = end.length / count, { name, note } = raw;
+  return { name, note, ...values, tokens, end, steps, step: unpacked(raw.step) };
+}
+
 /** Everything the page knows; arrays over queries and nodes have a row of queries for each node. */
 function readCache(text) {
   const raw = JSON.parse(text), dataset = unpacked(raw.queries.dataset);
@@ -53,6 +70,14 @@ function readCache(text) {
     nodes: unpackedCalls(raw.nodes),
     direct: unpackedCalls(raw.direct),
     routers: raw.routers.map(unpackedRouter),
+    brought: raw.brought.map((one) =>
+      one.tokens ? unpackedDrawn(one, dataset.length) : unpackedRouter(one)),
     texts: new Map(Object.entries(raw.texts).map(([row, texts]) => [Number(row), texts])),
   };
+}
+
+/** A function from a node to the answer there. */
+function answersOf({ answers, which }) {
+  const at = unpacked(which);
+  return (node) => answers[at[node]];
 }

@@ -45,6 +45,13 @@ function showNumber(element, value, format) {
   datum.textContent = value === null || value === undefined ? "–" : FORMATS[format](value);
 }
 
+/** What a click on a link with a file would do. */
+function save(name, type, text) {
+  const href = URL.createObjectURL(new Blob([text], { type }));
+  make("a", { href, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 1000);
+}
+
 /** A table whose rows keep their elements as long as their names stay the same. */
 class NumberTable {
   constructor(table, columns) {
@@ -54,8 +61,8 @@ class NumberTable {
     for (const { title, hint } of columns) {
       const cell = make("th", { scope: "col", ...(hint ? { title: hint } : {}) });
       head.append(cell);
-      // A route may be broken after each of its calls.
-      cell.append(...title.split(/(?<=>)/).flatMap((part) => [part, make("wbr")]));
+      // A route may be broken after each of its calls, and the longest name of a policy.
+      cell.append(...title.split(/(?<=>|Hier)/).flatMap((part) => [part, make("wbr")]));
     }
     table.append(make("thead", {}, head), this.body);
   }

@@ -29,33 +29,44 @@ function logScale(low, high, from, to) {
   return { at, marks };
 }
 
-/** Everything that is drawn, as points {cost, quality} with names and classes. */
-function frontierOf(cache, priced, scene, column) {
-  const point = (policy, look) => ({
-    ...figuresOf(cache, policy.sums, scene.alpha, column),
-    name: policy.route ? `${policy.name}: ${policy.route}` : policy.name,
-    look,
-  });
-  const along = (curve) => curve?.map((sums) => figuresOf(cache, sums, scene.alpha, column));
-  return {
-    points: [
-      ...priced.routes.map((route) => point(route, "route")),
-      ...priced.calls.map((call) => point(call, call.kind)),
-      point(scene.random, "random"),
-      ...(scene.byDataset ? [point(scene.byDataset, "informed")] : []),
-      point(bestFixed(cache, priced, scene, column), "fixed"),
-      point(scene.oracle, "oracle"),
-      ...(scene.router ? [point(scene.router, "router")] : []),
-    ],
-    oracle: along(priced.oracleCurve),
-    router: along(priced.routerCurve),
-    alpha: scene.alpha,
-    level: figuresOf(cache, (scene.router ?? scene.oracle).sums, scene.alpha, column).reward,
+const LOOKS = [ // from the lowest layer to the highest
+  "route", "single", "reference", "random", "informed", "fixed", "oracle", "brought", "router",
+];
+const MOST_NODES = 200; // of larger trees only fixed routes that no other one beats; see explore.py
+
+/** Everything that is drawn, as points {cost, quality} with names and looks. */
+function frontierOf(cache, priced, scene, column, shown) {
+  const figures = (sums) => figuresOf(cache, sums, scene.alpha, column);
+  const point = ({ key, name, sums }) => {
+    const look = LOOKS.includes(key) ? key : "brought";
+    return { ...figures(sums), name, look, label: look === "router" ? "HierRouter" : name };
   };
+  const routes = priced.routes.map(({ name, sums }) => ({ ...figures(sums), name, look: "route" }));
+  const best = { ...bestFixed(cache, priced, scene, column), key: "fixed" };
+  const single = policiesOf(priced, scene).filter(({ key }) => key !== "fixed");
+  const points = [...single, best].filter(({ key }) => shown(key)).map(point);
+  if (shown("route")) points.push(...(cache.size > MOST_NODES ? unbeaten(routes) : routes));
+  return {
+    points: points.sort((a, b) => LOOKS.indexOf(a.look) - LOOKS.indexOf(b.look)),
+    curves: priced.curves
+      .filter(({ key }) => shown(key))
+      .map(({ look, sums }) => ({ look, points: sums.map(figures) })),
+    alpha: scene.alpha,
+    level: shown("equal") ? figures((scene.router ?? scene.oracle).sums).reward : NaN,
+  };
+}
+
+/** The points of which none is both as cheap and better. */
+function unbeaten(points) {
+  let most = -Infinity;
+  return points
+    .toSorted((a, b) => a.cost - b.cost || b.quality - a.quality)
+    .filter(({ quality }) => quality > most && ((most = quality), true));
 }
 
 const SIZES = {
   route: 4, fixed: 8, single: 5, reference: 6, random: 5, informed: 6, oracle: 7, router: 10,
+  brought: 7,
 };
 const SQUARE = "M-1-1H1V1H-1Z";
 const CROSS = "M-1-.4L-.4-1L0-.6L.4-1L1-.4L.6 0L1 .4L.4 1L0 .6L-.4 1L-1 .4L-.6 0Z";
@@ -64,6 +75,7 @@ const SHAPES = {
   reference: "M0-1.2L1.2 0L0 1.2L-1.2 0Z",
   random: CROSS,
   informed: CROSS,
+  brought: "M0-1.1L1 .8H-1Z",
   oracle: "M-.35-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z",
   router: "M0-1L.27-.33L.95-.31L.42.13L.59.81L0 .42L-.59.81L-.42.13L-.95-.31L-.27-.33Z",
 };
@@ -81,7 +93,8 @@ function mark({ look, name, cost, quality, reward }, x, y) {
 /** Draw anew, as wide as the place it has; costs along a logarithm where `logarithmic` says so. */
 function drawFrontier(svg, found, logarithmic, unit) {
   const width = svg.parentElement.clientWidth, height = Math.min(430, Math.max(300, width * 0.62));
-  const all = [...found.points, ...found.oracle, ...(found.router ?? [])];
+  const all = [...found.points, ...found.curves.flatMap(({ points }) => points)];
+  if (!all.length) return svg.querySelector("g").replaceChildren();
   const costs = all.map(({ cost }) => cost), qualities = all.map(({ quality }) => quality);
   const low = Math.min(...costs), high = Math.max(...costs), pad = (high - low) * 0.05;
   const right = width - MARGIN.right, bottom = height - MARGIN.bottom;
@@ -94,15 +107,49 @@ function drawFrontier(svg, found, logarithmic, unit) {
   const y = linearScale(least - air, most + air, bottom, MARGIN.top);
   const layers = [axes(x, y, { width, right, bottom }, unit)];
   layers.push(equalLine(found, x, y, low, high, bottom));
-  layers.push(curve(found.oracle, x, y, "oracle-curve"));
-  if (found.router) layers.push(curve(found.router, x, y, "router-curve"));
-  const inside = found.points.filter(({ cost }) => !log || cost > 0);
-  layers.push(...inside.map((point) => mark(point, x.at(point.cost), y.at(point.quality))));
+  layers.push(...found.curves.map(({ look, points }) => curve(points, x, y, look)));
+  const placed = found.points.map((point) => [point, x.at(point.cost), y.at(point.quality)]);
+  layers.push(...placed.map((one) => mark(...one)), ...labels(placed, right, bottom));
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("width", width);
   svg.setAttribute("height", height);
   svg.querySelector("g").replaceChildren(...layers);
 }
+
+/** Names beside the marks, the most telling first, as far as there is room for them. */
+function labels(placed, edge, bottom) {
+  const boxes = placed
+    .filter(([{ look }]) => look !== "route")
+    .map(([{ look }, x, y]) => boxAt(x - SIZES[look], y - SIZES[look], 2 * SIZES[look], 2 * SIZES[look]));
+  const found = [];
+  for (const [{ look, label }, x, y] of placed.toReversed()) {
+    if (!label) continue;
+    const text = label.length > LONGEST_LABEL ? `${label.slice(0, LONGEST_LABEL - 1)}…` : label;
+    const width = text.length * LETTER, away = SIZES[look] + 4;
+    const places = [
+      ["start", away, 4], ["end", -away, 4], ["middle", 0, -away], ["middle", 0, away + 9],
+      ["start", away, -away], ["start", away, away + 9], ["end", -away, away + 9],
+    ];
+    for (const [anchor, right, down] of places) {
+      const left = x + right - width * ANCHORS[anchor], base = y + down;
+      const box = boxAt(left, base - 10, width, 13);
+      const inside = left >= MARGIN.left && box.right <= edge && box.top >= 0 && base < bottom;
+      if (!inside || boxes.some((other) => touches(box, other))) continue;
+      boxes.push(box);
+      found.push(
+        makeSvg("text", { x: x + right, y: base, "text-anchor": anchor, class: "label" }, text));
+      break;
+    }
+  }
+  return found;
+}
+
+const ANCHORS = { start: 0, middle: 0.5, end: 1 };
+const LETTER = 6.6; // pixels, about as wide as one of a label is
+const LONGEST_LABEL = 24;
+const boxAt = (left, top, width, height) => ({ left, top, right: left + width, bottom: top + height });
+const touches = (a, b) =>
+  a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
 
 function axes(x, y, { width, right, bottom }, unit) {
   const group = makeSvg("g", { class: "axes" });
@@ -128,9 +175,9 @@ function axes(x, y, { width, right, bottom }, unit) {
 
 const pathThrough = (points) => points.map(([x, y], at) => `${at ? "L" : "M"}${x} ${y}`).join("");
 
-function curve(points, x, y, kind) {
+function curve(points, x, y, look) {
   const d = pathThrough(points.map(({ cost, quality }) => [x.at(cost), y.at(quality)]));
-  return makeSvg("path", { d, class: `curve ${kind}` });
+  return makeSvg("path", { d, class: `curve ${look}-curve` });
 }
 
 /** Where R is that of the router, or of the oracle, at this alpha. */

@@ -95,13 +95,18 @@ class QueryList {
     return option;
   }
 
+  /** Pick a query so many places further down. */
+  walk(places) {
+    const last = this.order.length - 1, goal = this.order.indexOf(this.chosen) + places;
+    if (last >= 0) this.onPick(this.order[Math.min(last, Math.max(0, goal))]);
+  }
+
   #key(event) {
     const page = Math.max(1, Math.floor(this.box.clientHeight / ROW_HEIGHT) - 1);
-    const last = this.order.length - 1, at = this.order.indexOf(this.chosen);
-    const steps = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page };
-    const goal = { ...steps, Home: 0, End: last }[event.key];
-    if (goal === undefined || last < 0) return;
+    const { length } = this.order, steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page };
+    const places = { ...steps, Home: -length, End: length }[event.key];
+    if (places === undefined) return;
     event.preventDefault();
-    this.onPick(this.order[Math.min(last, Math.max(0, goal))]);
+    this.walk(places);
   }
 }

@@ -26,6 +26,10 @@ function routeName(cache, node) {
   return (names.length === 1 ? SEPARATOR : "") + names.join(SEPARATOR);
 }
 
+/** Where a policy ends: a route, or one of the direct calls, which are numbered after the nodes. */
+const endName = (cache, end) =>
+  end < cache.size ? routeName(cache, end) : `direct call of ${cache.direct.models[end - cache.size]}`;
+
 /** The nodes at which an episode can end without a call of a model that was dropped. */
 function endingsOf(cache, kept, stop) {
   const found = [];

@@ -34,8 +34,33 @@ function pricedScene(cache, choice) {
     train: cache.train?.columns.map(
       (column) => column && { column, cost: meanCosts(cache, column, rates) },
     ),
+    // What was asked about the whole pool says nothing of a smaller one.
+    brought: choice.kept.every(Boolean) ? cache.brought : [],
+    broughtCosts: new Map(cache.brought.map((one) => [one, costsOfDrawn(cache, one, choice)])),
   };
   return { ...scene, ...curvesOf(cache, scene) };
+}
+
+/** Sums of what is worth, and Q, accuracy and C of each query; `place` says where they are. */
+const valuesAt = (cache, values, cost, place) => ({
+  sums: tally(cache, values, cost, place),
+  at: (query) => [values.score, values.accuracy, cost].map((one) => one[place(query)]),
+});
+
+/** float64[steps * queries]: C of a policy in expectation; null of one that takes one route. */
+function costsOfDrawn(cache, { tokens, steps }, { factors }) {
+  if (!tokens) return null;
+  const { nodes, direct, models } = cache, size = steps * cache.count;
+  const cost = new Float64Array(size);
+  [...ratesOf(models, nodes.rate, factors), ...ratesOf(direct.models, direct.rate, factors)].forEach(
+    (rate, caller) => {
+      const tokensIn = 2 * caller * size, tokensOut = tokensIn + size;
+      for (let at = 0; at < size; at++) {
+        cost[at] += callCost(tokens[tokensIn + at], tokens[tokensOut + at], rate);
+      }
+    },
+  );
+  return cost;
 }
 
 /** The direct calls that are left: of models kept, and of reference models. */
@@ -43,31 +68,37 @@ function directCalls(cache, choice) {
   const { direct, count } = cache;
   const cost = costsOfDirect(cache, ratesOf(direct.models, direct.rate, choice.factors));
   return direct.models
-    .map((name, row) => ({
-      name,
-      kind: direct.inPool[row] ? "single" : "reference",
-      row,
-      sums: tally(cache, direct, cost, (query) => row * count + query),
-      cost: (query) => cost[row * count + query],
-    }))
+    .map((name, row) => {
+      const kind = direct.inPool[row] ? "single" : "reference";
+      return { key: kind, name, kind, ...valuesAt(cache, direct, cost, (q) => row * count + q) };
+    })
     .filter(({ name }) => choice.kept[cache.models.indexOf(name)] ?? true);
 }
 
-/** Oracle and router along the grid of alphas, and how often each route is taken there. */
+/**
+ * Oracle, router and what was brought along the grid of alphas, those that move; and how often
+ * oracle and router take each route there.
+ */
 function curvesOf(cache, scene) {
   const { alphas, count } = cache, usage = new Float64Array(cache.size);
   const every = Math.ceil((alphas.length * count * scene.endings.length) / MOST_STEPS);
   const grid = [...alphas.keys()].filter((at) => at % every === 0 || at === alphas.length - 1);
-  const along = (endsAt) => grid.map((at) => {
-    const ends = endsAt(at);
-    for (const node of ends) usage[node] += 1;
-    return tally(cache, cache.nodes, scene.cost, (query) => ends[query] * count + query);
-  });
-  return {
-    oracleCurve: along((at) => bestEndings(cache, scene.cost, alphas[at], scene.endings)),
-    routerCurve: scene.router ? along((at) => scene.router.ends[at]) : null,
-    usage,
+  const along = (key, look, endsAt, counts) => {
+    const sums = grid.map((at) => {
+      const ends = endsAt(at);
+      if (counts) for (const node of ends) usage[node] += 1;
+      return tally(cache, cache.nodes, scene.cost, (query) => ends[query] * count + query);
+    });
+    return { key, look, sums };
   };
+  const best = (at) => bestEndings(cache, scene.cost, alphas[at], scene.endings);
+  const curves = [along("oracle", "oracle", best, true)];
+  if (scene.router) curves.push(along("router", "router", (at) => scene.router.ends[at], true));
+  for (const one of scene.brought) {
+    const moves = one.ends && new Set(one.ends).size > 1;
+    if (moves) curves.push(along(keyOf(one), "brought", (at) => one.ends[at], false));
+  }
+  return { curves, usage };
 }
 
 /** All that depends on alpha, too. */
@@ -76,27 +107,48 @@ function sceneAt(cache, priced, position) {
   const oracle = bestEndings(cache, priced.cost, alpha, priced.endings);
   const router = priced.router ? priced.router.ends[position] : null;
   const trained = priced.train ? trainChoices(cache, priced, alpha) : null;
-  const ending = (name, kind, ends) => ({
-    name,
-    kind,
-    ends,
-    sums: tally(cache, cache.nodes, priced.cost, (query) => ends[query] * count + query),
+  const ending = (key, name, kind, ends) => ({
+    key, name, kind, ends,
+    ...valuesAt(cache, cache.nodes, priced.cost, (query) => ends[query] * count + query),
   });
-  const fixed = trained && priced.routes.find(({ node }) => node === trained.overall);
+  const allAt = (node) => new Uint32Array(count).fill(node);
+  const chance = meanTally(priced.routes.map(({ sums }) => sums));
   const scene = {
     alpha,
     position,
-    oracle: ending("oracle", "oracle", oracle),
-    router: router && ending(priced.router.name, "router", router),
-    fixed: fixed && { ...fixed, name: "best fixed route (train)", route: fixed.name },
+    oracle: ending("oracle", "oracle", "oracle", oracle),
+    router: router && ending("router", priced.router.name, "router", router),
+    brought: priced.brought.map((one) => broughtAt(cache, priced, one, position, ending)),
+    fixed: trained && ending("fixed", "best fixed route (train)", "route", allAt(trained.overall)),
     byDataset:
-      trained && ending("best route per dataset", "baseline", everyDataset(cache, trained.choices)),
+      trained &&
+      ending("informed", "best route per dataset", "baseline", everyDataset(cache, trained.choices)),
     worth: (node, query) =>
       cache.nodes.score[node * count + query] - alpha * priced.cost[node * count + query],
-    random: { name: "random", kind: "baseline", sums: meanTally(priced.routes.map((r) => r.sums)) },
+    random: { key: "random", name: "random", kind: "baseline", sums: chance },
   };
   return { ...scene, regret: regretOf(scene) };
 }
+
+/** Keys are those of the legend. */
+const keyOf = ({ name }) => `policy ${name}`;
+
+/** A policy of the reader's own, or a baseline. */
+function broughtAt(cache, priced, one, position, ending) {
+  if (!one.tokens) return ending(keyOf(one), one.name, "baseline", one.ends[position]);
+  const first = one.step[position] * cache.count, cost = priced.broughtCosts.get(one);
+  return {
+    key: keyOf(one), name: one.name, kind: "baseline",
+    ends: one.end.subarray(first, first + cache.count),
+    ...valuesAt(cache, one, cost, (query) => first + query),
+  };
+}
+
+/** Every policy that is no fixed route, the learned one first. */
+const policiesOf = (priced, scene) =>
+  [scene.router, ...scene.brought, scene.oracle, scene.fixed, scene.byDataset, scene.random]
+    .concat(priced.calls)
+    .filter(Boolean);
 
 /** The fixed route that is best on the train fold: over all, and for each dataset. */
 function trainChoices(cache, priced, alpha) {
@@ -112,8 +164,7 @@ const everyDataset = (cache, choices) =>
 /** float64[queries]: what the router loses to the oracle; without one, the best fixed route. */
 function regretOf({ oracle, worth, ...scene }) {
   const blamed = blamedOf(scene);
-  const end = (query) => blamed.ends?.[query] ?? blamed.node;
-  const lost = (best, query) => worth(best, query) - worth(end(query), query);
+  const lost = (best, query) => worth(best, query) - worth(blamed.ends[query], query);
   return blamed ? Float64Array.from(oracle.ends, lost) : new Float64Array(oracle.ends.length);
 }
 

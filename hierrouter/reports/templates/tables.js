@@ -25,10 +25,10 @@ function showHeadlines(cache, priced, scene, column, lacking) {
 }
 
 const FIGURES = [
-  { title: "Q", hint: "mean quality", format: "fixed" },
-  { title: "accuracy", hint: "share of right answers", format: "share" },
-  { title: "C", hint: "mean cost of a query", format: "cost" },
-  { title: "R", hint: "Q − alpha C", format: "fixed" },
+  { key: "quality", title: "Q", hint: "mean quality", format: "fixed" },
+  { key: "accuracy", title: "accuracy", hint: "share of right answers", format: "share" },
+  { key: "cost", title: "C", hint: "mean cost of a query", format: "cost" },
+  { key: "reward", title: "R", hint: "Q − alpha C", format: "fixed" },
 ];
 
 const policyTable = (table) => new NumberTable(table, [{ title: "policy" }, ...FIGURES]);
@@ -37,15 +37,9 @@ const policyTable = (table) => new NumberTable(table, [{ title: "policy" }, ...F
 function showPolicies(cache, table, policies, alpha, column) {
   table.fill(policies.map(({ name, kind, sums }) => {
     const found = figuresOf(cache, sums, alpha, column);
-    return { name, kind, values: [found.quality, found.accuracy, found.cost, found.reward] };
+    return { name, kind, values: FIGURES.map(({ key }) => found[key]) };
   }));
 }
-
-/** Every policy that is no fixed route, the learned one first. */
-const policiesOf = (priced, scene) =>
-  [scene.router, scene.oracle, scene.fixed, scene.byDataset, scene.random]
-    .concat(priced.calls)
-    .filter(Boolean);
 
 const datasetTable = (table) =>
   new NumberTable(table, [

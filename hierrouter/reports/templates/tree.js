@@ -8,9 +8,14 @@ function verdict(accuracy) {
   return accuracy === 0 ? "wrong" : `${accuracy.toFixed(2)} right`;
 }
 
+const calledInTree = ({ kind, name }) => (kind === "router" ? "HierRouter" : name);
+
 class QueryTree {
-  constructor(cache) {
+  /** `onBuilt` is told where a part of a large tree is unfolded for the first time. */
+  constructor(cache, onBuilt) {
     this.cache = cache;
+    this.onBuilt = onBuilt;
+    this.whole = cache.size <= WHOLE_TREE;
     this.table = new NumberTable(byId("chosen-table"), [
       { title: "who" },
       { title: "Q", format: "fixed" },
@@ -21,12 +26,12 @@ class QueryTree {
   }
 
   /** Show a query under a scene. */
-  show(query, priced, scene, kept) {
+  show(query, priced, scene, kept, policies) {
     if (query !== this.query) this.#build(query);
-    const ends = this.#ends(scene);
+    const ends = this.#ends(policies);
     if (this.fresh) this.#unfold(ends);
     this.#fillNodes(priced, scene, ends, kept);
-    this.table.fill([...this.#endRows(priced, scene, ends), ...this.#callRows(priced, scene)]);
+    this.table.fill(policies.filter(({ at }) => at).map((policy) => this.#row(policy, scene)));
   }
 
   #build(query) {
@@ -39,7 +44,7 @@ class QueryTree {
     byId("chosen-texts").hidden = !texts;
     byId("chosen-lacking").hidden = Boolean(texts);
     this.items = [];
-    byId("chosen-tree").replaceChildren(this.#calls(0, texts?.answers));
+    byId("chosen-tree").replaceChildren(this.#calls(0, texts && answersOf(texts)));
   }
 
   /** The calls made from a node, each with those made from it. */
@@ -55,11 +60,19 @@ class QueryTree {
     const [marks, numbers] = ["marks", "numbers"].map((kind) => make("span", { kind }));
     const item = { marks, numbers };
     const head = [make("b", { text: this.cache.models[action] }), " ", marks, " ", numbers];
-    const answer = answers && make("q", { text: answers[node] || "(empty answer)" });
+    const said = answers?.(node);
+    const answer = said !== undefined && make("q", { text: said || "(empty answer)" });
     if (node < this.cache.states) {
       const summary = make("summary", {}, make("span", {}, ...head));
       item.details = make("details", {}, summary, ...(answer ? [answer] : []));
-      item.details.append(this.#calls(node, answers));
+      item.build = () => {
+        item.details.append(this.#calls(node, answers));
+        item.build = null;
+      };
+      if (this.whole) item.build();
+      item.details.addEventListener("toggle", () => {
+        if (item.details.open && item.build) this.onBuilt(item.build());
+      });
       item.element = make("li", {}, item.details);
     } else {
       item.element = make("li", {}, ...head, ...(answer ? [answer] : []));
@@ -68,29 +81,25 @@ class QueryTree {
     return item.element;
   }
 
-  /** Who ends where, by the order in which they are told. */
-  #ends(scene) {
-    const { query } = this;
-    const found = [
-      ["HierRouter", "router", scene.router?.ends[query]],
-      ["oracle", "oracle", scene.oracle.ends[query]],
-      ["best fixed route (train)", "route", scene.fixed?.node],
-      ["best route per dataset", "baseline", scene.byDataset?.ends[query]],
-    ];
-    return found.filter(([, , node]) => node !== undefined);
+  /** Who ends where, by the order in which they are told; a direct call is not in the tree. */
+  #ends(policies) {
+    const routing = policies.filter(({ ends }) => ends && ends[this.query] < this.cache.size);
+    return routing.map((policy) => [calledInTree(policy), policy.kind, policy.ends[this.query]]);
   }
 
   #unfold(ends) {
-    const passed = new Set(ends.flatMap(([, , node]) => wayTo(this.cache, node)));
-    const small = this.items.length <= WHOLE_TREE;
-    this.items.forEach(({ details }, node) => {
-      if (details) details.open = small || passed.has(node);
-    });
+    const passed = ends.flatMap(([, , node]) => wayTo(this.cache, node));
+    const unfolded = this.whole ? this.items.keys() : passed.toSorted((a, b) => a - b);
+    for (const node of unfolded) {
+      const item = this.items[node];
+      item?.build?.();
+      if (item?.details) item.details.open = true;
+    }
     this.fresh = false;
   }
 
   #fillNodes(priced, scene, ends, kept) {
-    const { cache, query } = this, blamed = ends[0][1] === "router" ? ends[0][2] : 0;
+    const { cache, query } = this, blamed = ends[0]?.[1] === "router" ? ends[0][2] : 0;
     const taken = new Set(wayTo(cache, blamed));
     this.items.forEach((item, node) => {
       const at = node * cache.count + query, { nodes } = cache;
@@ -115,26 +124,13 @@ class QueryTree {
     );
   }
 
-  #endRows(priced, scene, ends) {
-    const { cache, query } = this;
-    return ends.map(([name, kind, node]) => {
-      const at = node * cache.count + query;
-      const values = [cache.nodes.score[at], priced.cost[at]];
-      return this.#row(`${name}: ${routeName(cache, node)}`, kind, scene, ...values);
-    });
-  }
-
-  #callRows(priced, scene) {
-    const { cache, query } = this;
-    return priced.calls.map(({ name, kind, row, cost }) => {
-      const quality = cache.direct.score[row * cache.count + query];
-      return this.#row(`${name}, called directly`, kind, scene, quality, cost(query));
-    });
-  }
-
-  #row(name, kind, scene, quality, cost) {
+  #row({ at, ends, ...policy }, scene) {
+    const { cache, query } = this, [quality, , cost] = at(query);
     const reward = quality - scene.alpha * cost;
-    const best = scene.worth(scene.oracle.ends[this.query], this.query);
-    return { name, kind, values: [quality, cost, reward, best - reward] };
+    const best = scene.worth(scene.oracle.ends[query], query);
+    const name = ends
+      ? `${calledInTree(policy)}: ${endName(cache, ends[query])}`
+      : `${policy.name}, called directly`;
+    return { name, kind: policy.kind, values: [quality, cost, reward, best - reward] };
   }
 }
