@@ -5,18 +5,24 @@ file, and each line of a `bash` block is a command. Blocks without a language, a
 only: they install, need a network, a GPU or a cluster, or go on for ever.
 """
 
+import io
+import json
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from subprocess import CompletedProcess
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from tests.cli.conftest import Place
 from tests.conftest import SOURCES, environment
 
 README = SOURCES / "README.md"
 DOCS = SOURCES / "docs"
+NOTEBOOK = DOCS / "tutorials/first_hour.ipynb"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 FILE = re.compile(r"# (\w+\.\w+)\b")
 SYNOPSIS = re.compile(r"[\[…]|\b[A-Z]{4,}\b(?<!SLURM_ARRAY_TASK_ID)")
@@ -68,3 +74,25 @@ def follow(page: Path, place: Place, **instead: str) -> list[CompletedProcess[st
         assert command == "hierrouter"
         finished.append(place.does("", *arguments))
     return finished
+
+
+def executed(notebook: dict[str, Any]) -> dict[str, Any]:
+    """A notebook after its code cells ran in this process and folder, as Jupyter would store it."""
+    names: dict[str, Any] = {}
+    cells, number = [], 0
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            number += 1
+            with redirect_stdout(io.StringIO()) as told:
+                exec("".join(cell["source"]), names)
+            text = told.getvalue().splitlines(keepends=True)
+            shown = [{"name": "stdout", "output_type": "stream", "text": text}] if text else []
+            cell = {**cell, "execution_count": number, "outputs": shown}
+        cells.append(cell)
+    return {**notebook, "cells": cells}
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as folder, chdir(folder):
+        made = executed(json.loads(NOTEBOOK.read_text()))
+    NOTEBOOK.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
