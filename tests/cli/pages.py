@@ -77,18 +77,15 @@ def follow(page: Path, place: Place, **instead: str) -> list[CompletedProcess[st
 
 
 def executed(notebook: dict[str, Any]) -> dict[str, Any]:
-    """A notebook after its code cells ran in this process and folder, as Jupyter would store it."""
+    """What Jupyter stores after it ran all cells; they run in this process and folder."""
     names: dict[str, Any] = {}
-    cells, number = [], 0
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            number += 1
-            with redirect_stdout(io.StringIO()) as told:
-                exec("".join(cell["source"]), names)
-            text = told.getvalue().splitlines(keepends=True)
-            shown = [{"name": "stdout", "output_type": "stream", "text": text}] if text else []
-            cell = {**cell, "execution_count": number, "outputs": shown}
-        cells.append(cell)
+    cells = [dict(cell) for cell in notebook["cells"]]
+    for number, cell in enumerate((cell for cell in cells if cell["cell_type"] == "code"), 1):
+        with redirect_stdout(io.StringIO()) as told:
+            exec("".join(cell["source"]), names)
+        output = {"name": "stdout", "output_type": "stream"}
+        output |= {"text": told.getvalue().splitlines(keepends=True)}
+        cell |= {"execution_count": number, "outputs": [output]}
     return {**notebook, "cells": cells}
 
 
