@@ -38,7 +38,8 @@ def test_the_two_marked_commands_are_there() -> None:
 
 @pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_run(page: Path, own: Place) -> None:
-    pages.follow(page, own)
+    told = "".join(done.stdout + done.stderr for done in pages.follow(page, own))
+    assert all(shown in told for shown in pages.blocks("text", page))
 
 
 def test_commands_of_the_readme_give_the_answers_it_promises(own: Place, hierrouter: Run) -> None:
@@ -84,10 +85,10 @@ def test_the_notebook_shows_what_its_cells_print(
 def test_how_much_of_the_pages_runs() -> None:
     """A page that is no longer found, or a block that is no longer read, would pass in silence."""
     shown = [page for page in pages.PAGES if pages.commands(page)]
-    assert len(shown) == 16
-    assert sum(len(pages.blocks("bash", page)) for page in shown) == 40
-    assert sum(len(pages.commands(page)) for page in shown) == 77
-    assert sum(len(pages.files(page)) for page in shown) == 10
+    assert len(shown) == 17
+    assert sum(len(pages.blocks("bash", page)) for page in shown) == 41
+    assert sum(len(pages.commands(page)) for page in shown) == 78
+    assert sum(len(pages.files(page)) for page in shown) == 11
     assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 24
 
 
