@@ -5,18 +5,24 @@ file, and each line of a `bash` block is a command. Blocks without a language, a
 only: they install, need a network, a GPU or a cluster, or go on for ever.
 """
 
+import io
+import json
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from subprocess import CompletedProcess
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from tests.cli.conftest import Place
 from tests.conftest import SOURCES, environment
 
 README = SOURCES / "README.md"
 DOCS = SOURCES / "docs"
+NOTEBOOK = DOCS / "tutorials/first_hour.ipynb"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 FILE = re.compile(r"# (\w+\.\w+)\b")
 SYNOPSIS = re.compile(r"[\[…]|\b[A-Z]{4,}\b(?<!SLURM_ARRAY_TASK_ID)")
@@ -68,3 +74,22 @@ def follow(page: Path, place: Place, **instead: str) -> list[CompletedProcess[st
         assert command == "hierrouter"
         finished.append(place.does("", *arguments))
     return finished
+
+
+def executed(notebook: dict[str, Any]) -> dict[str, Any]:
+    """What Jupyter stores after it ran all cells; they run in this process and folder."""
+    names: dict[str, Any] = {}
+    cells = [dict(cell) for cell in notebook["cells"]]
+    for number, cell in enumerate((cell for cell in cells if cell["cell_type"] == "code"), 1):
+        with redirect_stdout(io.StringIO()) as told:
+            exec("".join(cell["source"]), names)
+        output = {"name": "stdout", "output_type": "stream"}
+        output |= {"text": told.getvalue().splitlines(keepends=True)}
+        cell |= {"execution_count": number, "outputs": [output]}
+    return {**notebook, "cells": cells}
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as folder, chdir(folder):
+        made = executed(json.loads(NOTEBOOK.read_text()))
+    NOTEBOOK.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
