@@ -191,9 +191,9 @@ def of_baselines(
     cache: Path,
     tree: RouteTree,
     split: str,
-    baselines: Sequence[Baseline],
-    alphas: Sequence[float],
     alpha: float,
+    baselines: Sequence[Baseline],
+    steps: int,
     pool: str | None,
 ) -> list[Drawn]:
     """Baselines, fitted at one alpha, that choose a direct call (A) or a route (B).
@@ -214,7 +214,7 @@ def of_baselines(
     def on_played(name: str, arms: str, played: Play) -> None:
         answer, made = np.zeros((2, len(fold), len(nodes) + len(direct)))
         answer[:, columns[arms][0]], made[:, columns[arms][1]] = played.answer, played.called
-        step, expected = np.zeros(len(alphas), np.int64), _expected(fold, answer, made)
+        step, expected = np.zeros(steps, np.int64), _expected(fold, answer, made)
         found.append(_drawn(f"{name} ({arms})", f"{note}, (B) a route", step, [expected]))
 
     answers = answers_for(cache, tree, baselines, sets, pool)
@@ -315,7 +315,7 @@ def explored(
     stop = any(router.allow_stop for router in learned)
     brought: list[Learned | Drawn] = [of_policy(one, fold, alphas, stop) for one in policies]
     if baselines:
-        brought += of_baselines(cache, tree, split, baselines, alphas, shown.alpha, pool)
+        brought += of_baselines(cache, tree, split, shown.alpha, baselines, len(alphas), pool)
     swept = shown.sweep.at(shown.alpha) if shown.sweep else None
     rows = _with_texts(tree, split, shown.alpha, swept or trained, texts)
     loaded = load_texts(cache, fold.select(rows), pool) if len(rows) else []

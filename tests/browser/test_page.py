@@ -18,7 +18,7 @@ from tests.hierrouter.reports.examples import hostile
 
 MOST_BYTES = 3_000_000
 QUICK = Bootstrap(n=100)
-SMALLEST_LABEL = 7  # pixels, the height of the font
+SMALLEST_LABEL = 7 / 0.75  # pixels, the height of the font: 7 points
 # Of each drawing in sight its place on the page, and how much of it lies outside of its own frame.
 DRAWINGS = """[...document.querySelectorAll('svg')].filter(
   svg => svg.checkVisibility()).map(svg => {

@@ -113,9 +113,30 @@ def test_without_a_router_the_page_has_bounds_of_a_part_of_the_pool(bare: Place)
     assert data["nodes"]["rate"][0] == [0.5, 0.5]
 
 
+RULES = """
+print("not a result")
+
+
+def thrifty(observation):
+    return "text" if observation["alpha"] > 1 else "calc"
+"""
+
+
+def test_policies_and_baselines_are_on_the_page_and_part_of_the_look(work: Place) -> None:
+    (work / "rules.py").write_text(RULES)
+    done = work.does("explore --texts 0 --policy rules:thrifty --baselines knn --out own.html")
+    assert done.stdout == "" and "not a result" in done.stderr
+    _, data = parts_of(work / "own.html")
+    assert [one["name"] for one in data["brought"]] == ["rules:thrifty", "kNN (A)", "kNN (B)"]
+    last = json.loads((work / "runs/train/test_looks.jsonl").read_text().splitlines()[-1])
+    assert last["baselines"] == ["kNN"] and list(last["policies"]) == ["rules:thrifty"]
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        ("--baselines nobody", "unknown baseline: nobody"),
+        ("--policy rules:nobody", "policy cannot be made: rules:nobody"),
         ("--out caches", "output exists: caches"),
         ("--out nowhere/page.html", "output folder does not exist: nowhere"),
         ("--texts -1", "--texts"),

@@ -27,6 +27,7 @@ UNREAD = "Left out, because nobody loaded the texts of answers"
 
 OnFitted = Callable[[int, int, str], None]
 OnPlayed = Callable[[str, str, arms.Play], None]
+Folds = tuple[Arms, Arms, Arms]  # train, validation, and the one that is shown
 
 
 @dataclass(frozen=True)
@@ -148,12 +149,7 @@ def contest(
 
 
 def _fitted(
-    one: Baseline,
-    name: str,
-    folds: tuple[Arms, Arms, Arms],
-    alpha: float,
-    seed: int,
-    on_played: OnPlayed,
+    one: Baseline, name: str, folds: Folds, alpha: float, seed: int, on_played: OnPlayed
 ) -> Entry:
     """A baseline on one set of arms; its draws depend on nothing but seed, name and set."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{one.name} {name}".encode())])

@@ -1,6 +1,7 @@
 // Which routes are taken on which dataset: two heat maps.
 
-const MOST_ROUTES = 10; // with a column of their own; the rest shares the last one
+// How many have a column of their own, on a desk and on a phone; the rest shares the last one.
+const MOST_ROUTES = matchMedia("(max-width: 40rem)").matches ? 6 : 10;
 const ALL = "all";
 
 /** Nodes with a column: those that oracle and router take most often over all alphas. */

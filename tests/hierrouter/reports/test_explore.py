@@ -16,12 +16,14 @@ from hierrouter.learning.selection import SelectedRun
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.opening import open_tree
+from hierrouter.replay.tree import Texts
 from hierrouter.reports import explore
 from hierrouter.reports.explore import Explored, Learned, as_html, as_object, explored, positions
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation.enumeration import oracle_break_points
 from tests.hierrouter.learning import runs
+from tests.hierrouter.trees import planted_tree
 from tests.hostile import HARM, collect_hostile
 
 RUN, SWEEP = Path("runs/router"), Path("runs/sweep")
@@ -119,6 +121,22 @@ def test_texts_are_those_of_the_largest_regrets_and_long_ones_are_cut(testbed_ca
     long = replace(found.texts[min(found.texts)], question="x" * (explore.LONGEST_TEXT + 1))
     [texts] = as_object(replace(found, texts={0: long}))["texts"].values()
     assert texts["question"] == "x" * explore.LONGEST_TEXT + explore.CUT
+
+
+def test_a_large_tree_has_the_answers_on_somebodys_way() -> None:
+    tree = planted_tree(models=6, hops=3, per_family=(6, 2, 4), dim=8)
+    tree = replace(tree, encoder="planted")
+    found, fold = explored_of(tree, sweep=runs.sweep_glimpse(tree)), tree.split("test")
+    texts = Texts("q", ("r",), tuple(map(str, range(fold.routes.nodes))))
+    data = as_object(replace(found, texts={3: texts, 5: texts}))["texts"]
+    for row, of in ((3, data["3"]), (5, data["5"])):
+        said = set(map(int, of["answers"]))
+        wanted = {int(ends(found.learned[0], at)[row]) for at in range(len(found.alphas))}
+        for alpha in found.alphas:
+            reward = fold.score[row] - alpha * fold.cost[row]
+            wanted.add(int(fold.routes.leaves.start + reward[fold.routes.leaves].argmax()))
+        assert wanted <= said and len(said) < fold.routes.nodes / 2
+        assert {fold.routes.parent(node) for node in said - {0}} <= said | {0}
 
 
 @pytest.mark.parametrize("largest", [0, 255, 256, 65_536, 2**32 - 1, 2**40])
