@@ -28,13 +28,17 @@ class Happened:
 
 
 def contents(place: Place) -> Contents:
-    """Every file and folder of a place and around it, by its path; links are not followed."""
+    """Every file and folder of a place and around it, by its path; links are not followed.
+
+    Trees kept beside the cache, which a command may read and write anew for the copy, are left out.
+    """
     around = place.home.parent
     return {
         str(path.relative_to(around)): path.read_bytes()
         if path.is_file() and not path.is_symlink()
         else None
         for path in around.rglob("*")
+        if "/derived/trees" not in str(path)
     }
 
 
