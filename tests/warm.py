@@ -9,7 +9,9 @@ imported, equal bytes whatever the hash seed) starts cold; see `conftest`.
 """
 
 import atexit
+import ctypes
 import gc
+import io
 import json
 import os
 import re
@@ -32,6 +34,7 @@ from typing import IO
 from weakref import finalize
 
 TIMEOUT = 600.0
+LARGE_PAGE, MADV_COLLAPSE = 1 << 21, 25
 HEAVY = """
     hierrouter.learning.baselines.registry hierrouter.engines
     hierrouter.engines.local hierrouter.engines.batches
@@ -201,24 +204,58 @@ def _tell_ends(asking: dict[int, socket.socket]) -> None:
 @cache
 def _warm_up() -> None:
     """Import, once and only if anything is asked for."""
-    from hierrouter_cli.app import LIBRARY_SETTINGS, root_command
+    from hierrouter_cli.app import LIBRARY_SETTINGS
 
     for name, value in LIBRARY_SETTINGS.items():
         os.environ.setdefault(name, value)
+    # What imports leave for the end of Python, such as torch's talk of how often it compiled, takes
+    # longer than a short command. Ray's ends a cluster.
+    register = atexit.register
+    atexit.register = lambda last, *given, **more: (
+        register(last, *given, **more) if str(last.__module__).startswith("ray.") else last
+    )
     for module in HEAVY.split():
         __import__(module)
-    # At the end torch takes itself down and says how often it compiled: half the time of a command.
-    from torch._dynamo import eval_frame, utils
-    from torch._subclasses import fake_tensor
-
-    for last in (eval_frame._log_traced_frames, utils.dump_compile_times):
-        atexit.unregister(last)
-    atexit.unregister(fake_tensor.dump_cache_stats)
+    _practise()
+    atexit.register = register
     for item in finalize._registry:
         item.atexit = False
-    root_command()
     gc.collect()
     gc.freeze()
+    _take_large_pages()
+
+
+def _practise() -> None:
+    """Do what many commands begin with: what it imports, compiles and looks up is there then."""
+    from matplotlib.figure import Figure
+
+    from hierrouter.engines import backend
+    from hierrouter.pools.files import load_pool
+    from hierrouter_cli.app import root_command
+
+    waiting = [root_command()]
+    while waiting:
+        command = waiting.pop()
+        waiting += getattr(command, "commands", {}).values()
+        for parameter in command.params:
+            getattr(parameter, "get_runtime_param", list)()
+    for spec in load_pool("testbed").models:
+        list(backend(spec.backend).load(spec).generate(["compute 1+2"]))
+    figure = Figure(layout="constrained")
+    figure.subplots().set(xscale="log", xlabel="$x$", title="a")
+    figure.savefig(io.StringIO(), format="svg")
+
+
+def _take_large_pages() -> None:
+    """A fork copies the tables of all pages: with large ones, where there are some, a third."""
+    if (maps := Path("/proc/self/maps")).exists():
+        madvise = ctypes.CDLL(None).madvise
+        own = r"^(\w+)-(\w+) rw-p 00000000 00:00 0 *(?:\[heap\])?$"
+        for found in re.findall(own, maps.read_text(), re.M):
+            start, end = (int(address, 16) for address in found)
+            start, end = -(-start // LARGE_PAGE) * LARGE_PAGE, end // LARGE_PAGE * LARGE_PAGE
+            if start < end:
+                madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_COLLAPSE)
 
 
 def _run(command: list[str], cwd: str, env: dict[str, str], files: list[int]) -> None:

@@ -82,7 +82,7 @@ def compact(
         before = chain.sound(*KINDS)
         bytes_before = _size(before)
         # First what a compaction that was killed has merged already: else it would be merged again.
-        winners = [winners_of(root, [part for part in before if part.kind == k]) for k in KINDS]
+        winners = winners_of(root, before)
         merged = [part for won in winners for part in won if len(won[part]) == 0]
         if merged:
             _retire(root, chain, merged, on_step)

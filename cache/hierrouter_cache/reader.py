@@ -91,35 +91,36 @@ def interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], Ans
     return answer
 
 
-def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
-    """For each part the positions of its rows that are served, ascending.
+def winners_of(root: Path, parts: Sequence[Part]) -> list[Winners]:
+    """Of each kind, for each part of it, the positions of its rows that are served, ascending.
 
     What does not fit into `MEMORY` waits in the cache's tmp/. Raises WorldError: there is no room
     for it; CacheError: rows cannot be read, or DuckDB names a file otherwise than it was given.
     """
-    if not parts:
-        return {}
-    kind = parts[0].kind
-    best = "max" if kind in LAST_WINS else "min"
-    names = ", ".join(f'"{column}"' for column in IDENTITY[kind])
     # Each thread would want memory of its own.
     room = {"memory_limit": MEMORY, "temp_directory": str(root / "tmp"), "threads": 1}
-    files = [str(part.path) for part in parts]
     try:
         with duckdb.connect(config=room) as connection:
             connection.execute("SET enable_progress_bar = false")
-            query = (
-                f"SELECT {best}((number << {ROW_BITS}) | file_row_number) AS place, "  # noqa: S608 - our own names
-                "count(*) AS rivals "
-                "FROM read_parquet($1, filename = true, file_row_number = true) "
-                "JOIN (SELECT unnest($1) AS filename, unnest(range(len($1))) AS number) "
-                f"USING (filename) GROUP BY {names}"
-            )
-            found = interruptible(
-                connection, lambda: connection.execute(query, [files]).fetchnumpy()
-            )
+            of_kinds = ([part for part in parts if part.kind == kind] for kind in KINDS)
+            return [_winners(root, connection, some) if some else {} for some in of_kinds]
     except duckdb.Error as error:
         raise _not_compared(root, error) from error
+
+
+def _winners(root: Path, connection: duckdb.DuckDBPyConnection, parts: Sequence[Part]) -> Winners:
+    kind = parts[0].kind
+    best = "max" if kind in LAST_WINS else "min"
+    names = ", ".join(f'"{column}"' for column in IDENTITY[kind])
+    files = [str(part.path) for part in parts]
+    query = (
+        f"SELECT {best}((number << {ROW_BITS}) | file_row_number) AS place, "  # noqa: S608 - our own names
+        "count(*) AS rivals "
+        "FROM read_parquet($1, filename = true, file_row_number = true) "
+        "JOIN (SELECT unnest($1) AS filename, unnest(range(len($1))) AS number) "
+        f"USING (filename) GROUP BY {names}"
+    )
+    found = interruptible(connection, lambda: connection.execute(query, [files]).fetchnumpy())
     if found["rivals"].sum() != sum(part.rows for part in parts):  # a row unseen would be dropped
         raise CacheError(f"rows cannot be told apart by file: {root}; nothing was merged")
     places = np.sort(found["place"])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from subprocess import CompletedProcess
 
+from hierrouter_cache.chain import HASHED
 from hierrouter_cache.reader import CacheReader
 from tests.acceptance.place import ROWS, Place
 
@@ -28,13 +29,17 @@ class Happened:
 
 
 def contents(place: Place) -> Contents:
-    """Every file and folder of a place and around it, by its path; links are not followed."""
+    """Every file and folder of a place and around it, by its path; links are not followed.
+
+    Kept trees, and notes of what was hashed, are left out: commands write them anew for the copy.
+    """
     around = place.home.parent
     return {
         str(path.relative_to(around)): path.read_bytes()
         if path.is_file() and not path.is_symlink()
         else None
         for path in around.rglob("*")
+        if path.name != HASHED and "/derived/trees" not in str(path)
     }
 
 
