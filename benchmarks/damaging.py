@@ -5,6 +5,7 @@ another result. `damage.py` counts; `tests/cli/test_integrity.py` tries some.
 """
 
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,12 +14,38 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from hierrouter.learning.integrity import kind_of
 from hierrouter.learning.run_folders import file_digest
 from hierrouter_cache.keys import call_key
 from hierrouter_cache.parts import KINDS, parts_folder
 from hierrouter_cache.writer import PartWriter
 from tests.conftest import Run, works
+
+# Every kind of file that a cache or a run holds, by the pattern of its path below one of them. A
+# file of another name is nobody's.
+FILES = {
+    **{f"{kind} part": rf"parts/{kind}-.*\.parquet" for kind in (*KINDS, "seals")},
+    "head": r"parts/head-.*",
+    "number of a cache": r"parts/[0-9a-f]{16}\.cache",
+    "embeddings": r"derived/[^/]*/emb-.*\.npy",
+    "kept tree": r"derived/trees/tree-.*\.arrow",
+    "note of hashes": r"derived/[^/]*/hashed\.json",
+    "note of a pull": r"pull\.json",
+    "lock": r"(.*/)?[^/]*\.lock",
+    "draft": r"(tmp/.*|(.*/)?\.[^/]*\.tmp)",
+    "in quarantine": r"quarantine/.*",
+    "record": r"run\.json",
+    "checkpoint": r"(.*/)?policy\.safetensors",
+    "live file": r"live\.json",
+    "looks": r"(.*/)?test_looks\.jsonl",
+    "contents": r"contents\.json",
+    "report": r"[^/]*\.(html|json|md|svg|pdf|png)",
+}
+
+
+def kind_of(name: str) -> str | None:
+    """The first of `FILES` that a path below a cache or a run fits; None without one."""
+    return next((kind for kind, form in FILES.items() if re.fullmatch(form, name)), None)
+
 
 CACHE, RUNS = Path("caches/default"), Path("runs")
 # What makes no figure: a lock, a log that says itself what is torn, a note for pulls.
@@ -62,7 +89,7 @@ def files_of(world: Path) -> dict[str, list[Path]]:
     for root in (world / CACHE, *sorted((world / RUNS).iterdir())):
         for file in sorted(path for path in root.rglob("*") if path.is_file()):
             kind = kind_of(file.relative_to(root).as_posix())
-            assert kind, f"a kind of file that integrity.FILES does not know: {file}"
+            assert kind, f"a kind of file that FILES does not know: {file}"
             if kind not in NO_FIGURE:
                 found.setdefault(kind, []).append(file.relative_to(world))
     return {

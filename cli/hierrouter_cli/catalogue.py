@@ -144,7 +144,6 @@ def verify(
     for kind, count in found.files.items():
         if count:
             state = f"{wrong[kind]:,} damaged or missing" if wrong[kind] else "sound"
-            state = "not ours, not looked at" if kind == "stranger" else state
             table.append(f"{kind:<20}{count:>8,}  {state}")
     if found.faults:
         damaged = (f"damaged: {file}: {why}" for _, file, why in found.faults)

@@ -1,6 +1,5 @@
 """Whether everything that a figure rests on is what was written: cache, embeddings and runs."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,32 +14,6 @@ from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import HierRouterError, InputError, NoCache, read_small
 from hierrouter_cache.kept import kept_trees, tree_fault
 from hierrouter_cache.parts import KINDS
-
-# Every kind of file that a cache or a run holds, by the pattern of its path below one of them. A
-# file of another name is nobody's.
-FILES = {
-    **{f"{kind} part": rf"parts/{kind}-.*\.parquet" for kind in (*KINDS, "seals")},
-    "head": r"parts/head-.*",
-    "number of a cache": r"parts/[0-9a-f]{16}\.cache",
-    "embeddings": r"derived/[^/]*/emb-.*\.npy",
-    "kept tree": r"derived/trees/tree-.*\.arrow",
-    "note of hashes": r"derived/[^/]*/hashed\.json",
-    "note of a pull": r"pull\.json",
-    "lock": r"(.*/)?[^/]*\.lock",
-    "draft": r"(tmp/.*|(.*/)?\.[^/]*\.tmp)",
-    "in quarantine": r"quarantine/.*",
-    "record": r"run\.json",
-    "checkpoint": r"(.*/)?policy\.safetensors",
-    "live file": r"live\.json",
-    "looks": r"(.*/)?test_looks\.jsonl",
-    "contents": r"contents\.json",
-    "report": r"[^/]*\.(html|json|md|svg|pdf|png)",
-}
-
-
-def kind_of(name: str) -> str | None:
-    """The first of `FILES` that a path below a cache or a run fits; None without one."""
-    return next((kind for kind, form in FILES.items() if re.fullmatch(form, name)), None)
 
 
 @dataclass
@@ -61,12 +34,6 @@ class Looked:
         if why:
             self.faults.append((kind, file, why))
 
-    def add_strangers(self, folder: Path) -> None:
-        """Count what lies in a cache or a run and is none of `FILES`."""
-        names = (file.relative_to(folder).as_posix() for file in folder.rglob("*"))
-        strangers = sum(kind_of(name) is None for name in names if (folder / name).is_file())
-        self.files["stranger"] += strangers
-
 
 def look_over(cache: Path, runs: Path = run_folders.RUNS) -> Looked:
     """Hash every byte of a cache, its embeddings and all runs; rows are not looked at.
@@ -86,11 +53,9 @@ def look_over(cache: Path, runs: Path = run_folders.RUNS) -> Looked:
             found.add("embeddings", vectors.path, embedding_fault(vectors))
         for tree in kept_trees(cache):
             found.add("kept tree", tree, tree_fault(tree))
-        found.add_strangers(cache)
     for run in sorted(path for path in runs.glob("*/") if not path.name.startswith(".")):
         for kind, file, why in _run_files(run):
             found.add(kind, file, why)
-        found.add_strangers(run)
     return found
 
 

@@ -13,15 +13,14 @@ import pytest
 from hierrouter.learning.config import Objective
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.tree import load_texts
-from hierrouter.serving import router
 from hierrouter.serving.router import Router
-from tests.conftest import Run, python_with, works
+from tests.conftest import SOURCES, Run, python_with, works
 from tests.hierrouter.serving.serving import MODELS, run_in, served, user
 from tests.servers import Reply, Server, completion, serving
 
 LITELLM = "litellm==1.110.2"
 CLIENT = Path(__file__).with_name("litellm_client.py")
-STRATEGY = Path(router.__file__).with_name("litellm_strategy.py")
+STRATEGY = SOURCES / "docs" / "litellm_strategy.py"
 
 
 @pytest.fixture(scope="module")
