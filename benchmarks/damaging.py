@@ -81,6 +81,7 @@ def build(folder: Path, run: Run, seed: int = 42, older: Path | None = None) -> 
     rows = {"failures": failed, "decisions": [*failed[:4], False, 0.25, [0.5]]}
     for kind, row in rows.items():
         writer.append(kind, pa.table([[value] for value in row], names=KINDS[kind].names))
+    does(COMMANDS["report"])  # opens the cache as it is now, and so a tree is kept beside it
 
 
 def files_of(world: Path) -> dict[str, list[Path]]:
