@@ -584,6 +584,7 @@ def test_all_that_is_set_is_in_the_address(
         page.locator("#search").fill("1")
         go(page, alphas_of(file)[40])
         page.locator("[role=option]").nth(2).click()
+        settle(page)
         wanted = page.locator("#chosen-name").inner_text()
         until(page, "new URLSearchParams(location.hash.slice(1)).get('query')", wanted)
         seen = (
@@ -595,6 +596,9 @@ def test_all_that_is_set_is_in_the_address(
         link = page.evaluate(address)
     with opened(browser, file) as (page, log):
         page.goto(f"{file.as_uri()}{link}")
+        page.reload()
+        page.wait_for_selector("[role=option]", state="attached")
+        until(page, "document.querySelector('#chosen-name').textContent", wanted)
         settle(page)
         assert seen == (
             *(page.evaluate(FIGURES), page.evaluate(VIEW)),
@@ -605,6 +609,7 @@ def test_all_that_is_set_is_in_the_address(
             "alpha=-1&alpha=x&query=nobody&models=&price=calc:7&price=%3Cb%3E&order=toString&x=%E0"
         )
         page.goto(f"{file.as_uri()}#{bad}")
+        until(page, "document.querySelector('#address-note').hidden", False)
         settle(page)
         assert page.evaluate(VIEW) == fresh  # what an address does not name is as at first
         said = page.locator("#address-note").inner_text()
@@ -671,23 +676,6 @@ def test_every_control_has_a_name(page_of_run: Path, browser: Any) -> None:
                 "it => it.ariaLabel || it.textContent.trim() || it.labels[0]?.textContent.trim()"
             )
             assert named, control.evaluate("it => it.outerHTML")
-
-
-def test_a_view_can_be_linked(page_of_run: Path, browser: Any) -> None:
-    alpha = alphas_of(page_of_run)[30]
-    with opened(browser, page_of_run) as (page, _):
-        go(page, alpha)
-        page.locator("[role=option]").nth(3).click()
-        settle(page)
-        name = page.locator("#chosen-name").inner_text()
-        until(page, "new URLSearchParams(location.hash.slice(1)).get('query')", name)
-        address = page.evaluate("location.hash")
-    with opened(browser, page_of_run) as (page, _):
-        page.goto(f"{page_of_run.as_uri()}{address}")
-        page.reload()
-        settle(page)
-        assert page.locator("#chosen-name").inner_text() == name
-        assert float(page.locator("#alpha-value").inner_text()) == alpha
 
 
 def test_queries_are_found_by_text_and_sorted_by_regret(page_of_run: Path, browser: Any) -> None:
