@@ -83,7 +83,7 @@ def test_a_stopped_training_ends_as_it_would(bare: Place, start: Start, tmp_path
 # Each takes seconds on one core and offers several moments to go on from.
 COMMANDS = {
     "train": "train --epochs 11",
-    "by enumeration": "train --alpha 0.5 --algo exact --epochs 66",
+    "by enumeration": "train --alpha 0.5 --algo exact --epochs 33",
 }
 CTRL_C = 130
 KEPT = ("policy.safetensors", "live.json")

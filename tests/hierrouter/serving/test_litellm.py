@@ -25,9 +25,9 @@ STRATEGY = Path(router.__file__).with_name("litellm_strategy.py")
 
 
 @pytest.fixture(scope="module")
-def litellm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def litellm() -> Path:
     """The interpreter of an environment of its own."""
-    return python_with(tmp_path_factory.mktemp("litellm"), LITELLM)
+    return python_with(LITELLM)
 
 
 @pytest.fixture(scope="module")
