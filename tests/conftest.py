@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from hierrouter_cache.keys import digest
 from tests.warm import Running, Warm, WarmProcess
 
 # Set before any test imports the libraries that read them. Nothing here may reach a hub; threads
@@ -72,13 +73,19 @@ def run_cold(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[s
     return spawned(*COMMAND, *map(str, arguments), cwd=cwd)
 
 
-def python_with(folder: Path, *packages: str) -> Path:
-    """The interpreter of an environment made in `folder`, with these and nothing of ours."""
-    works(spawned(sys.executable, "-m", "venv", folder))
-    done = spawned(folder / "bin/pip", "install", "--quiet", *packages, PYTHONPATH="")
-    if done.returncode:
-        pytest.skip(f"{packages[0]} cannot be had here: {done.stderr.splitlines()[-1]}")
-    return folder / "bin/python"
+def python_with(*packages: str) -> Path:
+    """The interpreter of an environment with these and nothing of ours, made once a machine."""
+
+    def build(folder: Path) -> None:
+        works(spawned(sys.executable, "-m", "venv", folder))
+        done = spawned(folder / "bin/pip", "install", "--quiet", *packages, PYTHONPATH="")
+        if done.returncode:
+            pytest.skip(f"{packages[0]} cannot be had here: {done.stderr.splitlines()[-1]}")
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hierrouter"
+    cache.mkdir(parents=True, exist_ok=True)
+    name = digest([sys.base_prefix, sys.version, *packages])[:16]
+    return made_once(cache / f"python-{name}", build) / "bin/python"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -193,15 +200,21 @@ def once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], obj
     shared = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
-    folder, done = shared / f"{name}-of-all", shared / f"{name}.done"
-    with (shared / f"{name}.lock").open("w") as lock:
+    folder = made_once(shared / f"{name}-of-all", build)
+    return shutil.copytree(folder, factory.mktemp(name) / name)
+
+
+def made_once(folder: Path, build: Callable[[Path], object]) -> Path:
+    """The folder, which the first process that asks for it builds."""
+    done = folder.with_name(f"{folder.name}.done")
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             build(folder)
             done.touch()
-    return shutil.copytree(folder, factory.mktemp(name) / name)
+    return folder
 
 
 @pytest.fixture(scope="session")

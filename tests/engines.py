@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Answer, Failure, Feed, Generator, Response, Stop, never
@@ -32,7 +33,36 @@ class Counting:
         return backend("transformers").weight_bytes(spec)
 
     def load(self, spec: ModelSpec) -> Generator:
-        return _Noting(spec.name, backend("transformers").load(spec), self.asked)
+        shipped = spec.model.startswith("testbed:")
+        model = _Remembering(spec) if shipped else backend("transformers").load(spec)
+        return _Noting(spec.name, model, self.asked)
+
+
+@dataclass
+class _Remembering:
+    """A shipped model: what it has answered in this process it says again without thinking."""
+
+    spec: ModelSpec
+
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+        new = [place for place, prompt in enumerate(prompts) if (self.spec, prompt) not in _ANSWERS]
+        for place in sorted({*range(len(prompts))}.difference(new)):
+            if stop():
+                return
+            yield place, _ANSWERS[self.spec, prompts[place]]
+        if new:
+            asked = [prompts[place] for place in new]
+            for number, answer in _loaded(self.spec).generate(asked, stop):
+                _ANSWERS[self.spec, asked[number]] = answer
+                yield new[number], answer
+
+
+_ANSWERS: dict[tuple[ModelSpec, str], Answer] = {}
+
+
+@cache
+def _loaded(spec: ModelSpec) -> Generator:
+    return backend("transformers").load(spec)
 
 
 def told(model: str, prompt: str) -> Response:

@@ -56,7 +56,7 @@ def _checked(path: Path) -> tuple[NDArray[np.uint8], pa.RecordBatch, dict[str, A
             path.lstat()
             raise ValueError("not a regular file of ours")
         # Read and not mapped: what was hashed stays so, and a bad sector is an error and no crash.
-        data = np.fromfile(path, np.uint8)
+        data = np.frombuffer(path.read_bytes(), np.uint8)
         if sha16(data.data) != name["sha"]:
             raise ValueError("checksum mismatch")
         rows = pa.ipc.open_file(pa.py_buffer(data)).get_batch(0)

@@ -14,7 +14,11 @@ from tests.cli.conftest import Place
 @pytest.fixture(scope="module")
 def trained(bare: Place) -> Place:
     """A folder with a cache, two routers and a sweep."""
-    for command, out in (("train", "old"), ("train", "router"), ("sweep-alpha", "sweep")):
+    for command, out in (
+        ("train --epochs 2", "old"),
+        ("train --epochs 2", "router"),
+        ("sweep-alpha", "sweep"),
+    ):
         bare.does(f"{command} --out runs/{out}")
     return bare
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.cli.conftest import Place, over_all
 
-RETURNING = "train --algo exact --epochs 12 --alpha 0.02 --allow-return --out runs/returning"
+RETURNING = "train --algo exact --epochs 2 --alpha 0.02 --allow-return --out runs/returning"
 
 
 @pytest.fixture(scope="module")

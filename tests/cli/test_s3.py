@@ -19,9 +19,8 @@ MOTO = ("moto[s3]==5.2.5", "flask==3.1.3", "flask-cors==6.0.5")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an empty folder in a bucket."""
     folder = tmp_path_factory.mktemp("moto")
-    python_with(folder, *MOTO)
     port = free_port()
-    command = [folder / "bin/moto_server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [python_with(*MOTO).with_name("moto_server"), "-H", "127.0.0.1", "-p", str(port)]
     with running(command, f"http://127.0.0.1:{port}/moto-api/", folder / "log"):
         made = urllib.request.Request(f"http://127.0.0.1:{port}/bucket", method="PUT")
         urllib.request.urlopen(made).close()

@@ -75,7 +75,7 @@ class Servers:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """All three, over files that were written just now."""
     folder = tmp_path_factory.mktemp("llamacpp")
-    servers = Servers(python_with(folder / "environment", *PINNED), folder)
+    servers = Servers(python_with(*PINNED), folder)
     with servers.stack:
         for name in RATES:
             weights, file = model_path(f"testbed:{name}"), folder / f"{name}.gguf"

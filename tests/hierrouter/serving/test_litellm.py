@@ -24,9 +24,9 @@ STRATEGY = SOURCES / "docs" / "litellm_strategy.py"
 
 
 @pytest.fixture(scope="module")
-def litellm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def litellm() -> Path:
     """The interpreter of an environment of its own."""
-    return python_with(tmp_path_factory.mktemp("litellm"), LITELLM)
+    return python_with(LITELLM)
 
 
 @pytest.fixture(scope="module")
