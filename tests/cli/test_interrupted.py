@@ -83,6 +83,7 @@ def test_a_stopped_training_ends_as_it_would(bare: Place, start: Start, tmp_path
 COMMANDS = {
     "train": "train --epochs 11",
     "by enumeration": "train --alpha 0.5 --algo exact --epochs 33",
+    "sweep": "sweep-alpha --alphas 0,0.5",
 }
 CTRL_C = 130
 KEPT = ("policy.safetensors", "live.json")
