@@ -30,7 +30,7 @@ from hierrouter.reports.report import as_object
 from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import one_line
 from hierrouter_cache.tree import Rate, RouteTree, repriced
-from tests.browser.conftest import CONTRASTS, SIZES, barriers, faint, opened, settle
+from tests.browser.conftest import CONTRASTS, OPEN_ALL, SIZES, barriers, faint, opened, settle
 from tests.conftest import Run
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, sweep_glimpse
 from tests.hierrouter.reports.test_explore import data_of, explored_of, shown
@@ -598,6 +598,7 @@ def test_all_that_is_set_is_in_the_address(
         page.goto(f"{file.as_uri()}{link}")
         page.reload()
         page.wait_for_selector("[role=option]", state="attached")
+        page.evaluate(OPEN_ALL)
         until(page, "document.querySelector('#chosen-name').textContent", wanted)
         settle(page)
         assert seen == (
