@@ -139,7 +139,7 @@ def brought(
     found = explored(
         *(testbed_cache, tree, "test", shown(trained), 20),
         policies=own,
-        baselines=baselines(["knn", "cascade", "majority-vote"]),
+        baselines=baselines(["knn", "cascade", "agreement-cascade"]),
     )
     assert isinstance(found.brought[0], Learned) and isinstance(found.brought[1], Drawn)
     return write(as_html(found)), own
@@ -442,7 +442,7 @@ def test_policies_and_baselines_have_the_figures_of_report_and_compare(
             go(page, alpha)
             report = report_at(tree, alpha, trained, policies=own)
             assert check(page, report, "HierRouter, one alpha") > 500
-        chosen = baselines(["knn", "cascade", "majority-vote"])
+        chosen = baselines(["knn", "cascade", "agreement-cascade"])
         answers = answers_for(testbed_cache, tree, chosen, ("A", "B"))
         held = contest(tree, ALPHA, chosen, answers=answers)
         go(page, ALPHA)
