@@ -11,7 +11,7 @@ import pytest
 from hierrouter.learning.run_folders import file_digest
 from hierrouter.replay.inspection import ask_cache, verify_cache
 from tests.cli.conftest import Place
-from tests.conftest import Run, Start, works
+from tests.conftest import Start, run_cold, works
 
 ANSWERS = "SELECT query, route, call, response FROM nodes ORDER BY ALL"
 CACHE, OTHER = Path("caches/default"), Path("caches/other")
@@ -115,13 +115,11 @@ def moments(run: Path) -> set[tuple[Path, int]]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_same_bytes_after_any_number_of_kills(
-    name: str, derived: Place, cold: Run, start: Start
-) -> None:
+def test_the_same_bytes_after_any_number_of_kills(name: str, derived: Place, start: Start) -> None:
     """One undisturbed training is cold: another hash seed gives the same bytes too."""
     words, random_later = COMMANDS[name], random.Random(0)
     whole, run = derived / f"whole {name}", derived / name
-    first = derived.run if name == "train" else cold
+    first = derived.run if name == "train" else run_cold
     works(first(*words.split(), "--out", whole, cwd=derived.folder))
     command, ends = [*words.split(), "--out", run], []
     # After the beginning, after the first moment to go on from, after the next.
@@ -149,11 +147,11 @@ def test_the_same_bytes_after_any_number_of_kills(
     assert not [*run.rglob("training.safetensors"), *run.rglob("*.tmp")]
 
 
-def test_a_fit_that_was_ended_is_made_again(derived: Place, cold: Run, start: Start) -> None:
+def test_a_fit_that_was_ended_is_made_again(derived: Place, start: Start) -> None:
     """It has no moments to go on from; another hash seed gives the same bytes."""
     words = "sweep-alpha --alphas 0,0.5"
     whole, run = derived / "whole fit", derived / "fit"
-    works(cold(*words.split(), "--out", whole, cwd=derived.folder))
+    works(run_cold(*words.split(), "--out", whole, cwd=derived.folder))
     before: int | None = None
     for how, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, CTRL_C)):
         process = start(*words.split(), "--out", run, cwd=derived.folder)
