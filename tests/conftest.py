@@ -33,12 +33,12 @@ settings.load_profile("untimed")
 
 # Begun first and longest first: begun last, one would keep a worker busy after all others are done.
 LONG = (
-    "acceptance/test_bad_inputs.py",
     "cli/test_readme.py",
-    "cli/test_shards.py",
-    "cli/test_report.py",
-    "cli/test_route.py",
-    "browser/test_explore.py",
+    "cli/test_interrupted.py",
+    "cli/test_integrity.py",
+    "hierrouter/collection/test_adaptive.py",
+    "hierrouter/engines/test_llamacpp.py",
+    "acceptance/test_bad_inputs.py",
 )
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -69,7 +69,7 @@ def spawned(
 
 
 def run_cold(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command in a new Python; `cwd` says where."""
+    """Run the command in a new Python, for what must not depend on its hash seed."""
     return spawned(*COMMAND, *map(str, arguments), cwd=cwd)
 
 
@@ -177,12 +177,6 @@ def calls_made(said: str) -> tuple[int, int]:
     assert found, said
     made, there = (int(number.replace(",", "")) for number in found.groups())
     return made, there
-
-
-@pytest.fixture(scope="session")
-def cold() -> Run:
-    """The same in a new Python, for what must not depend on its hash seed."""
-    return run_cold
 
 
 def at_import(env: dict[str, str]) -> dict[str, str]:

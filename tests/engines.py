@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cached_property
 
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Answer, Failure, Feed, Generator, Response, Stop, never
@@ -44,6 +44,10 @@ class _Remembering:
 
     spec: ModelSpec
 
+    @cached_property
+    def model(self) -> Generator:
+        return backend("transformers").load(self.spec)
+
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
         new = [place for place, prompt in enumerate(prompts) if (self.spec, prompt) not in _ANSWERS]
         for place in sorted({*range(len(prompts))}.difference(new)):
@@ -52,17 +56,12 @@ class _Remembering:
             yield place, _ANSWERS[self.spec, prompts[place]]
         if new:
             asked = [prompts[place] for place in new]
-            for number, answer in _loaded(self.spec).generate(asked, stop):
+            for number, answer in self.model.generate(asked, stop):
                 _ANSWERS[self.spec, asked[number]] = answer
                 yield new[number], answer
 
 
 _ANSWERS: dict[tuple[ModelSpec, str], Answer] = {}
-
-
-@cache
-def _loaded(spec: ModelSpec) -> Generator:
-    return backend("transformers").load(spec)
 
 
 def told(model: str, prompt: str) -> Response:

@@ -36,15 +36,11 @@ from weakref import finalize
 TIMEOUT = 600.0
 LARGE_PAGE, MADV_COLLAPSE = 1 << 21, 25
 HEAVY = """
-    hierrouter.learning.baselines.registry hierrouter.engines
-    hierrouter.engines.local hierrouter.engines.batches
-    hierrouter.collection.scheduler hierrouter.reports.evaluated hierrouter.learning.sweep
-    hierrouter.learning.ppo hierrouter.learning.checkpoint hierrouter.reports.page
-    hierrouter.reports.figures hierrouter.reports.results hierrouter.replay.opening
-    hierrouter_cli.app hierrouter.serving.server hierrouter.engines.endpoint
-    ray.dag sklearn.feature_extraction.text torch._dynamo transformers.models.qwen3.modeling_qwen3
-    transformers.models.olmo2.modeling_olmo2
-    transformers.models.hunyuan_v1_dense.modeling_hunyuan_v1_dense
+    hierrouter.learning.baselines.registry hierrouter.collection.scheduler hierrouter.learning.ppo
+    hierrouter.reports.evaluated hierrouter.learning.sweep hierrouter.learning.checkpoint ray.dag
+    hierrouter.reports.page hierrouter.reports.figures hierrouter.reports.results torch._dynamo
+    hierrouter.replay.opening hierrouter_cli.app hierrouter.serving.server
+    hierrouter.engines.endpoint sklearn.feature_extraction.text
 """
 
 
@@ -209,10 +205,10 @@ def _warm_up() -> None:
     for name, value in LIBRARY_SETTINGS.items():
         os.environ.setdefault(name, value)
     # What imports leave for the end of Python, such as torch's talk of how often it compiled, takes
-    # longer than a short command. Ray's ends a cluster.
-    register = atexit.register
+    # longer than a short command. These end clusters, processes and what is to be finalised.
+    register, kept = atexit.register, ("ray.", "multiprocessing.", "weakref")
     atexit.register = lambda last, *given, **more: (
-        register(last, *given, **more) if str(last.__module__).startswith("ray.") else last
+        register(last, *given, **more) if str(last.__module__).startswith(kept) else last
     )
     for module in HEAVY.split():
         __import__(module)
@@ -248,14 +244,13 @@ def _practise() -> None:
 
 def _take_large_pages() -> None:
     """A fork copies the tables of all pages: with large ones, where there are some, a third."""
-    if (maps := Path("/proc/self/maps")).exists():
-        madvise = ctypes.CDLL(None).madvise
-        own = r"^(\w+)-(\w+) rw-p 00000000 00:00 0 *(?:\[heap\])?$"
-        for found in re.findall(own, maps.read_text(), re.M):
-            start, end = (int(address, 16) for address in found)
-            start, end = -(-start // LARGE_PAGE) * LARGE_PAGE, end // LARGE_PAGE * LARGE_PAGE
-            if start < end:
-                madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_COLLAPSE)
+    maps, own = Path("/proc/self/maps"), r"^(\w+)-(\w+) rw-p 0+ 00:00 0 *(?:\[heap\])?$"
+    for found in re.findall(own, maps.read_text(), re.M) if maps.exists() else ():
+        start, end = (int(address, 16) for address in found)
+        start, end = -(-start // LARGE_PAGE) * LARGE_PAGE, end // LARGE_PAGE * LARGE_PAGE
+        if start < end:
+            size = ctypes.c_size_t(end - start)
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(start), size, MADV_COLLAPSE)
 
 
 def _run(command: list[str], cwd: str, env: dict[str, str], files: list[int]) -> None:
@@ -276,7 +271,9 @@ def _run(command: list[str], cwd: str, env: dict[str, str], files: list[int]) ->
         _execute(*command)
         code = 0
     except SystemExit as end:
-        code = _exit_code(end.code)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
     except BaseException:
         traceback.print_exc()
     threading._shutdown()
@@ -292,13 +289,6 @@ def _execute(flag: str, what: str, *arguments: str) -> None:
         runpy.run_module(what, run_name="__main__", alter_sys=True)
     else:
         exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
-
-
-def _exit_code(told: object) -> int:
-    if told is None or isinstance(told, int):
-        return told or 0
-    sys.stderr.write(f"{told}\n")
-    return 1
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import hierrouter as hr
 from tests.cli.conftest import Place
-from tests.conftest import Run, environment, spawned, works
+from tests.conftest import environment, run_cold, spawned, works
 from tests.hub import hub
 from tests.warm import Warm
 
@@ -85,10 +85,10 @@ def test_this_guard_can_fail() -> None:
 
 
 @pytest.mark.parametrize("command", ["", "verify"])
-def test_help_answers(tmp_path: Path, cold: Run, command: str) -> None:
-    done = works(cold(*command.split(), "--help", cwd=tmp_path))
+def test_help_answers(tmp_path: Path, command: str) -> None:
+    done = works(run_cold(*command.split(), "--help", cwd=tmp_path))
     assert f"Usage: hierrouter {command}".rstrip() in done.stdout
-    assert cold("--version", cwd=tmp_path).stdout == f"hierrouter {hr.__version__}\n"
+    assert run_cold("--version", cwd=tmp_path).stdout == f"hierrouter {hr.__version__}\n"
 
 
 def test_ctrl_c_while_it_starts_gives_one_line(tmp_path: Path) -> None:

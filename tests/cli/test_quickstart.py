@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import LIMIT, Place, over_all
-from tests.conftest import Run, Start, as_json, works
+from tests.conftest import Start, as_json, run_cold, works
 
 ROW = {"policy", "kind", "dataset", "n", "quality", "accuracy", "cost", "reward"}
 ROW |= {"reward_low", "reward_high"}
@@ -87,9 +87,9 @@ def test_train_sweep_report_go_on_with_no_further_flag(work: Place) -> None:
     assert r"\begin{table}" in work.does("report --format latex").stdout
 
 
-def test_the_same_bytes_whatever_the_hash_seed(home: Place, cold: Run) -> None:
+def test_the_same_bytes_whatever_the_hash_seed(home: Place) -> None:
     words = ("report", "--split", "validation", "--format", "json")
-    told = works(cold(*words, cwd=home.folder))
+    told = works(run_cold(*words, cwd=home.folder))
     assert as_json(told)["split"] == "validation"
     assert told.stdout == home.does(" ".join(words)).stdout
 

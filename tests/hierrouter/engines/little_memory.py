@@ -19,11 +19,6 @@ SPARE = 100 << 20  # bytes
 MANY = [f"{n} " + "1+2 " * 60 for n in range(200)]
 
 
-def virtual_bytes() -> int:
-    pages = Path("/proc/self/statm").read_text().split()[0]
-    return int(pages) * resource.getpagesize()
-
-
 def main(folder: str) -> None:
     spec = ModelSpec("m", folder, dtype="float32", device="cpu", generation=Generation(4))
     generator: Any = backend("transformers").load(spec)
@@ -37,7 +32,8 @@ def main(folder: str) -> None:
 
     decode_batch, decoder._decode_batch = decoder._decode_batch, noting
     first = answers_in_order(generator, ["1+2"])  # all that is loaded once is loaded now
-    ceiling = virtual_bytes() + SPARE
+    pages = Path("/proc/self/statm").read_text().split()[0]
+    ceiling = int(pages) * resource.getpagesize() + SPARE
     resource.setrlimit(resource.RLIMIT_AS, (ceiling, ceiling))
     told: list[object] = []
     for answers in (generator.answer_now(MANY, {}), generator.generate(MANY)):

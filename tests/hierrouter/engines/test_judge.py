@@ -43,13 +43,9 @@ def test_a_cache_is_opened_with_a_judge_and_asks_it_once(
         assert open_tree(cache, selection).content == tree.content
         assert sum(server.asked.values()) == asked
         other = judge_file(tmp_path, server.url, "{question} {answer} {references}")
-        assert judge_scorer(other).reads == ("question", "response", "references")
-        assert judge_scorer(other).version != judge_scorer(file_of(tmp_path, server)).version
-
-
-def file_of(folder: Path, server: Server) -> str:
-    (folder / "first").mkdir()
-    return judge_file(folder / "first", server.url)
+        scorer = judge_scorer(other)
+        assert scorer.reads == ("question", "response", "references")
+        assert scorer.version != judge_scorer(judge_file(tmp_path, server.url)).version
 
 
 def test_nonsense_is_a_failure_and_no_score(testbed_cache: Path, tmp_path: Path) -> None:

@@ -123,11 +123,6 @@ def extremes(tree: RouteTree, stop: bool) -> tuple[float, float]:
     return cost.min(axis=1).mean(), cost.max(axis=1).mean()
 
 
-def between(tree: RouteTree, stop: bool, share: float) -> float:
-    low, high = extremes(tree, stop)
-    return low + share * (high - low)
-
-
 def programme(tree: RouteTree, budget: float, stop: bool) -> float:
     """The greatest mean quality, by a general solver: one probability for each query and node."""
     endings = Actions(tree.routes, stop).endings
@@ -148,7 +143,8 @@ def programme(tree: RouteTree, budget: float, stop: bool) -> float:
 def test_the_optimum_at_a_mean_cost_is_that_of_the_linear_programme(
     tree: RouteTree, stop: bool, share: float
 ) -> None:
-    budget = between(tree, stop, share)
+    low, high = extremes(tree, stop)
+    budget = low + share * (high - low)
     best, expected = budgets.optimum_at_mean_cost(tree, budget, stop), programme(tree, budget, stop)
     assert best.cost.mean() <= budget + ROUNDING
     assert best.quality.mean() == pytest.approx(expected, abs=1e-7)

@@ -13,7 +13,7 @@ from hierrouter.learning import network
 from hierrouter.learning.evaluate import evaluate
 from hierrouter.replay.env import ReplayEnv, walk
 from hierrouter.reports.build import add_depths
-from hierrouter.reports.values import Bootstrap, Estimates, Row, pivot
+from hierrouter.reports.values import Bootstrap, Estimates, pivot
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation import enumeration as by_hand
@@ -71,13 +71,6 @@ def table_for(tree: RouteTree, actions: Actions, seed: int) -> np.ndarray:
     return weight / weight.sum(axis=2, keepdims=True)
 
 
-def where_it_ends(tree: RouteTree, ends: np.ndarray, alpha: float) -> tuple[Row, ...]:
-    """What a report says of each number of calls."""
-    table = Estimates(tree.datasets, Bootstrap(n=2))
-    add_depths(table, tree, ends, alpha)
-    return pivot(table.table(), "depths", "hop")
-
-
 @by_hand.unhurried
 @given(small_trees, alphas, st.booleans(), seeds)
 def test_expectations_are_sums_over_all_episodes(
@@ -107,7 +100,9 @@ def test_expectations_are_sums_over_all_episodes(
     np.testing.assert_allclose(outcome.quality, expected[:, 0], atol=1e-12)
     np.testing.assert_allclose(outcome.cost, expected[:, 1])
     reward = outcome.reward(alpha)
-    depths = where_it_ends(tree, ends, alpha)
+    estimates = Estimates(tree.datasets, Bootstrap(n=2))
+    add_depths(estimates, tree, ends, alpha)
+    depths = pivot(estimates.table(), "depths", "hop")
     assert sum(depth.share * depth.hop for depth in depths) == pytest.approx(expected[:, 2].mean())
     for which, mean in (
         ("share", 1),

@@ -61,12 +61,6 @@ def model(tree: RouteTree) -> ValueModel:
     return fit(tree, GRID, OBJECTIVE, VALUE)
 
 
-def visits(model: ValueModel, tree: RouteTree, state: int) -> tuple[NDArray[np.float32], ...]:
-    """What the model reads of a state on each query: components of the only text, C so far."""
-    vectors = tree.embedding_at(np.arange(len(tree)), np.full(len(tree), state))
-    return model.texts[0](vectors), tree.cost[:, [state]].astype(np.float32)
-
-
 def followed(tree: RouteTree, predicted: Floats, state: int, alpha: float) -> Floats:
     """float64[n, M, 2]: Q and C after each call at a state of two hops, then the best expected.
 
@@ -107,7 +101,9 @@ def test_a_learned_query_is_expected_what_a_regression_without_it_expects(
     fold = learned_from(tree)
     held_out, plain = map(model.predictions, (fold, replace(fold, content=OTHER)))
     for state, position in enumerate(model.positions):
-        seen = position.seen(*visits(model, fold, state))
+        vectors = fold.embedding_at(np.arange(len(fold)), np.full(len(fold), state))
+        cost = fold.cost[:, [state]].astype(np.float32)
+        seen = position.seen(model.texts[0](vectors), cost)
         alike = seen.kernel(seen, int(position.kernel[0]))
         ridge = ridge_of(alike, position.leverage.astype(float))
         for knot, alpha in enumerate(model.knots):

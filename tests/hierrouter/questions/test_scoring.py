@@ -112,17 +112,13 @@ def test_computer_algebra_is_not_imported_here() -> None:
     assert not {"sympy", "math_verify", "torch"} & set(said.split())
 
 
-def alone(response: str, references: Sequence[str], /) -> float:
-    return 0.25
-
-
 def either(response: str, references: Sequence[str], choices: Choices = ()) -> float:
     return 0.5 if choices else 0.25
 
 
 def test_choices_are_looked_at_where_there_are_some_and_the_scorer_knows_what_to_do() -> None:
     one, two = (
-        scoring.Scorer("one", "1", alone),
+        scoring.Scorer("one", "1", either),
         scoring.Scorer("two", "1", either, scoring.WITH_CHOICES),
     )
     offered = (("A", "ice"),)

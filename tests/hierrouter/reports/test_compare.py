@@ -49,11 +49,6 @@ def of(entries, alpha=ALPHA, split="test", sets=("A", "B"), hops=2, notes=()):
     return Contest(alpha, split, DATASETS, hops, sets, 0, tuple(entries), notes)
 
 
-def resamples():
-    """Those of a report on these queries: the stream after its three datasets."""
-    return np.random.default_rng([QUICK.seed, 3])
-
-
 def made(**kwargs):
     return standings(held(**kwargs), "token_f1", {"version": "0"}, QUICK)
 
@@ -71,7 +66,8 @@ def test_values_are_between_the_best_as_each_fold_has_them():
     ]
     # They are differences on the fold shown.
     reward = [row.entry.outcome.reward(ALPHA) for row in found.rows]
-    expected = interval(reward[3] - reward[1], QUICK.n, rng=resamples())
+    drawn = np.random.default_rng([QUICK.seed, 3])  # the stream after those of its three datasets
+    expected = interval(reward[3] - reward[1], QUICK.n, rng=drawn)
     hop = found.values[0]
     assert (hop.difference_low, hop.difference_high) == pytest.approx(expected)
     assert hop.difference == pytest.approx((reward[3] - reward[1]).mean())

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig, ValueConfig
@@ -62,14 +61,6 @@ def shown(
     return report_on(tree or half_easy(), alpha, trained, swept, {}, bootstrap=QUICK, **more)
 
 
-def rewards(trained: TrainedRouter) -> NDArray[np.float64]:
-    return trained.outcome(half_easy().split("test")).reward(ALPHA)
-
-
-def numbers(note: str) -> list[float]:
-    return [float(found) for found in re.findall(NUMBER, note)]
-
-
 def test_routers_of_the_frontier_that_may_do_more_or_less_are_said() -> None:
     assert shown(router(), sweep()).notes == ()
     assert shown(router(), sweep(allow_stop=True)).notes == (
@@ -87,7 +78,8 @@ def test_a_budget_is_reported_with_what_it_comes_to_on_the_fold(split: str) -> N
     reached = chosen.outcome(fold)
     best = optimum_at_mean_cost(fold, 1.5).quality.mean()
     expected = [1.5, reached.cost.mean(), reached.quality.mean(), best]
-    assert numbers(note) == pytest.approx(expected, abs=1e-3)
+    told = [float(found) for found in re.findall(NUMBER, note)]
+    assert told == pytest.approx(expected, abs=1e-3)
     (note,) = shown(replace(router(EXACT), budget=0.01)).notes
     assert note.endswith("No policy is that cheap here.")
 
@@ -100,7 +92,8 @@ def test_a_router_that_hands_over_is_one_more_baseline(share: float | None) -> N
     [row] = [row for row in report.overall if row.policy == "hierrouter, else large"]
     assert row.kind == "baseline"
     assert row.reward == pytest.approx(deferral.outcome(fold).reward(ALPHA).mean())
-    assert row.difference == pytest.approx(rewards(trained).mean() - row.reward)
+    alone = trained.outcome(fold).reward(ALPHA).mean()
+    assert row.difference == pytest.approx(alone - row.reward)
     found = report.deferral
     assert found is not None and (found.chosen_on, found.share_allowed) == ("validation", share)
     assert found.chosen.reward == pytest.approx(row.reward)

@@ -53,8 +53,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrou
     entries = (ENTRY.format(name=name, group=of[0], rate=of[1]) for name, of in groups.items())
     (place / "pool.toml").write_text(POOL + "".join(entries))
     tree = tree_in(place)
-    for algo in ("exact", "value"):
-        trained = train(tree, Objective(ALPHA), training_config("default", algo, None), seed=0)
+    for algo, epochs in (("exact", 8), ("value", None)):
+        trained = train(tree, Objective(ALPHA), training_config("default", algo, epochs), seed=0)
         save_checkpoint(trained, place / algo)
         save_bundle(
             bundle_of(place / "caches/default", tree, str(place / "pool.toml")), place / algo
