@@ -59,17 +59,14 @@ def between(root: Path, monkeypatch: pytest.MonkeyPatch) -> Between:
             if next(left, None) is not None:
                 with monkeypatch.context() as theirs:
                     theirs.setattr(module, name, real)
-                    commit_and_merge(root)
+                    new = rows.calls(("m", os.urandom(4).hex(), "theirs"))
+                    PartWriter(root).append("calls", new)
+                    compact(root)
             return result
 
         monkeypatch.setattr(module, name, then_others)
 
     return arrange
-
-
-def commit_and_merge(root: Path) -> None:
-    PartWriter(root).append("calls", rows.calls(("m", os.urandom(4).hex(), "theirs")))
-    compact(root)
 
 
 def read(root: Path) -> dict[str, str]:
