@@ -59,8 +59,8 @@ def between(root: Path, monkeypatch: pytest.MonkeyPatch) -> Between:
             if next(left, None) is not None:
                 with monkeypatch.context() as theirs:
                     theirs.setattr(module, name, real)
-                    row = rows.calls(("m", os.urandom(4).hex(), "theirs"))
-                    PartWriter(root).append("calls", row)
+                    new = rows.calls(("m", os.urandom(4).hex(), "theirs"))
+                    PartWriter(root).append("calls", new)
                     compact(root)
             return result
 

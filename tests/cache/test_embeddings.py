@@ -177,12 +177,6 @@ def test_no_damage_of_a_header_is_a_trace(reader: CacheReader, path: Path) -> No
             assert embedding_fault(file) or byte == sound[at]
 
 
-def test_a_file_of_something_else_is_refused(reader: CacheReader, path: Path) -> None:
-    put(path.parent, np.ones(7))
-    with pytest.raises(DamagedPart, match="expected 7 rows of context and vector"):
-        EmbeddingStore(reader, "e").vectors()
-
-
 def test_another_width_is_refused(reader: CacheReader, path: Path) -> None:
     """Before it is stored, and where another process has stored it."""
     with pytest.raises(
@@ -201,13 +195,6 @@ def test_numbers_that_are_not_finite_are_refused(reader: CacheReader, path: Path
     path.unlink()
     put(path.parent, spoilt)
     with pytest.raises(DamagedPart, match="NaN or infinity"):
-        EmbeddingStore(reader, "e").vectors()
-
-
-def test_a_link_to_a_file_of_vectors_is_none(reader: CacheReader, path: Path) -> None:
-    path.rename(reader.root / "elsewhere.npy")
-    path.symlink_to(reader.root / "elsewhere.npy")
-    with pytest.raises(DamagedPart, match="not a regular file"):
         EmbeddingStore(reader, "e").vectors()
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,13 +10,14 @@ import pytest
 
 from tests.cli.pages import DOCS
 from tests.cli.test_help import context
+from tests.conftest import spawned
 
 DOCKERFILE, UNIT = DOCS / "deploy/Dockerfile", DOCS / "deploy/hierrouter.service"
 
 
 def test_the_image_is_sound() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
-    done = subprocess.run([hadolint, DOCKERFILE], capture_output=True, text=True, check=False)
+    done = spawned(hadolint, DOCKERFILE)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -27,8 +27,7 @@ def test_the_unit_is_sound(tmp_path: Path) -> None:
         pytest.skip("needs systemd-analyze")
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/hierrouter/bin/hierrouter", sys.executable))
-    words = [analyze, "verify", "--man=no", unit]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = spawned(analyze, "verify", "--man=no", unit)
     mine = [line for line in done.stderr.splitlines() if UNIT.name in line]
     assert not mine, done.stderr
 

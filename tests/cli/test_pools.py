@@ -36,17 +36,6 @@ parameters = "70B"
 CONFIG = '{"max_position_embeddings": 4096}'
 
 
-def hub_with(folder: Path, files: dict[str, str]) -> None:
-    """A hub cache with these files of org/far-7B."""
-    saved = folder / "models--org--far-7B"
-    snapshot = saved / "snapshots" / "abc"
-    snapshot.mkdir(parents=True)
-    (saved / "refs").mkdir()
-    (saved / "refs" / "main").write_text("abc")
-    for name, text in files.items():
-        (snapshot / name).write_text(text)
-
-
 def test_the_shipped_pools_are_listed(place: Place) -> None:
     found = place.tells("pools")
     assert list(found) == ["cpu", "graded", "paper", "testbed"]
@@ -85,7 +74,13 @@ def test_what_of_a_hub_model_is_here(
     window: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hub_with(tmp_path / "hub", files)
+    saved = tmp_path / "hub/models--org--far-7B"
+    snapshot = saved / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (saved / "refs").mkdir()
+    (saved / "refs" / "main").write_text("abc")
+    for name, text in files.items():
+        (snapshot / name).write_text(text)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     (tmp_path / "p.toml").write_text(POOL)
     far = listed(load_pool(str(tmp_path / "p.toml")).models[1])
@@ -126,9 +121,10 @@ NEAR = "How many grey geese and brown ducks swim on the pond behind the old mill
 
 @pytest.fixture
 def asked(place: Place) -> Place:
-    """gsm8k as a file, and a file of one's own with choices and a leak."""
+    """Two of the paper's data sets as files, and a file of one's own with choices and a leak."""
     (place / "data").mkdir()
     write(place / "data" / "gsm8k.jsonl", rows(20))
+    write(place / "data" / "arc-easy.parquet", rows(5))
     mine = [dict(row, choices=["no", row["answer"]], answer="B") for row in rows(4)]
     mine += [
         {"id": "pond", "question": NEAR, "answer": "nine", "split": "train"},
@@ -142,6 +138,8 @@ def test_every_name_is_listed_with_its_origin(asked: Place) -> None:
     lines = dict(line.split(maxsplit=1) for line in asked.does("datasets").stdout.splitlines())
     assert list(lines) == [*FAMILIES, *PAPER_DATASETS]
     assert lines["gsm8k"].split() == ["file", "20", "data/gsm8k.jsonl"]
+    assert lines["arc-easy"].split() == ["file", "5", "data/arc-easy.parquet"]
+    assert lines["riddle"].split()[0] == "testbed"
     assert lines["mmlu"].split() == ["hub", "14,042", "cais/mmlu", "all", "test"]
     listed = asked.tells("datasets")
     assert [item["name"] for item in listed] == list(lines)

@@ -35,6 +35,7 @@ from tests.conftest import Run, spawned
 from tests.engines import Scripted
 from tests.hostile import resealed
 
+Policies = dict[str, Path]
 DEEP = ("[" * 100_000, '{"a":' * 100_000, "1" * 5_000)
 ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 10**9, 10**30, 10**400, 1e308, float("nan"), float("inf")),
@@ -78,6 +79,7 @@ def embedding(folder: Path, rows: np.ndarray) -> EmbeddingFile:
         [("context", "S32"), ("vector", "<f4")],
         [("context", "S32"), ("vector", "<f4", (2, 4))],
         [("a", "S32"), ("b", "<f4", (8,))],
+        "<f8",
     ],
 )
 def test_rows_of_another_kind_are_not_read_beyond_their_end(tmp_path: Path, dtype: Any) -> None:
@@ -174,7 +176,7 @@ def test_any_live_json_is_taken_or_refused(live_run: Path, tmp_path: Path) -> No
 @pytest.fixture(scope="module")
 def policies(
     live_run: Path, testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
+) -> Policies:
     """A network, the value model at one alpha, and at every alpha."""
     tree, folder = training_tree(open_tree(testbed_cache)), tmp_path_factory.mktemp("policies")
     every = train_sweep(tree, (0.0, 0.1), Objective(0.0), ValueConfig(), 0)
@@ -186,9 +188,7 @@ def policies(
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 @pytest.mark.parametrize("name", ["network", "value", "values"])
-def test_any_description_of_a_policy_is_taken_or_refused(
-    name: str, policies: dict[str, Path]
-) -> None:
+def test_any_description_of_a_policy_is_taken_or_refused(name: str, policies: Policies) -> None:
     tensors, text = checkpoint.read_tensors(file := policies[name])
     refused = 0
     for odd in with_odd_values(json.loads(text)):
@@ -199,9 +199,7 @@ def test_any_description_of_a_policy_is_taken_or_refused(
     assert refused > 300
 
 
-def test_any_weights_of_a_value_model_are_those_it_can_use_or_refused(
-    policies: dict[str, Path],
-) -> None:
+def test_any_weights_of_a_value_model_are_those_it_can_use_or_refused(policies: Policies) -> None:
     """Of another type, of another shape, or not there: each is said before a question is asked."""
     tensors, text = checkpoint.read_tensors(file := policies["value"])
     for name, held in tensors.items():
@@ -213,7 +211,7 @@ def test_any_weights_of_a_value_model_are_those_it_can_use_or_refused(
                 checkpoint.rebuild(text, odd, file)
 
 
-def test_a_shape_that_is_not_the_weights_takes_no_memory(policies: dict[str, Path]) -> None:
+def test_a_shape_that_is_not_the_weights_takes_no_memory(policies: Policies) -> None:
     shape = json.loads(checkpoint.read_tensors(policies["network"])[1])["shape"]
     many = {"text0.basis": np.empty((20_000_000, 0), np.float32)}
     for name, changed, more, cause in (

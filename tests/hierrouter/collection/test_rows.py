@@ -279,18 +279,14 @@ def change(kind: str, /, **values: object) -> Callable[[list[Line]], object]:
     return lambda lines: first(kind)(lines).update(values)
 
 
-def with_pool(**values: object) -> Callable[[list[Line]], object]:
-    """The plan with another pool, under the key that is right for it."""
-
-    def spoil(lines: list[Line]) -> None:
-        lines[0].pop("sha256")
-        plan = first("plan")(lines)
-        stored = json.loads(plan["pool"])
-        stored["pool"] |= values
-        plan["pool"] = json.dumps(stored)
-        plan["plan"] = plan_key(plan["pool"], plan["queries"])
-
-    return spoil
+def hops_in_words(lines: list[Line]) -> None:
+    """The plan with a pool that no file could hold, under the key that is right for it."""
+    lines[0].pop("sha256")
+    plan = first("plan")(lines)
+    stored = json.loads(plan["pool"])
+    stored["pool"]["hops"] = "2"
+    plan["pool"] = json.dumps(stored)
+    plan["plan"] = plan_key(plan["pool"], plan["queries"])
 
 
 BAD = {
@@ -301,8 +297,6 @@ BAD = {
     "NaN": (change("score", value=float("nan")), "value must be double, got nan"),
     "no float": (change("score", value=10**400), "value must be double"),
     "text": (change("call", tokens_in="5"), "tokens_in must be int32, got '5'"),
-    "int64": (change("call", tokens_out=2**31), "tokens_out must be int32"),
-    "null": (change("call", response=None), "response must be string"),
     "surrogate": (change("call", prompt="\ud800"), "prompt must be string"),
     "kind": (change("call", kind="cull"), "unknown kind 'cull'"),
     "column": (lambda lines: first("call")(lines).pop("key"), "key is missing"),
@@ -313,7 +307,7 @@ BAD = {
     "format": (lambda lines: lines[0].update(format=99), "format 99, this version reads 1"),
     "digest": (lambda lines: lines[0].update(sha256=1), "sha256 must be a text"),
     "count": (lambda lines: lines[0].update(calls="many"), "calls must be a count"),
-    "hops in words": (with_pool(hops="2"), "hops must be an integer, got '2'"),
+    "hops in words": (hops_in_words, "hops must be an integer, got '2'"),
 }
 
 

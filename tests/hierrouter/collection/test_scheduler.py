@@ -31,7 +31,6 @@ from hierrouter_cache.writer import PartWriter
 from tests.conftest import Run, Start, calls_made, works
 from tests.engines import Counting, Scripted, told
 from tests.hierrouter.collection.examples import POOL, sums
-from tests.warm import Running
 
 QUERIES = sums(6)
 
@@ -204,20 +203,6 @@ def test_where_everything_fails_nothing_is_stored_as_an_answer(tmp_path: Path) -
         require_answers(summary)
 
 
-def breaking(error: Exception) -> Scripted:
-    """Model b of the pool breaks at its third call."""
-    answered: list[str] = []
-
-    def script(model: str, prompt: str) -> Answer:
-        if model == "b":
-            if len(answered) == 2:
-                raise error
-            answered.append(prompt)
-        return told(model, prompt)
-
-    return Scripted(script)
-
-
 SERVED = replace(POOL, models=tuple(replace(model, backend="openai") for model in POOL.models))
 BREAKS = {
     # the direct calls of model a, and two of model b
@@ -235,10 +220,19 @@ BREAKS = {
 
 @pytest.mark.parametrize("what", BREAKS)
 def test_what_was_answered_before_it_broke_is_kept(tmp_path: Path, what: str) -> None:
-    """After a server that is down the other models go on."""
+    """Model b breaks at its third call; after a server that is down the other models go on."""
     pool, error, message, kept = BREAKS[what]
+    answered: list[str] = []
+
+    def script(model: str, prompt: str) -> Answer:
+        if model == "b":
+            if len(answered) == 2:
+                raise error
+            answered.append(prompt)
+        return told(model, prompt)
+
     with pytest.raises(WorldError, match=message):
-        fill_cache(pool, QUERIES, tmp_path, engines=breaking(error))
+        fill_cache(pool, QUERIES, tmp_path, engines=Scripted(script))
     assert len(CacheReader(tmp_path).responses()) == kept
     again = Scripted()
     fill_cache(pool, QUERIES, tmp_path, engines=again)
@@ -323,8 +317,7 @@ def test_reruns_over_random_failures_end_where_none_would_have(tmp_path: Path) -
     assert runs > 2  # else nothing was shown
     calm, rough = CacheReader(tmp_path / "calm"), CacheReader(tmp_path / "rough")
     assert rough.responses() == calm.responses()
-    rows = rough.sql("SELECT count(*) AS n FROM calls_rows")["n"][0].as_py()
-    assert rows == len(calm.responses())
+    assert rough.number("SELECT count(*) FROM calls_rows") == len(calm.responses())
 
 
 def test_failed_calls_end_in_one_line() -> None:
@@ -356,21 +349,9 @@ def committed(root: Path) -> dict[str, str]:
         return {}
     if not any(part.kind == "calls" for part in reader.parts):
         return {}
-    rows = reader.sql("SELECT count(*) AS n FROM calls_rows")["n"][0].as_py()
     responses = reader.responses()
-    assert rows == len(responses)
+    assert reader.number("SELECT count(*) FROM calls_rows") == len(responses)
     return responses
-
-
-def wait_for_a_commit(process: Running, root: Path) -> None:
-    """Until a part more than now has been committed, or the process has ended."""
-
-    def parts() -> int:
-        return len(list(root.glob("parts/calls-*")))
-
-    before = parts()
-    while parts() == before and process.poll() is None:
-        time.sleep(0.005)
 
 
 def test_ten_kills_then_a_rerun(tmp_path: Path, hierrouter: Run, start: Start) -> None:
@@ -383,7 +364,9 @@ def test_ten_kills_then_a_rerun(tmp_path: Path, hierrouter: Run, start: Start) -
     sizes = []
     for _ in range(KILLS):
         process = start(*ARGUMENTS, root, cwd=tmp_path)
-        wait_for_a_commit(process, root)
+        before = set(root.glob("parts/calls-*"))
+        while set(root.glob("parts/calls-*")) == before and process.poll() is None:
+            time.sleep(0.005)  # until a part more has been committed
         time.sleep(rng.uniform(0, 0.2))
         process.send_signal(signal.SIGKILL)
         process.result()

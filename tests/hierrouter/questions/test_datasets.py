@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.questions.datasets import known_datasets, load_queries
+from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query, find_query, full_names
-from hierrouter.questions.shipped import FAMILIES
-from hierrouter.questions.sources import PAPER_DATASETS
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes
 from tests.hierrouter.questions.files import Row, rows, write
@@ -51,15 +49,6 @@ def test_the_testbed_group_is_all_its_families(tmp_path: Path) -> None:
     assert len({query.dataset for query in queries}) == 10
     assert len(queries) == 100
     assert notes == []
-
-
-def test_every_name_has_an_origin(tmp_path: Path) -> None:
-    write(tmp_path / "mmlu.jsonl", rows(7))
-    write(tmp_path / "arc-easy.parquet", rows(5))
-    known = {each.name: (each.origin, each.questions) for each in known_datasets(tmp_path)}
-    assert list(known) == [*FAMILIES, *PAPER_DATASETS]
-    assert (known["mmlu"], known["arc-easy"]) == (("file", 7), ("file", 5))
-    assert (known["gsm8k"], known["riddle"]) == (("hub", 1_319), ("testbed", None))
 
 
 def test_a_file_is_cut_into_folds_by_the_seed(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +23,7 @@ from hierrouter.questions.sources import (
     read_file,
 )
 from hierrouter_cache.errors import InputError
-from tests.conftest import environment
+from tests.conftest import spawned
 from tests.hierrouter.questions.files import rows, write
 from tests.hub import COMMIT, hub, repository
 
@@ -254,10 +253,8 @@ def address() -> Iterator[str]:
 
 def loaded(*names: str, home: Path, **more: str) -> list[str]:
     """What a process of its own says of these, whose hub is named by its environment."""
-    settings = {**environment(), "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), **more}
-    done = subprocess.run(
-        [sys.executable, "-c", SHOWN, *names], env=settings, capture_output=True, text=True
-    )
+    settings = {"HF_HUB_OFFLINE": "0", "HF_HOME": str(home), **more}
+    done = spawned(sys.executable, "-c", SHOWN, *names, **settings)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 

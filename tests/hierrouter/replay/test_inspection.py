@@ -90,10 +90,7 @@ def other_hops(row: Row) -> None:
 DAMAGES: dict[str, tuple[str, Callable[[Row], object], str]] = {
     "score": ("scores", lambda row: row.update(value=1.7), "value must be from 0 to 1"),
     "response": ("calls", lambda row: row.update(response="forged"), "outcome is not that of"),
-    "step": ("calls", lambda row: row.update(step="0" * 32), "key is not that of"),
-    "tokens": ("calls", lambda row: row.update(tokens_in=-1), "tokens_in must be int32, got -1"),
     "question": ("queries", lambda row: row.update(question="forged"), "query is not that of"),
-    "answers": ("queries", lambda row: row.update(answers=["forged"]), "query is not that of"),
     "plan": ("plans", lambda row: row.update(queries=row["queries"][1:]), "plan is not that of"),
     "pool": ("plans", other_hops, "hops must be an integer, got '2'"),
 }

@@ -1,6 +1,5 @@
 """Which pool a plan is opened with."""
 
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec, Pool
 from hierrouter.replay.stored_pool import OpenedPool, opened_pool
 from hierrouter_cache.errors import InputError
-from tests.conftest import environment
+from tests.conftest import spawned
 
 TESTBED = load_pool("testbed")
 
@@ -57,8 +56,7 @@ def test_commands_open_what_is_known_without_engine_and_gymnasium() -> None:
         "opening.opened_pool(sys.argv[1], 'testbed'); "
         "print({*sys.modules} & {'torch', 'gymnasium'})"
     )
-    command = [sys.executable, "-c", script, TESTBED.to_json(collected(TESTBED))]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    done = spawned(sys.executable, "-c", script, TESTBED.to_json(collected(TESTBED)))
     assert done.stdout == "set()\n", done.stderr
 
 

@@ -21,13 +21,6 @@ def tuned_on(baseline: Baseline, arms: Arms, alpha: float) -> tuple[Tuned, Arms]
     return known.fitted(baseline, train, validation, alpha), test
 
 
-def crowd() -> Arms:
-    """Five arms that are right on 7 queries of 10, each by itself; wrong answers all differ."""
-    right = np.random.default_rng(1).random((400, 5)) < 0.7
-    says = np.where(right, -1, np.arange(400 * 5).reshape(400, 5))
-    return answered(right, np.arange(1.0, 6.0), says=says)
-
-
 def half_right(calls: np.ndarray | None = None) -> Arms:
     """The first arm is cheap, right on half of the queries, and its answers show when.
 
@@ -37,15 +30,6 @@ def half_right(calls: np.ndarray | None = None) -> Arms:
     quality = np.stack([right, np.ones(240), np.zeros(240)], axis=1)
     looks = np.stack([right, 2 * np.ones(240), 2 * np.ones(240)], axis=1)
     return answered(quality, COST, looks=looks, calls=calls)
-
-
-def sure_when_right() -> Arms:
-    """As `half_right`, but only how sure an arm is shows when; of some answers nobody tells."""
-    right = np.random.default_rng(1).random(240) < 0.5
-    quality = np.stack([right, np.ones(240), np.zeros(240)], axis=1)
-    sure = np.where(quality == 1, 0.4, 0.2) + np.random.default_rng(2).uniform(0, 0.1, (240, 3))
-    sure[::10] = np.nan
-    return answered(quality, COST, sure=sure)
 
 
 def two_kinds() -> Arms:
@@ -77,7 +61,9 @@ def test_one_is_asked_where_more_do_not_pay_and_of_equal_ones_the_cheapest(
 
 
 def test_a_router_that_reads_for_nothing_is_found_out() -> None:
-    _, _, test = known.folds(crowd())
+    right = np.random.default_rng(1).random((400, 5)) < 0.7
+    says = np.where(right, -1, np.arange(400 * 5).reshape(400, 5))  # wrong answers all differ
+    _, _, test = known.folds(answered(right, np.arange(1.0, 6.0), says=says))
 
     def thief(seen: Seen) -> Play:
         said = read_answers(seen).group
@@ -141,7 +127,12 @@ def test_what_one_answer_says_counts_for_the_others() -> None:
 
 
 def test_a_cascade_by_confidence_ends_with_a_sure_answer() -> None:
-    tuned, test = tuned_on(BY_CONFIDENCE, sure_when_right(), ALPHA)
+    """As `half_right`, but only how sure an arm is shows when; of some answers nobody tells."""
+    right = np.random.default_rng(1).random(240) < 0.5
+    quality = np.stack([right, np.ones(240), np.zeros(240)], axis=1)
+    sure = np.where(quality == 1, 0.4, 0.2) + np.random.default_rng(2).uniform(0, 0.1, (240, 3))
+    sure[::10] = np.nan
+    tuned, test = tuned_on(BY_CONFIDENCE, answered(quality, COST, sure=sure), ALPHA)
     assert tuned.settings["arms"] == ["arm-0", "arm-1"]
     known.assert_reads_what_it_pays(tuned.play, test.seen)
     told = ~np.isnan(test.seen.answers.sure[:, 0])

@@ -80,18 +80,14 @@ def test_a_tie_of_votes_goes_to_the_cheapest_arm():
     train = arms_with(np.eye(3)[label], np.tile([3.0, 1.0, 2.0], (60, 1)), questions)
     tuned = fitted(classifiers.Svm(("linear",), (1.0,)), train, alpha=0.0)
     asked = rng.normal(size=(5000, 3)).astype(np.float32)
-    tied = asked[votes_of_pairs(questions, label, asked) == 1]
-    assert len(tied) > 5
-    at_ties = arms_with(np.ones((len(tied), 3)), np.ones((len(tied), 3)), tied)
-    assert set(choices(at_ties, tuned.play).tolist()) == {1}
-
-
-def votes_of_pairs(questions, label, asked):
-    """The most votes that any of three classes has: 1 where each has one."""
     pairs = make_pipeline(Normalizer(), SVC(kernel="linear", decision_function_shape="ovo"))
     first_wins = pairs.fit(questions, label).decision_function(asked) > 0
     winner = np.where(first_wins, [0, 0, 1], [1, 2, 2])
-    return np.stack([(winner == arm).sum(axis=1) for arm in range(3)], axis=1).max(axis=1)
+    votes = np.stack([(winner == arm).sum(axis=1) for arm in range(3)], axis=1)
+    tied = asked[votes.max(axis=1) == 1]  # each of three classes has one
+    assert len(tied) > 5
+    at_ties = arms_with(np.ones((len(tied), 3)), np.ones((len(tied), 3)), tied)
+    assert set(choices(at_ties, tuned.play).tolist()) == {1}
 
 
 # --- routers that do not read the question, and what battles teach

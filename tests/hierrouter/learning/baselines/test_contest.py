@@ -106,11 +106,11 @@ class Reader(Cheat):
 
 @pytest.mark.parametrize("split", ["test", "validation"])
 def test_nobody_sees_a_cost_and_answers_are_for_those_that_read_them(tree, split):
-    taking_part = cheat, reader, _ = Cheat(), Reader(), BestStatic()
-    # Those of the best direct calls have the highest row of vectors.
+    """The answers of the best direct calls have the highest row of vectors."""
     rank = (tree.direct.score[:, :3] * 100).astype(np.int64)
-    told = {"A": Answers(np.zeros((101, 8), np.float32), rank, rank, rank, rank / 100)}
-    found = contest(tree, 0.0, taking_part, ["A"], split=split, answers=told)
+    answers = {"A": Answers(np.zeros((101, 8), np.float32), rank, rank, rank, rank / 100)}
+    taking_part = cheat, reader, _ = Cheat(), Reader(), BestStatic()
+    found = contest(tree, 0.0, taking_part, ["A"], split=split, answers=answers)
     peeks = [entry(found, name, "A").settings["peeks"] for name in ("cheat", "reader")]
     assert peeks == [False, True]
     rewards = [entry(found, name, "A").outcome.reward(0.0) for name in ("cheat", "best static")]
