@@ -59,8 +59,9 @@ MOVE = """async at => {
   return document.querySelector('#alpha-value').textContent
 }"""
 
-
 Write = Callable[[str], Path]
+Stopping = tuple[RouteTree, Any]
+Brought = tuple[Path, tuple[OwnPolicy, ...]]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def many(write: Write) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stopping(testbed_cache: Path) -> tuple[RouteTree, Any]:
+def stopping(testbed_cache: Path) -> Stopping:
     """A tree, and a router that may stop early."""
     tree = open_tree(testbed_cache)
     config = ExactConfig(epochs=6, queries=40, steps=10, hidden=16)
@@ -106,7 +107,7 @@ def stopping(testbed_cache: Path) -> tuple[RouteTree, Any]:
 
 
 @pytest.fixture(scope="module")
-def page_of_run(stopping: tuple[RouteTree, Any], testbed_cache: Path, write: Write) -> Path:
+def page_of_run(stopping: Stopping, testbed_cache: Path, write: Write) -> Path:
     """The page of that router, with all texts."""
     tree, trained = stopping
     return write(as_html(explored(testbed_cache, tree, "test", shown(trained), 500)))
@@ -130,9 +131,7 @@ def steady(observation: Mapping[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def brought(
-    stopping: tuple[RouteTree, Any], testbed_cache: Path, write: Write
-) -> tuple[Path, tuple[OwnPolicy, ...]]:
+def brought(stopping: Stopping, testbed_cache: Path, write: Write) -> Brought:
     """The page of that router with policies of the user's own and baselines."""
     tree, trained = stopping
     own = own_policies([thrifty, chance, steady])
@@ -230,7 +229,7 @@ def test_the_figures_are_those_of_report(work: Path, browser: Any, hierrouter: R
 
 
 def test_a_router_that_stops_has_the_figures_of_report(
-    page_of_run: Path, stopping: tuple[RouteTree, Any], browser: Any
+    page_of_run: Path, stopping: Stopping, browser: Any
 ) -> None:
     tree, trained = stopping
     with opened(browser, page_of_run) as (page, _):
@@ -241,7 +240,7 @@ def test_a_router_that_stops_has_the_figures_of_report(
 
 
 def test_another_price_has_the_figures_of_report(
-    page_of_run: Path, stopping: tuple[RouteTree, Any], browser: Any
+    page_of_run: Path, stopping: Stopping, browser: Any
 ) -> None:
     tree, trained = stopping
     with opened(browser, page_of_run) as (page, _):
@@ -267,7 +266,7 @@ def test_another_price_has_the_figures_of_report(
 
 
 def test_a_dropped_model_leaves_the_figures_of_a_smaller_pool(
-    page_of_run: Path, stopping: tuple[RouteTree, Any], testbed_cache: Path, browser: Any
+    page_of_run: Path, stopping: Stopping, testbed_cache: Path, browser: Any
 ) -> None:
     tree, _ = stopping
     with opened(browser, page_of_run) as (page, _log):
@@ -430,10 +429,7 @@ def test_the_keyboard_moves_alpha_and_walks_the_queries(page_of_run: Path, brows
 
 
 def test_policies_and_baselines_have_the_figures_of_report_and_compare(
-    brought: tuple[Path, tuple[OwnPolicy, ...]],
-    stopping: tuple[RouteTree, Any],
-    testbed_cache: Path,
-    browser: Any,
+    brought: Brought, stopping: Stopping, testbed_cache: Path, browser: Any
 ) -> None:
     (file, own), (tree, trained) = brought, stopping
     alphas = alphas_of(file)
@@ -480,7 +476,7 @@ def test_policies_and_baselines_have_the_figures_of_report_and_compare(
         assert page.locator("#frontier .brought").count() == 0
 
 
-def test_what_draws_at_some_alphas_only_is_drawn_at_all(stopping: tuple[RouteTree, Any]) -> None:
+def test_what_draws_at_some_alphas_only_is_drawn_at_all(stopping: Stopping) -> None:
     tree = stopping[0]
 
     def sometimes(observation: Mapping[str, Any]) -> Any:
@@ -565,9 +561,7 @@ VIEW = """() => [...document.querySelectorAll('input, select')].map(
   it => it.type === 'checkbox' ? it.checked : it.value)"""
 
 
-def test_all_that_is_set_is_in_the_address(
-    brought: tuple[Path, tuple[OwnPolicy, ...]], browser: Any
-) -> None:
+def test_all_that_is_set_is_in_the_address(brought: Brought, browser: Any) -> None:
     file, address = brought[0], "location.hash"
     with opened(browser, file) as (page, _):
         before = page.evaluate("history.length")
@@ -618,9 +612,7 @@ def test_all_that_is_set_is_in_the_address(
         assert not any(line.startswith(("console", "error")) for line in log)
 
 
-def test_what_is_seen_is_saved(
-    brought: tuple[Path, tuple[OwnPolicy, ...]], browser: Any, write: Write
-) -> None:
+def test_what_is_seen_is_saved(brought: Brought, browser: Any, write: Write) -> None:
     with opened(browser, brought[0]) as (page, _):
 
         def saved(name: str) -> str:
@@ -670,15 +662,6 @@ def test_nothing_keeps_people_from_using_it(
         assert barriers(page, axe) == []
 
 
-def test_every_control_has_a_name(page_of_run: Path, browser: Any) -> None:
-    with opened(browser, page_of_run) as (page, _):
-        for control in page.locator("input:visible, select:visible, button:visible").all():
-            named = control.evaluate(
-                "it => it.ariaLabel || it.textContent.trim() || it.labels[0]?.textContent.trim()"
-            )
-            assert named, control.evaluate("it => it.outerHTML")
-
-
 def test_queries_are_found_by_text_and_sorted_by_regret(page_of_run: Path, browser: Any) -> None:
     with opened(browser, page_of_run) as (page, _):
         regrets = [float(text) for text in page.locator(".regret").all_inner_texts()]
@@ -700,7 +683,7 @@ def test_queries_are_found_by_text_and_sorted_by_regret(page_of_run: Path, brows
 
 
 def test_the_tree_of_a_query_says_who_chose_what(
-    page_of_run: Path, stopping: tuple[RouteTree, Any], testbed_cache: Path, browser: Any
+    page_of_run: Path, stopping: Stopping, testbed_cache: Path, browser: Any
 ) -> None:
     tree, trained = stopping
     [row] = worst_queries(tree, "test", ALPHA, trained, 1)

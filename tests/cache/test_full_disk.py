@@ -23,7 +23,7 @@ from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter, write_atomically
 from tests.cache import rows
-from tests.conftest import SOURCES, environment
+from tests.conftest import SOURCES, spawned
 
 MOUNT = 'mount -t tmpfs -o size=1m none "$0" && exec "$@"'
 INSIDE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", MOUNT)
@@ -82,9 +82,7 @@ def refusal(step: Callable[..., object], *arguments: object) -> str | None:
 
 def inside(disk: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a command with a tmpfs of 1 MB at `disk`, in a mount namespace of its own."""
-    words = [*INSIDE, str(disk), *command]
-    env = environment()
-    return subprocess.run(words, cwd=SOURCES, env=env, capture_output=True, text=True, timeout=120)
+    return spawned(*INSIDE, disk, *command, cwd=SOURCES)
 
 
 def test_a_full_disk_costs_nothing_that_was_committed(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hierrouter_cache.reader import CacheReader
 from tests.cli.conftest import Place
 from tests.conftest import Run
 
+Paid = tuple[Place, Any, str]
 COLLECT = "collect --datasets mine.jsonl --pool testbed --cache"
 
 
@@ -27,7 +28,7 @@ def asked(folder: Path, hierrouter: Run) -> Place:
 
 
 @pytest.fixture(scope="module")
-def paid(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> tuple[Place, Any, str]:
+def paid(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Paid:
     """A cache `c`, and what collecting it said, as JSON and on stderr."""
     place = asked(tmp_path_factory.mktemp("paid"), hierrouter)
     done = place.does(f"{COLLECT} c --format json")
@@ -38,9 +39,7 @@ def total(spent: dict[str, dict[str, float]], what: str = "cost") -> float:
     return sum(of[what] for of in spent.values())
 
 
-def test_a_collection_says_what_it_spent_and_counts_each_call_once(
-    paid: tuple[Place, Any, str],
-) -> None:
+def test_a_collection_says_what_it_spent_and_counts_each_call_once(paid: Paid) -> None:
     place, found, said = paid
     spent = found["spent"]
     assert {*spent} == {"calc", "text", "facts"}
@@ -53,7 +52,7 @@ def test_a_collection_says_what_it_spent_and_counts_each_call_once(
     assert json.loads(again.stdout)["spent"] == {} and "Spent now" not in again.stderr
 
 
-def test_the_view_of_calls_made_sums_up_to_what_was_spent(paid: tuple[Place, Any, str]) -> None:
+def test_the_view_of_calls_made_sums_up_to_what_was_spent(paid: Paid) -> None:
     place, whole, _ = paid
     sums = "count(*) AS calls, sum(tokens_in) AS i, sum(tokens_out) AS o, sum(cost) AS cost"
     asked = f"SELECT model, {sums} FROM spend WHERE NOT failed GROUP BY model"
@@ -71,9 +70,7 @@ def test_the_view_of_calls_made_sums_up_to_what_was_spent(paid: tuple[Place, Any
     assert where == [{"hop": hop, **same} for hop in (1, 2)]  # direct calls are those of hop 1 here
 
 
-def test_a_limit_stops_and_a_higher_one_goes_on_with_nothing_called_twice(
-    paid: tuple[Place, Any, str],
-) -> None:
+def test_a_limit_stops_and_a_higher_one_goes_on_with_nothing_called_twice(paid: Paid) -> None:
     place, whole, _ = paid
     cost, low = total(whole["spent"]), total(whole["spent"]) * 0.6
     pilot = place.tells(f"{COLLECT} d --limit 9 --max-spend {cost}")
@@ -104,9 +101,7 @@ def test_a_limit_that_is_none_is_one_line(place: Place, given: str) -> None:
     assert not (place / "caches").exists()
 
 
-def test_a_report_has_the_latency_of_each_policy_and_the_best_route_in_time(
-    paid: tuple[Place, Any, str],
-) -> None:
+def test_a_report_has_the_latency_of_each_policy_and_the_best_route_in_time(paid: Paid) -> None:
     place, _, _ = paid
     shown = place.tells("report --cache c --split train --alpha 0")
     by_name = {row["policy"]: row for row in shown["latency"]["rows"]}
@@ -130,7 +125,7 @@ def test_a_report_has_the_latency_of_each_policy_and_the_best_route_in_time(
     assert "a time must be finite" in place.refuses("report --cache c --p95-below nan")
 
 
-def test_a_second_has_a_price_wherever_c_counts(paid: tuple[Place, Any, str]) -> None:
+def test_a_second_has_a_price_wherever_c_counts(paid: Paid) -> None:
     place, _, _ = paid
     plain, timed = (hr.open(place / "c", price_of_second=price) for price in (0.0, 50.0))
     np.testing.assert_allclose(timed.cost, plain.cost + 50 * plain.latency)

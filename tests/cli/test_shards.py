@@ -73,27 +73,19 @@ def test_machines_without_a_common_disk_meet_in_a_mirror(asked: Place) -> None:
     asked.does("verify --cache m2")
 
 
-def with_another_answer(root: Path, folder: Path) -> str:
-    """A cache like `root` in which one direct call was answered otherwise; the call's key."""
-    reader = CacheReader(root)
-    table = reader.sql("SELECT * FROM calls ORDER BY context NOT IN (SELECT context FROM queries)")
-    rows = table.to_pylist()
-    rows[0]["response"] += " or not"
-    rows[0]["outcome"] = next_context(rows[0]["context"], rows[0]["response"])
-    writer = PartWriter(folder)
-    for kind in ("queries", "plans"):
-        for part in list_parts(root):
-            if part.kind == kind:
-                FolderStore(folder).write(part.path.name, part.path.read_bytes())
-    for some in (rows[:3], rows[3:]):
-        writer.append("calls", pa.Table.from_pylist(some, schema=CALLS))
-    return str(rows[0]["key"])
-
-
 def test_two_answers_to_one_call_stop_nobody(asked: Place) -> None:
-    """Two machines made the same calls, and one model did not repeat itself."""
+    """Two machines made the same calls, and one model did not repeat a direct call of its own."""
     asked.does(f"{COLLECT} c1 --remote m")
-    key = with_another_answer(asked / "c1", asked / "c2")
+    direct_first = "SELECT * FROM calls ORDER BY context NOT IN (SELECT context FROM queries)"
+    calls = CacheReader(asked / "c1").sql(direct_first).to_pylist()
+    calls[0]["response"] += " or not"
+    calls[0]["outcome"] = next_context(calls[0]["context"], calls[0]["response"])
+    key, writer = calls[0]["key"], PartWriter(asked / "c2")
+    for part in list_parts(asked / "c1"):
+        if part.kind in ("queries", "plans"):
+            FolderStore(asked / "c2").write(part.path.name, part.path.read_bytes())
+    for some in (calls[:3], calls[3:]):
+        writer.append("calls", pa.Table.from_pylist(some, schema=CALLS))
     said = [CacheReader(asked / side).responses()[key] for side in ("c1", "c2")]
     assert said[0] != said[1]
     note = "note: 1 parts of the mirror answer calls in other words"

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import yaml
 from tests.acceptance.table import read_rows
 from tests.cli import flags_page
 from tests.cli.pages import DOCS, PAGES
-from tests.conftest import SOURCES
+from tests.conftest import SOURCES, spawned
 
 ROOMS = ("hierrouter", "cache", "cli")
 CONFIG = SOURCES / "mkdocs.yml"
@@ -85,12 +84,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     settings = CONFIG.read_text()
     sources = f"paths: [{SOURCES}, {SOURCES / 'cache'}]"
     (tmp_path / CONFIG.name).write_text(settings.replace("paths: [., cache]", sources))
-    done = subprocess.run(
-        [sys.executable, "-m", "zensical", "build", "--strict"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    done = spawned(sys.executable, "-m", "zensical", "build", "--strict", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     built = {path.stem for path in (tmp_path / "build" / "site").rglob("*.html")}
     assert built >= {page.stem for page in PAGES[1:]}

@@ -15,7 +15,7 @@ from hierrouter.collection.cluster import Board, Job, cluster_at, collect_on_ray
 from hierrouter.collection.plan import Shard
 from hierrouter.collection.progress import Progress, Summary
 from hierrouter.engines import backend
-from hierrouter.engines.generator import Answer, Failure
+from hierrouter.engines.generator import Failure
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter_cache import writer
 from hierrouter_cache.errors import HierRouterError, InputError, Interrupted, WorldError
@@ -84,13 +84,9 @@ def test_a_killed_worker_loses_only_its_own_work(tmp_path: Path, whole: Path, sh
 
 
 def test_an_interruption_finishes_parts_and_a_rerun_the_tree(tmp_path: Path, whole: Path) -> None:
-    root = tmp_path / "cache"
-
-    def some_are_there() -> bool:
-        return bool(list(root.glob("parts/calls-*")))
-
+    root, slow = tmp_path / "cache", engine(tmp_path, pause_s=0.05)
     with pytest.raises(Interrupted, match=r"interrupted: \d+ calls committed; rerun the same"):
-        on_ray(root, stop=some_are_there, engines=engine(tmp_path, pause_s=0.05))
+        on_ray(root, stop=lambda: any(root.glob("parts/calls-*")), engines=slow)
     there = len(noted.rows(root))
     assert 0 < there < len(noted.rows(whole))
     assert there == made(tmp_path)
@@ -162,22 +158,17 @@ def test_a_worker_says_what_went_wrong_before_its_first_part(tmp_path: Path) -> 
 
 
 def test_calls_without_an_answer_are_told_as_lost(tmp_path: Path) -> None:
-    counts: Counter[str] = Counter()
+    counts, silent = Counter[str](), Failure("too_long", "long")  # for good
     summary = on_ray(
         tmp_path / "cache",
         progress=Progress(
             on_calls=lambda calls, tokens, cost: counts.update(answered=calls),
             on_lost=lambda calls: counts.update(lost=calls),
         ),
-        engines=Scripted(silent),
+        engines=Scripted(lambda model, prompt: silent if model == "a" else told(model, prompt)),
     )
     assert counts["lost"] == summary.failed.total() > 0
     assert counts["answered"] == summary.calls > 0
-
-
-def silent(model: str, prompt: str) -> Answer:
-    """Nothing from one model, for good."""
-    return Failure("too_long", "long") if model == "a" else told(model, prompt)
 
 
 def test_without_ray_another_way_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """The local engine: shapes of batches, full memory, devices, threads; models of the hub."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from hierrouter.engines.devices import is_out_of_memory, placement, torch_thread
 from hierrouter.engines.identity import INDEX, SINGLE, weight_bytes
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError
-from tests.conftest import SOURCES, environment, works
+from tests.conftest import SOURCES, environment, spawned, works
 from tests.hub import Files, Model, hub
 from tests.models import save_random_model
 from tests.warm import Warm
@@ -160,15 +159,6 @@ def files_of(folder: Path) -> Files:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def in_two_parts(files: Files) -> Files:
-    """Sharded, and all of it once more beside. Equal parts would be one download."""
-    index = {"weight_map": {"x": "model-1-of-2.safetensors", "y": "model-2-of-2.safetensors"}}
-    whole = files[SINGLE]
-    parts = dict(zip(index["weight_map"].values(), (whole, whole[:-1] + b"\0"), strict=True))
-    rest = {name: data for name, data in files.items() if name != SINGLE}
-    return {**rest, **parts, COPY: files[SINGLE], INDEX: json.dumps(index).encode()}
-
-
 def total_of(folder: Path) -> float:
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
     return sum(each.detach().double().sum().item() for each in loaded.parameters())
@@ -179,15 +169,15 @@ def test_what_is_loaded_is_the_commit_that_was_named(tmp_path: Path) -> None:
     one, two = (save_random_model(tmp_path / name, "llama", int(name)) for name in "12")
     first = files_of(one)
     model = Model({FIRST: {**first, COPY: first[SINGLE]}, SECOND: files_of(two)})
-    sharded = Model({FIRST: in_two_parts(first)})
+    # Sharded, and all of it once more beside. Equal parts would be one download.
+    index = {"weight_map": {"x": "model-1-of-2.safetensors", "y": "model-2-of-2.safetensors"}}
+    whole = first.pop(SINGLE)
+    parts = dict(zip(index["weight_map"].values(), (whole, whole[:-1] + b"\0"), strict=True))
+    in_two = {**first, **parts, COPY: whole, INDEX: json.dumps(index).encode()}
+    sharded = Model({FIRST: in_two})
     with hub({}, {"made/up": model, "made/in-parts": sharded}) as url:
         settings = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
-        done = subprocess.run(
-            [sys.executable, "-c", USE],
-            env={**environment(), **settings, "HF_HUB_DISABLE_TELEMETRY": "1"},
-            capture_output=True,
-            text=True,
-        )
+        done = spawned(sys.executable, "-c", USE, **settings, HF_HUB_DISABLE_TELEMETRY="1")
     assert done.returncode == 0, done.stderr
     weights, total, size, size_in_parts = json.loads(done.stdout)
     assert weights == f"made/up@{FIRST}"

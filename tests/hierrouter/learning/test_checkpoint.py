@@ -30,6 +30,9 @@ from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learning import runs
 from tests.hierrouter.trees import planted_tree, random_tree
 
+Change = Callable[[dict[str, Any]], object]
+Damage = Callable[[Path], object]
+
 
 @pytest.fixture(scope="module")
 def trained() -> TrainedRouter:
@@ -72,7 +75,7 @@ def test_the_description_is_for_people_and_scripts(
     assert str(tmp_path) not in text
 
 
-def spoil(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def spoil(file: Path, change: Change) -> None:
     """As somebody writes it who knows how checksums are made."""
     weights, text = read_tensors(file)
     change(weights)
@@ -84,7 +87,7 @@ PICKLE = "not a safetensors file: .*pickles are unsafe and refused"
 UNFIT = "weights and description do not fit"
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 1\n"
 NAN, TWO_BY_THREE = float("nan"), np.ones((2, 3), np.float32)
-DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
+DAMAGES: dict[str, tuple[str, Damage]] = {
     "truncated": (CUT, lambda file: file.write_bytes(file.read_bytes()[:1000])),
     "shorter by one": (CUT, lambda file: file.write_bytes(file.read_bytes()[:-1])),
     "empty": (CUT, lambda file: file.write_bytes(b"")),
@@ -129,9 +132,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize(("message", "damage"), DAMAGES.values(), ids=DAMAGES)
-def test_a_wrong_file_is_named_for_what_it_is(
-    folder: Path, damage: Callable[[Path], None], message: str
-) -> None:
+def test_a_wrong_file_is_named_for_what_it_is(folder: Path, damage: Damage, message: str) -> None:
     file = folder / WEIGHTS
     damage(file)
     with pytest.raises(InputError, match=message) as caught:
@@ -140,7 +141,7 @@ def test_a_wrong_file_is_named_for_what_it_is(
     assert "\n" not in str(caught.value)
 
 
-def redescribe(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def redescribe(file: Path, change: Change) -> None:
     tensors, text = read_tensors(file)
     found = json.loads(text)
     change(found)
@@ -173,9 +174,7 @@ WRONG: tuple[dict[str, Any], ...] = (
         lambda found: found["shape"].pop("plain_start"),
     ],
 )
-def test_a_description_that_contradicts_itself_is_refused(
-    folder: Path, change: Callable[[dict[str, Any]], object]
-) -> None:
+def test_a_description_that_contradicts_itself_is_refused(folder: Path, change: Change) -> None:
     redescribe(folder / WEIGHTS, lambda found: None)
     load_checkpoint(folder)
     redescribe(folder / WEIGHTS, change)
@@ -185,17 +184,17 @@ def test_a_description_that_contradicts_itself_is_refused(
     assert str(caught.value).endswith(f": {folder / WEIGHTS}; train again")
 
 
-def changed(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+def changed(name: str, change: Callable[[Any], Any]) -> Damage:
     """One tensor is another."""
     return lambda file: spoil(file, lambda held: held.update({name: change(held[name])}))
 
 
-def told(**other: Any) -> Callable[[Path], None]:
+def told(**other: Any) -> Damage:
     """The description says something else."""
     return lambda file: redescribe(file, lambda found: found.update(other))
 
 
-MODEL_DAMAGES: dict[str, Callable[[Path], None]] = {
+MODEL_DAMAGES: dict[str, Damage] = {
     "a state is gone": lambda file: spoil(file, lambda held: held.pop("state3.weight")),
     "a text is gone": lambda file: spoil(file, lambda held: held.pop("text0.basis")),
     "fewer landmarks": changed("state1.weight", lambda weight: weight[1:].copy()),
@@ -235,7 +234,7 @@ def swept() -> TrainedSweep:
 
 @pytest.mark.parametrize("damage", MODEL_DAMAGES.values(), ids=MODEL_DAMAGES)
 def test_unfit_parts_of_a_value_model_are_refused(
-    swept: TrainedSweep, tmp_path: Path, damage: Callable[[Path], None]
+    swept: TrainedSweep, tmp_path: Path, damage: Damage
 ) -> None:
     save_checkpoint(swept, tmp_path)
     redescribe(tmp_path / WEIGHTS, lambda found: None)

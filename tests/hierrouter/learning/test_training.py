@@ -204,15 +204,6 @@ def in_families(fold: RouteTree, families: tuple[int, ...]) -> np.ndarray:
     return np.isin(fold.datasets, [f"family-{number}" for number in families])
 
 
-def early_tree(families: tuple[int, ...]) -> RouteTree:
-    """The planted tree; in some families the first model of the right route is right already."""
-    tree = planted_tree(luck=0.0)
-    first = tree.score[:, tree.routes.leaves].reshape(len(tree), len(tree.models), -1).max(axis=2)
-    score = tree.score.copy()
-    score[:, tree.routes.level(1)] = np.where(in_families(tree, families)[:, None], first, 0)
-    return replace(tree, score=score)
-
-
 def mean_depth(trained: TrainedRouter, fold: RouteTree, families: tuple[int, ...]) -> float:
     """Mean number of calls of the greedy policy on the queries of these families."""
     table = greedy(trained.probabilities(fold), fold.base_rate)
@@ -223,7 +214,12 @@ def mean_depth(trained: TrainedRouter, fold: RouteTree, families: tuple[int, ...
 @pytest.mark.parametrize("algo", ["ppo", "exact", "value"])
 @pytest.mark.parametrize("early", [(0, 1, 2, 3, 4), (0, 2, 4)], ids=["always", "by query"])
 def test_it_stops_where_the_first_answer_is_right(algo: str, early: tuple[int, ...]) -> None:
-    tree = early_tree(early)
+    """In some families of the planted tree: the first model of the right route is right already."""
+    tree = planted_tree(luck=0.0)
+    first = tree.score[:, tree.routes.leaves].reshape(len(tree), len(tree.models), -1).max(axis=2)
+    score = tree.score.copy()
+    score[:, tree.routes.level(1)] = np.where(in_families(tree, early)[:, None], first, 0)
+    tree = replace(tree, score=score)
     fold, alpha = tree.split("test"), STOPPING.alpha
     epochs = None if algo == "value" else 12
     trained = train(tree, STOPPING, presets.training_config("default", algo, epochs), seed=0)

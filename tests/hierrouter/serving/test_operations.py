@@ -29,7 +29,6 @@ from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import COMMAND, Run, Start, once, refused, works
 from tests.hierrouter.serving.serving import (
     MODELS,
-    QUESTION,
     Double,
     ask,
     lines_of,
@@ -288,17 +287,6 @@ def test_a_log_that_is_moved_away_goes_on_in_a_new_file(live_run: Path, tmp_path
         ask(url)
     assert [len(lines_of(file)) for file in (moved, log)] == [1, 1]
     assert log.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_question_that_failed_is_in_the_log(live_run: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with (
-        serving(Server(lambda prompt, before: Reply({"error": {}}, 500))) as upstream,
-        served(Router(live_run, with_server(live_run, upstream, attempts=1)), log=log) as url,
-    ):
-        assert ask(url).status_code == 502
-    [line] = lines_of(log)
-    assert (line["status"], line["question"]) == (502, QUESTION)
 
 
 def test_what_is_deployed_is_kept_and_taken_back(tmp_path: Path) -> None:

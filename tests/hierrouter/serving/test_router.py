@@ -148,18 +148,6 @@ def router(run: Path) -> Iterator[Router]:
         yield made
 
 
-def step_by_step(env: ReplayEnv, trained: TrainedRouter, query: int) -> tuple[int, float]:
-    """The node where the router's episode ends, and what it earns."""
-    seen, told = env.reset(options={"query": query})
-    ended, reward = False, 0.0
-    while not ended:
-        path = env.tree.routes.path(told["node"])
-        chances = decided(trained, seen["embedding"], path, float(seen["cost"][0]))
-        action = greedy(chances, trained.origin.base_rate, trained.actions.returns).argmax()
-        seen, reward, ended, _, told = env.step(np.int64(action))
-    return told["node"], reward
-
-
 def test_environment_evaluation_and_live_router_agree_on_every_question(
     router: Router, run: Path, tree: Tree, tmp_path: Path
 ) -> None:
@@ -175,8 +163,14 @@ def test_environment_evaluation_and_live_router_agree_on_every_question(
         assert routed.route == fold.routes.name(at[ends[row]], fold.models)
         assert routed.answer == text.answers[gives[ends[row]]] == "".join(texts)
         assert routed.cost == pytest.approx(fold.cost[row, at[ends[row]]])
-        node, reward = step_by_step(env, trained, row)
-        assert node == at[ends[row]]
+        seen, told = env.reset(options={"query": row})
+        ended = False
+        while not ended:
+            path = fold.routes.path(told["node"])
+            chances = decided(trained, seen["embedding"], path, float(seen["cost"][0]))
+            action = greedy(chances, trained.origin.base_rate, trained.actions.returns).argmax()
+            seen, reward, ended, _, told = env.step(np.int64(action))
+        assert told["node"] == at[ends[row]]
         assert reward == pytest.approx(outcome.reward(ALPHA)[row])
     earlier = gives[ends] != at[ends]
     assert earlier.any()  # or this would show nothing

@@ -359,7 +359,7 @@ def test_an_upstream_fault_is_502_and_no_other_model_answers(
             assert "hierrouter_calls_total{" not in httpx2.get(f"{url}/metrics").text
     assert found.status_code == 502, found.text
     [line] = lines_of(log)
-    assert (line["status"], line["steps"]) == (502, [])
+    assert (line["status"], line["question"], line["steps"]) == (502, QUESTION, [])
     assert "instead_of" not in line
     error = found.json()["error"]
     assert error["type"] == "upstream_error"
