@@ -223,7 +223,7 @@ class CacheReader:
         """The catalog, made when it is asked first; raises duckdb.IOException: a part is gone."""
         if self._connection is None:
             connection = _own_catalog()
-            create_views(connection, self.parts)
+            interruptible(connection, lambda: create_views(connection, self.parts))
             self._connection = connection
         return self._connection
 
@@ -422,7 +422,8 @@ _numbers = count()
 def _own_catalog() -> duckdb.DuckDBPyConnection:
     """A connection to a new empty catalog in memory, which goes with the connection."""
     connection, name = _database(os.getpid()).cursor(), f"cache_{next(_numbers)}"
-    connection.execute(f"ATTACH ':memory:' AS {name}; USE {name}")
+    attach = f"ATTACH ':memory:' AS {name}; USE {name}"
+    interruptible(connection, lambda: connection.execute(attach))
     # At the end of Python all of it goes: a query that a second Ctrl-C left is not waited for.
     weakref.finalize(connection, _drop_catalog, name, os.getpid()).atexit = False
     return connection

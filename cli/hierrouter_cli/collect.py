@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -33,7 +33,7 @@ def progress(nodes: int, every_s: float | None = None) -> Iterator[Progress]:
             yield bars
         return
     meter = progress_lines(console.say, SECONDS_PER_LINE if every_s is None else every_s)
-    yield Progress(meter.on_level, meter.on_calls, meter.on_lost)
+    yield Progress(meter.on_level, meter.on_calls, meter.on_lost, _say_changed)
 
 
 @contextmanager
@@ -55,7 +55,13 @@ def _bars(nodes: int) -> Iterator[Progress]:
             bars.update(current, advance=calls, note=note + failed)
 
         meter.on_done = show
-        yield Progress(on_level, meter.on_calls, meter.on_lost)
+        yield Progress(on_level, meter.on_calls, meter.on_lost, _say_changed)
+
+
+def _say_changed(names: Sequence[str]) -> None:
+    from hierrouter.collection.progress import changed_line
+
+    console.say(changed_line(names))
 
 
 def make_calls(found: Planned, brief: bool = False) -> Summary:

@@ -13,7 +13,14 @@ from typing import Any
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.estimate import require_consent
 from hierrouter.collection.plan import Shard, last_plan
-from hierrouter.collection.progress import Meter, Progress, Summary, require_answers, spent_in
+from hierrouter.collection.progress import (
+    Meter,
+    Progress,
+    Summary,
+    changed_line,
+    require_answers,
+    spent_in,
+)
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never
@@ -175,7 +182,9 @@ def collect(
             progress(meter.label, meter.done, meter.of)
 
     meter.on_done = tell
-    report = Progress(on_level, meter.on_calls, meter.on_lost)
+    report = Progress(
+        on_level, meter.on_calls, meter.on_lost, lambda names: note(changed_line(names))
+    )
     require_answers(make_calls(found, report, note))
     tree = open_tree(found.cache, Selection(encoder=encoder))  # embeds and scores
     if tree.unembedded:

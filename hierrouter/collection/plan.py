@@ -214,6 +214,21 @@ def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...
     return tuple(Query(**row) for row in rows)
 
 
+def changed_queries(reader: CacheReader, queries: Sequence[Query]) -> list[str]:
+    """The queries that are in the cache, but never with this text and these answers."""
+    rows = reader.sql("SELECT dataset, id, context, answers FROM queries").to_pylist()
+    stored: dict[tuple[str, str], set[tuple[str, tuple[str, ...]]]] = {}
+    for row in rows:
+        content = row["context"], tuple(row["answers"])
+        stored.setdefault((row["dataset"], row["id"]), set()).add(content)
+    return [
+        f"{query.dataset}/{query.id}"
+        for query in queries
+        if (contents := stored.get((query.dataset, query.id)))
+        and (root_context(query.question), query.answers) not in contents
+    ]
+
+
 @dataclass(frozen=True)
 class Shard:
     """One of `count` equal shares of a plan's questions; `index` is 1 to `count`."""

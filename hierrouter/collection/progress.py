@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from operator import add, sub
 from pathlib import Path
@@ -16,6 +16,7 @@ from hierrouter_cache.errors import WorldError
 from hierrouter_cache.reader import reader_of
 from hierrouter_cache.tree import Rate
 
+NAMED = 5  # changed queries; the others are counted
 SECONDS_PER_LINE = 10.0
 EARLY = 0.01  # share of a stage
 
@@ -28,12 +29,15 @@ class Progress:
         on_level: told the label and the number of calls before each model at each level.
         on_calls: told the calls, tokens and cost of what was just answered.
         on_lost: told how many calls were just given up.
+        on_changed: told, before the first call, which queries were collected earlier with another
+            text or other reference answers, as `dataset/id`.
         summary: of what is under way, or was when it ended early; None before the first call.
     """
 
     on_level: Callable[[str, int], None] = lambda label, calls: None
     on_calls: Callable[[int, int, float], None] = lambda calls, tokens, cost: None
     on_lost: Callable[[int], None] = lambda calls: None
+    on_changed: Callable[[Sequence[str]], None] = lambda names: None
     summary: Summary | None = None
 
 
@@ -242,4 +246,14 @@ def require_answers(summary: Summary) -> None:
     raise WorldError(
         f"{summary.failed.total()} calls failed ({counts}), {summary.incomplete} of "
         f"{summary.queries} queries are incomplete: {summary.example[:110]}; {remedy}"
+    )
+
+
+def changed_line(names: Sequence[str]) -> str:
+    """Which queries are not what they were when they were collected, in one line."""
+    queries = "1 query" if len(names) == 1 else f"{len(names):,} queries"
+    more = ", ..." if len(names) > NAMED else ""
+    return (
+        f"collect: {queries} changed: {', '.join(names[:NAMED])}{more}; "
+        "asked anew, what was collected before stays"
     )

@@ -101,6 +101,8 @@ def begin(
     if shard:
         keys = tuple(query.key for query in queries)
         plan.require_alike(reader, StoredPlan(pool.to_json(identities), keys), shard)
+    if reader and (changed := plan.changed_queries(reader, queries)):
+        progress.on_changed(changed)
     plan.store_plan(writer, reader, pool, identities, queries)
     ours = shard.own(queries) if shard else queries
     spec, residency = pool.tree_spec(identities), generator.Residency(engines)

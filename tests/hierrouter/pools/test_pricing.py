@@ -153,7 +153,7 @@ def contents(root: Path) -> dict[Path, bytes]:
 
 def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> None:
     """Costs by hand: tokens in and out of each call on the way, times the model's two rates."""
-    before, stored = open_tree(testbed_cache), contents(testbed_cache)
+    before, stored = open_tree(testbed_cache), contents(testbed_cache / "parts")
     prices = {
         "calc": pool.Price(Rate(0.5, 2.0), "x"),
         "text": pool.Price(Rate(0.0, 1.0), "x"),
@@ -173,7 +173,7 @@ def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> No
     assert turned.models == ("facts", "calc", "text")
     there, here = before.routes.node((2, 0)), turned.routes.node((0, 1))  # facts, then calc
     assert (turned.cost[:, here] == before.cost[:, there]).all()
-    assert contents(testbed_cache) == stored
+    assert contents(testbed_cache / "parts") == stored
 
 
 def test_a_repriced_tree_is_the_one_opened_with_these_prices(testbed_cache: Path) -> None:

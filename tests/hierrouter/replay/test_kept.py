@@ -70,6 +70,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
 
 @pytest.fixture
+def cache(cache: Path) -> Path:
+    """A copy without the trees of other tests."""
+    shutil.rmtree(trees_folder(cache), ignore_errors=True)
+    return cache
+
+
+@pytest.fixture
 def kept(cache: Path) -> Path:
     """A cache whose tree is kept; nothing of it was written this moment."""
     hr.open(cache)  # scores and embeds

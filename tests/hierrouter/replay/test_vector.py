@@ -1,6 +1,7 @@
 """Thousands of episodes at once are the same episodes as one by one."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -171,12 +172,16 @@ def test_queries_can_be_chosen_if_they_are_there(tree: RouteTree, asked: object)
 # --- batched rollouts play the very episodes that environments one by one would
 
 
+def scripted(models: int, state: np.ndarray) -> np.ndarray:
+    """Some fixed function from states to actions."""
+    return (7919 * state + state // 3) % models
+
+
 @given(all_actions, st.integers(0, 2**16))
 def test_walking_together_is_walking_alone(actions: Actions, seed: int) -> None:
     tree = random_tree(actions.routes, 4, seed)
     query = np.random.default_rng(seed).integers(0, 4, 9)
-    fixed = lambda state: (7919 * state + state // 3) % actions.count  # noqa: E731 - any function
-    rollouts = walk(actions, tree.node_reward(ALPHA), query, fixed)
+    rollouts = walk(actions, tree.node_reward(ALPHA), query, partial(scripted, actions.count))
     env = ReplayEnv(tree, ALPHA, actions.allow_stop)
     for episode, position in enumerate(query):
         _, info = env.reset(options={"query": position})

@@ -138,7 +138,7 @@ def tree(testbed_cache: Path, request: pytest.FixtureRequest) -> Tree:
 
 @pytest.fixture(scope="module")
 def run(tree: Tree, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, config = tmp_path_factory.mktemp("run"), training_config("default", "exact", 4)
+    folder, config = tmp_path_factory.mktemp("run"), training_config("default", "exact", 12)
     return run_in(folder, tree, Objective(ALPHA, allow_return=True), config, seed=1)
 
 
