@@ -227,8 +227,7 @@ class EmbeddingStore:
         """Map every file; look again where one was merged away between two looks."""
         for _ in range(TRIES):
             self._indexed: list[NDArray[np.uint64]] = []
-            files = embedding_files(self._reader.root)
-            self._unchecked = [file for file in files if file.path.parent == self.folder]
+            self._unchecked = self._listed()
             try:
                 self._arrays = [*map(mapped, self._unchecked), *self._unwritten]
                 return
@@ -246,8 +245,12 @@ class EmbeddingStore:
     @property
     def files(self) -> list[str]:
         """Names of the files that hold the vectors, in the order of `vectors()`."""
+        return [file.path.name for file in self._listed()]
+
+    def _listed(self) -> list[EmbeddingFile]:
+        """Those of its own that lie there now."""
         files = embedding_files(self._reader.root)
-        return [file.path.name for file in files if file.path.parent == self.folder]
+        return [file for file in files if file.path.parent == self.folder]
 
     def missing(self, contexts: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """uint64[n]: those of `contexts` that have no vector yet, once each, in order."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from pathlib import Path
 from typing import Annotated
 
 from hierrouter_cli import console, options
 from hierrouter_cli.report import TEST, log_looks, say_if_few, say_shown
-from hierrouter_cli.selecting import Selected, as_trained, make_importable, own_policies, selecting
+from hierrouter_cli.selecting import Selected, as_trained, named_baselines, own_policies, selecting
 
 
 @selecting
@@ -38,15 +37,12 @@ def compare(
     with console.bar("start"):  # which imports what learns
         from hierrouter.learning.baselines.answers import answers_for
         from hierrouter.learning.baselines.arms import require_sets, usable_sets
-        from hierrouter.learning.baselines.registry import baselines as named
         from hierrouter.learning.run_folders import check_out, drafted, new_run
         from hierrouter.learning.selection import select_run
         from hierrouter.reports.comparison import as_json, compared, contest_tables, long_table
 
     check_out(out)
-    make_importable(Path.cwd())
-    with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
-        chosen = named(options.split_names(baselines))
+    chosen = named_baselines(baselines)
     policies = own_policies(policy)
     wanted = require_sets(options.split_names(sets) or [])
     tree = as_trained(selected, checkpoint).open()

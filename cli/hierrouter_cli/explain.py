@@ -3,13 +3,13 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options, report
-from hierrouter_cli.selecting import Selected, as_trained, make_importable, own_policies, selecting
+from hierrouter_cli.selecting import Selected, as_trained, named_baselines, own_policies, selecting
 
 SPLIT = "validation"
 PAGE = "explore.html"
@@ -109,13 +109,7 @@ def explore(
     if out:
         require_free(out)
     policies = own_policies(policy)
-    chosen: tuple[Any, ...] = ()
-    if baselines is not None:
-        from hierrouter.learning.baselines.registry import baselines as named
-
-        make_importable(Path.cwd())
-        with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
-            chosen = named(options.split_names(baselines))
+    chosen = () if baselines is None else named_baselines(baselines)
     tree = as_trained(selected, checkpoint).open()
     # A checkpoint that was asked for is not put behind a sweep that was not.
     shown = select_run(tree, None, checkpoint, sweep, with_sweep=not checkpoint or bool(sweep))

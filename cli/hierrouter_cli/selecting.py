@@ -16,6 +16,7 @@ from hierrouter_cli import console, options
 
 if TYPE_CHECKING:
     from hierrouter.evaluation.policies import OwnPolicy
+    from hierrouter.learning.baselines.arms import Baseline
     from hierrouter.pools.pool import Price
     from hierrouter.replay.opening import Selection
     from hierrouter.replay.tree import Tree
@@ -35,6 +36,15 @@ def own_policies(paths: Sequence[str] | None) -> tuple[OwnPolicy, ...]:
         make_importable(Path.cwd())
     with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
         return own(paths or ())
+
+
+def named_baselines(names: str | None) -> tuple[Baseline, ...]:
+    """The baselines of `--baselines`, the user's own among them; None is all that are built in."""
+    from hierrouter.learning.baselines.registry import baselines
+
+    make_importable(Path.cwd())
+    with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
+        return baselines(options.split_names(names))
 
 
 def open_trees(

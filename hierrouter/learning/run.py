@@ -502,10 +502,8 @@ def sweep_table(sweep: TrainedSweep, tree: RouteTree) -> str:
     fold = routers[0].judged(tree)
     lines = [f"alpha      Q      C      R    ({judged_in_words(routers[0], fold)})"]
     for alpha, router in zip(sweep.alphas, routers, strict=True):
-        reached, always = router.outcome(fold), ""
-        if router.constant:
-            route = router.actions.routes.name(router.constant.node, router.origin.models)
-            always = f"  always {safe_text(route)}"
+        reached, route = router.outcome(fold), router.constant_route
+        always = f"  always {safe_text(route)}" if route else ""
         lines.append(
             f"{alpha:<8.4g}{reached.quality.mean():6.3f}{money(reached.cost.mean()):>10}"
             f"{reached.reward(alpha).mean():7.3f}{always}"
