@@ -58,14 +58,15 @@ class Noting:
 
 @dataclass
 class Various(Scripted):
-    """A machine of another kind in each process; none answers before there are two in `log`."""
+    """A machine of another kind in each process; where there is a log, none answers before two are in it."""
 
-    log: Path = Path()
+    log: Path | None = None
 
     def __post_init__(self) -> None:
-        self.script = self._together
+        self.script = self._together if self.log else told
 
     def _together(self, model: str, prompt: str) -> Answer:
+        assert self.log
         (self.log / str(os.getpid())).touch()
         while len(list(self.log.iterdir())) < 2:
             time.sleep(0.01)
