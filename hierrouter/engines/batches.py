@@ -2,14 +2,23 @@
 
 A response must not depend on who is in its batch, so a batch has one of few shapes, which
 follows from the lengths of its prompts, and is filled up. Draws have a source of their own for each
-prompt.
+prompt. Small models, which gain nothing from a second thread, decode in several processes instead.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import sys
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Thread
 from typing import Any
 
 import torch
@@ -35,6 +44,7 @@ TINY = 2_000_000  # parameters; below, a CPU takes twice as much
 CACHE_SHARE = 0.6
 # Below this size an operation is over before a second thread has woken up.
 ONE_THREAD_PARAMETERS = 10_000_000
+WORTH_A_FORK = 4  # batches, of each process
 
 # (key of the prompt, the token it was continued with)
 OnToken = Callable[[int, int], None]
@@ -64,8 +74,11 @@ class StaticBatches:
         self._ends = ends
         self._generation = generation
         self.limits = limits_for(model, generation.max_new_tokens)
-        is_tiny = model.num_parameters() < ONE_THREAD_PARAMETERS
-        self._threads = 1 if is_tiny else torch.get_num_threads()
+        self._threads, self._processes = torch.get_num_threads(), 1
+        if model.num_parameters() < ONE_THREAD_PARAMETERS:
+            # Elsewhere a fork is not safe, and a fresh process takes longer than it saves.
+            may_fork = model.device.type == "cpu" and sys.platform == "linux"
+            self._threads, self._processes = 1, self._threads if may_fork else 1
 
     def decode(
         self,
@@ -88,13 +101,12 @@ class StaticBatches:
         waiting = {row: len(prompt.tokens) for row, prompt in prompts.items()}
         limits = self.limits
         while waiting:
-            for shape, rows in batches(waiting, limits):
-                if stop():
-                    return
-                if is_live:
-                    shape = replace(shape, height=len(rows))
-                follower = _Follower(rows, on_token) if on_token else None
-                generated = self._attempt([prompts[row] for row in rows], shape, follower)
+            due = batches(waiting, limits)
+            if not is_live and len(due) >= WORTH_A_FORK * self._processes > WORTH_A_FORK:
+                attempts = self._side_by_side(due, prompts, stop)
+            else:
+                attempts = self._in_turn(due, prompts, stop, is_live, on_token)
+            for shape, rows, generated in attempts:
                 if generated is None:
                     limits = self._less(limits, shape)
                     if not is_live:
@@ -103,6 +115,40 @@ class StaticBatches:
                 for row, decoded in zip(rows, generated, strict=True):
                     del waiting[row]
                     yield row, decoded
+            else:
+                return
+
+    def _in_turn(
+        self,
+        due: Sequence[tuple[Shape, list[int]]],
+        prompts: Mapping[int, Prompt],
+        stop: Stop,
+        is_live: bool,
+        on_token: OnToken | None,
+    ) -> Iterator[Attempt]:
+        for shape, rows in due:
+            if stop():
+                return
+            if is_live:
+                shape = replace(shape, height=len(rows))
+            follower = _Follower(rows, on_token) if on_token else None
+            yield shape, rows, self._attempt([prompts[row] for row in rows], shape, follower)
+
+    def _side_by_side(
+        self, due: Sequence[tuple[Shape, list[int]]], prompts: Mapping[int, Prompt], stop: Stop
+    ) -> Iterator[Attempt]:
+        """As `_in_turn`, to the same bits and in the same order, in processes of their own."""
+        begun = deque[tuple[Shape, list[int], Future[list[Decoded] | None]]]()
+        with forked(self._attempt, self._processes) as begin:
+            for shape, rows in due:
+                if stop():
+                    break
+                begun.append((shape, rows, begin([prompts[row] for row in rows], shape, None)))
+                if len(begun) > self._processes:  # one waits, so that no process does
+                    shape, rows, future = begun.popleft()
+                    yield shape, rows, future.result()
+            for shape, rows, future in begun:
+                yield shape, rows, future.result()
 
     def _attempt(
         self, prompts: list[Prompt], shape: Shape, follower: _Follower | None
@@ -165,6 +211,48 @@ class StaticBatches:
             Decoded(row, Confidence(total, lowest, len(row)))
             for row, total, lowest in zip(rows, *sure, strict=True)
         ]
+
+
+# Shape and rows of a batch, and the responses of its rows; None where memory ran out.
+Attempt = tuple["Shape", list[int], "list[Decoded] | None"]
+
+
+@contextmanager
+def forked(work: Callable[..., Any], processes: int) -> Iterator[Callable[..., Future[Any]]]:
+    """A function that calls `work` in one of several copies of this process; gone with the block.
+
+    What `work` refers to is not sent but there, as it was at the first call. A copy leaves Ctrl-C
+    to this process and ends when this one is killed.
+
+    Raises RuntimeError: a copy was killed.
+    """
+    context = multiprocessing.get_context("fork")
+    try:
+        with ProcessPoolExecutor(processes, context, _become_worker, (work,)) as pool:
+            yield lambda *arguments: pool.submit(_work, arguments)
+    except BrokenProcessPool as error:
+        raise RuntimeError("one of its processes was killed, e.g. for lack of memory") from error
+
+
+def _become_worker(work: Callable[..., Any]) -> None:
+    global _working
+    _working = work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+    os._exit(1)
+
+
+def _work(arguments: Sequence[Any]) -> Any:
+    return _working(*arguments)
+
+
+_working: Callable[..., Any]  # of a copy
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Noting:
 
 @dataclass
 class Various(Scripted):
-    """A machine of another kind in each process; where there is a log, none answers before two are in it."""
+    """A machine of another kind in each process; with a `log` none answers before two are in it."""
 
     log: Path | None = None
 

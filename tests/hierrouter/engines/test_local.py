@@ -1,10 +1,16 @@
 """The local engine: shapes of batches, full memory, devices, threads; models of the hub."""
 
 import json
+import multiprocessing
+import os
+import signal
+import subprocess
 import sys
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -98,6 +104,53 @@ def test_where_memory_runs_out_batches_are_halved(folder: Path, warm: Warm) -> N
     assert (answered, limit < 200 * 260) == (200, True)
     assert error.startswith("out of memory with one prompt of 49152 tokens and 4 new ones")
     assert still_well
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
+def test_a_small_model_answers_in_two_processes_as_in_one(folder: Path) -> None:
+    prompts = [f"question {n} " + "and " * (n % 40) for n in range(900)]
+    load = backend("transformers").load
+    with torch_threads(1):
+        expected = [(place, vars(answer)) for place, answer in load(spec(folder)).generate(prompts)]
+    with torch_threads(2):
+        model = load(spec(folder))
+    # To the last digit of how sure it was, and in the same order.
+    assert [(place, vars(answer)) for place, answer in model.generate(prompts)] == expected
+    asked = count()
+    begun = [place for place, _ in model.generate(prompts, lambda: next(asked) == 5)]
+    assert begun == [place for place, _ in expected[: len(begun)]]
+    assert 5 * 8 < len(begun) < len(prompts)
+    answers = model.generate(prompts)
+    next(answers)
+    os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="one of its processes was killed"):
+        list(answers)
+    assert multiprocessing.active_children() == []
+
+
+WAITING = """
+import os, time
+from hierrouter.engines.batches import forked
+with forked(os.getpid, 2) as begin:
+    print(begin().result(), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
+def test_no_copy_outlives_a_process_that_is_killed() -> None:
+    command, env = [sys.executable, "-c", WAITING], environment()
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        one = int(process.stdout.readline())
+        copies = psutil.Process(process.pid).children()
+        assert one in [copy.pid for copy in copies]
+        assert len(copies) == 2
+        for copy in copies:
+            copy.send_signal(signal.SIGINT)  # Ctrl-C goes to all, and is the first one's to heed
+        assert psutil.wait_procs(copies, timeout=1)[0] == []
+        process.kill()
+        assert psutil.wait_procs(copies, timeout=60)[1] == []
 
 
 def test_another_failure_is_no_lack_of_memory() -> None:
