@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.keys import digest, text_digest
-from hierrouter_cache.reader import CacheReader, first_match
+from hierrouter_cache.reader import IN_ORDER, CacheReader, first_match
 from hierrouter_cache.tree import DirectCalls, Rate, Routes, RouteTree, StatePart, rate_table
 
 MISSING = -1
@@ -175,11 +175,13 @@ class _Calls:
         steps = sorted(
             {*(step for level in spec.steps for step in level)} | {s for _, s in spec.direct}
         )
-        marks = ", ".join("?" * len(steps))
+        marks, first = ", ".join("?" * len(steps)), ""
+        if not spec.steps[1:]:  # where all hops are told the same, later calls have this step, too
+            first = f"AND context IN (SELECT context FROM queries_rows) ORDER BY {IN_ORDER}"  # noqa: S608 - our own names
         columns = reader.columns(
             "SELECT hash(step) AS step, hash(context) AS context, hash(outcome) AS outcome, "  # noqa: S608 - our own names
             f"hash(key) AS key, tokens_in, tokens_out, latency_s "
-            f"FROM calls_rows WHERE step IN ({marks})",
+            f"FROM calls_rows WHERE step IN ({marks}) {first}",
             steps,
         )
         for name in ("tokens_in", "tokens_out"):

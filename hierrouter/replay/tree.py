@@ -58,19 +58,19 @@ def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Tex
 
 
 def calls_of(
-    root: Path, tree: RouteTree, pool: str | None = None
+    root: Path, tree: RouteTree, pool: str | None = None, first_hop: bool = False
 ) -> tuple[CacheReader, TreeSpec, Forest]:
     """The cache, what makes up the tree there, and its calls in the order of the tree's queries.
 
-    Args and errors are those of `load_texts`.
+    Args and errors are those of `load_texts`; `first_hop`: as if there were no further ones.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
-    names = reader.queries(plan.queries, ("dataset", "id")).to_pylist()
-    keys = {(row["dataset"], row["id"]): key for row, key in zip(names, plan.queries, strict=True)}
-    wanted = list(zip(tree.datasets, tree.query_ids, strict=True))
-    lacking = sum(name not in keys for name in wanted)
-    if lacking:
+    names = (each.to_pylist() for each in reader.queries(plan.queries, ("dataset", "id")).columns)
+    keys = dict(zip(zip(*names, strict=True), plan.queries, strict=True))
+    found = [keys.get(name) for name in zip(tree.datasets, tree.query_ids, strict=True)]
+    ours = [key for key in found if key is not None]
+    if lacking := len(found) - len(ours):
         raise CacheError(
             f"{lacking} of {len(tree)} queries are not in the cache: {reader.root}; give the "
             "cache that the tree was opened from"
@@ -79,7 +79,9 @@ def calls_of(
     # References that were left out when the tree was opened are left out here.
     left = [one.name for one in opened.pool.references if one.name not in tree.direct.models]
     spec = replace(opened, pool=opened.pool.sub_pool(None, None, left)).spec
-    return reader, spec, walk(reader, spec, [keys[name] for name in wanted])
+    if first_hop:
+        spec = replace(spec, steps=spec.steps[:1])
+    return reader, spec, walk(reader, spec, ours)
 
 
 def first_sureness(tree: Tree) -> NDArray[np.float64]:
@@ -88,11 +90,12 @@ def first_sureness(tree: Tree) -> NDArray[np.float64]:
     The probability of the whole answer, NaN where it is not known; where that is so of all answers,
     minus their length in tokens. Raises CacheError: as `load_texts`.
     """
-    reader, _, forest = calls_of(tree.root, tree, tree.pool)
+    reader, _, forest = calls_of(tree.root, tree, tree.pool, first_hop=True)
     _require_whole(forest.tree, tree.root)
-    first = tree.routes.level(1)
-    sure = reader.signals(forest.tree.key[:, first]).chance
-    return -tree.tokens_out[:, first].astype(np.float64) if np.isnan(sure).all() else sure
+    sure = reader.signals(forest.tree.key[:, 1:]).chance
+    if np.isnan(sure).all():
+        return -tree.tokens_out[:, tree.routes.level(1)].astype(np.float64)
+    return sure
 
 
 def _require_whole(found: Nodes | Forest, root: Path) -> None:
