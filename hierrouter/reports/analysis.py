@@ -1,14 +1,17 @@
-"""What a report says beside its policies: bounds, looks and regret."""
+"""What a report says beside its policies: bounds, looks, regret and reliability."""
+
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation import bounds, outcome
+from hierrouter.evaluation import bounds, outcome, reliability
 from hierrouter.evaluation.looks import looks_per_dataset
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.replay.tree import Tree, first_sureness
-from hierrouter.reports.values import Estimates
+from hierrouter.reports.values import Estimate, Estimates
+from hierrouter.tables import finite
 from hierrouter_cache.tree import RouteTree
 
 
@@ -20,7 +23,7 @@ def add_analysis(
     trained: TrainedRouter | None,
     endings: NDArray[np.float64] | None,
 ) -> None:
-    """The ladder, what a look is worth, and the router's regret.
+    """The ladder, what a look is worth, the router's regret and reliability.
 
     Raises InputError: a router made for another tree.
 
@@ -45,6 +48,9 @@ def add_analysis(
     if endings is not None:
         regret = bounds.split_regret(fold, alpha, endings, stop, may.allow_return)
         add_regret(found, outcome.ROUTER, regret)
+    # Other learners' probabilities are exploration, and those of one fixed route say nothing.
+    if trained and trained.holds_out and trained.alpha == alpha and not trained.constant:
+        _add_reliability(found, fold, trained)
 
 
 def _add_looks(
@@ -63,6 +69,23 @@ def _add_looks(
         rule = rules.get(dataset)
         said = rule.name(tree.models, tree.routes) if rule else None
         found.add("looks", more, [dataset], policy=said)
+
+
+def _add_reliability(found: Estimates, fold: RouteTree, trained: TrainedRouter) -> None:
+    """How often a value model's choices were the best, by how likely it said that was."""
+    table, how = trained.probabilities(fold), found.bootstrap
+    query, said, best = reliability.decisions(fold, trained.actions, table, trained.alpha)
+    for least, below in pairwise(reliability.EDGES):
+        if (here := (said >= least) & (said < below)).any():
+            draws = how.draws(found.every)
+            ends = reliability.share_interval(query[here], best[here], how.n, how.level, draws)
+            figures = {
+                "least": Estimate(least),
+                "below": Estimate(finite(below)),
+                "said": Estimate(float(said[here].mean())),
+                "best": Estimate(float(best[here].mean()), *ends),
+            }
+            found.state("reliability", figures, policy=outcome.ROUTER, n=int(here.sum()))
 
 
 def add_regret(found: Estimates, policy: str, regret: outcome.Floats) -> None:

@@ -27,6 +27,7 @@ QUESTIONS = {
     "How long does a question take?": ("latency",),
     "What if prices change?": ("prices",),
     "Should a stronger model answer in doubt?": ("deferral",),
+    "Is it as sure as it should be?": ("reliability",),
 }
 
 

@@ -265,6 +265,7 @@ def _analysis(report: Report) -> dict[str, Any]:
     nested = {
         "ladder": ("rung policy dataset n", "quality cost reward"),
         "looks": ("policy dataset n", "quality cost reward"),
+        "reliability": ("least below n said", "best"),
     }
     return {
         **{

@@ -173,6 +173,15 @@ class Report:
         return pivot(self.estimates, "looks", "policy", "dataset", "n")
 
     @cached_property
+    def reliability(self) -> tuple[Row, ...]:
+        """The router's n decisions by the probability it chose with, from `least` to `below`.
+
+        said is its mean, best the share that were the best choice. Empty where no value model
+        decides.
+        """
+        return pivot(self.estimates, "reliability", "policy", "n")
+
+    @cached_property
     def regret(self) -> tuple[Row, ...]:
         """The regret of the router, then of policies of the user's own, by dataset.
 

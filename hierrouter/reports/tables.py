@@ -60,6 +60,8 @@ def named_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> dict[str,
         tables["prices"] = price_table(report, routes)
     if report.deferral:
         tables["deferral"] = deferral_table(report, report.deferral)
+    if report.reliability:
+        tables["reliability"] = reliability_table(report)
     return tables
 
 
@@ -371,6 +373,21 @@ def depth_table(report: Report) -> Table:
         rows=lines,
         note="Q, C and R are means over the queries that end there, so rows differ by their "
         "queries as well as by their calls.",
+    )
+
+
+def reliability_table(report: Report) -> Table:
+    """How often the router's choices were the best, by how likely it said that was."""
+    titles = "Said to be the best", "Decisions", "Mean said", "Were the best"
+    return Table(
+        title="How often HierRouter's choices were the best, by how likely it said that was",
+        columns=tuple(map(Column, (*titles, report.bootstrap.interval_title))),
+        rows=tuple(
+            Line("", (f"{row.least:g} to {row.below or 1:g}", *row.cells("n said best [best]")))
+            for row in report.reliability
+        ),
+        note="The best is what no other choice would have beaten on that very query, had "
+        "HierRouter gone on after it. States with one choice do not count.",
     )
 
 

@@ -248,6 +248,7 @@ def test_a_value_model_of_one_alpha_is_a_run_like_any_other(bare: Place) -> None
     assert rows["hierrouter"]["reward"] > max(
         row["reward"] for row in rows.values() if row["kind"] == "route"
     )
+    assert shown["analysis"]["reliability"][-1]["n"] >= rows["hierrouter"]["n"] / 2
     worst = bare.tells("explain --worst 1 --checkpoint runs/value")["queries"][0]
     assert worst["alpha"] == 0.1 and worst["router"]["choices"]
     done = bare.does("route --checkpoint runs/value 'compute 12+7'")

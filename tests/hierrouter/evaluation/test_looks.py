@@ -1,4 +1,4 @@
-"""What a look at the first answer is worth."""
+"""What a look at the first answer is worth, and whether choices are as good as was said."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +10,22 @@ from hypothesis import strategies as st
 
 import hierrouter as hr
 from hierrouter.evaluation import bounds, looks
+from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Actions
+from hierrouter.evaluation.reliability import decisions, share_interval
+from hierrouter.learning.config import Objective
+from hierrouter.learning.training import Constant, train
 from hierrouter.replay.tree import first_sureness
 from hierrouter.reports.evaluated import report_on
 from hierrouter.reports.report import as_object
-from hierrouter.reports.tables import looks_table
+from hierrouter.reports.tables import looks_table, named_tables
 from hierrouter.reports.values import Bootstrap
-from hierrouter_cache.tree import Routes
-from tests.hierrouter.evaluation.enumeration import alphas, seeds, unhurried
-from tests.hierrouter.trees import random_tree
+from hierrouter_cache.tree import Routes, RouteTree
+from tests.hierrouter.evaluation.enumeration import Path as Hops
+from tests.hierrouter.evaluation.enumeration import alphas, node, seeds, small_trees, unhurried
+from tests.hierrouter.evaluation.test_return import table_for, worth
+from tests.hierrouter.learning.runs import EXACT_GLIMPSE, VALUE
+from tests.hierrouter.trees import random_tree, two_step_tree
 
 shapes = st.sampled_from([Routes(1, 2), Routes(2, 1), Routes(3, 2), Routes(2, 3)])
 
@@ -90,3 +97,71 @@ def test_where_no_engine_told_the_length_of_an_answer_stands_for_it() -> None:
     blind = looks.fit(tree, np.full((30, 2), np.nan), 0.1)
     assert blind.first is None
     assert blind.sure == bounds.best_ending(tree, 0.1)
+
+
+# --- whether choices are the best as often as was said: plain loops, and a tree where it is known
+
+
+@unhurried
+@given(small_trees, alphas, st.booleans(), st.booleans(), seeds)
+def test_decisions_are_those_that_playing_every_choice_gives(
+    tree: RouteTree, alpha: float, stop: bool, returns: bool, seed: int
+) -> None:
+    models = len(tree.models)
+    table = table_for(tree, Actions(tree.routes, stop, returns), seed)
+    calls = 2 * models if stop else models
+
+    def follow(query: int, path: Hops, action: int) -> tuple[float, Hops | None]:
+        """R of the episode if one goes on greedily, and the state after the action."""
+        if action >= calls:
+            return worth(tree, query, path, action - calls + 1, alpha), None
+        longer = (*path, action % models)
+        if action >= models or (len(longer) == tree.hops and not returns):
+            return worth(tree, query, longer, len(longer), alpha), None
+        return follow(query, longer, int(table[query, node(tree, longer)].argmax()))[0], longer
+
+    expected = []
+    for query in range(len(tree)):
+        path: Hops | None = ()
+        while path is not None:
+            row = table[query, node(tree, path)]
+            played = {int(at): follow(query, path, int(at)) for at in np.flatnonzero(row)}
+            reward, after = played[int(row.argmax())]
+            if len(played) > 1:
+                is_best = max(one for one, _ in played.values()) <= reward + looks.ROUNDING
+                expected.append((query, row.max(), is_best))
+            path = after
+    found = zip(*decisions(tree, Actions(tree.routes, stop, returns), table, alpha), strict=True)
+    assert sorted(found) == sorted(expected)
+
+
+def test_all_decisions_of_a_query_are_drawn_with_it() -> None:
+    best = np.random.default_rng(0).random(40) < 0.7
+    single = interval(best.astype(float), 500, rng=np.random.default_rng(1))
+    for times in (1, 2):  # said twice it is no surer
+        query, rng = np.repeat(np.arange(7, 47), times), np.random.default_rng(1)
+        found = share_interval(query, best.repeat(times), 500, 0.95, rng)
+        assert found == pytest.approx(single)
+
+
+def test_a_report_shows_how_right_a_value_model_is_and_of_no_other_router() -> None:
+    """Two questions: what comes first is certain, the second choice is right twice in three."""
+    tree, free = two_step_tree(models=2, view="query"), Objective(0.0)
+    trained, exact = (train(tree, free, config, 0) for config in (VALUE, EXACT_GLIMPSE))
+    report = report_on(tree, 0.0, trained, None, {}, bootstrap=Bootstrap(n=500))
+    second, first = report.reliability
+    assert [(row.least, row.below, row.n) for row in (second, first)] == [
+        (0.5, 0.7, 30),
+        (0.9, None, 30),
+    ]
+    assert (second.said, second.best) == (pytest.approx(2 / 3, abs=0.06), pytest.approx(2 / 3))
+    assert second.best_low < 0.55 and second.best_high > 0.75
+    assert (first.best, first.best_low) == (1, 1)
+    table = named_tables(report)["reliability"]
+    assert table.shown()[0][:2] == ["0.5 to 0.7", "30"] and table.shown()[1][0] == "0.9 to 1"
+    assert len(as_object(report)["analysis"]["reliability"]) == 2
+    fixed = replace(trained, constant=Constant(3, 0.0, 0.0, 0.0, 0))
+    for other, alpha in ((exact, 0.0), (fixed, 0.0), (trained, 0.1)):
+        report = report_on(tree, alpha, other, None, {}, bootstrap=Bootstrap(n=50))
+        assert report.reliability == () and "reliability" not in named_tables(report)
+        assert as_object(report)["analysis"]["reliability"] == []
