@@ -61,7 +61,7 @@ def build_report(
         split=split,
         bootstrap=found.bootstrap,
         datasets=tuple(found.columns),
-        estimates=found.table(),
+        estimates=found.lines(),
         gap_closed=gaps,
         gap_closed_intervals=_gap_intervals(gaps, found, outcomes, alpha),
         price_gaps={

@@ -25,9 +25,11 @@ from hierrouter.replay.tree import Tree
 from hierrouter.reports.build import at_once
 from hierrouter.reports.report import ROWS, run_or_sweep, table_named
 from hierrouter.reports.values import (
+    SCHEMA,
     Bootstrap,
     Estimate,
     Estimates,
+    Lines,
     Row,
     Values,
     estimates,
@@ -111,7 +113,7 @@ class Standings:
     contest: Contest
     queries: int
     bootstrap: Bootstrap
-    estimates: pa.Table
+    estimates: Lines
     values: tuple[Row, ...]
     scorer: str
     cost_unit: str
@@ -147,7 +149,7 @@ class Standings:
 
     def to_arrow(self) -> pa.Table:
         """Every figure with its interval, one line each; see `hierrouter.reports.values.SCHEMA`."""
-        return self.estimates
+        return pa.Table.from_pylist(self.estimates, SCHEMA)
 
     def to_json(self) -> str:
         """The comparison as one JSON object; docs/reference/json.md has its keys, a contract."""
@@ -181,7 +183,7 @@ def standings(
         contest=contest,
         queries=len(contest.datasets),
         bootstrap=found.bootstrap,
-        estimates=found.table(),
+        estimates=found.lines(),
         values=_values(found, contest, reward),
         scorer=scorer,
         cost_unit=cost_unit,

@@ -22,7 +22,7 @@ from hierrouter.reports import evaluated
 from hierrouter.reports.results import HandingOver, Report
 from hierrouter.reports.sentences import message
 from hierrouter.reports.tables import long_table, named_tables
-from hierrouter.reports.values import Row
+from hierrouter.reports.values import SCHEMA, Row
 from hierrouter.tables import Table, finite, json_text
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.writer import write_atomically
@@ -116,7 +116,7 @@ class FinishedReport:
 
     def to_arrow(self) -> pa.Table:
         """Every figure with its interval, one line each; see `hierrouter.reports.values.SCHEMA`."""
-        return self.result.estimates
+        return pa.Table.from_pylist(self.result.estimates, SCHEMA)
 
     def to_json(self) -> str:
         """The report as one JSON object; its keys are a contract, see docs/reference/json.md."""

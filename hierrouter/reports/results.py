@@ -8,10 +8,8 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
-import pyarrow as pa
-
 from hierrouter.evaluation.deferral import DeferralPoint
-from hierrouter.reports.values import Bootstrap, Row, pivot
+from hierrouter.reports.values import Bootstrap, Lines, Row, pivot
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class Report:
     split: str
     bootstrap: Bootstrap
     datasets: tuple[str, ...]
-    estimates: pa.Table
+    estimates: Lines
     gap_closed: Mapping[str, float | None]
     provenance: Mapping[str, Any]
     gap_closed_intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)

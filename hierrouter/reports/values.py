@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
@@ -28,6 +27,9 @@ GROUPS = {  # heading of the policies of each kind, in the order of a table
     "baseline": "Baselines",
     "oracle": "Best in hindsight",
 }
+# A mean with its interval and what it is of, by names in `SCHEMA`; those that say nothing may lack.
+# Not an Arrow table, for making one imports pandas, which takes longer than all else of a report.
+Lines = Sequence[dict[str, Any]]
 SCHEMA = pa.schema(
     [
         ("section", pa.string()),  # which part of the report the line belongs to
@@ -168,9 +170,9 @@ class Estimates:
             n = len(self.columns[dataset])
             for metric, values in metrics.items():
                 line = {"section": section, "dataset": dataset, "n": n, **of, "metric": metric}
-                self._lines.append(line)
+                self._lines.append(line | vars(Estimate(None)))
                 if values is not None:
-                    self._wanted.setdefault(dataset, []).append((line, values))
+                    self._wanted.setdefault(dataset, []).append((self._lines[-1], values))
 
     def state(
         self, section: str, metrics: Mapping[str, Estimate | float | None], **of: Any
@@ -180,15 +182,15 @@ class Estimates:
             found = known if isinstance(known, Estimate) else Estimate(known)
             self._lines.append({"section": section, **of, "metric": metric, **vars(found)})
 
-    def table(self) -> pa.Table:
-        """Everything as Arrow, see `SCHEMA`, in the order in which it was added."""
+    def lines(self) -> Lines:
+        """Everything, in the order in which it was added."""
         for stream, (dataset, queries) in enumerate(self.columns.items()):
             wanted = self._wanted.pop(dataset, [])
             values = np.array([values[queries] for _, values in wanted])
             found = estimates(values, self.bootstrap, stream)
             for (line, _), estimate in zip(wanted, found, strict=True):
                 line.update(vars(estimate))
-        return pa.Table.from_pylist(self._lines, SCHEMA)
+        return self._lines
 
 
 class Row(SimpleNamespace):
@@ -215,7 +217,7 @@ class Row(SimpleNamespace):
         return tuple(found)
 
 
-def pivot(table: pa.Table, section: str, *names: str) -> tuple[Row, ...]:
+def pivot(lines: Lines, section: str, *names: str) -> tuple[Row, ...]:
     """The lines of a section with all metrics of the same thing in one row.
 
     Args:
@@ -224,8 +226,10 @@ def pivot(table: pa.Table, section: str, *names: str) -> tuple[Row, ...]:
     """
     rows: list[Row] = []
     latest: dict[tuple[Any, ...], Row] = {}
-    for line in table.filter(pc.equal(table["section"], section)).to_pylist():
-        key, metric = tuple(line[name] for name in names), line["metric"]
+    for line in lines:
+        if line["section"] != section:
+            continue
+        key, metric = tuple(line.get(name) for name in names), line["metric"]
         row = latest.get(key)
         if row is None or hasattr(row, metric):
             row = latest[key] = Row(**dict(zip(names, key, strict=True)))

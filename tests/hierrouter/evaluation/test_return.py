@@ -102,7 +102,7 @@ def test_expectations_are_sums_over_all_episodes(
     reward = outcome.reward(alpha)
     estimates = Estimates(tree.datasets, Bootstrap(n=2))
     add_depths(estimates, tree, ends, alpha)
-    depths = pivot(estimates.table(), "depths", "hop")
+    depths = pivot(estimates.lines(), "depths", "hop")
     assert sum(depth.share * depth.hop for depth in depths) == pytest.approx(expected[:, 2].mean())
     for which, mean in (
         ("share", 1),

@@ -75,7 +75,7 @@ def shaped(name: str) -> Report:
 
 
 def check_intervals(report: Report) -> None:
-    for line in report.estimates.to_pylist():
+    for line in report.estimates:
         value, low, high = line["value"], line["low"], line["high"]
         if value is not None:
             assert low is None or low - 1e-9 <= value
@@ -158,7 +158,7 @@ def depths(*nodes: int) -> tuple[Row, ...]:
     )
     table = Estimates(("one", "two"), QUICK)
     add_depths(table, tree, np.eye(tree.routes.nodes)[list(nodes)], 0.1)
-    return pivot(table.table(), "depths", "hop")
+    return pivot(table.lines(), "depths", "hop")
 
 
 def test_depths_are_means_of_the_queries_that_end_there() -> None:
