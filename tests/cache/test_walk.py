@@ -45,11 +45,14 @@ def test_of_two_answers_to_one_call_the_first_part_counts(tmp_path: Path) -> Non
 
 def test_of_thousands_of_rivals_the_first_part_counts(tmp_path: Path) -> None:
     """So many that a join of the engine does not keep the order of the parts."""
-    writer = PartWriter(tmp_path)
+    writer, names = PartWriter(tmp_path), list(map(str, range(6000)))
+    writer.append("queries", rows.queries(*names))
     for response in ("first", "second"):
         for start in range(0, 6000, 1000):
-            many = [("a", f"context {n}", f"{response} {n}") for n in range(start, start + 1000)]
-            writer.append("calls", rows.calls(*many))
+            some = names[start : start + 1000]
+            writer.append(
+                "calls", rows.calls(*(("a", root_context(n), f"{response} {n}") for n in some))
+            )
     reader = CacheReader(tmp_path)
     keys = reader.hashes(reader.sql("SELECT DISTINCT key FROM calls_rows")["key"].to_pylist())
     found = [call.response for call in reader.texts(keys).values()]
@@ -57,6 +60,9 @@ def test_of_thousands_of_rivals_the_first_part_counts(tmp_path: Path) -> None:
     assert all(response.startswith("first ") for response in found)
     first = {text_digest(f"first {n}") for n in range(6000)}
     assert set(reader.answers(keys).tolist()) == set(reader.hashes(list(first)).tolist())
+    forest = walk(reader, rows.spec("a", 1), [f"q-{n}" for n in names])
+    after = [next_context(root_context(n), f"first {n}") for n in names]
+    assert forest.tree.outcome[:, 1].tolist() == reader.hashes(after).tolist()
 
 
 def test_rows_stored_twice_count_once(root: Path) -> None:
