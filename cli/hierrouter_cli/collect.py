@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -26,22 +27,14 @@ if TYPE_CHECKING:
 @contextmanager
 def progress(nodes: int, every_s: float | None = None) -> Iterator[Progress]:
     """Bars or lines, whichever suits stderr; `every_s` is the time between two lines."""
-    from hierrouter.collection.progress import SECONDS_PER_LINE, Progress, progress_lines
+    from hierrouter.collection.progress import SECONDS_PER_LINE, Meter, progress_lines
 
-    if sys.stderr.isatty():
-        with _bars(nodes) as bars:
-            yield bars
+    if not sys.stderr.isatty():
+        meter = progress_lines(console.say, SECONDS_PER_LINE if every_s is None else every_s)
+        yield meter.progress(console.say)
         return
-    meter = progress_lines(console.say, SECONDS_PER_LINE if every_s is None else every_s)
-    yield Progress(meter.on_level, meter.on_calls, meter.on_lost, _say_changed)
-
-
-@contextmanager
-def _bars(nodes: int) -> Iterator[Progress]:
-    """A bar for each model at each level, with tokens per second and what was spent."""
-    from hierrouter.collection.progress import Meter, Progress
-
     meter = Meter()
+    # A bar for each model at each level, with tokens per second and what was spent.
     with console.progress_bars() as bars:
         current = bars.add_task("starting", total=nodes, note="nodes at most")
 
@@ -55,13 +48,7 @@ def _bars(nodes: int) -> Iterator[Progress]:
             bars.update(current, advance=calls, note=note + failed)
 
         meter.on_done = show
-        yield Progress(on_level, meter.on_calls, meter.on_lost, _say_changed)
-
-
-def _say_changed(names: Sequence[str]) -> None:
-    from hierrouter.collection.progress import changed_line
-
-    console.say(changed_line(names))
+        yield replace(meter.progress(console.say), on_level=on_level)
 
 
 def make_calls(found: Planned, brief: bool = False) -> Summary:
@@ -174,8 +161,6 @@ def show_estimate(plan: Planned, format: str) -> None:
 
     Raises WorldError: the weights of a model that is to be called cannot be had.
     """
-    from dataclasses import asdict
-
     from hierrouter.collection.estimate import estimate, estimate_object, estimate_table
     from hierrouter.engines.preflight import require_models, weights_needed, weights_notes
 
@@ -237,8 +222,6 @@ def collect(
     interruption. Without --datasets, --limit and --seed it goes on with the queries that this cache
     was collected for last, and without --pool with their pool; a new cache gets the testbed.
     """
-    from dataclasses import asdict, replace
-
     from hierrouter.collection.adaptive import at_most
     from hierrouter.collection.collect import planned
     from hierrouter.collection.estimate import require_consent

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hierrouter.tables import safe_text
 
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from hierrouter.tables import Table
 
 Result = TypeVar("Result")
-
-
-class Show(Protocol):
-    """Move a bar: how much is done and of how much, with a note; under another label."""
-
-    def __call__(
-        self, done: int, total: int | None, note: str = "", label: str | None = None
-    ) -> None: ...
 
 
 MAX_ERROR = 300  # characters of the line, `error: ` included
@@ -215,8 +207,8 @@ def progress_bars() -> Iterator[Any]:
 
 
 @contextmanager
-def bar(label: str, note: str = "") -> Iterator[Show]:
-    """One of `progress_bars`, and what moves it."""
+def bar(label: str, note: str = "") -> Iterator[Callable[..., None]]:
+    """One of `progress_bars`, and what moves it: told how much is done and of how much."""
     with progress_bars() as bars:
         task = bars.add_task(label, total=None, note=note)
 

@@ -424,13 +424,10 @@ AdaptiveOnly = Annotated[
     bool, switch("--adaptive", "On train questions make only calls that may be best at --alphas.")
 ]
 AdaptiveAlphas = Annotated[
-    str | None, typer.Option("--alphas", metavar="A,B", help="With --adaptive: these alphas count.")
+    str | None, value("--alphas", "A,B", "With --adaptive: these alphas count.")
 ]
 Until = Annotated[
-    float | None,
-    typer.Option(
-        "--until", metavar="R", help="With --adaptive: stop where more gains less than R."
-    ),
+    float | None, value("--until", "R", "With --adaptive: stop where more gains less than R.")
 ]
 MaxSpend = Annotated[
     float | None,

@@ -74,8 +74,11 @@ def route(
     given = load_pool(pool) if pool else None
     rng = np.random.default_rng(seed) if sample else None
     route_options = RouteOptions(alpha, rng, reroute)
-    hand_over = handing_over(defer_to, share, cache, scorer, pool, allow_endpoint or ())
-    begin = partial(_router, run, given, allow_endpoint or (), alpha, hand_over, encoder)
+    allowed = allow_endpoint or ()
+    hand_over = handing_over(
+        defer_to, cache, share=share, scorer=scorer, pool=pool, allow_endpoints=allowed
+    )
+    begin = partial(_router, run, given, allowed, alpha, hand_over, encoder)
     if file is not None:
         failed = anyio.run(_all, begin, file, route_options)
         if failed:
@@ -98,27 +101,12 @@ def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None
         raise InputError(f"no such file: {file}; give JSON lines, or - for stdin")
 
 
-def handing_over(
-    name: str | None,
-    share: float | None,
-    cache: Path,
-    scorer: str,
-    pool: str | None,
-    allowed: Collection[str],
-) -> HandOver | None:
+def handing_over(name: str | None, cache: Path, **more: Any) -> HandOver | None:
     """What lets a router hand over, at some alphas, and says to whom; None where nobody is named.
 
     The arguments are those of `Router.hand_over`; `name`: None is nobody.
     """
-    if name is None:
-        return None
-    more: dict[str, Any] = {
-        "share": share,
-        "scorer": scorer,
-        "pool": pool,
-        "allow_endpoints": allowed,
-    }
-    return partial(_handed_over, name=name, cache=cache, **more)
+    return None if name is None else partial(_handed_over, name=name, cache=cache, **more)
 
 
 def _handed_over(

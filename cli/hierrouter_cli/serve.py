@@ -97,24 +97,12 @@ def serve(
     key = _key(api_key_env, host)
     _require_extra()
     share, allowed = options.parse_share(defer_share, defer_to), tuple(allow_endpoint or ())
-    start = Start(
-        checkpoint,
-        alpha,
-        pool,
-        allowed,
-        handing_over(defer_to, share, cache, scorer, pool, allowed),
-        encoder,
-        log,
-        Settings(
-            key,
-            seed if sample else None,
-            reroute,
-            max_requests,
-            otherwise,
-            canaries,
-            is_one_of_many=workers > 1,
-        ),
+    hand_over = handing_over(
+        defer_to, cache, share=share, scorer=scorer, pool=pool, allow_endpoints=allowed
     )
+    drawn = seed if sample else None
+    settings = Settings(key, drawn, reroute, max_requests, otherwise, canaries, workers > 1)
+    start = Start(checkpoint, alpha, pool, allowed, hand_over, encoder, log, settings)
     with _bound(host, port) as listener:
         host, port = listener.getsockname()[:2]
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -13,14 +13,7 @@ from typing import Any
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.estimate import require_consent
 from hierrouter.collection.plan import Shard, last_plan
-from hierrouter.collection.progress import (
-    Meter,
-    Progress,
-    Summary,
-    changed_line,
-    require_answers,
-    spent_in,
-)
+from hierrouter.collection.progress import Meter, Progress, Summary, require_answers, spent_in
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never
@@ -182,10 +175,7 @@ def collect(
             progress(meter.label, meter.done, meter.of)
 
     meter.on_done = tell
-    report = Progress(
-        on_level, meter.on_calls, meter.on_lost, lambda names: note(changed_line(names))
-    )
-    require_answers(make_calls(found, report, note))
+    require_answers(make_calls(found, replace(meter.progress(note), on_level=on_level), note))
     tree = open_tree(found.cache, Selection(encoder=encoder))  # embeds and scores
     if tree.unembedded:
         note(f"collect: nothing is embedded yet: {tree.unembedded}")

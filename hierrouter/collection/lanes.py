@@ -31,14 +31,9 @@ class Asked:
     attempt: int = 1
 
 
-@dataclass(frozen=True)
-class Ended:
-    """The last that a lane tells; `error`: why, where the feed was neither closed nor stopped."""
-
-    error: Exception | None
-
-
-News = tuple["Lane", int, Answer | Ended]  # the place of what was asked; of an end any number
+# The place of what was asked, and the answer; the last that a lane tells is instead why it has
+# ended, None where the feed was closed or stopped, with any number.
+News = tuple["Lane", int, Answer | Exception | None]
 
 
 @dataclass(eq=False)
@@ -97,4 +92,4 @@ class Lane:
                 self.news.put((self, place, answer))
         except Exception as error:  # whatever it is, the collection has to know
             ended = error
-        self.news.put((self, 0, Ended(ended)))
+        self.news.put((self, 0, ended))

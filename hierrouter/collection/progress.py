@@ -81,6 +81,12 @@ class Meter:
         self.failed += calls
         self.on_done(calls)
 
+    def progress(self, say: Callable[[str], None]) -> Progress:
+        """What tells a collection's progress to this meter; `say`: told of changed queries."""
+        return Progress(
+            self.on_level, self.on_calls, self.on_lost, lambda names: say(changed_line(names))
+        )
+
     @property
     def seconds(self) -> float:
         """Since the stage began; above 0."""

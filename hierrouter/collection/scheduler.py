@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from hierrouter.collection import plan
-from hierrouter.collection.lanes import Asked, Ended, Lane, News
+from hierrouter.collection.lanes import Asked, Lane, News
 from hierrouter.collection.progress import Progress, Spent, Summary
 from hierrouter.engines import backend, generator, identify
 from hierrouter.pools.pool import OPENAI, Identity, ModelSpec, Pool
@@ -151,11 +151,8 @@ class Collection:
         Servers are asked side by side, and what follows an answer at once; models on this machine
         one after the other. Raises WorldError: a model failed, or was not to be reached.
         """
-        contexts, last = (
-            plan.root_contexts(query.question for query in queries),
-            len(self.levels) - 1,
-        )
-        with self._side_by_side(len(queries) * self.per_query, last):
+        contexts = plan.root_contexts(query.question for query in queries)
+        with self._side_by_side(len(queries) * self.per_query, len(self.levels) - 1):
             self._follow(contexts, 0, self.direct)
             # The references first: they are the large ones, and called no more.
             for stage in sorted(self.direct, key=lambda stage: stage.model in self.pool.models):
@@ -261,14 +258,14 @@ class Collection:
                     self._commit_lane(lane)
         self._require_going()
 
-    def _take(self, lane: Lane, place: int, answer: generator.Answer | Ended) -> None:
+    def _take(self, lane: Lane, place: int, answer: generator.Answer | Exception | None) -> None:
         """What a lane has to tell."""
-        if isinstance(answer, Ended):
-            if isinstance(answer.error, generator.Outage):
-                self.outages[lane.model.name] = answer.error
-            elif answer.error:
+        if answer is None or isinstance(answer, Exception):  # it has ended
+            if isinstance(answer, generator.Outage):
+                self.outages[lane.model.name] = answer
+            elif answer:
                 with blaming(lane.model):
-                    raise answer.error
+                    raise answer
             for asked in (*lane.open.values(), *lane.again):
                 self.owed[asked.level] -= 1
             return

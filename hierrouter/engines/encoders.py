@@ -98,11 +98,8 @@ def _parsed(name: str) -> tuple[str, bool, int | None]:
     found = NAMED.fullmatch(name)
     if found is None:
         raise InputError(f"no such encoder: {name!r}; take {BUILT_IN}, {PAPER}, or a model")
-    return (
-        found["model"],
-        bool(found["truncate"]),
-        int(found["tokens"]) if found["tokens"] else None,
-    )
+    tokens = int(found["tokens"]) if found["tokens"] else None
+    return found["model"], bool(found["truncate"]), tokens
 
 
 def require_encoder(name: str) -> None:
@@ -115,8 +112,8 @@ def require_encoder(name: str) -> None:
         return
     if names_server(name):
         load_encoder(name).encode(["OK"])
-        return
-    _resolved(_parsed(name)[0])
+    else:
+        _resolved(_parsed(name)[0])
 
 
 WORD = re.compile(r"\w+|[^\w\s]")  # punctuation counts: a sum and a word differ by their sign

@@ -262,11 +262,7 @@ BURST_S = 1.0  # of a limit a minute, what may be asked for at once
 
 
 class Deployment:
-    """All servers of one endpoint: calls go to who has the fewest, within the limits a minute.
-
-    Args:
-        endpoint: where they are.
-    """
+    """All servers of one endpoint: calls go to who has the fewest, within the limits a minute."""
 
     def __init__(self, endpoint: Endpoint, key: str | None) -> None:
         urls = endpoint.servers

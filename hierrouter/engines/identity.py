@@ -65,8 +65,7 @@ def weights_of(spec: ModelSpec) -> str:
     Raises InputError: a folder that is not a saved model; WorldError: a hub id that is neither
     cached nor reachable.
     """
-    folder = local_folder(spec)
-    if folder:
+    if folder := local_folder(spec):
         return folder_digest(folder)
     return f"{spec.model}@{hub_commit(spec.model, spec.revision)}"
 

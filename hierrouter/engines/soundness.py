@@ -6,7 +6,8 @@ Neither is an error to it, and both would fill a cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -55,11 +56,7 @@ def _not_as_saved(loaded: Mapping[str, Collection[str]]) -> str | None:
 
 
 def _not_finite(model: Any) -> str | None:
-    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
-        yield from model.named_parameters()
-        yield from model.named_buffers()
-
-    for name, value in tensors():
+    for name, value in chain(model.named_parameters(), model.named_buffers()):
         if value.is_floating_point() and value.numel() and not value.is_meta:
             lowest, highest = value.detach().aminmax()  # NaN is both; no copy of large weights
             if not (lowest.isfinite() and highest.isfinite()):

@@ -135,10 +135,8 @@ def final_number(text: str) -> Fraction | None:
         (final.cued_text(text), _result),
         (text, _last if declared is None else _result),
     )
-    for answer, pick in stated:
-        if answer is not None and (number := pick(answer)) is not None:
-            return number
-    return None
+    numbers = (pick(answer) for answer, pick in stated if answer is not None)
+    return next((number for number in numbers if number is not None), None)
 
 
 def plain_number(text: str) -> Fraction | None:
@@ -174,8 +172,7 @@ def _last(text: str) -> Fraction | None:
 
 def _numbers(text: str) -> Iterator[tuple[int, Fraction]]:
     for match in NUMBER.finditer(text):
-        value = _value(match)
-        if value is not None:
+        if (value := _value(match)) is not None:
             yield match.end(), value
 
 

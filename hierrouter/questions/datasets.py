@@ -75,24 +75,18 @@ def load_queries(
         if name in shipped.FAMILIES:
             queries += shipped.questions(name, seed=seed, limit=limit or PAPER_LIMIT)
             continue
-        # The paper's cap is for the paper's datasets; a file of one's own is taken whole.
-        if sources.is_file(name):
-            rows = sources.read_file(Path(name))
-            cap = limit or len(rows)
+        is_own = sources.is_file(name)
+        file = Path(name) if is_own else _file_of(name, data)
+        if is_own or file.exists():
+            rows = sources.read_file(file)
         else:
-            rows = _paper_dataset(name, data, on_note)
-            cap = limit or PAPER_LIMIT
+            rows, place = sources.hub_queries(name, str(file))
+            on_note(f"{name}: from the hub, {place}")
+        # The paper's cap is for the paper's datasets; a file of one's own is taken whole.
+        cap = limit or (len(rows) if is_own else PAPER_LIMIT)
         queries += with_folds(sample(rows, cap, seed), seed)
     refuse_twins(queries)
     refuse_leaks(queries)
-    return queries
-
-
-def _paper_dataset(name: str, data: Path, on_note: Note) -> list[Query]:
-    if (file := _file_of(name, data)).exists():
-        return sources.read_file(file)
-    queries, place = sources.hub_queries(name, str(file))
-    on_note(f"{name}: from the hub, {place}")
     return queries
 
 
@@ -118,7 +112,7 @@ def _expand(names: Sequence[str]) -> list[str]:
                 f"unknown dataset: {name}; {suggestion(name, known)}or give a .jsonl or .parquet "
                 "file"
             )
-        expanded += shipped.GROUPS[name].tasks if name in shipped.GROUPS else [name]
+        expanded += shipped.GROUPS[name].TASKS if name in shipped.GROUPS else [name]
     return list(dict.fromkeys(expanded))
 
 
@@ -163,22 +157,20 @@ def with_folds(queries: list[Query], seed: int) -> list[Query]:
 
     Queries with the same text always fall into the same fold, or test would be seen in training.
     """
-    texts = {query.question for query in queries if not query.split}
-    test = _draw(texts, _share(len(texts), TEST_SHARE), "test", seed)
-    queries = [
-        query
-        if query.split
-        else replace(query, split="test" if query.question in test else "train")
-        for query in queries
-    ]
+    queries = _cut(queries, "", "test", TEST_SHARE, seed)
     if any(query.split == "validation" for query in queries):
         return queries
-    texts = {query.question for query in queries if query.split == "train"}
-    held = _draw(texts, _share(len(texts), VALIDATION_SHARE), "validation", seed)
+    return _cut(queries, "train", "validation", VALIDATION_SHARE, seed)
+
+
+def _cut(queries: list[Query], of: str, fold: str, share: float, seed: int) -> list[Query]:
+    """A share of the texts of one fold go to another one, the rest of them to train."""
+    texts = {query.question for query in queries if query.split == of}
+    # At least one where that leaves two for training.
+    count = max(round(len(texts) * share), 1 if len(texts) > 2 else 0)
+    split = dict.fromkeys(texts, "train") | dict.fromkeys(_draw(texts, count, fold, seed), fold)
     return [
-        replace(query, split="validation")
-        if query.split == "train" and query.question in held
-        else query
+        replace(query, split=split[query.question]) if query.split == of else query
         for query in queries
     ]
 
@@ -190,11 +182,6 @@ def _draw(names: Iterable[str], count: int, purpose: str, seed: int) -> set[str]
     the old draw is used again, and what was tested on does not slip into training.
     """
     return set(sorted(names, key=lambda name: digest([purpose, seed, name]))[:count])
-
-
-def _share(count: int, share: float) -> int:
-    """So many of `count`, at least one where that leaves two for training."""
-    return max(round(count * share), 1 if count > 2 else 0)
 
 
 def refuse_twins(queries: list[Query]) -> None:

@@ -30,12 +30,10 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
     Raises InputError: the file cannot be read, or a line is too long.
     """
-    number = 0
     try:
         require_plain(path)
         with path.open("rb") as file:
-            while line := file.readline(MAX_LINE + 1):
-                number += 1
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
                 if len(line) > MAX_LINE:
                     raise InputError(
                         f"line longer than {MAX_LINE:,} bytes: {path}:{number}; "

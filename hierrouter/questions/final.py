@@ -100,11 +100,8 @@ def tagged_text(text: str) -> str | None:
 
 def boxed_text(text: str) -> str | None:
     r"""What stands in the last whole `\boxed{...}`; `\boxed 5` without braces is `5`."""
-    for box in reversed(list(BOX.finditer(text))[-BOXES:]):
-        content = _in_braces(text, box.end())
-        if content is not None:
-            return content
-    return None
+    contents = (_in_braces(text, box.end()) for box in reversed(list(BOX.finditer(text))[-BOXES:]))
+    return next((content for content in contents if content is not None), None)
 
 
 def _in_braces(text: str, start: int) -> str | None:
@@ -148,7 +145,5 @@ def sentences(text: str) -> list[str]:
 
 def stated_text(text: str) -> str | None:
     """What a text states as its answer in the clearest form that it has; None where in none."""
-    for read in (declared_text, boxed_text, marked_text, cued_text):
-        if (found := read(text)) is not None:
-            return found
-    return None
+    forms = (read(text) for read in (declared_text, boxed_text, marked_text, cued_text))
+    return next((found for found in forms if found is not None), None)

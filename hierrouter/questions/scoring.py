@@ -5,6 +5,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -114,14 +115,13 @@ def scorer(name: str) -> Scorer:
     Raises:
         InputError: nothing of this name, or a function that cannot be used.
     """
-    if name == GIVEN.name:
-        return GIVEN
-    if name in SCORERS:
-        return SCORERS[name]
+    known = {**SCORERS, GIVEN.name: GIVEN}
+    if name in known:
+        return known[name]
     if ":" in name:
         return own_scorer(name)
-    known = suggestion(name, [*SCORERS, GIVEN.name])
-    raise InputError(f"unknown scorer: {name}; {known}or give your own as module:function")
+    meant = suggestion(name, [*known])
+    raise InputError(f"unknown scorer: {name}; {meant}or give your own as module:function")
 
 
 def score_all(
@@ -309,22 +309,14 @@ def _checked_batch(function: Any, path: str) -> Callable[..., list[float]]:
 
 
 def _in_range(value: Any, path: str, call: str) -> float:
-    number = _number(value)
+    number = math.nan
+    with suppress(TypeError, ValueError, OverflowError):
+        number = math.nan if isinstance(value, str | bytes) else float(value)
     if not 0 <= number <= 1:  # nor is NaN
         raise InputError(
             f"scorer gave {_short(repr(value))}: {path}; {call}; a score is from 0 to 1"
         )
     return number
-
-
-def _number(value: Any) -> float:
-    """The value as a float; NaN where it is no number."""
-    if isinstance(value, str | bytes):
-        return math.nan
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
 
 
 def _short(text: str) -> str:

@@ -1,10 +1,9 @@
 """What comes with the package: groups of questions, each with the models that were made for it."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import ModuleType
 
 from hierrouter.questions import graded, testbed
 from hierrouter.questions.query import Query
@@ -17,27 +16,9 @@ TRAIN, VALIDATION = 28, 7
 PATIENCE = 2_000  # draws without a new question
 
 
-@dataclass(frozen=True)
-class Group:
-    """Families of questions, and models.
-
-    Attributes:
-        tasks: what makes a question of each family, of one fold.
-    """
-
-    models: tuple[str, ...]
-    tasks: Mapping[str, Callable[[Random, Split], Task]]
-
-
-def _group(of: Any) -> Group:
-    def made(family: str) -> Callable[[Random, Split], Task]:
-        return lambda rng, split: of.TASKS[family](of.Draw(rng, split))
-
-    return Group(of.MODELS, {family: made(family) for family in of.TASKS})
-
-
-GROUPS = {"testbed": _group(testbed), "graded": _group(graded)}
-FAMILIES = {family: name for name, group in GROUPS.items() for family in group.tasks}
+# Each has its families as `TASKS`, which make a question of a `Draw`, and its `MODELS`.
+GROUPS: dict[str, ModuleType] = {"testbed": testbed, "graded": graded}
+FAMILIES = {family: name for name, group in GROUPS.items() for family in group.TASKS}
 
 
 def group_of(names: list[str]) -> str | None:
@@ -72,12 +53,12 @@ def questions(family: str, seed: int = 42, limit: int = 300) -> list[Query]:
 
 def _distinct(family: str, split: Split, seed: int) -> Iterator[Task]:
     """Tasks with new question texts until none has turned up for so many draws."""
-    make = GROUPS[FAMILIES[family]].tasks[family]
-    rng = Random(f"{family} {split} {seed}")  # noqa: S311 - draws questions
+    group = GROUPS[FAMILIES[family]]
+    draw = group.Draw(Random(f"{family} {split} {seed}"), split)  # noqa: S311 - draws questions
     seen: set[str] = set()
     misses = 0
     while misses < PATIENCE:
-        task = make(rng, split)
+        task: Task = group.TASKS[family](draw)
         misses += 1
         if task.question not in seen:
             seen.add(task.question)
@@ -96,6 +77,6 @@ def model_path(model: str) -> Path:
     Raises InputError: there is no such model.
     """
     group, _, name = model.partition(":")
-    if name not in GROUPS[group].models:
-        raise InputError(f"unknown {group} model {name}; known: {', '.join(GROUPS[group].models)}")
+    if name not in GROUPS[group].MODELS:
+        raise InputError(f"unknown {group} model {name}; known: {', '.join(GROUPS[group].MODELS)}")
     return Path(__file__).parent / "models" / group / name

@@ -59,10 +59,7 @@ class Draw:
 
     def word(self) -> str:
         """A word of this split that is no name of the world."""
-        while True:
-            word = any_word(self.rng)
-            if word_split(word) == self.split and is_ordinary(word, world().names):
-                return word
+        return _word_of(self.rng, self.split, world().names)
 
     def place(self) -> Place:
         return self.rng.choice([one for one in world().places if one.split == self.split])
@@ -221,12 +218,6 @@ def any_expression(rng: Random) -> Expression:
     return Expression(max(left, right), "-", min(left, right))
 
 
-def any_word(rng: Random) -> str:
-    """Two syllables and, half the time, a last consonant: four or five letters."""
-    syllables = "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(2))
-    return syllables + rng.choice(CONSONANTS) if rng.random() < 0.5 else syllables
-
-
 def word_split(word: str) -> Split:
     """The split of a word; a word and its reverse go together."""
     return _hashed(min(word, word[::-1]))
@@ -375,12 +366,10 @@ def world() -> World:
     return World(places, rooms, frozenset(names))
 
 
-def is_ordinary(word: str, names: frozenset[str] | set[str] = frozenset()) -> bool:
+def is_ordinary(word: str, names: frozenset[str] | set[str]) -> bool:
     """Whether `word` is neither a palindrome nor, in either direction, a word in use."""
-    mirrored = word[::-1]
-    return word != mirrored and not any(
-        either in vocabulary() or either in names for either in (word, mirrored)
-    )
+    both = {word, word[::-1]}
+    return len(both) == 2 and not both & vocabulary() and not both & names
 
 
 def _places(rng: Random, names: set[str]) -> Iterator[Place]:
@@ -405,10 +394,12 @@ def _new_name(rng: Random, names: set[str]) -> str:
     return name
 
 
-def _word_of(rng: Random, split: Split, names: set[str]) -> str:
+def _word_of(rng: Random, split: Split, names: frozenset[str] | set[str]) -> str:
     return next(w for w in _words(rng) if word_split(w) == split and is_ordinary(w, names))
 
 
 def _words(rng: Random) -> Iterator[str]:
+    """Two syllables and, half the time, a last consonant: four or five letters."""
     while True:
-        yield any_word(rng)
+        syllables = "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(2))
+        yield syllables + rng.choice(CONSONANTS) if rng.random() < 0.5 else syllables

@@ -389,7 +389,7 @@ def _expand(names: Sequence[str], collected: Sequence[str]) -> set[str]:
         if not name:
             raise InputError("empty dataset name: --datasets; separate names by one comma")
         own = {name, dataset_called(Path(name).stem if is_file(name) else name)}
-        members = (set(GROUPS[name].tasks) if name in GROUPS else own) & set(collected)
+        members = (set(GROUPS[name].TASKS) if name in GROUPS else own) & set(collected)
         if not members:
             raise InputError(
                 f"dataset not in the cache: {name}; {suggestion(name, collected)}"

@@ -1,5 +1,6 @@
 """Folders in which a test runs the command: empty, with a cache, or as a quickstart leaves one."""
 
+import json
 import re
 import shlex
 import shutil
@@ -47,6 +48,11 @@ class Place:
     def tells(self, words: str, *more: str | Path) -> Any:
         """What it prints with `--format json`."""
         return as_json(self.asks(words, *more, "--format", "json"))
+
+    def asks_cache(self, words: str, question: str) -> list[dict[str, Any]]:
+        """The rows that `cache sql` gives, with `words` beside the question."""
+        done = self.does(f"cache sql --format json {words}", question)
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
     def refuses(self, words: str, *more: str | Path, code: int = 2) -> str:
         """The one line of an error."""

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import Place, over_all
 from tests.conftest import SOURCES, Run, Start, calls_made
+from tests.hierrouter.collection.examples import save
 from tests.holes import drop_five_leaves_of_three_queries
 from tests.models import ARCHITECTURES, save_random_model
 
@@ -30,15 +31,8 @@ def write_questions(name: str, path: Path) -> None:
         path.write_bytes(real.read_bytes())
         return
     question, answer = MADE_UP[name]
-    rows = [
-        {
-            "id": str(n),
-            "question": question.format(n, 2 * n),
-            "answer": answer.format(n, 2 * n, 3 * n),
-        }
-        for n in range(40)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    numbers = [(n, 2 * n, 3 * n) for n in range(40)]
+    save([{"question": question.format(*x), "answer": answer.format(*x)} for x in numbers], path)
 
 
 def pool_of(folder: Path, models: Iterable[str | Path], tokens: int = 8, more: str = "") -> None:
@@ -117,11 +111,8 @@ def test_prompts_that_do_not_fit_a_window_are_one_line_and_asked_again(place: Pl
     assert info["failed_calls"] == {"too_long": 3}
     assert info["calls"] == 3 * 8 + 3
     asked = "SELECT hop, model, cost, count(*) AS n FROM spend WHERE failed GROUP BY ALL ORDER BY 1"
-    rows = map(
-        json.loads,
-        place.does("cache sql --cache cache --format json", asked).stdout.split("\n")[:-1],
-    )
-    assert [*rows] == [{"hop": hop, "model": "small", "cost": 0, "n": 1} for hop in (0, 1, 2)]
+    found = place.asks_cache("--cache cache", asked)
+    assert found == [{"hop": hop, "model": "small", "cost": 0, "n": 1} for hop in (0, 1, 2)]
     again = place.asks(collect)
     assert again.returncode == 1
     assert calls_made(again.stderr) == (0, 27)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import Place, over_all
 from tests.conftest import SOURCES, Start
+from tests.hierrouter.collection.examples import save
 
 FEW = "random,best-static,knn"
 FOLDS = ("train",) * 20 + ("validation",) * 6 + ("test",) * 8
@@ -77,9 +78,7 @@ def table(folder: Path, splits: tuple[str, ...]) -> Path:
         for number, split in enumerate(splits)
         for at, model in enumerate(("even", "odd"))
     ]
-    file = folder / "table.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+    return save(rows, folder / "table.jsonl")
 
 
 def imported(place: Place, splits: tuple[str, ...], flags: str = "") -> None:

@@ -1,7 +1,6 @@
 """`hierrouter collect` through a server: what goes wrong is one line, and costs nothing twice."""
 
 import hashlib
-import json
 import re
 import shutil
 import signal
@@ -15,6 +14,7 @@ import pytest
 from hierrouter_cache.reader import CacheReader
 from tests.cli.conftest import Place
 from tests.conftest import Run, Start, refused, works
+from tests.hierrouter.collection.examples import save
 from tests.servers import (
     JUNK,
     LISTED,
@@ -52,10 +52,8 @@ deployment = "test"
 def collected_once(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Place:
     place = Place(tmp_path_factory.mktemp("collected"), hierrouter)
     for name, count in (("math", 3), ("big", 40)):
-        rows = [
-            {"id": f"{name}{n}", "question": f"{name} {n}?", "answer": str(n)} for n in range(count)
-        ]
-        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rows = [{"question": f"{name} {n}?", "answer": n} for n in range(count)]
+        save(rows, place / f"{name}.jsonl")
     with serving(Server()) as server:
         works(collect(place, server.url, "math"))
     return place

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,25 +11,24 @@ import hierrouter as hr
 from hierrouter_cache.reader import CacheReader
 from tests.cli.conftest import Place
 from tests.conftest import Run
+from tests.hierrouter.collection.examples import save
 
 Paid = tuple[Place, Any, str]
 COLLECT = "collect --datasets mine.jsonl --pool testbed --cache"
 
 
-def asked(folder: Path, hierrouter: Run) -> Place:
-    """A folder with thirty questions; two of them are the same under two ids."""
+@pytest.fixture(scope="module")
+def paid(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Paid:
+    """A cache `c`, and what collecting it said, as JSON and on stderr.
+
+    Of the thirty questions two are the same under two ids.
+    """
+    place = Place(tmp_path_factory.mktemp("paid"), hierrouter)
     rows = [
         {"id": f"q{n}", "question": f"compute {n % 29}+{n % 29 + 1}", "answer": f"{2 * n + 1}"}
         for n in range(30)
     ]
-    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Place(folder, hierrouter)
-
-
-@pytest.fixture(scope="module")
-def paid(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Paid:
-    """A cache `c`, and what collecting it said, as JSON and on stderr."""
-    place = asked(tmp_path_factory.mktemp("paid"), hierrouter)
+    save(rows, place / "mine.jsonl")
     done = place.does(f"{COLLECT} c --format json")
     return place, json.loads(done.stdout), done.stderr
 
@@ -56,18 +54,16 @@ def test_the_view_of_calls_made_sums_up_to_what_was_spent(paid: Paid) -> None:
     place, whole, _ = paid
     sums = "count(*) AS calls, sum(tokens_in) AS i, sum(tokens_out) AS o, sum(cost) AS cost"
     asked = f"SELECT model, {sums} FROM spend WHERE NOT failed GROUP BY model"
-    done = place.does("cache sql --cache c --format json", asked)
-    rows = {row["model"]: row for row in map(json.loads, done.stdout.splitlines())}
+    rows = {row["model"]: row for row in place.asks_cache("--cache c", asked)}
     assert {*rows} == {*whole["spent"]}
     for name, of in whole["spent"].items():
         found = [rows[name][what] for what in ("calls", "i", "o", "cost")]
         told = [of[what] for what in ("calls", "tokens_in", "tokens_out", "cost")]
         assert found == pytest.approx(told, abs=1e-9)
     places = "SELECT DISTINCT hop, dataset, seconds > 0 AS timed, failed FROM spend ORDER BY hop"
-    done = place.does("cache sql --cache c --format json", places)
-    where = [json.loads(line) for line in done.stdout.splitlines()]
     same = {"dataset": "mine", "timed": True, "failed": False}
-    assert where == [{"hop": hop, **same} for hop in (1, 2)]  # direct calls are those of hop 1 here
+    # Direct calls are those of hop 1 here.
+    assert place.asks_cache("--cache c", places) == [{"hop": hop, **same} for hop in (1, 2)]
 
 
 def test_a_limit_stops_and_a_higher_one_goes_on_with_nothing_called_twice(paid: Paid) -> None:
@@ -161,7 +157,7 @@ def test_seconds_that_nobody_measured_have_no_price(place: Place) -> None:
         for n in range(9)
         for name in ("small-1b", "large-7b")
     ]
-    (place / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    save(rows, place / "mine.jsonl")
     place.does("cache import mine.jsonl --cache c")
     line = place.refuses("train --cache c --price-of-second 2 --encoder hashed-ngrams")
     assert line.startswith("error: no recorded seconds of ") and "--price-of-second 2" in line

@@ -12,7 +12,7 @@ from hierrouter.questions.shipped import FAMILIES
 from hierrouter.questions.sources import PAPER_DATASETS
 from tests.cli.conftest import Place
 from tests.conftest import spawned, works
-from tests.hierrouter.questions.files import rows, write
+from tests.hierrouter.collection.examples import questions, save
 from tests.hub import hub, repository
 
 POOL = """
@@ -123,14 +123,14 @@ NEAR = "How many grey geese and brown ducks swim on the pond behind the old mill
 def asked(place: Place) -> Place:
     """Two of the paper's data sets as files, and a file of one's own with choices and a leak."""
     (place / "data").mkdir()
-    write(place / "data" / "gsm8k.jsonl", rows(20))
-    write(place / "data" / "arc-easy.parquet", rows(5))
-    mine = [dict(row, choices=["no", row["answer"]], answer="B") for row in rows(4)]
+    save(questions(20), place / "data" / "gsm8k.jsonl")
+    save(questions(3000), place / "data" / "arc-easy.parquet")
+    mine = [dict(row, choices=["no", row["answer"]], answer="B") for row in questions(4)]
     mine += [
         {"id": "pond", "question": NEAR, "answer": "nine", "split": "train"},
         {"id": "lake", "question": NEAR.upper(), "answer": "nine", "split": "test"},
     ]
-    write(place / "mine.parquet", mine)
+    save(mine, place / "mine.parquet")
     return place
 
 
@@ -138,7 +138,7 @@ def test_every_name_is_listed_with_its_origin(asked: Place) -> None:
     lines = dict(line.split(maxsplit=1) for line in asked.does("datasets").stdout.splitlines())
     assert list(lines) == [*FAMILIES, *PAPER_DATASETS]
     assert lines["gsm8k"].split() == ["file", "20", "data/gsm8k.jsonl"]
-    assert lines["arc-easy"].split() == ["file", "5", "data/arc-easy.parquet"]
+    assert lines["arc-easy"].split() == ["file", "3,000", "data/arc-easy.parquet"]
     assert lines["riddle"].split()[0] == "testbed"
     assert lines["mmlu"].split() == ["hub", "14,042", "cais/mmlu", "all", "test"]
     listed = asked.tells("datasets")
@@ -168,12 +168,9 @@ def test_folds_and_samples_are_shown(asked: Place) -> None:
 def from_hub(
     endpoint: str, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> subprocess.CompletedProcess[str]:
-    for name, value in (
-        ("HF_HUB_OFFLINE", "0"),
-        ("HF_HOME", str(place / "home")),
-        ("HF_ENDPOINT", endpoint),
-    ):
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("HF_HOME", str(place / "home"))
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
     return place.asks("datasets --datasets mbpp")
 
 

@@ -1,6 +1,5 @@
 """`collect --shard`, `--remote`, `--engine ray`, and `cache push` and `pull`."""
 
-import json
 import os
 import re
 import signal
@@ -22,6 +21,7 @@ from hierrouter_cache.writer import PartWriter
 from hierrouter_cli.collect import summary_line
 from tests.cli.conftest import Place
 from tests.conftest import COMMAND, calls_made, environment
+from tests.hierrouter.collection.examples import save
 
 COLLECT = "collect --datasets mine.jsonl --pool testbed --cache"
 
@@ -29,11 +29,8 @@ COLLECT = "collect --datasets mine.jsonl --pool testbed --cache"
 @pytest.fixture
 def asked(place: Place) -> Place:
     """A folder with twelve questions."""
-    lines = [
-        json.dumps({"id": f"q{n}", "question": f"compute {n}+{n + 1}", "answer": f"{2 * n + 1}"})
-        for n in range(12)
-    ]
-    (place / "mine.jsonl").write_text("\n".join(lines) + "\n")
+    rows = [{"question": f"compute {n}+{n + 1}", "answer": 2 * n + 1} for n in range(12)]
+    save(rows, place / "mine.jsonl")
     return place
 
 

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from hierrouter.learning.checkpoint import load_checkpoint, read_tensors, save_checkpoint
 from hierrouter.learning.run_folders import record_of
 from tests.cli.conftest import Place, over_all
-from tests.conftest import SOURCES, Run, spawned, works
+from tests.conftest import SOURCES, Run
 from tests.hierrouter.collection.examples import save, single_answers
 
 EXACT = "train --algo exact --epochs 2"
@@ -223,14 +222,6 @@ def test_what_fits_is_taken_and_what_does_not_is_trained_again(bare: Place, tmp_
     fewer = f"{shown} --models calc,text --checkpoint fits"
     assert "`hierrouter report --retrain` trains it on this cache" in here.refuses(fewer)
     assert here.tells(f"{fewer} --retrain")["provenance"]["trained_alpha"] == 0.1
-
-
-def test_the_list_of_runs_imports_nothing_slow(tmp_path: Path) -> None:
-    code = (
-        "import sys; from hierrouter.learning.selection import listed_runs; print(listed_runs(), "
-    )
-    code += "{'torch', 'pandas', 'scipy', 'tianshou'} & {*sys.modules})"
-    assert works(spawned(sys.executable, "-c", code, cwd=tmp_path)).stdout == "[] set()\n"
 
 
 def test_a_value_model_of_one_alpha_is_a_run_like_any_other(bare: Place) -> None:

@@ -36,6 +36,13 @@ def sums(count: int) -> list[Query]:
     ]
 
 
+def questions(count: int = 6) -> Rows:
+    """Rows of a file of questions, without answers of models."""
+    return [
+        {"id": f"q{i}", "question": f"What is {i}+1?", "answer": str(i + 1)} for i in range(count)
+    ]
+
+
 def single_answers(queries: int = 10) -> Rows:
     """One answer of each of two models to each sum; the first model fails at odd ones."""
     rows = [
@@ -76,7 +83,8 @@ def save(rows: Rows, path: Path) -> Path:
     elif path.suffix == ".csv":
         pa.csv.write_csv(pa.Table.from_pylist(rows), path)
     else:
-        pq.write_table(pa.Table.from_pylist(rows), path)
+        names = dict.fromkeys(key for row in rows for key in row)
+        pq.write_table(pa.table({name: [row.get(name) for row in rows] for name in names}), path)
     return path
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,9 +144,8 @@ BAD_FRAMES = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_FRAMES)
-def test_a_bad_frame_is_one_line(tmp_path: Path, name: str) -> None:
-    changes, message = BAD_FRAMES[name]
+@pytest.mark.parametrize(("changes", "message"), BAD_FRAMES.values(), ids=BAD_FRAMES)
+def test_a_bad_frame_is_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read("routerbench", frame(tmp_path / "frame.parquet", **changes))
 

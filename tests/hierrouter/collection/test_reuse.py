@@ -249,6 +249,7 @@ def test_what_an_earlier_engine_answered_stays_readable_and_is_asked_again(
 def test_an_identity_has_versions_and_device(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = pool(models).models[0]
     here = backend("transformers").identify(spec)
+    assert "batching" not in here  # caches of earlier versions stay good
     monkeypatch.setattr(local, "version", lambda package: f"9 of {package}")
     upgraded = backend("transformers").identify(spec)
     assert upgraded["engine"] == "transformers 9 of transformers, torch 9 of torch, shapes 2"

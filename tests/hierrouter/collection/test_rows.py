@@ -73,9 +73,8 @@ BAD_ROWS: dict[str, tuple[Spoil, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_ROWS)
-def test_a_bad_table_is_one_line(tmp_path: Path, name: str) -> None:
-    spoil, message = BAD_ROWS[name]
+@pytest.mark.parametrize(("spoil", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_a_bad_table_is_one_line(tmp_path: Path, spoil: Spoil, message: str) -> None:
     rows = single_answers()
     spoil(rows)
     file = save(rows, tmp_path / "sums.jsonl")

@@ -87,10 +87,9 @@ def test_a_path_column_makes_whole_trees(tmp_path: Path) -> None:
 
 
 def test_a_missing_answer_leaves_its_query_out(tmp_path: Path) -> None:
-    root = examples.cache_of(examples.single_answers()[1:], tmp_path)
-    assert examples.answers_of(examples.single_answers()[1:], tmp_path).lacking == {
-        "lab/tiny 1b": 1
-    }
+    rows = examples.single_answers()[1:]
+    root = examples.cache_of(rows, tmp_path)
+    assert examples.answers_of(rows, tmp_path).lacking == {"lab/tiny 1b": 1}
     with pytest.raises(IncompleteTree):
         open_tree(root)
     assert open_tree(root, Selection(allow_incomplete=True)).left_out == 1

@@ -178,12 +178,6 @@ def test_the_gpu_that_is_named_is_used(folder: Path) -> None:
     assert identity(spec(folder)) == identity(spec(folder, device="cuda:0"))
 
 
-def test_the_kind_of_device_is_part_of_the_identity(folder: Path) -> None:
-    identity = backend("transformers").identify(spec(folder, device="cpu"))
-    assert identity["device"] == "cpu"
-    assert "batching" not in identity  # caches of earlier versions stay good
-
-
 def test_the_number_of_threads_is_as_before_after_an_error() -> None:
     before = torch.get_num_threads()
     with pytest.raises(KeyError), torch_threads(before + 1):

@@ -8,20 +8,20 @@ import pytest
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query, find_query, full_names
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes
-from tests.hierrouter.questions.files import Row, rows, write
+from hierrouter_cache.tree import SPLITS, Routes
+from tests.hierrouter.collection.examples import Rows, questions, save
 from tests.hierrouter.trees import random_tree
 
 
-def load(content: list[Row], folder: Path, limit: int | None = None, seed: int = 0) -> list[Query]:
+def load(content: Rows, folder: Path, limit: int | None = None, seed: int = 0) -> list[Query]:
     """The queries of a file of one's own with these rows."""
-    return load_queries([str(write(folder / "mine.jsonl", content))], limit, seed, folder)
+    return load_queries([str(save(content, folder / "mine.jsonl"))], limit, seed, folder)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_paper_dataset_is_looked_for_by_name(tmp_path: Path, kind: str) -> None:
     """At most 300 questions are drawn from it, and all from a file of one's own."""
-    path = write(tmp_path / f"gsm8k.{kind}", rows(400))
+    path = save(questions(400), tmp_path / f"gsm8k.{kind}")
     assert len(load_queries(["gsm8k"], 20, 0, tmp_path)) == 20
     assert len(load_queries(["gsm8k"], None, 0, tmp_path)) == 300
     assert len(load_queries([str(path)], None, 0, tmp_path)) == 400
@@ -52,18 +52,18 @@ def test_the_testbed_group_is_all_its_families(tmp_path: Path) -> None:
 
 
 def test_a_file_is_cut_into_folds_by_the_seed(tmp_path: Path) -> None:
-    queries = load(rows(100), tmp_path, seed=1)
+    queries = load(questions(100), tmp_path, seed=1)
     folds = [query.split for query in queries]
     assert {query.dataset for query in queries} == {"mine"}
     assert (folds.count("test"), folds.count("validation"), folds.count("train")) == (30, 14, 56)
-    assert queries == load(rows(100), tmp_path, seed=1)
-    assert queries != load(rows(100), tmp_path, seed=2)
-    assert {query.split for query in load(rows(4), tmp_path)} == {"train", "validation", "test"}
+    assert queries == load(questions(100), tmp_path, seed=1)
+    assert queries != load(questions(100), tmp_path, seed=2)
+    assert {query.split for query in load(questions(4), tmp_path)} == {*SPLITS}
 
 
 def test_a_larger_draw_holds_the_smaller_one(tmp_path: Path) -> None:
     small, large, other = (
-        {query.id for query in load(rows(100), tmp_path, limit, seed)}
+        {query.id for query in load(questions(100), tmp_path, limit, seed)}
         for limit, seed in ((10, 0), (30, 0), (10, 1))
     )
     assert small < large
@@ -72,7 +72,7 @@ def test_a_larger_draw_holds_the_smaller_one(tmp_path: Path) -> None:
 
 
 def test_an_edited_question_moves_hardly_any_other_to_another_fold(tmp_path: Path) -> None:
-    content = rows(100)
+    content = questions(100)
     before = load(content, tmp_path)
     content[50]["question"] = "a first word that sorts elsewhere"
     after = load(content, tmp_path)
@@ -81,14 +81,14 @@ def test_an_edited_question_moves_hardly_any_other_to_another_fold(tmp_path: Pat
 
 
 def test_equal_questions_share_a_fold(tmp_path: Path) -> None:
-    twice = [dict(row, id=f"{row['id']}-{copy}") for row in rows(40) for copy in "ab"]
+    twice = [dict(row, id=f"{row['id']}-{copy}") for row in questions(40) for copy in "ab"]
     queries = load(twice, tmp_path)
     assert len(queries) == 80
     assert len({(query.question, query.split) for query in queries}) == 40
 
 
 def test_given_splits_are_kept_and_validation_comes_out_of_train(tmp_path: Path) -> None:
-    content = [dict(row, split="test" if i < 3 else "train") for i, row in enumerate(rows(13))]
+    content = [dict(row, split="test" if i < 3 else "train") for i, row in enumerate(questions(13))]
     folds = [query.split for query in load(content, tmp_path)]
     assert folds[:3] == ["test"] * 3
     assert sorted(folds[3:]) == ["train"] * 8 + ["validation"] * 2
@@ -105,7 +105,7 @@ def test_a_question_of_test_in_another_fold_is_refused(tmp_path: Path) -> None:
 
 def test_rows_named_twice_are_not_counted_twice(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
-    twice = [str(write(tmp_path / "mine.jsonl", rows())), f"{tmp_path}/x/../mine.jsonl"]
+    twice = [str(save(questions(), tmp_path / "mine.jsonl")), f"{tmp_path}/x/../mine.jsonl"]
     said = r"duplicate id q\d in dataset mine: it comes from 2 places"
     with pytest.raises(InputError, match=said):
         load_queries(twice, 300, 0, tmp_path)

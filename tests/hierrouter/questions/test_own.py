@@ -182,15 +182,13 @@ def test_what_cannot_be_used_is_refused(body: str, path: str, words: str) -> Non
     ],
 )
 def test_what_is_no_score_is_refused(value: str, words: str) -> None:
+    """A long response is cut in the message."""
     write(value)
+    mine = scorer("mine:score")
     with pytest.raises(InputError, match=words) as refused:
-        scorer("mine:score")("seven", ["7"])
+        mine("seven", ["7"])
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) <= 300
-
-
-@pytest.mark.parametrize(("length", "shown"), [(40, "x" * 40), (41, "x" * 40 + r"\.\.\.")])
-def test_a_long_response_is_cut_in_a_message(length: int, shown: str) -> None:
-    write("None")
-    with pytest.raises(InputError, match=f"on the response '{shown}'"):
-        scorer("mine:score")("x" * length, ["7"])
+    for said, shown in (("x" * 40, "x" * 40), ("x" * 41, "x" * 40 + r"\.\.\.")):
+        with pytest.raises(InputError, match=f"on the response '{shown}'"):
+            mine(said, ["7"])

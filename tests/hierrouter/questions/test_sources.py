@@ -17,14 +17,13 @@ from hierrouter.questions.sources import (
     HUB,
     PAPER_DATASETS,
     SUBJECTS,
-    count_rows,
     hub_queries,
     query_of,
     read_file,
 )
 from hierrouter_cache.errors import InputError
 from tests.conftest import spawned
-from tests.hierrouter.questions.files import rows, write
+from tests.hierrouter.collection.examples import questions, save
 from tests.hub import COMMIT, hub, repository
 
 
@@ -122,7 +121,7 @@ def test_a_row_that_is_no_question_is_named(row: dict[str, Any], message: str) -
 
 
 def test_a_damaged_file_or_one_that_declares_too_many_rows_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.parquet", rows(2000))
+    path = save(questions(2000), tmp_path / "x.parquet")
     data = path.read_bytes()
     for damaged in (b"", b"PAR1", data[:-100], b"\x1f\x8b" + data):
         path.write_bytes(damaged)
@@ -152,11 +151,6 @@ def test_a_row_has_its_own_choices_only(tmp_path: Path, choices: pa.Array) -> No
     pq.write_table(pa.table({**columns, "choices": [[1], [2]]}), tmp_path / "x.parquet")
     with pytest.raises(InputError, match=r"choices must map labels to texts: .*: row 1"):
         read_file(tmp_path / "x.parquet")
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_rows_are_counted(tmp_path: Path, kind: str) -> None:
-    assert count_rows(write(tmp_path / f"x.{kind}", rows(3000))) == 3000
 
 
 pytest.importorskip("datasets")
