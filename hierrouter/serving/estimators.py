@@ -237,13 +237,8 @@ def snips(log: Log, weights: Weights, reward: Floats) -> Clustered:
 
     `reward`: float64[episodes, L], see `Log.reward`.
     """
-    weight, earned = weights.whole, reward.sum(axis=1)
-    scale = weight.mean()
-    if not scale:
-        return Clustered(math.nan, math.nan, 1)
-    mean = (weight * earned).mean() / scale
-    off = clustered_mean(weight * (earned - mean) / scale, log.query)
-    return Clustered(float(mean), off.error, off.freedom)
+    mean, off = less_weighted(np.zeros(len(log)), weights.whole, reward.sum(axis=1), log.query)
+    return Clustered(mean, off.error, off.freedom)
 
 
 def doubly_robust(
@@ -377,8 +372,7 @@ class Overlap:
     """How much of a log is about the policy to be valued.
 
     Attributes:
-        effective: (sum w)^2 / sum w^2, the number of episodes that equal weights would have to have
-            for the same variance (Kish, Survey Sampling, 1965).
+        effective: episodes, see `effective`.
         largest: the largest weight of an episode.
         mean: of the weights.
         misses: whether they clearly do not average 1: then the log lacks what the policy does, or
@@ -400,12 +394,20 @@ class Overlap:
         whole, mean = weights.whole, clustered_mean(weights.whole, log.query)
         low, high = mean.interval(SURE)
         return cls(
-            effective=float(whole.sum() ** 2 / max(np.square(whole).sum(), np.finfo(float).tiny)),
+            effective=effective(whole),
             largest=float(whole.max()),
             mean=mean.value,
             misses=not low <= 1 <= high,
             share_never_taken=_never_taken(log, states, weights.before),
         )
+
+
+def effective(weight: Floats) -> float:
+    """(sum w)^2 / sum w^2 of float64[n]: how many equal weights would have the same variance.
+
+    Kish, Survey Sampling (1965).
+    """
+    return float(weight.sum() ** 2 / max(np.square(weight).sum(), np.finfo(float).tiny))
 
 
 def _never_taken(log: Log, states: LoggedStates, before: Floats) -> float:
