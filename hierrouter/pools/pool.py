@@ -94,8 +94,8 @@ def _no_server(name: str) -> str:
 Text = Annotated[str, Checked(_not_empty)]
 Variable = Annotated[str, Checked(_variable)]
 TokenRate = Annotated[float, Checked(_rate)]  # cost of `per_tokens` tokens
-# What of tokens a rate is the price of: 1,000 in the paper, 1,000,000 where providers print it.
 PerMinute = Annotated[float, must_be("a number above 0", lambda count: 0 < count < inf)]
+# What of tokens a rate is the price of: 1,000 in the paper, 1,000,000 where providers print it.
 PerTokens = Annotated[int, must_be("1 to 1000000000", lambda count: 1 <= count <= 1_000_000_000)]
 Currency = Annotated[
     str, must_be("1 to 12 letters such as USD", lambda name: name.isalpha() and len(name) <= 12)
