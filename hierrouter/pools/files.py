@@ -29,7 +29,7 @@ from hierrouter_cache.errors import InputError, read_small, suggestion
 from hierrouter_cache.tree import SEPARATOR, Rate
 
 POOL_FILE = "pool file"
-UNIT = ("per_tokens", "currency")  # what rates are counted in
+UNIT = {"per_tokens": PerTokens, "currency": Currency}  # what rates are counted in
 CALLED = ("transformers", "openai")  # backends that a file may name
 STORED = (*CALLED, "imported")  # backends that a plan may name
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
@@ -294,9 +294,8 @@ def _from_file(file: Path) -> dict[str, Price]:
     for key in raw:
         if key != "prices":
             raise InputError(f"unknown key {key}: {where}; prices stand below [prices]")
-    for key, kind in zip(UNIT, (PerTokens, Currency), strict=True):
-        if key in unit:
-            validated(kind, unit[key], where, key)
+    for key, value in unit.items():
+        validated(UNIT[key], value, where, key)
     table = raw.get("prices")
     if not isinstance(table, dict) or not table:
         raise InputError(f"no prices: {where}; write lines like model = 0.003 below [prices]")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -73,7 +73,7 @@ def _url(url: str) -> str:
         host = parts.port != 0 and parts.hostname
     except ValueError:
         parts, host = urlsplit(""), None
-    if url and (not host or not URL.fullmatch(url) or parts.scheme not in ("http", "https")):
+    if url and (not host or not VISIBLE.fullmatch(url) or parts.scheme not in ("http", "https")):
         raise ValueError(f"must be http:// or https:// and a host; {example}")
     if parts.username is not None or parts.password is not None:
         raise ValueError("must hold no user and password; use api_key_env")
@@ -85,12 +85,6 @@ def _url(url: str) -> str:
     return url
 
 
-def _above_0(number: float) -> float:
-    if not 0 < number < float("inf"):
-        raise ValueError("must be a number above 0")
-    return number
-
-
 def _no_server(name: str) -> str:
     if "://" in name or name.endswith(".toml"):  # a pool may come from others
         raise ValueError("must name no server; --encoder does")
@@ -100,6 +94,7 @@ def _no_server(name: str) -> str:
 Text = Annotated[str, Checked(_not_empty)]
 Variable = Annotated[str, Checked(_variable)]
 TokenRate = Annotated[float, Checked(_rate)]  # cost of `per_tokens` tokens
+PerMinute = Annotated[float, must_be("a number above 0", lambda count: 0 < count < inf)]
 # What of tokens a rate is the price of: 1,000 in the paper, 1,000,000 where providers print it.
 PerTokens = Annotated[int, must_be("1 to 1000000000", lambda count: 1 <= count <= 1_000_000_000)]
 Currency = Annotated[
@@ -177,8 +172,8 @@ class Endpoint:
         float, must_be("above 0 and at most 86400 seconds", lambda seconds: 0 < seconds <= 86_400)
     ] = 600.0
     replicas: tuple[Annotated[str, Checked(_url)], ...] = ()
-    requests_per_minute: Annotated[float, Checked(_above_0)] | None = None
-    tokens_per_minute: Annotated[float, Checked(_above_0)] | None = None
+    requests_per_minute: PerMinute | None = None
+    tokens_per_minute: PerMinute | None = None
     attempts: Annotated[int, must_be("1 to 20", lambda attempts: 1 <= attempts <= 20)] = 5
     insecure: bool = False
     takes: tuple[Ability, ...] = ()
@@ -453,8 +448,7 @@ def require_distinct(names: Sequence[str], where: str) -> None:
 
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-KEY = re.compile(r"[!-~]+")  # what an HTTP header takes
-URL = re.compile(r"[!-~]+")
+VISIBLE = re.compile(r"[!-~]+")  # what an HTTP header and an address take
 
 
 def key_in(variable: str, place: str) -> str:
@@ -466,7 +460,7 @@ def key_in(variable: str, place: str) -> str:
     value = os.environ.get(variable, "").strip()
     if not value:
         raise InputError(f"{variable} is not set: {place}; it must hold the API key")
-    if not KEY.fullmatch(value):
+    if not VISIBLE.fullmatch(value):
         raise InputError(f"{variable} holds characters that no key has: {place}; set it again")
     return value
 
@@ -489,7 +483,6 @@ SIZE = "size"
 # The paper's list (appendix B) for its models of 3, 8 and 14 billion parameters; its model of 1.5
 # billion stands there with 0.002 instead of 0.0015.
 RATE_PER_BILLION = 0.001
-BILLION = 1e9
 UNITS = {"b": 1e9, "m": 1e6}
 # A size in a name stands between delimiters: `-3B-`, `_7b`, `-8x7B`; not `v0.1b2`.
 SIZE_IN_NAME = re.compile(
@@ -539,9 +532,9 @@ def price_by_size(parameters: float) -> Price:
 
     `parameters`: how many the model has.
     """
-    rate = float(f"{RATE_PER_BILLION * parameters / BILLION:.12g}")  # 0.003, no 0.00300000001
-    unit, scale = ("B", BILLION) if parameters >= BILLION else ("M", UNITS["m"])
-    return Price(Rate.base(rate), f"{SIZE} ({parameters / scale:.4g}{unit})")
+    rate = float(f"{RATE_PER_BILLION * parameters / UNITS['b']:.12g}")  # 0.003, no 0.00300000001
+    unit = "b" if parameters >= UNITS["b"] else "m"
+    return Price(Rate.base(rate), f"{SIZE} ({parameters / UNITS[unit]:.4g}{unit.upper()})")
 
 
 def guesses(tree: RouteTree) -> str | None:

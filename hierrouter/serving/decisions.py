@@ -129,8 +129,7 @@ class LivePolicy:
         self._policy = policy
         self._encoder = encoder
         self.handing: HandOver | None = None
-        self.at: Callable[[float | None], TrainedRouter]
-        self.at = lru_cache(ROUTERS_KEPT)(self._at)
+        self.at: Callable[[float | None], TrainedRouter] = lru_cache(ROUTERS_KEPT)(self._at)
         trained = self.at(None)
         wanted, given = trained.dim, self.embed([LiveState(trained, "")]).shape[1]
         if given != wanted:

@@ -18,7 +18,7 @@ from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import GroupKFold
 
-from hierrouter.evaluation.outcome import Actions
+from hierrouter.evaluation.outcome import Actions, Booleans, Floats, Integers
 from hierrouter_cache.errors import InputError
 
 LEVEL = 0.95
@@ -50,12 +50,12 @@ class Log:
     """
 
     actions: Actions
-    query: NDArray[np.int64]
-    action: NDArray[np.int64]
-    propensity: NDArray[np.float64]
-    length: NDArray[np.int64]
-    quality: NDArray[np.float64]
-    cost: NDArray[np.float64]
+    query: Integers
+    action: Integers
+    propensity: Floats
+    length: Integers
+    quality: Floats
+    cost: Floats
 
     def __len__(self) -> int:
         return len(self.length)
@@ -66,12 +66,12 @@ class Log:
         return self.actions.steps
 
     @cached_property
-    def alive(self) -> NDArray[np.bool_]:
+    def alive(self) -> Booleans:
         """bool[episodes, L]: whether a call was made."""
         return np.arange(self.hops) < self.length[:, None]
 
     @cached_property
-    def node(self) -> NDArray[np.int64]:
+    def node(self) -> Integers:
         """int64[episodes, L]: the node at which each call was decided; 0 after the end."""
         node = np.zeros_like(self.action)
         for hop in range(1, self.hops):
@@ -80,13 +80,13 @@ class Log:
         return np.where(self.alive, node, 0)
 
     @cached_property
-    def spent(self) -> NDArray[np.float64]:
+    def spent(self) -> Floats:
         """float64[episodes, L]: C_t, what was spent before each call."""
         spent = np.zeros_like(self.cost)
         spent[:, 1:] = self.cost[:, :-1].cumsum(axis=1)
         return spent
 
-    def reward(self, alpha: float) -> NDArray[np.float64]:
+    def reward(self, alpha: float) -> Floats:
         """float64[episodes, L]: what each call earned; a row's sum is R = Q - alpha * C.
 
         The paper pays R at the end. A call's cost is known when it is made, so it is charged there,
@@ -108,23 +108,23 @@ class LoggedStates:
         target: float64[states, A], what the policy to be valued does there.
     """
 
-    row: NDArray[np.int64]
+    row: Integers
     features: NDArray[np.float32]
-    target: NDArray[np.float64]
+    target: Floats
 
     @cached_property
-    def chances(self) -> NDArray[np.float64]:
+    def chances(self) -> Floats:
         """float64[episodes, L, A]: the policy to be valued before each call."""
         return self.target[self.row]
 
 
 def logged_states(
     log: Log,
-    row: NDArray[np.int64],
-    node: NDArray[np.int64],
-    spent: NDArray[np.float64],
+    row: Integers,
+    node: Integers,
+    spent: Floats,
     embedding: NDArray[np.float32],
-    target: NDArray[np.float64],
+    target: Floats,
 ) -> LoggedStates:
     """The states of a log; features are the embedding, the model of each hop so far, and the cost.
 
@@ -202,7 +202,7 @@ class Weights:
         step: float64[episodes, L], pi(a_t | s_t) / mu(a_t | s_t); 1 after the end.
     """
 
-    step: NDArray[np.float64]
+    step: Floats
 
     @classmethod
     def of(cls, log: Log, states: LoggedStates) -> Weights:
@@ -211,24 +211,24 @@ class Weights:
         return cls(np.where(log.alive, likely / log.propensity, 1.0))
 
     @cached_property
-    def so_far(self) -> NDArray[np.float64]:
+    def so_far(self) -> Floats:
         """float64[episodes, L]: the product up to and with each call."""
         return self.step.cumprod(axis=1)
 
     @cached_property
-    def before(self) -> NDArray[np.float64]:
+    def before(self) -> Floats:
         """float64[episodes, L]: the product up to each call, without it; 1 at the first."""
         before = np.ones_like(self.step)
         before[:, 1:] = self.so_far[:, :-1]
         return before
 
     @property
-    def whole(self) -> NDArray[np.float64]:
+    def whole(self) -> Floats:
         """float64[episodes]: of whole episodes; their expectation is 1 where nothing is missing."""
         return self.so_far[:, -1]
 
 
-def snips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
+def snips(log: Log, weights: Weights, reward: Floats) -> Clustered:
     """Self-normalised inverse propensity score: the sum of w * R over the sum of w, by episode.
 
     Swaminathan and Joachims, The Self-Normalized Estimator for Counterfactual Learning (NeurIPS
@@ -237,21 +237,12 @@ def snips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
 
     `reward`: float64[episodes, L], see `Log.reward`.
     """
-    weight, earned = weights.whole, reward.sum(axis=1)
-    scale = weight.mean()
-    if not scale:
-        return Clustered(math.nan, math.nan, 1)
-    mean = (weight * earned).mean() / scale
-    off = clustered_mean(weight * (earned - mean) / scale, log.query)
-    return Clustered(float(mean), off.error, off.freedom)
+    mean, off = less_weighted(np.zeros(len(log)), weights.whole, reward.sum(axis=1), log.query)
+    return Clustered(mean, off.error, off.freedom)
 
 
 def doubly_robust(
-    log: Log,
-    states: LoggedStates,
-    weights: Weights,
-    reward: NDArray[np.float64],
-    expected: NDArray[np.float64],
+    log: Log, states: LoggedStates, weights: Weights, reward: Floats, expected: Floats
 ) -> Clustered:
     """The expected returns, corrected by what was off in the log, call by call.
 
@@ -269,10 +260,7 @@ def doubly_robust(
 
 
 def less_weighted(
-    own: NDArray[np.float64],
-    weight: NDArray[np.float64],
-    value: NDArray[np.float64],
-    query: NDArray[np.int64],
+    own: Floats, weight: Floats, value: Floats, query: Integers
 ) -> tuple[float, Clustered]:
     """The self-normalised mean of `value`, and the mean of `own` less that; see `snips`.
 
@@ -308,7 +296,7 @@ class Clustered:
         return self.value - half, self.value + half
 
 
-def clustered_mean(values: NDArray[np.float64], cluster: NDArray[np.int64]) -> Clustered:
+def clustered_mean(values: Floats, cluster: Integers) -> Clustered:
     """The mean of all values, with the linearised error of a mean of clusters of unequal size.
 
     Cochran, Sampling Techniques (1977), chapter 9A.
@@ -323,9 +311,7 @@ def clustered_mean(values: NDArray[np.float64], cluster: NDArray[np.int64]) -> C
     return Clustered(mean, math.sqrt(variance) / len(values), clusters - 1)
 
 
-def cross_fitted(
-    log: Log, states: LoggedStates, reward: NDArray[np.float64], make: Make = RIDGE
-) -> NDArray[np.float64]:
+def cross_fitted(log: Log, states: LoggedStates, reward: Floats, make: Make = RIDGE) -> Floats:
     """float64[episodes, L, A]: expected returns, each fitted without a fold that has its question.
 
     `reward`: float64[episodes, L], see `Log.reward`; `make`: a new regression; it is fitted once a
@@ -339,7 +325,7 @@ def cross_fitted(
     return values
 
 
-def question_folds(query: NDArray[np.int64]) -> NDArray[np.int64]:
+def question_folds(query: Integers) -> Integers:
     """int64[episodes]: a fold for each, the same for all episodes of a question.
 
     `query`: int64[episodes], at least 2 distinct ones.
@@ -352,12 +338,8 @@ def question_folds(query: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def fit(
-    log: Log,
-    states: LoggedStates,
-    reward: NDArray[np.float64],
-    learn_from: NDArray[np.bool_],
-    make: Make = RIDGE,
-) -> NDArray[np.float64]:
+    log: Log, states: LoggedStates, reward: Floats, learn_from: Booleans, make: Make = RIDGE
+) -> Floats:
     """float64[episodes, L, A]: expected returns, learned from some of the episodes.
 
     Fitted Q evaluation (Le, Voloshin and Yue, Batch Policy Learning under Constraints, ICML 2019),
@@ -390,8 +372,7 @@ class Overlap:
     """How much of a log is about the policy to be valued.
 
     Attributes:
-        effective: (sum w)^2 / sum w^2, the number of episodes that equal weights would have to have
-            for the same variance (Kish, Survey Sampling, 1965).
+        effective: episodes, see `effective`.
         largest: the largest weight of an episode.
         mean: of the weights.
         misses: whether they clearly do not average 1: then the log lacks what the policy does, or
@@ -413,7 +394,7 @@ class Overlap:
         whole, mean = weights.whole, clustered_mean(weights.whole, log.query)
         low, high = mean.interval(SURE)
         return cls(
-            effective=float(whole.sum() ** 2 / max(np.square(whole).sum(), np.finfo(float).tiny)),
+            effective=effective(whole),
             largest=float(whole.max()),
             mean=mean.value,
             misses=not low <= 1 <= high,
@@ -421,7 +402,15 @@ class Overlap:
         )
 
 
-def _never_taken(log: Log, states: LoggedStates, before: NDArray[np.float64]) -> float:
+def effective(weight: Floats) -> float:
+    """(sum w)^2 / sum w^2 of float64[n]: how many equal weights would have the same variance.
+
+    Kish, Survey Sampling (1965).
+    """
+    return float(weight.sum() ** 2 / max(np.square(weight).sum(), np.finfo(float).tiny))
+
+
+def _never_taken(log: Log, states: LoggedStates, before: Floats) -> float:
     """Share of the episodes in which the policy does what no episode does at that node."""
     chances, count, never = states.chances, log.actions.count, 0.0
     for hop in range(log.hops):

@@ -1,6 +1,7 @@
 """Logged episodes: the JSON lines of a log file, and the arrays that estimators read."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,14 +115,12 @@ def read_log(
 
 def _is_episode(line: Mapping[str, Any]) -> bool:
     """Whether the policy's own choices led to the end, as far as a server says."""
-    if "otherwise" in line or "event" in line:
+    if "otherwise" in line or line.get("status") not in (None, 200):
         return False
     steps = line.get("steps")
-    made = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-    made += [line["returned"]] if isinstance(line.get("returned"), dict) else []
-    others = ("instead_of", "deferred")
-    return line.get("status") in (None, 200) and not any(
-        step.get(name) for step in made for name in others
+    made = [*(steps if isinstance(steps, list) else ()), line.get("returned")]
+    return not any(
+        one.get("instead_of") or one.get("deferred") for one in made if isinstance(one, dict)
     )
 
 
@@ -210,7 +209,7 @@ def _count(step: Mapping[str, Any], name: str, where: str) -> int | None:
 def _cost(step: Mapping[str, Any], where: str, rate: tuple[float, float]) -> float:
     if step.get("cost") is not None:
         return _number(step, "cost", where, 0.0)
-    if any(step.get(name) is None for name in ("tokens_in", "tokens_out")):
+    if step.get("tokens_in") is None or step.get("tokens_out") is None:
         raise InputError(f"no cost: {where}; give cost, or tokens_in and tokens_out")
     tokens = [_number(step, name, where, 0.0) for name in ("tokens_in", "tokens_out")]
     return math.fsum(count * price for count, price in zip(tokens, rate, strict=True))
@@ -220,14 +219,9 @@ def _number(
     row: Mapping[str, Any], name: str, where: str, low: float, high: float = math.inf
 ) -> float:
     """A finite number from `low` to `high`."""
-    found = row.get(name)
-    if isinstance(found, int | float) and not isinstance(found, bool):
-        try:
-            value = float(found)
-        except OverflowError:
-            value = math.inf
-        if math.isfinite(value) and low <= value <= high:
-            return value
+    found, most = row.get(name), min(high, sys.float_info.max)  # which NaN and inf are not within
+    if isinstance(found, int | float) and not isinstance(found, bool) and low <= found <= most:
+        return float(found)
     above = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
     raise _unfit(row, name, where, f"a finite number {above}")
 

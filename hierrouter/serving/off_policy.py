@@ -130,10 +130,7 @@ def result_tables(result: Result) -> list[Table]:
 def _estimate_table(result: Result, found: Mapping[str, Any], group: str) -> Table:
     columns = ("estimator", "R", "error", INTERVAL)
     rows = [
-        Line(
-            group,
-            (each["estimator"], each["value"], each["error"], interval(each["low"], each["high"])),
-        )
+        (each["estimator"], each["value"], each["error"], interval(each["low"], each["high"]))
         for each in found["estimates"]
     ]
     notes = [f"{note[0].upper()}{note[1:]}." for note in result.notes]
@@ -141,7 +138,7 @@ def _estimate_table(result: Result, found: Mapping[str, Any], group: str) -> Tab
         title=f"Mean R of HierRouter at alpha {result.alpha:g} from {found['episodes']:,} episodes "
         f"of {found['queries']:,} questions",
         columns=tuple(Column(name, DIGITS) for name in columns),
-        rows=tuple(rows),
+        rows=tuple(Line(group, row) for row in rows),
         note=" ".join([*notes, ABOUT_INTERVALS]),
     )
 
@@ -181,46 +178,28 @@ def savings(found: Spending, models: Sequence[str]) -> list[dict[str, Any]]:
             use = ~np.isnan(found.own[:, at])
             if len(np.unique(found.query[use])) < 2:
                 continue  # nothing is judged
-            own, value, query = (
-                scale * found.own[use, at],
-                scale * found.first[use, at],
-                found.query,
-            )
+            own, value = scale * found.own[use, at], scale * found.first[use, at]
             chance = (found.alone if measure == "Q" else found.called)[use, number]
             taken = (found.model[use] == number) & (chance > 0) & ~np.isnan(value)
-            weight = np.where(taken, 1 / np.where(taken, chance, 1.0), 0.0)
-            single, off = estimators.less_weighted(own, weight, value, query[use])
+            weight = np.divide(1, chance, where=taken, out=np.zeros(len(chance)))
+            single, off = estimators.less_weighted(own, weight, value, found.query[use])
             never = float((chance <= 0).mean())
-            low, high = off.interval()
-            told = (
-                (single, off.value, low, high)
-                if never < estimators.SMALLEST_SHARE
-                else (np.nan,) * 4
-            )
-            names = ("single", "difference", "low", "high")
-            figures = {key: finite(one) for key, one in zip(names, told, strict=True)}
-            row = {"model": model, "measure": measure, "router": float(own.mean()), **figures}
-            effective = float(
-                weight.sum() ** 2 / max(np.square(weight).sum(), np.finfo(float).tiny)
-            )
-            rows.append({**row, "effective": effective, "never": never, "answers": int(use.sum())})
+            can_tell, (low, high) = never < estimators.SMALLEST_SHARE, off.interval()
+            figures = {"single": single, "difference": off.value, "low": low, "high": high}
+            row = {"model": model, "measure": measure, "router": float(own.mean())}
+            row |= {name: finite(figure) if can_tell else None for name, figure in figures.items()}
+            effective, answers = estimators.effective(weight), int(use.sum())
+            rows.append({**row, "effective": effective, "never": never, "answers": answers})
     return rows
 
 
 def savings_table(rows: Sequence[Mapping[str, Any]], alpha: float) -> Table:
     """The same to be read, with what the log cannot tell in words; `alpha`: says who is best."""
-    lines = [
-        Line(
-            f"instead of {row['model']} alone",
-            (
-                row["measure"],
-                *(row[name] for name in ("router", "single", "difference")),
-                interval(row["low"], row["high"]),
-            ),
-        )
-        for row in rows
-    ]
-    notes, reward = [], dict[str, float]()
+    lines, notes, reward = [], [], dict[str, float]()
+    for row in rows:
+        cells = [row[name] for name in ("measure", "router", "single", "difference")]
+        cells.append(interval(row["low"], row["high"]))
+        lines.append(Line(f"instead of {row['model']} alone", tuple(cells)))
     for model in dict.fromkeys(row["model"] for row in rows):
         mine = [row for row in rows if row["model"] == model]
         if blind := [row for row in mine if row["difference"] is None]:

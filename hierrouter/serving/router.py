@@ -79,10 +79,6 @@ class Router:
         WorldError: a model or the encoder cannot be loaded, or a server does not answer.
     """
 
-    policy: LivePolicy
-    pool: Pool
-    models: Mapping[str, LiveModel]
-
     def __init__(
         self,
         run: str | os.PathLike[str],
@@ -107,7 +103,7 @@ class Router:
         self._encoder = encoder
         self.policy = LivePolicy(checkpoint, encoder[1])
         self.pool = pool
-        self.models = {}
+        self.models: Mapping[str, LiveModel] = {}
         self._engines = engines
         self._batcher = DecisionBatcher(self.policy)
         self._lock = Lock()
@@ -548,30 +544,21 @@ class _Routing:
         return found
 
     async def decide(self, answers: Sequence[Answered], explained: bool = False) -> Decision:
-        models, rates = self.trained.origin.models, self.trained.origin.rate
-        places = [models.index(answer.model) for answer in answers]
+        origin, seen, cost = self.trained.origin, list[LiveAnswer](), 0.0
+        for said in answers:
+            place, is_cut = origin.models.index(said.model), said.finish_reason == "length"
+            answer = LiveAnswer(place, said.response, said.tokens_out, is_cut, said.confidence)
+            seen.append(answer)
+            cost += self._cost(said, origin.rate[place], getattr(said, "model_s", 0.0))
         state = LiveState(
-            trained=self.trained,
-            question=self.question,
-            answers=tuple(
-                LiveAnswer(
-                    place,
-                    answer.response,
-                    answer.tokens_out,
-                    answer.finish_reason == "length",
-                    answer.confidence,
-                )
-                for place, answer in zip(places, answers, strict=True)
-            ),
-            cost=sum(
-                answer.tokens_in * rates[place][0] + answer.tokens_out * rates[place][1]
-                for place, answer in zip(places, answers, strict=True)
-            )
-            + self.trained.origin.second * sum(getattr(one, "model_s", 0.0) for one in answers),
-            rng=self.options.rng,
-            explained=explained,
+            self.trained, self.question, tuple(seen), cost, self.options.rng, explained
         )
         return await self.router._batcher.decide(state)
+
+    def _cost(self, call: Answered | Response, rate: tuple[float, float], seconds: float) -> float:
+        """C of one call, in money."""
+        tokens = call.tokens_in * rate[0] + call.tokens_out * rate[1]
+        return tokens + self.trained.origin.second * seconds
 
     async def _next(self) -> Hop | Returned:
         """Decide, and make the call; where that fails and others may be taken, another one."""
@@ -619,13 +606,9 @@ class _Routing:
 
     def _gives(self, action: int) -> bool:
         """Whether an action may be taken where the answer needs more than a text."""
-        needs = self.options.wanted.needs
-        if not needs or (action < self.trained.actions.calls and not self._is_last(action)):
-            return True
-        return (
-            action < self.trained.actions.calls
-            and needs <= self.router.models[self._model(action).name].takes
-        )
+        needs, takes = self.options.wanted.needs, self.router.models[self._model(action).name].takes
+        is_call = action < self.trained.actions.calls  # what is returned is a text
+        return not needs or (is_call and (needs <= takes or not self._is_last(action)))
 
     def _is_last(self, action: int) -> bool:
         stops = action == HAND_OVER or action >= len(self.router.pool.models)
@@ -662,9 +645,9 @@ class _Routing:
             raise
         model_s = perf_counter() - started
         if hands and (handing := self.router.policy.handing):
-            stops, propensity, (rate_in, rate_out) = True, 1.0, handing.rate
+            stops, propensity, rate = True, 1.0, handing.rate
         else:
-            rate_in, rate_out = self.trained.origin.rate[action % len(self.router.pool.models)]
+            rate = self.trained.origin.rate[action % len(self.router.pool.models)]
         return Hop(
             model=spec.name,
             propensity=None if failures else propensity,
@@ -674,9 +657,7 @@ class _Routing:
             finish_reason=found.finish_reason,
             tokens_in=found.tokens_in,
             tokens_out=found.tokens_out,
-            cost=found.tokens_in * rate_in
-            + found.tokens_out * rate_out
-            + self.trained.origin.second * model_s,
+            cost=self._cost(found, rate, model_s),
             router_s=decision.router_s,
             model_s=model_s,
             confidence=found.confidence,

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from anyio import to_thread
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from hierrouter.learning.run_folders import MAX_JSON
 from hierrouter.serving.chat import ModelNames
@@ -36,9 +37,11 @@ class Service:
         refused: why some runs are not to come into service, by folder.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     run: str
     candidate: str | None = None
-    share: float = 0.0
+    share: Annotated[float, Field(ge=0, le=1)] = 0.0
     before: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
 
@@ -79,15 +82,10 @@ def load_service(runs: Path) -> Service | None:
     if not file.is_file():
         return None
     try:
-        found = json.loads(read_small(file, MAX_JSON))
-        service = Service(**{**found, "before": tuple(found["before"])})
-        texts = [service.run, *service.before, *([service.candidate] * bool(service.candidate))]
-        texts += [*service.refused, *service.refused.values()]
-        if all(isinstance(text, str) for text in texts) and 0 <= service.share <= 1:
-            return service
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass
-    raise InputError(f"{FILE} is damaged: {file}; `hierrouter deploy RUN` writes it anew")
+        return TypeAdapter(Service).validate_json(read_small(file, MAX_JSON), strict=True)
+    except (OSError, ValueError):
+        remedy = "`hierrouter deploy RUN` writes it anew"
+        raise InputError(f"{FILE} is damaged: {file}; {remedy}") from None
 
 
 def save_service(service: Service, runs: Path) -> None:

@@ -106,13 +106,9 @@ class RequestLog:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._file: int | None = None
-        self._torn = False
-        self._path = path
-        if path is None:
-            return
+        self._path, self._torn = path, False
         try:
-            self._file = self._opened(path)
+            self._file = None if path is None else self._opened(path)
         except OSError as error:
             raise WorldError(
                 f"cannot write the log: {path}: {error.strerror}; give another --log"
@@ -131,9 +127,9 @@ class RequestLog:
         `name`: id of the completion; `model`: name that the client asked for; `policy`: name of the
         policy that chose the calls; `shadow`: what another one would have done.
         """
-        line: dict[str, Any] = {"id": name, "query": query_of(result.question), "asked_for": model}
-        line |= {"policy": policy, "status": 200, **result.as_object()}
-        self._write({**line, "shadow": shadow} if shadow else line)
+        line = {"id": name, "query": query_of(result.question), "asked_for": model}
+        found = {"policy": policy, "status": 200, **result.as_object()}
+        self._write(line | found | ({"shadow": shadow} if shadow else {}))
 
     def failed(
         self,
@@ -152,8 +148,8 @@ class RequestLog:
         of.
         """
         line: dict[str, Any] = {"id": name, "query": query_of(question), "asked_for": model}
-        line |= {"status": status}
-        line |= {"error": reason, "question": question, "steps": [hop.as_object() for hop in hops]}
+        line |= {"status": status, "error": reason, "question": question}
+        line["steps"] = [hop.as_object() for hop in hops]
         failed = [{"model": call.model, "reason": call.reason} for call in instead_of]
         self._write({**line, "instead_of": failed} if failed else line)
 
@@ -165,20 +161,17 @@ class RequestLog:
         `name`, `model`: as in `answered`; `otherwise`: who answered; `reason`: why it was not
         routed; `usage`: tokens and cost, where the server told.
         """
-        line: dict[str, Any] = {"id": name, "asked_for": model, "status": 200}
-        line["otherwise"] = otherwise
-        told = {key: significant(value) for key, value in usage.items()}
-        self._write({**line, "reason": reason, **told})
+        line = {"id": name, "asked_for": model, "status": 200, "otherwise": otherwise}
+        line |= {"reason": reason}
+        self._write(line | {key: significant(value) for key, value in usage.items()})
 
     def changed(self, model: str, is_changed: bool, lost: float) -> None:
         """A model answers otherwise than when it was collected, or as then again.
 
         `lost`: see `look_again`.
         """
-        self._write(
-            {"event": "changed" if is_changed else "as collected", "model": model}
-            | {"lost": significant(lost)}
-        )
+        event = "changed" if is_changed else "as collected"
+        self._write({"event": event, "model": model, "lost": significant(lost)})
 
     def close(self) -> None:
         """No more lines."""

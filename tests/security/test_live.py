@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from hierrouter.learning.bundle import save_bundle
+from hierrouter.learning.bundle import load_bundle, save_bundle
 from hierrouter.serving.router import Router
 from hierrouter_cache.errors import InputError
 from tests.conftest import Run
-from tests.hierrouter.serving.serving import GOOD, ask, bundle_in, served, user, with_server
+from tests.hierrouter.serving.serving import GOOD, ask, served, user, with_server
 from tests.security.world import FAMILIES, STEERING, served_pool
 from tests.servers import Reply, Server, completion, refusal, serving
 
@@ -146,7 +146,7 @@ def test_a_run_of_others_does_not_decide_where_a_key_goes(
     run = shutil.copytree(live_run, tmp_path / "run")
     with serving(Server()) as server:
         pool = with_server(run, server, "calc", api_key_env="SOME_SECRET")
-        save_bundle(replace(bundle_in(run), pool=pool), run)
+        save_bundle(replace(load_bundle(run), pool=pool), run)
         with pytest.raises(InputError, match=r"live\.json would send SOME_SECRET to 127.0.0.1"):
             Router(run)
         done = hierrouter("serve", "--port", "0", "--checkpoint", run, cwd=tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.isotonic import IsotonicRegression
 
 from hierrouter.engines.encoders import BUILT_IN, Encoder, HashedNgrams, load_encoder
+from hierrouter.evaluation.outcome import Booleans, Floats, Integers
 from hierrouter.learning.baselines.arms import Answers, Arms, Baseline, Seen
 from hierrouter.learning.baselines.classifiers import Expectation, expectation
 from hierrouter.questions.answers import agreement_key
@@ -71,7 +73,7 @@ def answers_for(
 
 def _last_calls(
     name: str, tree: RouteTree, spec: TreeSpec, forest: Forest
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.uint64], Integers]:
     """Of each arm of a set: hash of its last call's key, [queries, arms], and tokens."""
     if name == "B":
         leaves = tree.routes.leaves
@@ -95,7 +97,7 @@ def _keys(nodes: Nodes) -> NDArray[np.uint64]:
 
 def _read(
     reader: CacheReader, calls: NDArray[np.uint64], encoder: Encoder
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+) -> tuple[NDArray[np.float32], Integers]:
     """Vectors of the responses of some calls, float32[calls, width], and which answer the same."""
     vectors = []
     groups: dict[str, int] = {}
@@ -131,9 +133,9 @@ class AnswerScorer:
     """
 
     prior: Expectation
-    rank: NDArray[np.int64]
-    question: NDArray[np.float64]
-    answer: NDArray[np.float64]
+    rank: Integers
+    question: Floats
+    answer: Floats
     model: ExtraTreesRegressor
 
     def judge(self, seen: Seen) -> Judge:
@@ -143,7 +145,7 @@ class AnswerScorer:
 
 # From queries int64[n], the arm of each, int64[n], whose calls were made, and bool[n, arms], whose
 # answers were read, to float64[n]: how good that arm's answer looks, from 0 to 1.
-Reads = Callable[[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]], NDArray[np.float64]]
+Reads = Callable[[Integers, Integers, Booleans], Floats]
 
 
 @dataclass(frozen=True)
@@ -157,20 +159,16 @@ class Judge:
 
     scorer: AnswerScorer
     seen: Seen
-    prior: NDArray[np.float64]
+    prior: Floats
 
-    def score(
-        self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
+    def score(self, query: Integers, arm: Integers, read: Booleans) -> Floats:
         """Expected quality of one arm's answer to each query; see `Reads`."""
         if not len(query):
             return np.zeros(0)
         predicted = self.scorer.model.predict(self.features(query, arm, read))
         return np.asarray(predicted, np.float64)
 
-    def features(
-        self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
+    def features(self, query: Integers, arm: Integers, read: Booleans) -> Floats:
         """float64[n, features], see `score`."""
         seen, answers, prior = self.seen, read_answers(self.seen), self.prior[query]
         others, agreeing = _others(answers, query, arm, read)
@@ -205,36 +203,26 @@ def fit_confidence(train: Arms, rng: np.random.Generator) -> Callable[[Seen], Re
         if 0 < len(rows) < len(train):
             mean[arm] = np.delete(train.quality[:, arm], rows).mean()
 
-    def reader(seen: Seen) -> Reads:
-        def score(
-            query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
-        ) -> NDArray[np.float64]:
-            found: NDArray[np.float64] = mean[arm]
-            told = read_answers(seen).sure[query, arm]
-            for number in np.unique(arm):
-                rows = np.flatnonzero((arm == number) & ~np.isnan(told))
-                if (regression := fitted[number]) is not None and len(rows):
-                    found[rows] = regression.predict(told[rows])
-            return found
+    def score(seen: Seen, query: Integers, arm: Integers, read: Booleans) -> Floats:
+        found: Floats = mean[arm]
+        told = read_answers(seen).sure[query, arm]
+        for number in np.unique(arm):
+            rows = np.flatnonzero((arm == number) & ~np.isnan(told))
+            if (regression := fitted[number]) is not None and len(rows):
+                found[rows] = regression.predict(told[rows])
+        return found
 
-        return score
-
-    return reader
+    return lambda seen: partial(score, seen)
 
 
 def fit_agreement(train: Arms, rng: np.random.Generator) -> Callable[[Seen], Reads]:
     """Which share of the other answers that were read says the same, 0 where none was."""
 
-    def reader(seen: Seen) -> Reads:
-        def score(
-            query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
-        ) -> NDArray[np.float64]:
-            others, agreeing = _others(read_answers(seen), query, arm, read)
-            return agreeing.sum(axis=1) / np.maximum(others.sum(axis=1), 1)
+    def score(seen: Seen, query: Integers, arm: Integers, read: Booleans) -> Floats:
+        others, agreeing = _others(read_answers(seen), query, arm, read)
+        return agreeing.sum(axis=1) / np.maximum(others.sum(axis=1), 1)
 
-        return score
-
-    return reader
+    return lambda seen: partial(score, seen)
 
 
 def fit_judge(train: Arms, rng: np.random.Generator) -> Callable[[Seen], Reads]:
@@ -268,8 +256,8 @@ def fit_scorer(train: Arms, rng: np.random.Generator) -> AnswerScorer:
 
 
 def _others(
-    answers: Answers, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    answers: Answers, query: Integers, arm: Integers, read: Booleans
+) -> tuple[Booleans, Booleans]:
     """bool[n, arms] twice: the other answers that were read, and those that say the same."""
     others = read & (np.arange(read.shape[1]) != arm[:, None])
     return others, others & (answers.group[query] == answers.group[query, arm][:, None])
@@ -281,9 +269,7 @@ def read_answers(seen: Seen) -> Answers:
     return seen.answers
 
 
-def _drawn(
-    queries: int, arms: int, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawn(queries: int, arms: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
     """Query and arm of each answer to learn from: all, or so many by chance."""
     places = np.arange(queries * arms)
     if len(places) > FITTED_ON:
@@ -291,14 +277,14 @@ def _drawn(
     return places // arms, places % arms
 
 
-def _read_before(arm: NDArray[np.int64], arms: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _read_before(arm: Integers, arms: int, rng: np.random.Generator) -> Booleans:
     """bool[n, arms]: whose answers were read; none to a few, as it will be when it is used."""
     order = np.argsort(rng.random((len(arm), arms)), axis=1)
     most = min(MOST_READ, arms - 1)
     return order < rng.integers(0, most + 1, len(arm))[:, None]
 
 
-def _projection(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+def _projection(vectors: NDArray[np.float32]) -> Floats:
     """float64[width, components]: the directions in which these vectors are longest."""
     width = vectors.shape[1]
     if not width:

@@ -11,10 +11,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.bounds import cheapest_best
-from hierrouter.evaluation.outcome import Kind, Outcome, fixed_routes, single_calls
+from hierrouter.evaluation.outcome import Booleans, Floats, Integers, Outcome
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree, net_reward
+from hierrouter_cache.tree import RouteTree, net_reward
 
 
 @dataclass(frozen=True)
@@ -31,20 +30,15 @@ class Answers:
     """
 
     vectors: NDArray[np.float32]
-    row: NDArray[np.int64]
-    group: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    sure: NDArray[np.float64]
+    row: Integers
+    group: Integers
+    tokens: Integers
+    sure: Floats
 
-    def select(self, rows: NDArray[np.int64]) -> Answers:
+    def select(self, rows: Integers) -> Answers:
         """The same for the queries at positions `rows` only."""
-        return replace(
-            self,
-            row=self.row[rows],
-            group=self.group[rows],
-            tokens=self.tokens[rows],
-            sure=self.sure[rows],
-        )
+        by_query = {name: kept[rows] for name, kept in vars(self).items() if name != "vectors"}
+        return replace(self, **by_query)
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,7 @@ class Seen:
 
     question: NDArray[np.float32]
     datasets: tuple[str, ...]
-    calls: NDArray[np.bool_]
+    calls: Booleans
     answers: Answers | None
 
     def __len__(self) -> int:
@@ -74,17 +68,13 @@ class Seen:
         """How many there are to choose from."""
         return len(self.calls)
 
-    def blind(self) -> Seen:
-        """What is known before any call was made."""
-        return replace(self, answers=None)
-
-    def made(self, read: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def made(self, read: Booleans) -> Booleans:
         """bool[n, calls]: the calls it takes to read the answers of bool[n, arms]."""
         # As numbers: numpy multiplies truth values some hundred times slower.
         counts: NDArray[np.float32] = read.astype(np.float32) @ self.calls.astype(np.float32)
         return counts > 0
 
-    def select(self, rows: NDArray[np.int64]) -> Seen:
+    def select(self, rows: Integers) -> Seen:
         """The same for the queries at positions `rows` only, in that order."""
         return replace(
             self,
@@ -106,23 +96,23 @@ class Arms:
 
     names: tuple[str, ...]
     seen: Seen
-    call_cost: NDArray[np.float64]
-    quality: NDArray[np.float64]
-    accuracy: NDArray[np.float64]
+    call_cost: Floats
+    quality: Floats
+    accuracy: Floats
 
     @cached_property
-    def cost(self) -> NDArray[np.float64]:
+    def cost(self) -> Floats:
         """float64[queries, arms]: of all calls of an arm."""
         return self.call_cost @ self.seen.calls.T
 
-    def reward(self, alpha: float) -> NDArray[np.float64]:
+    def reward(self, alpha: float) -> Floats:
         """float64[queries, arms]: R = Q - alpha * C."""
         return net_reward(self.quality, self.cost, alpha)
 
     def __len__(self) -> int:
         return len(self.quality)
 
-    def select(self, rows: NDArray[np.int64]) -> Arms:
+    def select(self, rows: Integers) -> Arms:
         """The same for the queries at positions `rows` only, in that order."""
         return replace(
             self,
@@ -134,7 +124,7 @@ class Arms:
 
     def blind(self) -> Arms:
         """The same for a router that makes no call before it chooses; labels stay."""
-        return replace(self, seen=self.seen.blind())
+        return replace(self, seen=replace(self.seen, answers=None))
 
 
 @dataclass(frozen=True)
@@ -148,32 +138,32 @@ class Play:
             answer are paid, too.
     """
 
-    answer: NDArray[np.float64]
-    called: NDArray[np.float64]
+    answer: Floats
+    called: Floats
 
     @classmethod
-    def of(cls, seen: Seen, arm: NDArray[np.int64]) -> Play:
+    def of(cls, seen: Seen, arm: Integers) -> Play:
         """One arm a query, int64[queries], and no call beside its own."""
         return cls.mixed(seen, np.eye(seen.arms)[arm])
 
     @classmethod
-    def mixed(cls, seen: Seen, probability: NDArray[np.float64]) -> Play:
+    def mixed(cls, seen: Seen, probability: Floats) -> Play:
         """Arms drawn with float64[queries, arms], and no call beside those of the arm drawn."""
         return cls(probability, probability @ seen.calls)
 
     @classmethod
-    def after(cls, seen: Seen, arm: NDArray[np.int64], read: NDArray[np.bool_]) -> Play:
+    def after(cls, seen: Seen, arm: Integers, read: Booleans) -> Play:
         """One arm a query, chosen after the answers of bool[queries, arms] were read.
 
         All calls of those are paid, one that several share once.
         """
         return cls(np.eye(seen.arms)[arm], seen.made(read).astype(np.float64))
 
-    def outcome(self, arms: Arms, name: str, kind: Kind = "baseline") -> Outcome:
+    def outcome(self, arms: Arms, name: str) -> Outcome:
         """What comes of it, in expectation."""
         return Outcome(
             name=name,
-            kind=kind,
+            kind="baseline",
             quality=(self.answer * arms.quality).sum(axis=1),
             accuracy=(self.answer * arms.accuracy).sum(axis=1),
             cost=(self.called * arms.call_cost).sum(axis=1),
@@ -182,31 +172,29 @@ class Play:
 
 def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
     """Set A: one direct call of a model of the pool; reference models are no arms."""
-    calls = [call for call in single_calls(tree) if call.kind == "single"]
+    direct = tree.direct
+    ours = [column for column, model in enumerate(direct.models) if model in tree.models]
     return Arms(
-        names=tuple(call.name for call in calls),
-        seen=Seen(
-            question=questions(tree),
-            datasets=tree.datasets,
-            calls=np.eye(len(calls), dtype=np.bool_),
-            answers=answers,
-        ),
-        call_cost=np.stack([call.cost for call in calls], axis=1),
-        quality=np.stack([call.quality for call in calls], axis=1),
-        accuracy=np.stack([call.accuracy for call in calls], axis=1),
+        names=tuple(direct.models[column] for column in ours),
+        seen=Seen(questions(tree), tree.datasets, np.eye(len(ours), dtype=np.bool_), answers),
+        call_cost=direct.cost[:, ours],
+        quality=direct.score[:, ours],
+        accuracy=direct.accuracy[:, ours],
     )
 
 
 def macro_arms(tree: RouteTree, answers: Answers | None = None) -> Arms:
     """Set B: each of the M^L routes as one arm, chosen before any answer is seen."""
     routes = tree.routes
-    calls = _calls(routes)
-    spent = np.zeros_like(tree.cost)
+    spent, calls = np.zeros_like(tree.cost), np.eye(routes.nodes, dtype=np.bool_)
     for node in range(1, routes.nodes):
-        spent[:, node] = tree.cost[:, node] - tree.cost[:, routes.parent(node)]
+        parent = routes.parent(node)
+        spent[:, node] = tree.cost[:, node] - tree.cost[:, parent]
+        calls[node, 1:] |= calls[parent, 1:]
+    leaves = range(routes.nodes)[routes.leaves]
     return Arms(
-        names=tuple(route.name for route in fixed_routes(tree)),
-        seen=Seen(questions(tree), tree.datasets, calls, answers),
+        names=tuple(routes.name(leaf, tree.models) for leaf in leaves),
+        seen=Seen(questions(tree), tree.datasets, calls[routes.leaves, 1:], answers),
         call_cost=spent[:, 1:],
         quality=tree.score[:, routes.leaves],
         accuracy=tree.accuracy[:, routes.leaves],
@@ -217,17 +205,6 @@ def questions(tree: RouteTree) -> NDArray[np.float32]:
     """float32[queries, dim]: what a policy sees at the root, where nothing was answered yet."""
     rows = np.arange(len(tree))
     return tree.embedding_at(rows, np.zeros_like(rows))
-
-
-def _calls(routes: Routes) -> NDArray[np.bool_]:
-    """bool[leaves, nodes but the root]: the calls on the way to each leaf."""
-    leaves = range(routes.nodes)[routes.leaves]
-    calls = np.zeros((len(leaves), routes.calls), dtype=np.bool_)
-    for row, node in enumerate(leaves):
-        while node:
-            calls[row, node - 1] = True
-            node = routes.parent(node)
-    return calls
 
 
 Fitted = Callable[[Seen], Play]
@@ -302,12 +279,7 @@ def best_of(candidates: Candidates, validation: Arms, alpha: float) -> Tuned:
 
 def value_of(play: Fitted, arms: Arms, alpha: float) -> float:
     """Mean R of a router on a fold."""
-    return mean_reward(play(arms.seen), arms, alpha)
-
-
-def mean_reward(played: Play, arms: Arms, alpha: float) -> float:
-    """Mean R of what a router does on a fold."""
-    return float(played.outcome(arms, "").reward(alpha).mean())
+    return float(play(arms.seen).outcome(arms, "").reward(alpha).mean())
 
 
 SETS: Mapping[str, Callable[[RouteTree, Answers | None], Arms]] = {
@@ -362,51 +334,3 @@ def _are_direct_calls(tree: RouteTree) -> bool:
     return np.array_equal(tree.score[:, leaves], direct.score[:, same]) and np.array_equal(
         tree.cost[:, leaves], direct.cost[:, same]
     )
-
-
-def unit(question: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The vectors at length 1; a vector of zeros stays."""
-    length = np.linalg.norm(question, axis=1, keepdims=True)
-    return np.divide(question, np.where(length > 0, length, 1), dtype=np.float32)
-
-
-def columns(question: NDArray[np.float32]) -> NDArray[np.float32]:
-    """float32[queries, dim + 1]: the vectors at length 1, and a constant."""
-    return np.pad(unit(question), ((0, 0), (0, 1)), constant_values=1)
-
-
-def strongest(
-    seen: Seen, strength: NDArray[np.float32] | NDArray[np.float64], cost: NDArray[np.float64]
-) -> Play:
-    """The strongest arm for each question; of equals the cheapest.
-
-    `strength`: float[queries, arms]; `cost`: float64[arms], of an arm in general.
-    """
-    value = strength.astype(np.float64).round(DIGITS)
-    return Play.of(seen, cheapest_best(value, np.broadcast_to(cost, value.shape)))
-
-
-Predict = Callable[[NDArray[np.float32]], NDArray[np.float64]]
-
-
-def targets(arms: Arms) -> NDArray[np.float64]:
-    """float64[queries, 2 * arms]: quality of every arm, then cost of every arm."""
-    return np.concatenate([arms.quality, arms.cost], axis=1)
-
-
-def best_predicted(predict: Predict, train: Arms, alpha: float) -> Fitted:
-    """The arm with the highest predicted R = Q - alpha * C; ties: lower predicted cost.
-
-    `predict`: float32[queries, dim] to float64[queries, 2 * arms], laid out as `targets`; `train`:
-    what it was fitted on; what is the same on all of its queries is predicted as such.
-    """
-    learned = targets(train)
-    always = learned.min(axis=0) == learned.max(axis=0)
-
-    def play(seen: Seen) -> Play:
-        predicted = np.where(always, learned[0], predict(seen.question))
-        quality, cost = np.split(predicted, 2, axis=1)
-        utility = np.round(net_reward(quality, cost, alpha), DIGITS)
-        return Play.of(seen, cheapest_best(utility, cost.round(DIGITS)))
-
-    return play

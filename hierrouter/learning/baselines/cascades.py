@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import cheapest_best
+from hierrouter.evaluation.outcome import Booleans, Floats, Integers
 from hierrouter.learning.baselines import answers, arms
 from hierrouter.learning.baselines.arms import DIGITS, Arms, GridSearch, Play, Seen, Tuned
 from hierrouter.learning.baselines.classifiers import Expectation, expectation
@@ -100,7 +101,7 @@ def _longer(
 
 def _follow(
     chain: Chain, seen: Seen, score_of: answers.Reads
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+) -> tuple[Integers, Booleans, Integers]:
     """What a cascade does.
 
     Returns int64[queries], the arm whose answer is given; bool[queries, arms], which were asked;
@@ -119,7 +120,7 @@ def _follow(
     return answer, read, going
 
 
-def _by_cost(fold: Arms) -> NDArray[np.int64]:
+def _by_cost(fold: Arms) -> Integers:
     return fold.cost.mean(axis=0).argsort(kind="stable")
 
 
@@ -172,68 +173,57 @@ class CascadeRouting(GridSearch):
         left = train.quality - scorer.prior.held_out
         doubt = np.atleast_2d(np.cov(left.T, bias=True))
         for trust in self.trust:
-            router = CascadeRouter(scorer, cost, doubt, alpha, trust, self.longest)
-            yield {"trust": trust}, router
+            yield {"trust": trust}, partial(self._play, scorer, cost, doubt, alpha, trust)
 
+    def _play(
+        self,
+        scorer: answers.AnswerScorer,
+        expected: Expectation,
+        doubt: Floats,
+        alpha: float,
+        trust: float,
+        seen: Seen,
+    ) -> Play:
+        """What a fitted router does on each query.
 
-@dataclass(frozen=True)
-class CascadeRouter:
-    """A fitted router.
-
-    Attributes:
-        scorer: expects quality before and after an answer.
-        cost: expects the cost of every call.
-        doubt: float64[arms, arms], covariance of what the question does not tell.
-        alpha, trust, longest: see `CascadeRouting`.
-    """
-
-    scorer: answers.AnswerScorer
-    cost: Expectation
-    doubt: NDArray[np.float64]
-    alpha: float
-    trust: float
-    longest: int
-
-    def __call__(self, seen: Seen) -> Play:
-        """What it does on each query."""
-        judge = self.scorer.judge(seen)
+        `scorer`: expects quality before and after an answer; `expected`: the cost of every call;
+        `doubt`: float64[arms, arms], covariance of what the question does not tell.
+        """
+        judge = scorer.judge(seen)
         read = np.zeros((len(seen), seen.arms), np.bool_)
-        cost = np.maximum(self.cost.predict(seen.question), 0)
+        cost = np.maximum(expected.predict(seen.question), 0)
         quality = np.clip(judge.prior, CERTAIN, 1)
         going = np.arange(len(seen))
         for _ in range(min(self.longest, seen.arms)):
             unpaid = (cost[going] * ~seen.made(read[going])) @ seen.calls.T
-            worth = reservation(quality[going], self.alpha * unpaid, self.trust).round(DIGITS)
+            worth = reservation(quality[going], alpha * unpaid, trust).round(DIGITS)
             worth[read[going]] = -np.inf
             best = np.where(read[going], quality[going], -np.inf).max(axis=1)
             arm = cheapest_best(worth, unpaid)
             on = worth.max(axis=1) > best + 10**-DIGITS
             going = going[on]
             read[going, arm[on]] = True
-            quality[going] = self._after(judge, going, read[going])
+            quality[going] = _after(judge, doubt, going, read[going])
         answer = np.where(read, quality, -np.inf).argmax(axis=1)
         return Play.after(seen, answer, read)
 
-    def _after(
-        self, judge: answers.Judge, query: NDArray[np.int64], read: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
-        """float64[n, arms]: expected quality once the answers of bool[n, arms] were read."""
-        prior = np.clip(judge.prior[query], CERTAIN, 1)
-        quality = prior.copy()
-        row, arm = np.nonzero(read)
-        quality[row, arm] = judge.score(query[row], arm, read[row])
-        patterns, pattern = np.unique(read, axis=0, return_inverse=True)
-        for number, known in enumerate(patterns):
-            rows = np.flatnonzero(pattern == number)
-            surprise = quality[np.ix_(rows, known)] - prior[np.ix_(rows, known)]
-            told = np.linalg.pinv(self.doubt[np.ix_(known, known)]) @ self.doubt[known][:, ~known]
-            quality[np.ix_(rows, ~known)] += surprise @ told
-        return np.clip(quality, CERTAIN, 1)
+
+def _after(judge: answers.Judge, doubt: Floats, query: Integers, read: Booleans) -> Floats:
+    """float64[n, arms]: expected quality once the answers of bool[n, arms] were read."""
+    prior = np.clip(judge.prior[query], CERTAIN, 1)
+    quality = prior.copy()
+    row, arm = np.nonzero(read)
+    quality[row, arm] = judge.score(query[row], arm, read[row])
+    patterns, pattern = np.unique(read, axis=0, return_inverse=True)
+    for number, known in enumerate(patterns):
+        rows = np.flatnonzero(pattern == number)
+        surprise = quality[np.ix_(rows, known)] - prior[np.ix_(rows, known)]
+        told = np.linalg.pinv(doubt[np.ix_(known, known)]) @ doubt[known][:, ~known]
+        quality[np.ix_(rows, ~known)] += surprise @ told
+    return np.clip(quality, CERTAIN, 1)
 
 
-def reservation(
-    quality: NDArray[np.float64], price: NDArray[np.float64], trust: float
-) -> NDArray[np.float64]:
+def reservation(quality: Floats, price: Floats, trust: float) -> Floats:
     """float64[...]: what a sure answer must be worth, for asking this arm to be worth it no more.
 
     The reading says `right` with the probability of `quality`, and then expects more by

@@ -25,12 +25,26 @@ from hierrouter.evaluation.bounds import cheapest_best
 from hierrouter.learning.baselines import arms
 from hierrouter.learning.baselines.arms import Arms, Candidates, Fitted, GridSearch, Play, Seen
 from hierrouter.learning.baselines.simple import always
+from hierrouter_cache.tree import net_reward
 
 
 def _regression(model: Any, train: Arms, alpha: float) -> Fitted:
-    """The best arm by one regression of quality and cost of all arms on the question."""
-    model.fit(train.seen.question, arms.targets(train))
-    return arms.best_predicted(model.predict, train, alpha)
+    """The arm with the highest predicted R = Q - alpha * C; ties: lower predicted cost.
+
+    `model`: one regression of quality and cost of all arms on the question. What is the same on all
+    queries of `train` is predicted as such.
+    """
+    learned = np.concatenate([train.quality, train.cost], axis=1)
+    constant = learned.min(axis=0) == learned.max(axis=0)
+    model.fit(train.seen.question, learned)
+
+    def play(seen: Seen) -> Play:
+        predicted = np.where(constant, learned[0], model.predict(seen.question))
+        quality, cost = np.split(predicted, 2, axis=1)
+        utility = np.round(net_reward(quality, cost, alpha), arms.DIGITS)
+        return Play.of(seen, cheapest_best(utility, cost.round(arms.DIGITS)))
+
+    return play
 
 
 @dataclass(frozen=True)

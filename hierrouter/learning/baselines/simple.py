@@ -104,7 +104,7 @@ class Factorisation(GridSearch):
 
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
         """One training for each kind of battles, which is looked at after each number of steps."""
-        question = torch.from_numpy(arms.columns(train.seen.question))
+        question = torch.from_numpy(_columns(train.seen.question))
         reward = torch.from_numpy(train.reward(alpha).astype(np.float32))
         best = torch.from_numpy(cheapest_best(train.reward(alpha), train.cost))[:, None]
         for battles in self.battles:
@@ -142,5 +142,14 @@ def lost_battles(lead: Tensor, gap: Tensor, weighed: bool) -> Tensor:
     return (weight * loss).sum() / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
 
 
+def _columns(question: NDArray[np.float32]) -> NDArray[np.float32]:
+    """float32[queries, dim + 1]: the vectors at length 1 (zeros stay), and a constant."""
+    length = np.linalg.norm(question, axis=1, keepdims=True)
+    unit = np.divide(question, np.where(length > 0, length, 1), dtype=np.float32)
+    return np.pad(unit, ((0, 0), (0, 1)), constant_values=1)
+
+
 def _factored(weights: NDArray[np.float32], cost: NDArray[np.float64], seen: Seen) -> Play:
-    return arms.strongest(seen, arms.columns(seen.question) @ weights, cost)
+    """The strongest arm for each question; of equals the cheapest in general, float64[arms]."""
+    strength = (_columns(seen.question) @ weights).astype(np.float64).round(arms.DIGITS)
+    return Play.of(seen, cheapest_best(strength, np.broadcast_to(cost, strength.shape)))

@@ -36,7 +36,6 @@ def test_a_table_becomes_plain_values() -> None:
 def test_replicas_and_limits_are_checked_like_the_rest() -> None:
     more = 'replicas = ["https://10.0.0.2:8000/v1/"]\nrequests_per_minute = 60'
     served = parse_pool(with_url(URL, more), "p.toml").models[0].endpoint
-    assert served is not None
     assert served.servers == (URL, "https://10.0.0.2:8000/v1")
     assert (served.requests_per_minute, served.tokens_per_minute) == (60, None)
     for bad in ('replicas = ["ftp://x/v1"]', "requests_per_minute = 0", "tokens_per_minute = nan"):
@@ -56,9 +55,7 @@ def test_replicas_and_limits_are_checked_like_the_rest() -> None:
     ],
 )
 def test_addresses(url: str, address: str) -> None:
-    served = parse_pool(with_url(url), "p.toml").models[0].endpoint
-    assert served is not None
-    assert served.address == address
+    assert parse_pool(with_url(url), "p.toml").models[0].endpoint.address == address
 
 
 NO_URL = "base_url must be http:// or https:// and a host"

@@ -114,8 +114,7 @@ def test_a_bad_entry_is_named(old: str, new: str, message: str) -> None:
 
 def plan() -> dict[str, Any]:
     """The pool of a plan as it is stored."""
-    stored: dict[str, Any] = json.loads(POOL.to_json(IDENTITIES))
-    return stored
+    return json.loads(POOL.to_json(IDENTITIES))
 
 
 def test_a_stored_plan_is_read_as_it_was_written() -> None:

@@ -19,36 +19,27 @@ POOL = load_pool("testbed")
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters"),
+    ("name", "parameters", "rate", "source"),
     [
-        ("Qwen2.5-Coder-3B-Instruct", 3e9),
-        ("DeepSeek-R1-Distill-Qwen-1.5B", 1.5e9),
-        ("Mixtral-8x7B-v0.1", 56e9),
-        ("llama_7b_chat", 7e9),
-        ("opt-350m", 350e6),
-        ("480b-a35b", 480e9),
-        ("Phi-3.5-mini", None),
-        ("v0.1b", None),
-        ("x-4bit", None),
-        ("x-0B", None),
+        ("Qwen2.5-Coder-3B-Instruct", 3e9, 0.003, "size (3B)"),
+        ("DeepSeek-R1-Distill-Qwen-1.5B", 1.5e9, 0.0015, "size (1.5B)"),
+        ("Mixtral-8x7B-v0.1", 56e9, 0.056, "size (56B)"),
+        ("llama_7b_chat", 7e9, 0.007, "size (7B)"),
+        ("x-1b", 1e9, 0.001, "size (1B)"),
+        ("opt-999m", 999e6, 0.000999, "size (999M)"),
+        ("480b-a35b", 480e9, 0.48, "size (480B)"),
     ],
 )
-def test_a_name_may_tell_a_size(name: str, parameters: float | None) -> None:
+def test_a_name_may_tell_a_size_which_is_a_price(
+    name: str, parameters: float, rate: float, source: str
+) -> None:
     assert pool.size_in(name) == parameters
+    assert pool.price_by_size(parameters) == pool.Price(Rate.base(rate), source)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "rate", "source"),
-    [
-        (3e9, 0.003, "size (3B)"),
-        (1e9, 0.001, "size (1B)"),
-        (999e6, 0.000999, "size (999M)"),
-        (1.5e9, 0.0015, "size (1.5B)"),
-        (480e9, 0.48, "size (480B)"),
-    ],
-)
-def test_a_size_is_a_price(parameters: float, rate: float, source: str) -> None:
-    assert pool.price_by_size(parameters) == pool.Price(Rate(rate, rate), source)
+@pytest.mark.parametrize("name", ["Phi-3.5-mini", "v0.1b", "x-4bit", "x-0B"])
+def test_other_names_tell_no_size(name: str) -> None:
+    assert pool.size_in(name) is None
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from typing import Any
 
 import httpx2
 import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
 
 from hierrouter.engines.generator import PLAIN, Response, Wanted
-from hierrouter.learning.bundle import Bundle, bundle_of, load_bundle, save_bundle
+from hierrouter.learning.bundle import bundle_of, load_bundle, save_bundle
 from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.config import Objective, TrainConfig
 from hierrouter.learning.training import train
@@ -74,14 +75,15 @@ def run_in(
     return folder
 
 
+def figures_of(url: str, name: str) -> dict[str, float]:
+    """Of each sample of this name its value, by first label, as Prometheus' own parser reads it."""
+    families = text_string_to_metric_families(httpx2.get(f"{url}/metrics").text)
+    samples = (sample for family in families for sample in family.samples if sample.name == name)
+    return {next(iter(sample.labels.values()), ""): sample.value for sample in samples}
+
+
 def lines_of(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
-
-
-def bundle_in(run: Path) -> Bundle:
-    bundle = load_bundle(run)
-    assert bundle
-    return bundle
 
 
 @contextmanager
@@ -111,7 +113,7 @@ def served(router: Router, **settings: Any) -> Iterator[str]:
 
 def with_server(run: Path, upstream: Server, *names: str, **endpoint: Any) -> Pool:
     """The run's pool, some of its models, or all of them, answered for by a server."""
-    pool, where = bundle_in(run).pool, Endpoint(upstream.url, **endpoint)
+    pool, where = load_bundle(run).pool, Endpoint(upstream.url, **endpoint)
     models = tuple(
         replace(model, model=MODEL, backend="openai", endpoint=where)
         if not names or model.name in names

@@ -23,9 +23,7 @@ from hierrouter.serving.router import RouteOptions, Router
 from hierrouter_cache.errors import InputError
 from tests.cli.conftest import Place
 from tests.conftest import Run
-from tests.hierrouter.serving.serving import Double, ask, served, user
-from tests.hierrouter.serving.test_operations import metrics_of
-from tests.hierrouter.serving.test_serve import lines_of
+from tests.hierrouter.serving.serving import Double, ask, figures_of, lines_of, served, user
 from tests.servers import Reply, Server, serving
 
 ALPHA = 0.1
@@ -117,7 +115,7 @@ def test_a_client_is_told_and_the_log_says_so(doubting: Router, tmp_path: Path) 
         streamed = ask(url, stream=True).text
         asked = {"messages": user("compute 12+7")}
         told = httpx2.post(f"{url}/v1/decide", json=asked).json()
-        assert metrics_of(url)["hierrouter_deferred_total", ""] == 2
+        assert figures_of(url, "hierrouter_deferred_total")[""] == 2
     assert answer.headers["x-hierrouter-deferred"] == "facts"
     assert (body["deferred_to"], body["route"]) == ("facts", ">facts")
     assert '"deferred_to": "facts"' in streamed

@@ -1,8 +1,10 @@
 """Weights and overlap by hand; the regressions; estimators on logs of known worlds."""
 
 import ast
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,22 +16,112 @@ from hierrouter.serving import estimators as est
 from hierrouter.serving.estimators import Overlap, Weights
 from hierrouter.serving.off_policy import warnings_of
 from hierrouter_cache.tree import Routes
-from tests.hierrouter.serving.worlds import (
-    ALPHA,
-    Estimator,
-    Found,
-    Seen,
-    bandit,
-    expected_returns,
-    on_logs,
-    played,
-    seen,
-    world,
-)
-from tests.hierrouter.trees import one_part
+from tests.hierrouter.evaluation.test_outcome import random_table
+from tests.hierrouter.trees import one_part, random_tree
 
 LOGS = 1_000
 SURE = 4  # standard errors
+
+# --- small trees with two policies, on which every expectation can be worked out
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What estimators get."""
+
+    log: est.Log
+    states: est.LoggedStates
+    weights: Weights
+    reward: np.ndarray
+
+
+Estimator = Callable[[Seen], est.Clustered]
+
+
+def world(
+    *, queries: int = 6, models: int = 2, hops: int = 2, allow_stop: bool = False, seed: int = 0
+) -> Setting:
+    """A tree without structure; both policies choose differently at every state."""
+    tree = random_tree(Routes(models, hops), queries, seed)
+    logging, target = (random_table(tree, seed + n, allow_stop=allow_stop) for n in (1, 2))
+    # A third of its probability is shared by all that it may do.
+    legal = logging > 0
+    logging = (2 * logging + legal / legal.sum(axis=2, keepdims=True)) / 3
+    return Setting(tree, Actions(tree.routes, allow_stop), logging, target, ALPHA)
+
+
+def bandit(score: np.ndarray, logging: list[float], target: list[float]) -> Setting:
+    """One hop, no cost: a call of model a answers question q with Q = score[q, a]."""
+    queries, models = score.shape
+    tree = random_tree(Routes(models, 1), queries, 0)
+    nodes = np.concatenate([np.zeros((queries, 1)), score], axis=1)
+    tables = [np.broadcast_to(np.array(row), (queries, 1, models)) for row in (logging, target)]
+    return Setting(replace(tree, score=nodes), Actions(tree.routes), *tables, alpha=0.0)
+
+
+def seen(setting: Setting, log: est.Log) -> Seen:
+    states = states_in_tree(log, setting.tree, setting.target)
+    return Seen(log, states, Weights.of(log, states), log.reward(setting.alpha))
+
+
+def played(setting: Setting, episodes: int, seed: Any = 0) -> Seen:
+    """A fresh log."""
+    return seen(setting, setting.play(episodes, np.random.default_rng(seed)))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an estimator says of many logs, and what is so."""
+
+    estimates: list[est.Clustered]
+    truth: float
+
+    @property
+    def values(self) -> np.ndarray:
+        return np.array([estimate.value for estimate in self.estimates])
+
+    @property
+    def bias(self) -> float:
+        return float(self.values.mean() - self.truth)
+
+    @property
+    def error(self) -> float:
+        """Of the bias."""
+        return float(self.values.std(ddof=1) / np.sqrt(len(self.values)))
+
+    @property
+    def coverage(self) -> float:
+        """Share of the intervals that hold the truth."""
+        intervals = [estimate.interval() for estimate in self.estimates]
+        return float(np.mean([low <= self.truth <= high for low, high in intervals]))
+
+
+def on_logs(setting: Setting, episodes: int, logs: int, estimator: Estimator) -> Found:
+    """What an estimator says of fresh logs."""
+    sources = np.random.SeedSequence(0).spawn(logs)
+    found = [estimator(played(setting, episodes, source)) for source in sources]
+    return Found(found, setting.truth)
+
+
+def expected_returns(setting: Setting) -> np.ndarray:
+    """float64[queries, states, A]: what the policy to be valued earns from each action on.
+
+    By definition, action by action: what the call costs, and Q or what comes after it.
+    """
+    tree, actions = setting.tree, setting.actions
+    values = np.zeros_like(setting.target)
+    for node in reversed(range(tree.routes.states)):
+        for action in range(actions.count):
+            child, _, over = actions.after(node, action)
+            cost = tree.cost[:, child] - tree.cost[:, node]
+            if over:
+                after = tree.score[:, child]
+            else:
+                after = (setting.target[:, child] * values[:, child]).sum(axis=1)
+            values[:, node, action] = after - setting.alpha * cost
+    return values
 
 
 def snips(seen: Seen) -> est.Clustered:

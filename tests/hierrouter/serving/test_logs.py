@@ -88,6 +88,9 @@ BAD: dict[str, tuple[object, str]] = {
     "a quality above 1": ({**LINE, "quality": 100}, "quality is 100"),
     "a policy that is no text": ({**LINE, "policy": 3}, "policy is 3"),
     "an answer missing": (with_step(response=None), "a response is missing"),
+    "a return that is none": ({**LINE, "returned": 1}, "it is no object"),
+    "a return of no answer": ({**LINE, "returned": {"answer": 3}}, "whole number from 1 to 2"),
+    "a return without chance": ({**LINE, "returned": {"answer": 1}}, "propensity is missing"),
 }
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.off_policy import Setting, lines_of, logging_table
+from benchmarks.off_policy import Setting, logging_table
+from benchmarks.off_policy import lines_of as episodes_of
 from hierrouter.engines.encoders import HashedNgrams
 from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.bundle import bundle_of, save_bundle
@@ -32,6 +33,7 @@ from hierrouter_cache.tree import RouteTree
 from tests.cli.conftest import Place
 from tests.conftest import Run
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, decided, small_tree
+from tests.hierrouter.serving.serving import lines_of
 
 SOURCE: Mapping[str, object] = {"cache": "here"}
 
@@ -78,7 +80,7 @@ def played(tree: RouteTree, router: TrainedRouter, kind: str, episodes: int) -> 
 
 def written(log: Log, tree: RouteTree, folder: Path) -> list[Episode]:
     """The same from a file."""
-    lines = lines_of(log, tree, "mine", texts_of(tree))
+    lines = episodes_of(log, tree, "mine", texts_of(tree))
     (folder / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return read_log(folder / "log.jsonl", LogShape(tree.models, tree.hops, tree.rate))
 
@@ -197,7 +199,7 @@ def live_log(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> t
                 found = router.route(text.question, RouteOptions(rng=rng))
                 log.answered(f"{number}", "hierrouter", "run", found)
         log.close()
-        lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        lines = lines_of(folder / name)
         for line, text in zip(lines, texts, strict=True):
             line["quality"] = token_f1(line["answer"], text.references)
         lines[1:1] = [{"event": "changed"}, {"status": 502, "error": "x", "steps": []}]
@@ -214,8 +216,7 @@ def test_what_was_saved_is_what_the_tree_says(live_log: tuple[Path, Tree], hierr
         "C of 1,000": 1000 * fold.cost[:, first].mean(axis=0),
         "Q": fold.score[:, first].mean(axis=0),
     }
-    lines = [json.loads(line) for line in (folder / "drawn").read_text().splitlines()]
-    answers = [line for line in lines if line.get("status") == 200]
+    answers = [line for line in lines_of(folder / "drawn") if line.get("status") == 200]
     spent = 1000 * np.mean([line["cost"] for line in answers])
     assert len(told) == 9
     for row in told:
@@ -244,7 +245,7 @@ def test_a_log_that_cannot_tell_what_was_saved_says_so(
     blind = [row for row in told if row["difference"] is None]
     assert blind and all(row["never"] > 0 and row["low"] is None for row in blind)
     assert "The log cannot tell " in place.does(f"{words} greedy").stdout
-    line = json.loads((place / "drawn").read_text().splitlines()[0])
+    line = lines_of(place / "drawn")[0]
     for change, said in (
         ({}, "answers to 1 questions"),
         ({"steps": [1]}, "a step is no object"),

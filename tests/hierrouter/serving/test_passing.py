@@ -33,22 +33,21 @@ SETTINGS = {"temperature": 0.3, "max_tokens": 5, "stop": ["\n"], "top_k": 7}
 def able(run: Path, upstream: Server, **takes: tuple[Any, ...]) -> Pool:
     """All models of a run on a server, which takes more of some of them."""
     pool = with_server(run, upstream)
-    models = []
-    for model in pool.models:
-        assert model.endpoint
-        endpoint = replace(model.endpoint, takes=takes.get(model.name, ()))
-        models.append(replace(model, endpoint=endpoint))
+    models = (
+        replace(model, endpoint=replace(model.endpoint, takes=takes.get(model.name, ())))
+        for model in pool.models
+    )
     return replace(pool, models=tuple(models))
 
 
 @contextmanager
 def passing(
-    run: Path, upstream: Server | None = None, otherwise: str | None = None, **takes: Any
+    run: Path, upstream: Server | None = None, **takes: Any
 ) -> Iterator[tuple[str, Server]]:
     """A server over one that answers for all models, and that one."""
     with (
         serving(upstream or Server()) as there,
-        served(Router(run, able(run, there, **takes)), otherwise=otherwise) as url,
+        served(Router(run, able(run, there, **takes))) as url,
     ):
         yield url, there
 
@@ -159,7 +158,7 @@ def test_what_no_route_can_give_is_refused_or_goes_to_the_named_model(
     answer = completion("as asked")
     with serving(Anything(Reply(answer))) as upstream:
         log = tmp_path / "log"
-        router = Router(live_run, able(live_run, upstream))
+        router = Router(live_run, with_server(live_run, upstream))
         with served(router, otherwise="facts", log=log) as url:
             found = ask(url, **body)
             streamed = ask(url, **body, stream=True)

@@ -12,6 +12,7 @@ import pytest
 
 from hierrouter.engines.generator import Answer, Failure
 from hierrouter.evaluation.outcome import greedy, pairs
+from hierrouter.learning.bundle import load_bundle
 from hierrouter.learning.checkpoint import router_at
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.run_folders import LIVE
@@ -29,7 +30,7 @@ from tests.hierrouter.serving.serving import (
     QUESTION,
     Double,
     ask,
-    bundle_in,
+    lines_of,
     over,
     run_in,
     served,
@@ -104,7 +105,7 @@ def test_a_model_that_does_not_close_holds_no_other(live_run: Path) -> None:
 
 
 def test_another_pool_is_refused(live_run: Path) -> None:
-    pool = bundle_in(live_run).pool
+    pool = load_bundle(live_run).pool
     with pytest.raises(InputError, match="the pool is not the policy's: facts, text, calc"):
         Router(live_run, replace(pool, models=pool.models[::-1]))
     with pytest.raises(InputError, match=r"the pool is not the policy.s.*3 hops"):
@@ -202,24 +203,10 @@ def test_drawn_answers_have_the_probability_they_are_drawn_with(router: Router, 
 def test_a_server_gives_it_too(router: Router, run: Path, tmp_path: Path) -> None:
     with served(router, log=tmp_path / "served.jsonl") as url:
         body = ask(url).json()
-    [line] = (tmp_path / "served.jsonl").read_text().splitlines()[:1]
-    noted = json.loads(line)
+    [noted] = lines_of(tmp_path / "served.jsonl")
     number = noted["returned"]["answer"]
     assert body["choices"][0]["message"]["content"] == noted["steps"][number - 1]["response"]
     assert noted["answer"] == noted["steps"][number - 1]["response"]
-
-
-def test_a_bad_line_is_refused(tmp_path: Path) -> None:
-    step = {"model": "a", "propensity": 0.5, "cost": 1}
-    for returned, said in (
-        (1, "it is no object"),
-        ({"answer": 3, "propensity": 1}, "answer is 3: .*whole number from 1 to 2"),
-        ({"answer": 1}, "propensity is missing"),
-    ):
-        line = {"query": "q", "quality": 1, "steps": [step, step], "returned": returned}
-        (tmp_path / "log.jsonl").write_text(json.dumps(line))
-        with pytest.raises(InputError, match=said):
-            read_log(tmp_path / "log.jsonl", LogShape(("a",), 2, [(1.0, 1.0)]))
 
 
 def test_an_answer_that_is_there_stands_in_for_a_model_that_fails(run: Path, tree: Tree) -> None:

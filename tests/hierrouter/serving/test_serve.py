@@ -19,6 +19,7 @@ import pytest
 
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Failure, Response
+from hierrouter.learning.bundle import load_bundle
 from hierrouter.learning.checkpoint import router_at
 from hierrouter.learning.config import Objective
 from hierrouter.replay.opening import open_tree
@@ -34,7 +35,7 @@ from tests.hierrouter.serving.serving import (
     QUESTION,
     Double,
     ask,
-    bundle_in,
+    figures_of,
     lines_of,
     over,
     run_in,
@@ -186,7 +187,7 @@ def test_the_client_of_the_docs_gets_the_answer_of_the_server(
     client = blocks("python", DOCS / "live.md")[1]
     found: dict[str, Any] = {}
     exec(client, found)
-    pool = bundle_in(live_run).pool
+    pool = load_bundle(live_run).pool
     models = {spec.name: backend(spec.backend).load(spec) for spec in pool.models}
 
     def ask(model: str, messages: list[dict[str, str]]) -> tuple[str, int, int]:
@@ -328,11 +329,7 @@ def test_a_key_is_asked_for(live_run: Path) -> None:
         assert openai.OpenAI(base_url=f"{url}/v1", api_key=KEY).models.list().data
 
 
-def failed_calls(url: str) -> dict[str, float]:
-    """By model."""
-    lines = httpx2.get(f"{url}/metrics").text.splitlines()
-    counted = [line for line in lines if line.startswith("hierrouter_failed_calls_t")]
-    return {line.split('"')[1]: float(line.split()[-1]) for line in counted}
+FAILED = "hierrouter_failed_calls_total"
 
 
 @pytest.mark.parametrize(
@@ -354,9 +351,8 @@ def test_an_upstream_fault_is_502_and_no_other_model_answers(
             upstream.stop()
         with served(router, log=log) as url:
             found = ask(url, stream=stream)
-            assert failed_calls(url) == {"calc": 1.0}
-            # Nobody answered in its place.
-            assert "hierrouter_calls_total{" not in httpx2.get(f"{url}/metrics").text
+            assert figures_of(url, FAILED) == {"calc": 1.0}
+            assert not figures_of(url, "hierrouter_calls_total")  # nobody answered in its place
     assert found.status_code == 502, found.text
     [line] = lines_of(log)
     assert (line["status"], line["question"], line["steps"]) == (502, QUESTION, [])
@@ -378,11 +374,11 @@ def test_models_that_fail_are_counted_logged_and_named(live_run: Path, tmp_path:
         assert "calc" not in rerouted["route"].split(">")
         assert rerouted["steps"][0]["instead_of"] == [{"model": "calc", "reason": "no calc"}]
         assert rerouted["steps"][0]["propensity"] is None
-        before = failed_calls(url)["calc"]
+        before = figures_of(url, FAILED)["calc"]
         broken |= set(MODELS)
         engines.asked.clear()
         assert ask(url).status_code == 502
-        assert failed_calls(url) == {**dict.fromkeys(MODELS, 1.0), "calc": before + 1}
+        assert figures_of(url, FAILED) == {**dict.fromkeys(MODELS, 1.0), "calc": before + 1}
     line = lines_of(log)[-1]
     *earlier, last = [model for model, _ in engines.asked]
     assert line["instead_of"] == [{"model": name, "reason": f"no {name}"} for name in earlier]
@@ -437,7 +433,7 @@ def test_an_answer_that_broke_off_hides_no_failure_before_it(
     replies = {1: refusal(400), 2: broken}
     with streaming(live_run, hops[0], replies.__getitem__, reroute=True, log=log) as url:
         ask(url, stream=True)
-        counted = failed_calls(url)
+        counted = figures_of(url, FAILED)
     [line] = lines_of(log)
     [refused] = line["instead_of"]
     assert "broke off" in line["error"]
@@ -530,14 +526,13 @@ def gate() -> Iterator[Gate]:
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_leaves_takes_his_calls_with_him(live_run: Path, stream: bool, gate: Gate) -> None:
     """The first call is answered after its caller has left, so the second one is not made."""
-    left = 'hierrouter_requests_total{status="499"} 1.0'
     with (
         serving(Server(lambda prompt, before: gate.through(good(prompt)))) as upstream,
         served(Router(live_run, with_server(live_run, upstream))) as url,
     ):
         with pytest.raises(httpx2.ReadTimeout):
             ask(url, timeout=0.4, stream=stream)
-        while left not in httpx2.get(f"{url}/metrics").text:
+        while "499" not in figures_of(url, "hierrouter_requests_total"):
             time.sleep(0.01)
         gate.open.set()
         other = ask(url, messages=user("compute 1+1"))  # takes as long as the second call would
