@@ -264,6 +264,20 @@ def test_a_comparison_is_that_of_a_command(tree: hr.Tree, place: Path, hierroute
     assert "HierRouter" in str(found.table())
 
 
+def test_of_many_queries_some_of_each_fold_are_compared(
+    tree: hr.Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = min(len(tree.rows("train")), len(tree.rows("validation"))) - 2
+    monkeypatch.setattr("hierrouter.reports.comparison.MOST_QUESTIONS", most)
+    found = hr.compare(tree, "runs/mine", split="validation", baselines="best-static,cascade")
+    assert found.queries == most
+    assert any(f"of {len(tree)} queries, evenly spread" in note for note in found.notes)
+    fold = tree.split("validation")
+    kept = fold.select(np.linspace(0, len(fold) - 1, most).astype(int))
+    mine = hr.Run.load("runs/mine").trained.outcome(kept).reward(ALPHA).mean()
+    assert mean_reward(found, "hierrouter") == pytest.approx(mine)
+
+
 def test_a_run_answers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     with hr.Router(hr.Run.load("runs/mine")) as router:

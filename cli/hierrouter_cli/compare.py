@@ -35,8 +35,7 @@ def compare(
     Text also writes everything as JSON; the other formats write it only where --out says.
     """
     with console.bar("start"):  # which imports what learns
-        from hierrouter.learning.baselines.answers import answers_for
-        from hierrouter.learning.baselines.arms import require_sets, usable_sets
+        from hierrouter.learning.baselines.arms import require_sets
         from hierrouter.learning.run_folders import check_out, drafted, new_run
         from hierrouter.learning.selection import select_run
         from hierrouter.reports.comparison import as_json, compared, contest_tables, long_table
@@ -46,13 +45,12 @@ def compare(
     policies = own_policies(policy)
     wanted = require_sets(options.split_names(sets) or [])
     tree = as_trained(selected, checkpoint).open()
-    answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
     shown = select_run(tree, alpha, checkpoint, sweep)
     say_if_few(tree, split, "every figure rests on them")
     say_shown("compare", shown, split, with_alpha=True)
     # What a user's own baseline prints is no result of ours.
     with console.bar("fit") as on_fitted, contextlib.redirect_stdout(sys.stderr):
-        found = compared(tree, shown, chosen, wanted, answers, split, seed, on_fitted, policies)
+        found = compared(tree, shown, chosen, wanted, split, seed, on_fitted, policies)
     log_looks("compare", tree, split, [shown.run], found.look)
     console.put_as(format, found, as_json, long_table, contest_tables)
     if out or format == "text":

@@ -15,7 +15,7 @@ import pyarrow as pa
 from hierrouter.evaluation.bounds import ANYTIME, TREE
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
 from hierrouter.learning.baselines.answers import answers_for
-from hierrouter.learning.baselines.arms import Answers, Baseline, require_sets, usable_sets
+from hierrouter.learning.baselines.arms import Baseline, require_sets, usable_sets
 from hierrouter.learning.baselines.contest import Contest, Entry, OnFitted, contest, look_details
 from hierrouter.learning.baselines.registry import baselines as baselines_named
 from hierrouter.learning.selection import SelectedRun, provenance, select_run
@@ -38,6 +38,9 @@ from hierrouter.reports.values import (
 )
 from hierrouter.tables import Cell, Column, Line, Table, as_markdown, json_text, numbered, one_line
 from hierrouter_cache.writer import write_atomically
+
+# Of a fold: some baselines take time with its square, and more would hardly move an interval.
+MOST_QUESTIONS = 10_000
 
 
 def compare(
@@ -73,9 +76,8 @@ def compare(
     """
     chosen, wanted = baselines_named(listed(baselines)), require_sets(listed(sets) or [])
     own = own_policies(policies)
-    answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
     shown = select_run(tree, alpha, *run_or_sweep(run))
-    return compared(tree, shown, chosen, wanted, answers, split, seed, progress, own)
+    return compared(tree, shown, chosen, wanted, split, seed, progress, own)
 
 
 def compared(
@@ -83,16 +85,23 @@ def compared(
     shown: SelectedRun,
     chosen: Sequence[Baseline],
     sets: Sequence[str],
-    answers: Mapping[str, Answers] | None,
     split: str,
     seed: int,
     on_fitted: OnFitted | None = None,
     policies: Sequence[OwnPolicy] = (),
 ) -> Standings:
-    """Hold the contest, and work out its intervals; see `contest` for the arguments and errors."""
+    """Hold the contest, and work out its intervals; see `contest` for the arguments and errors.
+
+    Of more than `MOST_QUESTIONS` in a fold so many take part, evenly spread.
+    """
     told = on_fitted or (lambda done, total, name: None)
     trained, alpha = shown.trained, shown.alpha
-    held = contest(tree, alpha, chosen, sets, trained, split, seed, answers, told, policies)
+    some = evenly_spread(tree)
+    answers = answers_for(some.root, some, chosen, usable_sets(some, sets), some.pool)
+    held = contest(some, alpha, chosen, sets, trained, split, seed, answers, told, policies)
+    if len(some) < len(tree):
+        note = f"{len(some):,} of {len(tree):,} queries, evenly spread: no more of a fold than "
+        held = replace(held, notes=(*held.notes, f"{note}{MOST_QUESTIONS:,}."))
     source = provenance(tree, tree.root, shown.run, shown.trained, None, {})
     look = look_details(held, chosen, policies)
     return standings(held, tree.scorer, source, cost_unit=tree.cost_unit, look=look)
@@ -165,6 +174,16 @@ class Standings:
 
     def __repr__(self) -> str:
         return repr(self.table())
+
+
+def evenly_spread(tree: Tree) -> Tree:
+    """At most `MOST_QUESTIONS` of each fold, in their order."""
+    folds = [tree.rows(fold) for fold in dict.fromkeys(tree.splits)]
+    if max(map(len, folds)) <= MOST_QUESTIONS:
+        return tree
+    places = (np.linspace(0, len(rows) - 1, min(len(rows), MOST_QUESTIONS)) for rows in folds)
+    kept = [rows[at.astype(int)] for rows, at in zip(folds, places, strict=True)]
+    return tree.select(np.sort(np.concatenate(kept)))
 
 
 def standings(
