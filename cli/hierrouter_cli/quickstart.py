@@ -32,7 +32,7 @@ def quickstart(
 ) -> None:
     """Collect, train, sweep alpha and report on three tiny models that come with the package.
 
-    About two minutes on two cores. Interrupted, it goes on where it stopped.
+    About a minute on two cores. Interrupted, it goes on where it stopped.
     """
     from hierrouter.collection.collect import DATA, Planned, noted_queries
     from hierrouter.learning.config import Objective, ValueConfig, preset
