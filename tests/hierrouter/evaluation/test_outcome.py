@@ -1,6 +1,7 @@
 """Outcomes and actions, exact against enumeration by hand."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,6 +68,7 @@ def test_an_ending_is_the_product_of_the_decisions_on_the_way(
 @given(trees, st.booleans())
 def test_always_taking_a_route_is_worth_that_route(tree: RouteTree, allow_stop: bool) -> None:
     actions = Actions(tree.routes, allow_stop)
+    tree = replace(tree, seconds=0.01 * tree.tokens_out)
     depth = tree.routes.depth()[: tree.routes.states]
     for outcome in fixed_routes(tree, allow_stop):
         route = [tree.models.index(name) for name in outcome.name.removeprefix(">").split(">")]
@@ -77,6 +79,7 @@ def test_always_taking_a_route_is_worth_that_route(tree: RouteTree, allow_stop: 
         np.testing.assert_array_equal(followed.quality, outcome.quality)
         np.testing.assert_array_equal(followed.cost, outcome.cost)
         np.testing.assert_array_equal(followed.accuracy, outcome.accuracy)
+        np.testing.assert_array_equal(followed.seconds, outcome.seconds)
 
 
 @pytest.mark.parametrize(
