@@ -99,6 +99,7 @@ def options(
 # Set before the libraries that read them are imported; what the user has set stays.
 LIBRARY_SETTINGS = {
     "OMP_WAIT_POLICY": "PASSIVE",  # idle threads sleep, and leave the cores to who works
+    "OPENBLAS_NUM_THREADS": "1",  # numpy's products are small here: no sooner with two, and dearer
     "TOKENIZERS_PARALLELISM": "false",
 }
 
