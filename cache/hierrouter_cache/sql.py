@@ -1,6 +1,7 @@
 """A cache as SQL views, for people's own questions."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, InputError, WorldError, reason_of
-from hierrouter_cache.reader import CacheReader, create_views, interruptible
+from hierrouter_cache.reader import CacheReader, as_arrow, create_views, interruptible
 from hierrouter_cache.tree import Rate, cost_of, rate_table, total_cost
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
@@ -119,29 +120,35 @@ def _create_tables(
     forest: Forest,
     prices: Mapping[str, Rate],
 ) -> None:
-    asked = pa.table({"position": np.arange(len(forest.keys)), "query": list(forest.keys)})
-    rate_in, rate_out = rate_table([*prices], prices).T
+    names, found = _found(spec, forest, prices)
+    rate_in, rate_out = rate_table([*prices], prices).T.tolist()
     # A direct call without instruction may be one of the first hop: then it is that.
     alone = sorted({step for _, step in spec.direct}.difference(*spec.steps))
-    tables = {
-        "asked": asked,
-        "found": _found(spec, forest, prices),
-        "priced": pa.table({"model": [*prices], "rate_in": rate_in, "rate_out": rate_out}),
-        "alone": pa.table({"step": pa.array(alone, pa.string())}),
+    # Lists, and no Arrow tables of texts: see `as_numpy`.
+    made: dict[str, Sequence[Any]] = {
+        "asked AS SELECT unnest(range(len($1))) AS position, unnest($1::VARCHAR[]) AS query": [
+            list(forest.keys)
+        ],
+        "priced AS SELECT unnest($1::VARCHAR[]) AS model, unnest($2::DOUBLE[]) AS rate_in, "
+        "unnest($3::DOUBLE[]) AS rate_out": [[*prices], rate_in, rate_out],
+        "alone AS SELECT unnest($1::VARCHAR[]) AS step": [alone],
+        "found AS SELECT *, ($1::VARCHAR[])[place] AS route FROM arriving": [names],
     }
-    for name, table in tables.items():
-        connection.register("arriving", table)
-        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM arriving")  # noqa: S608 - our own names
-        connection.unregister("arriving")
+    connection.register("arriving", found)
+    for what, values in made.items():
+        connection.execute(f"CREATE TABLE {what}", values)
+    connection.unregister("arriving")
     connection.execute(VIEWS)
 
 
-def _found(spec: TreeSpec, forest: Forest, prices: Mapping[str, Rate]) -> pa.Table:
-    """One row a node or direct call that is there."""
+def _found(
+    spec: TreeSpec, forest: Forest, prices: Mapping[str, Rate]
+) -> tuple[list[str], pa.Table]:
+    """Names of direct calls and routes; a row a call that is there, whose name is at `place`."""
     routes = spec.routes
     direct = [name for name, _ in spec.direct]
     cost = cost_of(forest.direct.tokens_in, forest.direct.tokens_out, rate_table(direct, prices))
-    tables = [_rows(forest.direct, direct, [0] * len(direct), cost, cost)]
+    alone = _rows(forest.direct, 1, np.zeros(len(direct), np.int64), cost, cost)
     nodes = range(1, routes.nodes)
     rate = rate_table(spec.models, prices)
     total = total_cost(routes, forest.tree.tokens_in, forest.tree.tokens_out, rate)[:, 1:]
@@ -149,25 +156,24 @@ def _found(spec: TreeSpec, forest: Forest, prices: Mapping[str, Rate]) -> pa.Tab
     called = [routes.action(node) for node in nodes]
     cost = cost_of(tree.tokens_in, tree.tokens_out, rate[called])
     names = [routes.name(node, spec.models) for node in nodes]
-    tables.append(_rows(tree, names, routes.depth()[1:].tolist(), cost, total))
-    return pa.concat_tables(tables)
+    rows = _rows(tree, 1 + len(direct), routes.depth()[1:], cost, total)
+    return [*direct, *names], pa.concat_tables([alone, rows])
 
 
 def _rows(
     nodes: Nodes,
-    names: Sequence[str],
-    hops: Sequence[int],
+    first: int,
+    hops: NDArray[np.int64],
     cost: NDArray[np.float64],
     total: NDArray[np.float64],
 ) -> pa.Table:
     position, column = np.nonzero(nodes.found)
-    return pa.table(
-        {
-            "position": position,
-            "route": pa.array(names, pa.string()).take(pa.array(column)),
-            "hop": np.array(hops, np.int64)[column],
-            "call_hash": nodes.key[position, column],
-            "cost": cost[position, column],
-            "total_cost": total[position, column],
-        }
-    )
+    columns = {
+        "position": position,
+        "place": first + column,
+        "hop": hops[column],
+        "call_hash": nodes.key[position, column],
+        "cost": cost[position, column],
+        "total_cost": total[position, column],
+    }
+    return pa.table({name: as_arrow(values) for name, values in columns.items()})

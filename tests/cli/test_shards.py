@@ -20,7 +20,7 @@ from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter
 from hierrouter_cli.collect import summary_line
 from tests.cli.conftest import Place
-from tests.conftest import COMMAND, calls_made, environment
+from tests.conftest import COMMAND, calls_made, environment, spawned
 from tests.hierrouter.collection.examples import save
 
 COLLECT = "collect --datasets mine.jsonl --pool testbed --cache"
@@ -116,7 +116,6 @@ def test_a_mirror_that_is_a_file_is_refused_before_a_call(asked: Place) -> None:
         ("collect --shard 3/2", 2, "not a shard: --shard 3/2"),
         ("collect --shard 1/2 --engine ray", 2, "--shard and --engine ray"),
         ("collect --workers 2", 2, "--engine ray"),
-        ("collect --engine ray --ray-address auto", 2, "no Ray cluster: auto: Could not find any"),
         ("collect --remote nosuch://x/y", 2, "no such place for a mirror: nosuch://x/y"),
         ("cache push m", 3, "no cache"),
         ("cache pull m", 3, "no parts in the mirror: m"),
@@ -126,6 +125,15 @@ def test_a_mirror_that_is_a_file_is_refused_before_a_call(asked: Place) -> None:
 def test_what_cannot_be_is_one_line(place: Place, words: str, code: int, message: str) -> None:
     line = place.refuses(words, code=code)
     assert message in line and "secret" not in line
+
+
+def test_no_cluster_is_one_line(tmp_path: Path) -> None:
+    """By its address: `auto` would find those of other tests, which may end meanwhile."""
+    words = "collect --engine ray --ray-address ray://127.0.0.1:1"
+    seconds = {f"RAY_CLIENT_{each}_CONNECTION_TIMEOUT_S": "1" for each in ("INITIAL", "MAX")}
+    done = spawned(*COMMAND, *words.split(), cwd=tmp_path, **seconds)
+    assert done.returncode == 2
+    assert "error: no Ray cluster: ray://127.0.0.1:1: ray client connection timeout" in done.stderr
 
 
 def test_a_whole_collection_is_refused_beside_a_shard(asked: Place) -> None:
