@@ -50,7 +50,7 @@ COMMANDS = {
     "--help": "torch",
     "train --alpa 1": "torch",
     "cache info": "reading",
-    "cache sql 'SELECT count(*) FROM calls'": "reading",
+    "cache sql 'SELECT count(*) FROM nodes'": "reading",
     "verify": "reading",
     "explain arith-0": "reading",
     "explain --worst 3": "reading",
