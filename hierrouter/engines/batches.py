@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from threading import Thread
 from typing import Any
@@ -44,7 +44,7 @@ TINY = 2_000_000  # parameters; below, a CPU takes twice as much
 CACHE_SHARE = 0.6
 # Below this size an operation is over before a second thread has woken up.
 ONE_THREAD_PARAMETERS = 10_000_000
-WORTH_A_FORK = 4  # batches, of each process
+WORTH_A_FORK = 4  # so many batches
 
 # (key of the prompt, the token it was continued with)
 OnToken = Callable[[int, int], None]
@@ -78,6 +78,7 @@ class StaticBatches:
         if model.num_parameters() < ONE_THREAD_PARAMETERS:
             # Elsewhere a fork is not safe, and a fresh process takes longer than it saves.
             may_fork = model.device.type == "cpu" and sys.platform == "linux"
+            may_fork = may_fork and not multiprocessing.current_process().daemon
             self._threads, self._processes = 1, self._threads if may_fork else 1
 
     def decode(
@@ -102,8 +103,8 @@ class StaticBatches:
         limits = self.limits
         while waiting:
             due = batches(waiting, limits)
-            if not is_live and len(due) >= WORTH_A_FORK * self._processes > WORTH_A_FORK:
-                attempts = self._side_by_side(due, prompts, stop)
+            if (count := self._processes_for(due, limits)) > 1 and not is_live:
+                attempts = self._side_by_side(count, due, prompts, stop)
             else:
                 attempts = self._in_turn(due, prompts, stop, is_live, on_token)
             for shape, rows, generated in attempts:
@@ -123,8 +124,8 @@ class StaticBatches:
         due: Sequence[tuple[Shape, list[int]]],
         prompts: Mapping[int, Prompt],
         stop: Stop,
-        is_live: bool,
-        on_token: OnToken | None,
+        is_live: bool = False,
+        on_token: OnToken | None = None,
     ) -> Iterator[Attempt]:
         for shape, rows in due:
             if stop():
@@ -134,17 +135,32 @@ class StaticBatches:
             follower = _Follower(rows, on_token) if on_token else None
             yield shape, rows, self._attempt([prompts[row] for row in rows], shape, follower)
 
+    def _processes_for(self, due: Sequence[tuple[Shape, list[int]]], limits: Limits) -> int:
+        """How many have enough to do, and room for the largest batch each."""
+        new = limits.new_tokens
+        largest = max(shape.height * (shape.width + new) for shape, _ in due)
+        return min(self._processes, len(due) // WORTH_A_FORK, limits.cache_tokens // largest)
+
     def _side_by_side(
-        self, due: Sequence[tuple[Shape, list[int]]], prompts: Mapping[int, Prompt], stop: Stop
+        self,
+        processes: int,
+        due: Sequence[tuple[Shape, list[int]]],
+        prompts: Mapping[int, Prompt],
+        stop: Stop,
     ) -> Iterator[Attempt]:
         """As `_in_turn`, to the same bits and in the same order, in processes of their own."""
         begun = deque[tuple[Shape, list[int], Future[list[Decoded] | None]]]()
-        with forked(self._attempt, self._processes) as begin:
+        with ExitStack() as held:
+            try:
+                begin = held.enter_context(forked(self._attempt, processes))
+            except (OSError, NotImplementedError):  # no more processes, or no semaphores
+                yield from self._in_turn(due, prompts, stop)
+                return
             for shape, rows in due:
                 if stop():
                     break
                 begun.append((shape, rows, begin([prompts[row] for row in rows], shape, None)))
-                if len(begun) > self._processes:  # one waits, so that no process does
+                if len(begun) > processes:  # one waits, so that no process does
                     shape, rows, future = begun.popleft()
                     yield shape, rows, future.result()
             for shape, rows, future in begun:
@@ -221,17 +237,27 @@ Attempt = tuple["Shape", list[int], "list[Decoded] | None"]
 def forked(work: Callable[..., Any], processes: int) -> Iterator[Callable[..., Future[Any]]]:
     """A function that calls `work` in one of several copies of this process; gone with the block.
 
-    What `work` refers to is not sent but there, as it was at the first call. A copy leaves Ctrl-C
-    to this process and ends when this one is killed.
+    What `work` refers to is not sent but there, as it was when the block began. A copy leaves
+    Ctrl-C to this process, ends when this one is killed, and is killed when the block is left
+    early. It computes and does nothing else: a lock that another thread held stays held in it.
 
-    Raises RuntimeError: a copy was killed.
+    Raises RuntimeError: a copy was killed; OSError, NotImplementedError: none can be made here.
     """
+    others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(processes, context, _become_worker, (work,))
     try:
-        with ProcessPoolExecutor(processes, context, _become_worker, (work,)) as pool:
-            yield lambda *arguments: pool.submit(_work, arguments)
-    except BrokenProcessPool as error:
-        raise RuntimeError("one of its processes was killed, e.g. for lack of memory") from error
+        pool.submit(int).result()  # with the first call all copies are made
+        yield lambda *arguments: pool.submit(_work, arguments)
+    except BaseException as error:
+        for copy in set(multiprocessing.active_children()) - others:
+            copy.kill()
+        if isinstance(error, BrokenProcessPool):
+            why = "one of its processes was killed, e.g. for lack of memory"
+            raise RuntimeError(why) from error
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _become_worker(work: Callable[..., Any]) -> None:

@@ -57,7 +57,8 @@ def compare(
 ) -> Standings:
     """Fit the baselines on the train fold, and compare them with the learned router.
 
-    Looks at the test fold are logged by the command line only.
+    At most `MOST_QUESTIONS` of each fold take part. Looks at the test fold are logged by the
+    command line only.
 
     Args:
         tree: all folds.
@@ -90,7 +91,7 @@ def compared(
     on_fitted: OnFitted | None = None,
     policies: Sequence[OwnPolicy] = (),
 ) -> Standings:
-    """Hold the contest, and work out its intervals; see `contest` for the arguments and errors.
+    """Hold the contest, and work out its intervals; see `compare` for the errors.
 
     Of more than `MOST_QUESTIONS` in a fold so many take part, evenly spread.
     """
@@ -100,8 +101,12 @@ def compared(
     answers = answers_for(some.root, some, chosen, usable_sets(some, sets), some.pool)
     held = contest(some, alpha, chosen, sets, trained, split, seed, answers, told, policies)
     if len(some) < len(tree):
-        note = f"{len(some):,} of {len(tree):,} queries, evenly spread: no more of a fold than "
-        held = replace(held, notes=(*held.notes, f"{note}{MOST_QUESTIONS:,}."))
+        note = (
+            f"Baselines learned from, and all are compared on, {len(some):,} of {len(tree):,} "
+            f"queries, evenly spread, at most {MOST_QUESTIONS:,} of a fold; HierRouter learned "
+            "from its whole fold."
+        )
+        held = replace(held, notes=(*held.notes, note))
     source = provenance(tree, tree.root, shown.run, shown.trained, None, {})
     look = look_details(held, chosen, policies)
     return standings(held, tree.scorer, source, cost_unit=tree.cost_unit, look=look)
@@ -179,7 +184,7 @@ class Standings:
 def evenly_spread(tree: Tree) -> Tree:
     """At most `MOST_QUESTIONS` of each fold, in their order."""
     folds = [tree.rows(fold) for fold in dict.fromkeys(tree.splits)]
-    if max(map(len, folds)) <= MOST_QUESTIONS:
+    if max(map(len, folds), default=0) <= MOST_QUESTIONS:
         return tree
     places = (np.linspace(0, len(rows) - 1, min(len(rows), MOST_QUESTIONS)) for rows in folds)
     kept = [rows[at.astype(int)] for rows, at in zip(folds, places, strict=True)]

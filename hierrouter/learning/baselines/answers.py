@@ -20,12 +20,14 @@ from hierrouter.learning.baselines.classifiers import Expectation, expectation
 from hierrouter.questions.answers import agreement_key
 from hierrouter.replay.tree import calls_of
 from hierrouter_cache.errors import IncompleteTree
+from hierrouter_cache.keys import text_digest
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec
 
 # Shorter than the vectors that policies see: 144 routes of 3,000 queries take 442 MB at most.
 WIDTH = 256
+TEXTS_AT_A_TIME = 65_536
 
 
 def load_answers(
@@ -97,10 +99,19 @@ def _read(
     reader: CacheReader, calls: NDArray[np.uint64], encoder: Encoder
 ) -> tuple[NDArray[np.float32], Integers]:
     """Vectors of the responses of some calls, float32[calls, width], and which answer the same."""
-    found, groups = reader.texts(calls), dict[str, int]()
-    texts = [found[call].response for call in calls.tolist()]
-    group = [groups.setdefault(agreement_key(text), len(groups)) for text in texts]
-    return encoder.encode(texts), np.array(group, np.int64)
+    vectors = []
+    groups: dict[str, int] = {}
+    group = np.empty(len(calls), np.int64)
+    for start in range(0, len(calls), TEXTS_AT_A_TIME):
+        part = slice(start, start + TEXTS_AT_A_TIME)
+        found = reader.texts(calls[part])
+        texts = [found[call].response for call in calls[part].tolist()]
+        vectors.append(encoder.encode(texts))
+        # A digest, so that not all texts of a large cache are kept.
+        group[part] = [
+            groups.setdefault(text_digest(agreement_key(text)), len(groups)) for text in texts
+        ]
+    return np.concatenate(vectors), group
 
 
 TREES = 60

@@ -106,8 +106,15 @@ def test_where_memory_runs_out_batches_are_halved(folder: Path, warm: Warm) -> N
     assert still_well
 
 
+def no_fork() -> int:
+    """What the kernel says beyond the limit of processes."""
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
-def test_a_small_model_answers_in_two_processes_as_in_one(folder: Path) -> None:
+def test_a_small_model_answers_in_two_processes_as_in_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prompts = [f"question {n} " + "and " * (n % 40) for n in range(900)]
     load = backend("transformers").load
     with torch_threads(1):
@@ -120,6 +127,13 @@ def test_a_small_model_answers_in_two_processes_as_in_one(folder: Path) -> None:
     begun = [place for place, _ in model.generate(prompts, lambda: next(asked) == 5)]
     assert begun == [place for place, _ in expected[: len(begun)]]
     assert 5 * 8 < len(begun) < len(prompts)
+    answers = model.generate(prompts)
+    next(answers)
+    answers.close()  # as by Ctrl-C: nobody waits for the others
+    assert multiprocessing.active_children() == []
+    monkeypatch.setattr(os, "fork", no_fork)
+    assert [(place, vars(answer)) for place, answer in model.generate(prompts)] == expected
+    monkeypatch.undo()
     answers = model.generate(prompts)
     next(answers)
     os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
