@@ -28,7 +28,7 @@ GROUPS = {  # heading of the policies of each kind, in the order of a table
     "oracle": "Best in hindsight",
 }
 # A mean with its interval and what it is of, by names in `SCHEMA`; those that say nothing may lack.
-# Not an Arrow table, for making one imports pandas, which takes longer than all else of a report.
+# Not an Arrow table, for making one imports pandas, which is a tenth of a report's time.
 Lines = Sequence[dict[str, Any]]
 SCHEMA = pa.schema(
     [
