@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from hierrouter.learning.run_folders import file_digest
+from hierrouter.runs.folders import file_digest
 from hierrouter_cache.keys import call_key
 from hierrouter_cache.parts import KINDS, parts_folder
 from hierrouter_cache.writer import PartWriter

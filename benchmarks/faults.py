@@ -27,8 +27,8 @@ from pathlib import Path
 
 import measuring  # noqa: F401  makes `tests` importable
 
-from hierrouter.learning.run_folders import file_digest
 from hierrouter.replay.inspection import ask_cache
+from hierrouter.runs.folders import file_digest
 from hierrouter_cache.errors import HierRouterError
 from tests.cli.conftest import BRIEF, COMMAND
 from tests.conftest import SOURCES, environment

@@ -25,9 +25,9 @@ import openai
 from measuring import versions
 from serve_load import address, served
 
-from hierrouter.learning.checkpoint import router_at
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import load_texts
+from hierrouter.runs.checkpoint import router_at
 
 MODEL = "hierrouter"
 AT_ONCE = 16

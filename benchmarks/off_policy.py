@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from hierrouter.collection.files import json_line
 from hierrouter.evaluation.outcome import Actions, greedy, policy_outcome
-from hierrouter.learning.selection import select_run
 from hierrouter.replay.env import walk
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import Texts
+from hierrouter.runs.selection import select_run
 from hierrouter.serving.estimators import (
     Clustered,
     Evaluation,

@@ -28,10 +28,10 @@ from measuring import LISTENS, versions
 
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Response, prompt_text
-from hierrouter.learning.bundle import load_bundle
 from hierrouter.pools.files import load_pool
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import load_texts
+from hierrouter.runs.bundle import load_bundle
 from hierrouter.serving.router import Router
 from tests.engines import answers_in_order
 

@@ -34,12 +34,12 @@ import hierrouter
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import Hulls
 from hierrouter.evaluation.outcome import Outcome, fixed_routes
-from hierrouter.learning.checkpoint import load_checkpoint, member_folder, save_checkpoint
 from hierrouter.learning.config import Objective, TrainConfig, ValueConfig, preset, training_config
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, train
 from hierrouter.replay.opening import LEARNED_FROM, Selection, open_tree
 from hierrouter.replay.states import DEFAULT_VIEW, VIEWS
+from hierrouter.runs.checkpoint import load_checkpoint, member_folder, save_checkpoint
 from hierrouter_cache.tree import RouteTree
 
 ALGOS = ("ppo", "exact", "value")

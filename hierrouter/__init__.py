@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from hierrouter.collection.transfer import import_ as import_
     from hierrouter.evaluation.bounds import oracle as oracle
     from hierrouter.evaluation.outcome import fixed_routes as fixed_routes
-    from hierrouter.learning.evaluate import evaluate as evaluate
-    from hierrouter.learning.run import Run as Run
-    from hierrouter.learning.run import SweepRun as SweepRun
-    from hierrouter.learning.run import sweep as sweep
-    from hierrouter.learning.run import train as train
     from hierrouter.pools.files import load_pool as load_pool
     from hierrouter.pools.pool import Pool as Pool
     from hierrouter.questions.scoring import scorer as scorer
@@ -34,6 +29,11 @@ if TYPE_CHECKING:
     from hierrouter.replay.tree import Tree as Tree
     from hierrouter.reports.comparison import compare as compare
     from hierrouter.reports.report import report as report
+    from hierrouter.runs.evaluate import evaluate as evaluate
+    from hierrouter.runs.run import Run as Run
+    from hierrouter.runs.run import SweepRun as SweepRun
+    from hierrouter.runs.run import sweep as sweep
+    from hierrouter.runs.run import train as train
     from hierrouter.serving.router import Router as Router
     from hierrouter_cache.errors import CacheError as CacheError
     from hierrouter_cache.errors import HierRouterError as HierRouterError
@@ -50,8 +50,8 @@ _ROOMS = {
     "hierrouter.evaluation.bounds": ("oracle",),
     "hierrouter.evaluation.outcome": ("fixed_routes",),
     "hierrouter.collection.transfer": ("export", "import_"),
-    "hierrouter.learning.evaluate": ("evaluate",),
-    "hierrouter.learning.run": ("Run", "SweepRun", "sweep", "train"),
+    "hierrouter.runs.evaluate": ("evaluate",),
+    "hierrouter.runs.run": ("Run", "SweepRun", "sweep", "train"),
     "hierrouter.serving.router": ("Router",),
     "hierrouter.pools.pool": ("Pool",),
     "hierrouter.pools.files": ("load_pool",),

@@ -228,11 +228,11 @@ def testbed_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def live_run(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a router for alpha 0.1 that answers with the testbed's models."""
-    from hierrouter.learning.bundle import bundle_of, save_bundle
-    from hierrouter.learning.checkpoint import save_checkpoint
     from hierrouter.learning.config import Objective, training_config
     from hierrouter.learning.training import train
     from hierrouter.replay.opening import open_tree
+    from hierrouter.runs.bundle import bundle_of, save_bundle
+    from hierrouter.runs.checkpoint import save_checkpoint
 
     def build(folder: Path) -> None:
         tree = open_tree(testbed_cache)

@@ -6,9 +6,9 @@ from typing import Any
 
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Response
-from hierrouter.learning.run_folders import SEAL, sealed
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
+from hierrouter.runs.folders import SEAL, sealed
 from tests.engines import Scripted
 
 HARM = (

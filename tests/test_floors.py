@@ -17,6 +17,7 @@ FLOORS = (
     {"engines", "evaluation"},
     {"replay"},
     {"learning"},
+    {"runs"},
     {"collection", "reports", "serving"},
     {"cli"},
 )
@@ -71,9 +72,9 @@ def test_a_room_imports_only_rooms_below_it() -> None:
 
 def test_an_import_that_climbs_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "plan.py"
-    path.write_text("def plan():\n    import hierrouter\n    from hierrouter.learning import run\n")
+    path.write_text("def plan():\n    import hierrouter\n    from hierrouter.runs import run\n")
     assert climbs({"hierrouter.pools.plan": path}) == [
-        f"hierrouter.pools.plan imports hierrouter{end}" for end in ("", ".learning.run")
+        f"hierrouter.pools.plan imports hierrouter{end}" for end in ("", ".runs.run")
     ]
 
 

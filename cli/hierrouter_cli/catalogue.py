@@ -104,7 +104,7 @@ def runs(format: options.ShortFormat = "text") -> None:
     best fixed route. A run fits where its cache still has the models, prices and questions that it
     learned from. A run that is damaged is named, and the exit code is 2 then.
     """
-    from hierrouter.learning.selection import DAMAGED, listed_runs
+    from hierrouter.runs.selection import DAMAGED, listed_runs
     from hierrouter.tables import Column, Line, Table, duration
 
     found = listed_runs()
@@ -133,8 +133,8 @@ def verify(
 
     Every byte is hashed, every row's key computed again, and what is missing is named, too.
     """
-    from hierrouter.learning.integrity import look_over
     from hierrouter.replay.inspection import verify_cache
+    from hierrouter.runs.integrity import look_over
     from hierrouter.tables import safe_text
     from hierrouter_cache.errors import DamagedPart
 

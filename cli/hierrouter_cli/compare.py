@@ -36,9 +36,9 @@ def compare(
     """
     with console.bar("start"):  # which imports what learns
         from hierrouter.learning.baselines.arms import require_sets
-        from hierrouter.learning.run_folders import check_out, drafted, new_run
-        from hierrouter.learning.selection import select_run
         from hierrouter.reports.comparison import as_json, compared, contest_tables, long_table
+        from hierrouter.runs.folders import check_out, drafted, new_run
+        from hierrouter.runs.selection import select_run
 
     check_out(out)
     chosen = named_baselines(baselines)

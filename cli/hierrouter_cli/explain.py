@@ -36,9 +36,9 @@ def explain(
 
     With --worst one line for each of the queries on which the router loses most.
     """
-    from hierrouter.learning.selection import select_run
     from hierrouter.questions.query import find_query
     from hierrouter.reports import explain as explaining
+    from hierrouter.runs.selection import select_run
     from hierrouter.tables import json_text
 
     if (query is None) == (worst is None):
@@ -101,9 +101,9 @@ def explore(
     It is one file, opens from disk and loads nothing. Policies and baselines can be switched on it.
     """
     from hierrouter.collection.files import require_free
-    from hierrouter.learning.run_folders import drafted, new_run
-    from hierrouter.learning.selection import select_run
     from hierrouter.reports.explore import as_html, explored
+    from hierrouter.runs.folders import drafted, new_run
+    from hierrouter.runs.selection import select_run
     from hierrouter_cache.writer import write_atomically
 
     if out:

@@ -33,8 +33,8 @@ def off_policy(
     newest `train`, or of --checkpoint.
     """
     from hierrouter import __version__
-    from hierrouter.learning.checkpoint import router_at
-    from hierrouter.learning.selection import training_remarks
+    from hierrouter.learning.training import training_remarks
+    from hierrouter.runs.checkpoint import router_at
     from hierrouter.serving.logs import LogShape, read_log
     from hierrouter.serving.off_policy import as_json, long_table, result_tables, value_from_log
     from hierrouter.serving.router import live_run
@@ -120,8 +120,8 @@ def learn_from(
     """
     from hierrouter.collection.collect import Planned
     from hierrouter.collection.estimate import require_consent
-    from hierrouter.learning.checkpoint import router_at
-    from hierrouter.learning.run_folders import RUNS
+    from hierrouter.runs.checkpoint import router_at
+    from hierrouter.runs.folders import RUNS
     from hierrouter.serving import learn
     from hierrouter.serving.router import live_run
     from hierrouter.serving.versions import Service, load_service, save_service
@@ -165,8 +165,8 @@ def _pool_of(run: Path, pool: str | None, allowed: Collection[str] | None) -> Po
     """The models that a run's router calls, references left out."""
     from dataclasses import replace
 
-    from hierrouter.learning import bundle
     from hierrouter.pools.files import load_pool
+    from hierrouter.runs import bundle
 
     if pool is not None:
         return replace(load_pool(pool), references=())

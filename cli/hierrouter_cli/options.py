@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hierrouter.learning.run_folders import find_run
 from hierrouter.paper import PAPER_ALPHA, PAPER_SCORER, PAPER_SEED
+from hierrouter.runs.folders import find_run
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError, suggestion
 

@@ -36,14 +36,14 @@ def quickstart(
     """
     from hierrouter.collection.collect import DATA, Planned, noted_queries
     from hierrouter.learning.config import Objective, ValueConfig, preset
-    from hierrouter.learning.run import sweep_run, train_run
-    from hierrouter.learning.run_folders import RUNS, check_parent, drafted
-    from hierrouter.learning.selection import select_run
     from hierrouter.learning.sweep import alpha_grid
     from hierrouter.pools.files import load_pool
     from hierrouter.pools.pool import POOL
     from hierrouter.replay.opening import training_tree
     from hierrouter.reports.report import ReportRequest
+    from hierrouter.runs.folders import RUNS, check_parent, drafted
+    from hierrouter.runs.run import sweep_run, train_run
+    from hierrouter.runs.selection import select_run
 
     if out:
         check_parent(out)

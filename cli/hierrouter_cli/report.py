@@ -17,10 +17,10 @@ from hierrouter_cli.selecting import Selected, as_trained, open_trees, own_polic
 
 if TYPE_CHECKING:
     from hierrouter.evaluation.policies import OwnPolicy
-    from hierrouter.learning.selection import SelectedRun
     from hierrouter.pools.pool import Pool
     from hierrouter.reports.report import ReportRequest
     from hierrouter.reports.results import Report
+    from hierrouter.runs.selection import SelectedRun
     from hierrouter_cache.tree import RouteTree
 
 TEST = "test"
@@ -67,8 +67,8 @@ def report(
     Text is a message of a few lines, and a self-contained page with all figures; the other formats
     have every table, and write the page only where --out or --figures ask for files.
     """
-    from hierrouter.learning.run_folders import check_out, drafted, new_run
     from hierrouter.pools.files import price_lists
+    from hierrouter.runs.folders import check_out, drafted, new_run
 
     check_out(out)
     if style == PAPER and format not in PRINTED:
@@ -87,16 +87,16 @@ def report(
     unpriced = replace(as_trained(selected, checkpoint), prices=None, price=None)
     trees = open_trees(selected.cache, unpriced.selection(), list(lists.values()))
     if retrain:
-        from hierrouter.learning import run
+        from hierrouter.runs import run
 
         told = run.RunWatch(on_note=console.say)
         checkpoint = run.retrain("train", checkpoint, trees[0], told)
         sweep = run.retrain("sweep-alpha", sweep, trees[0], told)
     # What needs torch comes after all that can be refused without it.
-    from hierrouter.learning.selection import select_run
     from hierrouter.reports.evaluated import DeferTo
     from hierrouter.reports.report import ReportRequest, as_json
     from hierrouter.reports.tables import long_table, report_tables
+    from hierrouter.runs.selection import select_run
 
     page = style == FULL and (out is not None or format == "text" or bool(files))
     shown = select_run(trees[0], alpha, checkpoint, sweep, with_sweep=True)
@@ -233,7 +233,7 @@ def say_shown(
 
 def say_called(command: str, run: Path, pool: Pool) -> None:
     """Which run routes, and whom it calls; where a server answers, a question goes there."""
-    from hierrouter.learning.selection import about
+    from hierrouter.runs.selection import about
 
     called = [
         f"{model.name} at {model.endpoint.base_url}" if model.endpoint else model.name
@@ -275,7 +275,7 @@ def log_looks(
     `tree`: all folds, under the prices shown; `runs`: of the routers, that of the main one first;
     `look`: what is looked at beside the tree, JSON values.
     """
-    from hierrouter.learning.selection import count_test_looks, log_test_look
+    from hierrouter.runs.selection import count_test_looks, log_test_look
 
     shown = [run for run in runs if run]
     if split not in (TEST, options.ALL_FOLDS) or not shown or TEST not in tree.splits:

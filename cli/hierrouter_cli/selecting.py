@@ -144,7 +144,7 @@ def as_trained(selected: Selected, checkpoint: Path | None) -> Selected:
     """
     if checkpoint is None:
         return selected
-    from hierrouter.learning.checkpoint import load_checkpoint
+    from hierrouter.runs.checkpoint import load_checkpoint
 
     policy, second = load_checkpoint(checkpoint), selected.price_of_second
     return replace(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hierrouter.learning.run_folders import find_run
+from hierrouter.runs.folders import find_run
 from hierrouter.serving import MAX_REQUESTS, Settings
 from hierrouter_cache.errors import HierRouterError, InputError, WorldError, suggestion
 from hierrouter_cli import console, options, report
@@ -148,7 +148,7 @@ def _lineup(start: Start, now: Lineup | None) -> Lineup:
 
     Raises InputError, WorldError: it cannot be.
     """
-    from hierrouter.learning.run_folders import RUNS
+    from hierrouter.runs.folders import RUNS
     from hierrouter.serving.router import live_run
     from hierrouter.serving.versions import Lineup, Service, load_service
 
@@ -350,7 +350,7 @@ def deploy(
     Servers that were started without --checkpoint hear it at their next reload (SIGHUP, or POST
     /admin/reload) and lose no request over it. Without flags it shows what was said last.
     """
-    from hierrouter.learning.run_folders import RUNS
+    from hierrouter.runs.folders import RUNS
     from hierrouter.serving.versions import load_service, save_service
 
     if shadow + (share is not None) + back > 1 or (run is None and (shadow or share is not None)):

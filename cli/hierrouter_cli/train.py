@@ -15,7 +15,7 @@ from hierrouter_cli.report import say_if_few
 from hierrouter_cli.selecting import Selected, selecting
 
 if TYPE_CHECKING:
-    from hierrouter.learning.run import RunWatch
+    from hierrouter.runs.run import RunWatch
     from hierrouter_cache.tree import RouteTree
 
 EVERY = 10.0  # seconds between lines where there is no terminal
@@ -47,8 +47,8 @@ def train(
     """
     from hierrouter.engines.encoders import not_the_papers
     from hierrouter.learning.config import Objective, algorithm, training_config
-    from hierrouter.learning.run_folders import check_out, named, seed_folders, timed
     from hierrouter.replay.opening import training_tree
+    from hierrouter.runs.folders import check_out, named, seed_folders, timed
 
     algo = algorithm(algo, budget, alpha)
     config = training_config(preset, algo, epochs, seeds, keep_anyway)
@@ -62,7 +62,7 @@ def train(
         check_out(place, "train")
     tree = training_tree(selected.open())
     # What needs torch comes after all that can be refused without it.
-    from hierrouter.learning.run import describe_training, require_possible, train_run, train_seeds
+    from hierrouter.runs.run import describe_training, require_possible, train_run, train_seeds
 
     require_possible(tree, budget, objective)
     training = describe_training(objective, config, budget)
@@ -106,15 +106,15 @@ def sweep_alpha(
 ) -> None:
     """Fit one value model for all alphas: `report --alpha X` needs no training at any X then."""
     from hierrouter.learning.config import Objective, ValueConfig
-    from hierrouter.learning.run_folders import check_out, named
     from hierrouter.replay.opening import training_tree
+    from hierrouter.runs.folders import check_out, named
 
     given, out = options.parse_alphas(alphas), named(name, out)
     check_out(out, "sweep-alpha")
     tree = training_tree(selected.open())
     # What needs torch comes after all that can be refused without it.
-    from hierrouter.learning.run import sweep_run
     from hierrouter.learning.sweep import alpha_grid
+    from hierrouter.runs.run import sweep_run
 
     may = Objective(0.0, allow_stop, selected.allow_return)
     grid = given or alpha_grid(tree, allow_stop=may.ends_early)
@@ -159,7 +159,7 @@ def told_how_to_go_on(command: str, out: Path | None) -> Iterator[RunWatch]:
 
 def watch() -> RunWatch:
     """Who watches trainings: notes are said, each training has its bar."""
-    from hierrouter.learning.run import RunWatch
+    from hierrouter.runs.run import RunWatch
 
     return RunWatch(on_note=console.say, training=lambda label, epochs, _: _followed(label, epochs))
 

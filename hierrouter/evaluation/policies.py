@@ -3,7 +3,7 @@
 A policy says at each state of a query's tree which model to call next. It may be a function, an
 object with `act`, a model of Stable-Baselines3, a table of probabilities, a router that was trained
 here, or the name of a fixed route. It is asked once at every state that it can come to, and valued
-by enumeration, see `hierrouter.learning.evaluate`: no episode is drawn. So it must be a function of
+by enumeration, see `hierrouter.runs.evaluate`: no episode is drawn. So it must be a function of
 what it is shown; one that throws dice gives its probabilities instead.
 """
 
@@ -382,7 +382,7 @@ def kind_of(policy: Any) -> Literal["name", "table", "router", "act", "predict"]
     if isinstance(policy, type):  # it was forgotten to make an object of it
         return None
     if isinstance(getattr(policy, "actions", None), Actions):
-        return "router"  # `hierrouter.learning.run.Run` or what it holds
+        return "router"  # `hierrouter.runs.run.Run` or what it holds
     if isinstance(policy, str | os.PathLike):
         return "name"
     if callable(getattr(policy, "act", None)):

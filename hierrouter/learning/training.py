@@ -418,3 +418,20 @@ class TrainedRouter:
         node = np.array(nodes)
         seen, spent = np.asarray(embedding, np.float32), np.array(costs, np.float32)
         return self.router.probabilities(seen, node, spent, self.actions.legal()[node])
+
+
+def training_remarks(
+    trained: TrainedRouter, alpha: float, tree: RouteTree | None = None
+) -> tuple[str, ...]:
+    """How a router is shown otherwise than it was trained.
+
+    `alpha`: that it is shown at; `tree`: that it is shown on; None where there is none.
+    """
+    found = []
+    fingerprint = trained.origin.fingerprint
+    if tree is not None and fingerprint != tree.fingerprint:
+        what = "under other prices" if tree.same_content(fingerprint) else "on other data or scores"
+        found.append(f"the router was trained {what} than shown here")
+    if trained.alpha != alpha:
+        found.append(f"the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}")
+    return tuple(found)

@@ -18,7 +18,6 @@ from hierrouter.learning.baselines.answers import answers_for
 from hierrouter.learning.baselines.arms import Baseline, require_sets, usable_sets
 from hierrouter.learning.baselines.contest import Contest, Entry, OnFitted, contest, look_details
 from hierrouter.learning.baselines.registry import baselines as baselines_named
-from hierrouter.learning.selection import SelectedRun, provenance, select_run
 from hierrouter.paper import PAPER_SEED
 from hierrouter.replay.opening import listed
 from hierrouter.replay.tree import Tree
@@ -36,6 +35,7 @@ from hierrouter.reports.values import (
     pivot,
     shown_name,
 )
+from hierrouter.runs.selection import SelectedRun, provenance, select_run
 from hierrouter.tables import Cell, Column, Line, Table, as_markdown, json_text, numbered, one_line
 from hierrouter_cache.writer import write_atomically
 

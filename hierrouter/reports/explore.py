@@ -18,15 +18,15 @@ from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Booleans, Floats, Integers, called, single_calls
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings
 from hierrouter.learning.config import MAX_ALPHA
-from hierrouter.learning.selection import SelectedRun, training_remarks
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.tree import Texts, load_texts
 from hierrouter.reports.explain import worst_queries
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.values import ALL, columns_of
+from hierrouter.runs.selection import SelectedRun
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import DirectCalls, RouteTree, net_reward

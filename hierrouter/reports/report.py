@@ -13,9 +13,6 @@ import pyarrow as pa
 
 from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
-from hierrouter.learning.checkpoint import is_sweep
-from hierrouter.learning.run_folders import find_run
-from hierrouter.learning.selection import SelectedRun, provenance, select_run
 from hierrouter.pools.pool import POOL
 from hierrouter.replay.tree import Tree
 from hierrouter.reports import evaluated
@@ -23,6 +20,9 @@ from hierrouter.reports.results import HandingOver, Report
 from hierrouter.reports.sentences import message
 from hierrouter.reports.tables import long_table, named_tables
 from hierrouter.reports.values import SCHEMA, Row
+from hierrouter.runs.checkpoint import is_sweep
+from hierrouter.runs.folders import find_run
+from hierrouter.runs.selection import SelectedRun, provenance, select_run
 from hierrouter.tables import Table, finite, json_text
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.writer import write_atomically

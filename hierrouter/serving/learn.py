@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from hierrouter.evaluation.intervals import interval
-from hierrouter.learning.run import Run, RunWatch, train_run
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.questions.answers import agreement_key
 from hierrouter.questions.datasets import sample, with_folds
@@ -20,6 +19,7 @@ from hierrouter.questions.query import Query
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import Selection, open_tree, training_tree
 from hierrouter.replay.tree import Tree
+from hierrouter.runs.run import Run, RunWatch, train_run
 from hierrouter.serving.watching import LOG_VERSION, query_of
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree

@@ -30,15 +30,15 @@ from hierrouter.engines.generator import (
     prompt_text,
 )
 from hierrouter.engines.identity import endpoint_of
-from hierrouter.learning import bundle
-from hierrouter.learning.checkpoint import load_checkpoint, member_folder
 from hierrouter.learning.deferral import calibrated
-from hierrouter.learning.run_folders import LIVE, find_run, finished_runs
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.pool import IMPORTED, OPENAI, ModelSpec, Pool
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.states import LiveAnswer
+from hierrouter.runs import bundle
+from hierrouter.runs.checkpoint import load_checkpoint, member_folder
+from hierrouter.runs.folders import LIVE, find_run, finished_runs
 from hierrouter.serving.decisions import Decision, DecisionBatcher, HandOver, LivePolicy, LiveState
 from hierrouter.serving.messages import Question, question_of
 from hierrouter.serving.models import BatchedModel, CallFailed, LiveModel, OnText

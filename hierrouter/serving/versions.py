@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from anyio import to_thread
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from hierrouter.learning.run_folders import MAX_JSON
+from hierrouter.runs.folders import MAX_JSON
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.router import Router
 from hierrouter_cache.errors import InputError, read_small

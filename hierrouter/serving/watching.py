@@ -15,8 +15,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from hierrouter.learning.bundle import Canary
 from hierrouter.questions.answers import token_f1
+from hierrouter.runs.bundle import Canary
 from hierrouter.serving.models import CallFailed, LiveModel
 from hierrouter.serving.router import Hop, Router, RouteResult
 from hierrouter.tables import significant

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hierrouter.learning.checkpoint import read_tensors, write_tensors
 from hierrouter.questions.shipped import model_path
 from hierrouter.replay.inspection import ask_cache
+from hierrouter.runs.checkpoint import read_tensors, write_tensors
 from hierrouter_cache.parts import Link, sha16
 from hierrouter_cache.writer import PartWriter
 from tests.acceptance.place import COLLECT, Place, questions

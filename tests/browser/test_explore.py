@@ -32,7 +32,7 @@ from hierrouter.tables import one_line
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.browser.conftest import CONTRASTS, OPEN_ALL, SIZES, barriers, faint, opened, settle
 from tests.conftest import Run
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, sweep_glimpse
+from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE, sweep_glimpse
 from tests.hierrouter.reports.test_explore import data_of, explored_of, shown
 from tests.hierrouter.trees import planted_tree
 from tests.hostile import HARM, collect_hostile

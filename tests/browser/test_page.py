@@ -13,7 +13,7 @@ from hierrouter.reports.evaluated import DeferTo, report_on
 from hierrouter.reports.page import as_html
 from hierrouter.reports.values import Bootstrap
 from tests.browser.conftest import SIZES, barriers, faint, opened
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, VALUE
+from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE, GRID, VALUE
 from tests.hierrouter.reports.examples import hostile
 
 MOST_BYTES = 3_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.damaging import COMMANDS, Bench, build, deleted, files_of
-from hierrouter.learning.run_folders import Record, record_of, sealed, unsealed
+from hierrouter.runs.folders import Record, record_of, sealed, unsealed
 from hierrouter_cache.parts import SCHEMAS
 from tests.cli.conftest import Place
 from tests.conftest import Run, Start

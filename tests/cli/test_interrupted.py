@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.learning.run_folders import file_digest
 from hierrouter.replay.inspection import ask_cache, verify_cache
+from hierrouter.runs.folders import file_digest
 from tests.cli.conftest import Place
 from tests.conftest import Start, run_cold, works
 

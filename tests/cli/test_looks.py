@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hierrouter.learning.selection import LOG
+from hierrouter.runs.selection import LOG
 from tests.cli.conftest import Place
 
 

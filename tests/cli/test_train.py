@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hierrouter.learning.checkpoint import load_checkpoint, read_tensors, save_checkpoint
-from hierrouter.learning.run_folders import record_of
+from hierrouter.runs.checkpoint import load_checkpoint, read_tensors, save_checkpoint
+from hierrouter.runs.folders import record_of
 from tests.cli.conftest import Place, over_all
 from tests.conftest import SOURCES, Run
 from tests.hierrouter.collection.examples import save, single_answers

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hierrouter.learning import checkpoint
-from hierrouter.learning.bundle import load_bundle
-from hierrouter.learning.run_folders import LIVE, RECORD, WEIGHTS, check_out, record_of, resumable
+from hierrouter.runs import checkpoint
+from hierrouter.runs.bundle import load_bundle
+from hierrouter.runs.folders import LIVE, RECORD, WEIGHTS, check_out, record_of, resumable
 from hierrouter_cache.errors import HierRouterError
 from tests.hostile import resealed
 from tests.properties.near import damaged, edited

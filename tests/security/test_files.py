@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter.collection.scheduler import fill_cache
-from hierrouter.learning import checkpoint
-from hierrouter.learning.bundle import load_bundle
-from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.config import Objective, ValueConfig
-from hierrouter.learning.run_folders import record_of
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.opening import open_tree, training_tree
+from hierrouter.runs import checkpoint
+from hierrouter.runs.bundle import load_bundle
+from hierrouter.runs.checkpoint import save_checkpoint
+from hierrouter.runs.folders import record_of
 from hierrouter_cache.embeddings import EmbeddingFile, embedding_fault
 from hierrouter_cache.errors import CacheError, HierRouterError
 from hierrouter_cache.locks import collector_lock, shards_at_work

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter.collection.scheduler import fill_cache
-from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.questions.query import Query
 from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.runs.bundle import bundle_of, save_bundle
 from hierrouter.serving.router import Router
 from tests.hierrouter.serving.serving import served, with_server
 from tests.servers import Reply, Server, completion, refusal, serving

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from hierrouter.learning.bundle import load_bundle, save_bundle
+from hierrouter.runs.bundle import load_bundle, save_bundle
 from hierrouter.serving.router import Router
 from hierrouter_cache.errors import InputError
 from tests.conftest import Run

@@ -10,7 +10,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "Pickles": (
         "tests/security/test_code.py::test_nothing_is_unpickled",
         "tests/security/test_models.py::test_pickled_weights_are_never_loaded",
-        "tests/hierrouter/learning/test_checkpoint.py::test_a_wrong_file_is_named_for_what_it_is",
+        "tests/hierrouter/runs/test_checkpoint.py::test_a_wrong_file_is_named_for_what_it_is",
         "tests/hierrouter/collection/test_rows.py::test_a_bad_file_is_one_line",
     ),
     "Code of models": (

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hierrouter.learning.run_folders import record_of
+from hierrouter.runs.folders import record_of
 from tests.conftest import environment
 from tests.warm import Warm
 
@@ -197,7 +197,7 @@ def test_a_small_hostile_file_is_refused_at_once(
     shutil.copytree(live_run, tmp_path / "run")
     (tmp_path / "caches").mkdir()
     (tmp_path / "caches/default").symlink_to(testbed_cache)
-    from hierrouter.learning.run_folders import Record
+    from hierrouter.runs.folders import Record
 
     Record(tmp_path / "run", "train", {}).write()
     make(tmp_path)

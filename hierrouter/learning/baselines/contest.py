@@ -16,8 +16,7 @@ from hierrouter.learning.baselines import arms
 from hierrouter.learning.baselines.arms import SETS, Answers, Arms, Baseline
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
 from hierrouter.learning.config import Objective
-from hierrouter.learning.selection import training_remarks
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_SEED
 from hierrouter.replay.inspection import data_notes
 from hierrouter_cache.errors import InputError

@@ -24,7 +24,7 @@ from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation.enumeration import Path as Hops
 from tests.hierrouter.evaluation.enumeration import alphas, node, seeds, small_trees, unhurried
 from tests.hierrouter.evaluation.test_return import table_for, worth
-from tests.hierrouter.learning.runs import EXACT_GLIMPSE, VALUE
+from tests.hierrouter.learning.trainings import EXACT_GLIMPSE, VALUE
 from tests.hierrouter.trees import random_tree, two_step_tree
 
 shapes = st.sampled_from([Routes(1, 2), Routes(2, 1), Routes(3, 2), Routes(2, 3)])

@@ -13,17 +13,17 @@ from stable_baselines3 import PPO
 import hierrouter as hr
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.evaluation.policies import own_policies, own_policy, policy_table
-from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import train
 from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.tree import Texts
+from hierrouter.runs.checkpoint import save_checkpoint
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation.enumeration import cost, node, quality
 from tests.hierrouter.evaluation.test_outcome import every_episode, random_table
-from tests.hierrouter.learning.runs import ALPHA as RUN_ALPHA
-from tests.hierrouter.learning.runs import EXACT_GLIMPSE, small_tree
+from tests.hierrouter.learning.trainings import ALPHA as RUN_ALPHA
+from tests.hierrouter.learning.trainings import EXACT_GLIMPSE, small_tree
 from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
 
 ALPHA = 0.05

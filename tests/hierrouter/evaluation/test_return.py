@@ -10,10 +10,10 @@ from hierrouter.evaluation import bounds
 from hierrouter.evaluation.outcome import Actions, ending, ending_reward, policy_outcome
 from hierrouter.evaluation.policies import policy_endings, policy_table
 from hierrouter.learning import network
-from hierrouter.learning.evaluate import evaluate
 from hierrouter.replay.env import ReplayEnv, walk
 from hierrouter.reports.build import add_depths
 from hierrouter.reports.values import Bootstrap, Estimates, pivot
+from hierrouter.runs.evaluate import evaluate
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation import enumeration as by_hand

@@ -18,7 +18,7 @@ from hierrouter.learning.config import ExactConfig, PPOConfig, TrainConfig
 from hierrouter.learning.forward import Network
 from hierrouter.learning.training import train
 from tests.conftest import SOURCES
-from tests.hierrouter.learning.runs import OBJECTIVE
+from tests.hierrouter.learning.trainings import OBJECTIVE
 from tests.hierrouter.trees import planted_tree
 
 GOLDEN = SOURCES / "tests" / "golden"

@@ -8,15 +8,15 @@ import pytest
 
 from hierrouter.evaluation.bounds import best_fixed_route
 from hierrouter.evaluation.outcome import pairs, single_calls
-from hierrouter.learning import checkpoint
-from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.deferral import calibrated, gain_of_going_on
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.runs import checkpoint
+from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, StatePart
-from tests.hierrouter.learning import runs
+from tests.hierrouter.learning import trainings
 from tests.hierrouter.trees import LARGE, doubtful_tree, planted_tree, showing_leaves
 
 ALPHA = 0.01
@@ -47,7 +47,7 @@ def reward(router: TrainedRouter, fold: RouteTree) -> float:
     return float(router.outcome(fold).reward(ALPHA).mean())
 
 
-@pytest.mark.parametrize("config", [EXACT, PPO, runs.VALUE], ids=["exact", "ppo", "value"])
+@pytest.mark.parametrize("config", [EXACT, PPO, trainings.VALUE], ids=["exact", "ppo", "value"])
 @pytest.mark.parametrize("stop", [False, True])
 def test_what_a_second_call_spoils_is_given_all_the_same(
     spoiling: RouteTree, config: TrainConfig, stop: bool
@@ -67,7 +67,7 @@ def test_what_a_second_call_spoils_is_given_all_the_same(
 
 
 def test_one_model_for_every_alpha(spoiling: RouteTree, tmp_path: Path) -> None:
-    swept = train_sweep(spoiling, (0.0, ALPHA), MAY, runs.VALUE, seed=0)
+    swept = train_sweep(spoiling, (0.0, ALPHA), MAY, trainings.VALUE, seed=0)
     fold = spoiling.split("test")
     assert swept.at(ALPHA).outcome(fold).accuracy.mean() == 1
     save_checkpoint(swept, tmp_path)
@@ -85,17 +85,17 @@ def test_there_and_back_and_as_before(
     assert loaded.objective == MAY
     np.testing.assert_array_equal(loaded.endings(spoiling), trained.endings(spoiling))
     # Without it a description is what it was before, and a tree may show more than is read.
-    plain = runs.glimpse(runs.small_tree())
+    plain = trainings.glimpse(trainings.small_tree())
     assert checkpoint.describe(plain)["objective"].keys() == {"alpha", "allow_stop"}
-    leaves = showing_leaves(runs.small_tree())
-    np.testing.assert_array_equal(plain.endings(leaves), plain.endings(runs.small_tree()))
+    leaves = showing_leaves(trainings.small_tree())
+    np.testing.assert_array_equal(plain.endings(leaves), plain.endings(trainings.small_tree()))
 
 
 def test_what_it_does_not_go_with(spoiling: RouteTree, trained: TrainedRouter) -> None:
     with pytest.raises(InputError, match="cannot hand over"):
         calibrated(trained, spoiling, "model-0")
     with pytest.raises(InputError, match="open the cache with allow_return"):
-        train(runs.small_tree(), MAY, EXACT, 0)
+        train(trainings.small_tree(), MAY, EXACT, 0)
 
 
 # --- a router that knows when to hand over
@@ -106,9 +106,11 @@ def doubtful() -> RouteTree:
     return doubtful_tree()
 
 
-@pytest.fixture(scope="module", params=[ExactConfig(epochs=6), runs.VALUE], ids=["exact", "value"])
+@pytest.fixture(
+    scope="module", params=[ExactConfig(epochs=6), trainings.VALUE], ids=["exact", "value"]
+)
 def router(doubtful: RouteTree, request: pytest.FixtureRequest) -> TrainedRouter:
-    return train(doubtful, Objective(runs.ALPHA), request.param, 0)
+    return train(doubtful, Objective(trainings.ALPHA), request.param, 0)
 
 
 def test_handing_over_in_doubt_beats_both_models_and_chance(
@@ -116,9 +118,9 @@ def test_handing_over_in_doubt_beats_both_models_and_chance(
 ) -> None:
     tree, deferral = doubtful, calibrated(router, doubtful, LARGE)
     test = tree.split("test")
-    alone = router.outcome(test).reward(runs.ALPHA).mean()
-    large = single_calls(test)[-1].reward(runs.ALPHA).mean()
-    assert deferral.outcome(test).reward(runs.ALPHA).mean() > max(alone, large) + 0.05
+    alone = router.outcome(test).reward(trainings.ALPHA).mean()
+    large = single_calls(test)[-1].reward(trainings.ALPHA).mean()
+    assert deferral.outcome(test).reward(trainings.ALPHA).mean() > max(alone, large) + 0.05
     assert deferral.point is not None
     assert deferral.point.reward > deferral.point.chance + 0.05
     shown = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
@@ -137,8 +139,8 @@ def test_a_share_holds_on_validation(
 
 
 def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
-    tree = runs.small_tree()
-    router = runs.glimpse(tree, alpha=0.1)
+    tree = trainings.small_tree()
+    router = trainings.glimpse(tree, alpha=0.1)
     handed = single_calls(tree)[-1].reward(0.1)
     gain = gain_of_going_on(router, tree, LARGE)
     assert gain[:, 0] == pytest.approx(router.outcome(tree).reward(0.1) - handed)
@@ -153,14 +155,14 @@ def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
     [("huge", None, "no direct call"), (LARGE, 1.5, "0 to 1"), (LARGE, -0.1, "0 to 1")],
 )
 def test_unknown_models_and_shares_fail(stronger: str, share: float | None, named: str) -> None:
-    tree = runs.small_tree()
+    tree = trainings.small_tree()
     with pytest.raises(InputError, match=named):
-        calibrated(runs.glimpse(tree), tree, stronger, share)
+        calibrated(trainings.glimpse(tree), tree, stronger, share)
 
 
 def test_a_router_that_always_stops_at_once_may_still_hand_over() -> None:
-    tree = runs.small_tree()
-    router = train(tree, Objective(runs.ALPHA, allow_stop=True), ExactConfig(epochs=1), 0)
+    tree = trainings.small_tree()
+    router = train(tree, Objective(trainings.ALPHA, allow_stop=True), ExactConfig(epochs=1), 0)
     router.router.weights["policy.bias"][len(tree.models) :] = 10
     deferral = calibrated(router, tree, LARGE, share=0.5)
     assert not deferral.on(tree).deciding[:, 1:].any()

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from hierrouter.evaluation.outcome import Actions, fixed_route
-from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import Constant, TrainedRouter, train
+from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.learning.runs import ALPHA, GRID, OBJECTIVE, VALUE, decided, digest
 from tests.hierrouter.learning.test_value import odd
+from tests.hierrouter.learning.trainings import ALPHA, GRID, OBJECTIVE, VALUE, decided, digest
 from tests.hierrouter.trees import planted_tree, random_tree
 
 QUICK = ExactConfig(epochs=3, queries=8, steps=10, hidden=16)

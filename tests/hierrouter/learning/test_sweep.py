@@ -10,15 +10,21 @@ import pytest
 
 from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost
-from hierrouter.learning import checkpoint
-from hierrouter.learning.checkpoint import load_sweep, member_folder, save_checkpoint
 from hierrouter.learning.config import Objective, ValueConfig
-from hierrouter.learning.run_folders import record_of
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import TrainedRouter
+from hierrouter.runs import checkpoint
+from hierrouter.runs.checkpoint import load_sweep, member_folder, save_checkpoint
+from hierrouter.runs.folders import record_of
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.learning.runs import GRID, finished_sweep, glimpse, small_tree, sweep_glimpse
+from tests.hierrouter.learning.trainings import (
+    GRID,
+    finished_sweep,
+    glimpse,
+    small_tree,
+    sweep_glimpse,
+)
 from tests.hierrouter.trees import planted_tree, sub_pool
 
 

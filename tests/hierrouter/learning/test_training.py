@@ -27,23 +27,23 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.conftest import SOURCES, environment
 from tests.hierrouter.evaluation.test_outcome import random_table
-from tests.hierrouter.learning import runs
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, OBJECTIVE, digest, small_tree
+from tests.hierrouter.learning import trainings
+from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE, OBJECTIVE, digest, small_tree
 from tests.hierrouter.trees import FOLDS, planted_tree, random_tree, sub_pool, two_step_tree
 from tests.warm import Warm
 
 Training = Callable[[RouteTree, int], TrainedRouter | TrainedSweep]
 
 TRAININGS: dict[str, Training] = {
-    "ppo": lambda tree, seed: runs.glimpse(tree, seed),
-    "exact": lambda tree, seed: runs.glimpse(tree, seed, config=EXACT_GLIMPSE),
-    "value": lambda tree, seed: runs.glimpse(tree, seed, config=runs.VALUE),
-    "every alpha": lambda tree, seed: runs.sweep_glimpse(tree, seed),
+    "ppo": lambda tree, seed: trainings.glimpse(tree, seed),
+    "exact": lambda tree, seed: trainings.glimpse(tree, seed, config=EXACT_GLIMPSE),
+    "value": lambda tree, seed: trainings.glimpse(tree, seed, config=trainings.VALUE),
+    "every alpha": lambda tree, seed: trainings.sweep_glimpse(tree, seed),
 }
 PRINT_DIGESTS = """
 import sys, torch
 from pathlib import Path
-from tests.hierrouter.learning.runs import digest, small_tree
+from tests.hierrouter.learning.trainings import digest, small_tree
 from tests.hierrouter.learning.test_training import TRAININGS
 torch.set_num_threads(int(sys.argv[2]))
 for name, training in TRAININGS.items():
@@ -95,7 +95,7 @@ def test_the_test_fold_has_no_influence(training: Training, tmp_path: Path) -> N
     assert digest(training(tree, 0), with_it) == digest(training(spoilt, 0), without_it)
 
 
-@pytest.mark.parametrize("config", [runs.GLIMPSE, EXACT_GLIMPSE], ids=["ppo", "exact"])
+@pytest.mark.parametrize("config", [trainings.GLIMPSE, EXACT_GLIMPSE], ids=["ppo", "exact"])
 def test_the_best_iterate_on_validation_is_kept(config: TrainConfig) -> None:
     tree, seen = planted_tree(per_family=(12, 6, 3), dim=16), []
     trained = train(
@@ -108,14 +108,14 @@ def test_the_best_iterate_on_validation_is_kept(config: TrainConfig) -> None:
 
 
 def test_evaluations_come_when_planned() -> None:
-    config = replace(runs.GLIMPSE, epochs=8, iterations=2, evaluate_every=3)
+    config = replace(trainings.GLIMPSE, epochs=8, iterations=2, evaluate_every=3)
     evaluated: list[int] = []
     train(small_tree(), OBJECTIVE, config, 0, lambda done, *_: evaluated.append(done))
     assert evaluated == [3, 6, 8]  # the last epoch always counts
 
 
 def test_patience_ends_a_training_that_gets_no_better() -> None:
-    config = replace(runs.GLIMPSE, epochs=50, patience=2, learning_rate=0.0)
+    config = replace(trainings.GLIMPSE, epochs=50, patience=2, learning_rate=0.0)
     assert len(train(small_tree(), OBJECTIVE, config, 0).history) == 3
 
 
@@ -129,11 +129,11 @@ def test_a_small_gain_is_kept_and_prolongs_no_training() -> None:
 
 def test_without_a_validation_fold_the_train_fold_chooses() -> None:
     tree = small_tree().split("train")
-    trained = runs.glimpse(tree)
+    trained = trainings.glimpse(tree)
     assert trained.outcome(tree).reward(ALPHA).mean() == max(trained.history)
 
 
-FAR_SAMPLED = replace(runs.GLIMPSE, learning_rate=1e38)
+FAR_SAMPLED = replace(trainings.GLIMPSE, learning_rate=1e38)
 FAR_EXACT = replace(EXACT_GLIMPSE, learning_rate=1e38)
 TWICE = replace(FAR_SAMPLED, iterations=2)
 
@@ -146,10 +146,10 @@ def test_a_lost_network_is_neither_valued_nor_kept(config: TrainConfig) -> None:
     assert told == []
 
 
-@pytest.mark.parametrize("config", [runs.GLIMPSE, runs.VALUE], ids=["ppo", "value"])
+@pytest.mark.parametrize("config", [trainings.GLIMPSE, trainings.VALUE], ids=["ppo", "value"])
 def test_there_must_be_something_to_train_on(config: TrainConfig) -> None:
     with pytest.raises(InputError, match="train fold is empty"):
-        runs.glimpse(small_tree().split("test"), config=config)
+        trainings.glimpse(small_tree().split("test"), config=config)
 
 
 def test_where_queries_look_alike_the_mean_decides() -> None:
@@ -169,7 +169,7 @@ def test_where_queries_look_alike_the_mean_decides() -> None:
     [
         PPOConfig(epochs=16, rollouts=256, hidden=32, patience=0),
         ExactConfig(epochs=24, steps=35),
-        runs.VALUE,
+        trainings.VALUE,
     ],
     ids=["ppo", "exact", "value"],
 )
@@ -312,7 +312,7 @@ def test_only_a_router_that_knows_the_route_tells_the_nodes_of_a_stage_apart(
     knows_route: bool,
 ) -> None:
     tree = small_tree()
-    router = new_router(tree, replace(runs.GLIMPSE, knows_route=knows_route))
+    router = new_router(tree, replace(trainings.GLIMPSE, knows_route=knows_route))
     same = torch.ones(4, tree.dim), torch.arange(4), torch.ones(4), torch.ones(4, 3).bool()
     root, *after = router(network.States(*same))[0].tolist()
     assert len({tuple(logits) for logits in after}) == (3 if knows_route else 1)
@@ -322,7 +322,7 @@ def test_only_a_router_that_knows_the_route_tells_the_nodes_of_a_stage_apart(
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_plain_start_is_as_torch_makes_one_map(scaled: bool) -> None:
     tree = small_tree()
-    config = replace(runs.GLIMPSE, hidden=64, scale_embedding=scaled, plain_start=True)
+    config = replace(trainings.GLIMPSE, hidden=64, scale_embedding=scaled, plain_start=True)
     router = new_router(tree, config)
     inputs = tree.dim + config.stage_dim + 1
     layers = {router.context: inputs, router.progress: inputs, router.policy: 64, router.value: 64}
@@ -337,7 +337,7 @@ def test_a_router_that_sees_no_text_is_made_without_a_word() -> None:
     assert tree.dim == 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        router = new_router(tree, runs.GLIMPSE)
+        router = new_router(tree, trainings.GLIMPSE)
     states = state_table(tree, OBJECTIVE).rows(slice(0, 8))
     assert states.embedding.shape == (8, 0)
     assert router(states)[0].shape == (8, 3)

@@ -18,7 +18,7 @@ from hierrouter.learning.training import train
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_from
 from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter_cache.tree import Rate, Routes, RouteTree, repriced
-from tests.hierrouter.learning.runs import ALPHA, GRID, OBJECTIVE, VALUE, digest, small_tree
+from tests.hierrouter.learning.trainings import ALPHA, GRID, OBJECTIVE, VALUE, digest, small_tree
 from tests.hierrouter.trees import (
     FOLDS,
     one_part,

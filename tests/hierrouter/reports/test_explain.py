@@ -30,7 +30,7 @@ from hierrouter.reports.explain import (
 from hierrouter.tables import json_text
 from hierrouter_cache.errors import CacheError
 from hierrouter_cache.tree import RouteTree, route_name
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE
+from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE
 from tests.hierrouter.reports.examples import HOSTILE
 from tests.hostile import HARM, collect_hostile
 

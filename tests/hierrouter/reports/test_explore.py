@@ -12,17 +12,17 @@ import pytest
 
 from hierrouter.evaluation.bounds import split_regret
 from hierrouter.learning.config import Objective
-from hierrouter.learning.selection import SelectedRun
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import Texts
 from hierrouter.reports import explore
 from hierrouter.reports.explore import Explored, Learned, as_html, as_object, explored, positions
+from hierrouter.runs.selection import SelectedRun
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation.enumeration import oracle_break_points
-from tests.hierrouter.learning import runs
+from tests.hierrouter.learning import trainings
 from tests.hierrouter.trees import planted_tree
 from tests.hostile import HARM, collect_hostile
 
@@ -32,8 +32,10 @@ RUN, SWEEP = Path("runs/router"), Path("runs/sweep")
 def shown(trained: TrainedRouter | None = None, sweep: TrainedSweep | None = None) -> SelectedRun:
     """As `select_run` finds them: without a run the sweep's router stands for it."""
     if trained or not sweep:
-        return SelectedRun(RUN if trained else None, trained, runs.ALPHA, sweep and SWEEP, sweep)
-    return SelectedRun(SWEEP, sweep.at(runs.ALPHA), runs.ALPHA, SWEEP, sweep)
+        return SelectedRun(
+            RUN if trained else None, trained, trainings.ALPHA, sweep and SWEEP, sweep
+        )
+    return SelectedRun(SWEEP, sweep.at(trainings.ALPHA), trainings.ALPHA, SWEEP, sweep)
 
 
 def explored_of(
@@ -55,19 +57,21 @@ def data_of(page: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def tree() -> RouteTree:
-    return runs.small_tree()
+    return trainings.small_tree()
 
 
 @pytest.fixture(scope="module")
 def sweep(tree: RouteTree) -> TrainedSweep:
-    return runs.sweep_glimpse(tree)
+    return trainings.sweep_glimpse(tree)
 
 
 def test_positions_hold_the_alphas_asked_for_and_all_changes(
     tree: RouteTree, sweep: TrainedSweep
 ) -> None:
-    found = positions(tree, "test", sweep, replace(runs.glimpse(tree), objective=Objective(0.0123)))
-    assert {0.0, runs.ALPHA, 0.0123, *runs.GRID} <= set(found)
+    found = positions(
+        tree, "test", sweep, replace(trainings.glimpse(tree), objective=Objective(0.0123))
+    )
+    assert {0.0, trainings.ALPHA, 0.0123, *trainings.GRID} <= set(found)
     assert list(found) == sorted(found) and 90 < len(found) < 115
     assert found[-1] > np.quantile(oracle_break_points(tree.split("train")), 0.99)
     # They are not chosen on the fold shown.
@@ -87,7 +91,7 @@ def ends(learned: Learned, position: int) -> np.ndarray:
 def test_endings_are_those_of_the_router_of_each_alpha(
     tree: RouteTree, sweep: TrainedSweep
 ) -> None:
-    found = explored_of(tree, runs.glimpse(tree), sweep)
+    found = explored_of(tree, trainings.glimpse(tree), sweep)
     swept, alone = found.learned
     fold = tree.split("test")
     seen = set()
@@ -96,9 +100,11 @@ def test_endings_are_those_of_the_router_of_each_alpha(
         np.testing.assert_array_equal(ends(swept, position), expected)
         seen.add(tuple(expected))
     assert len(seen) > 1
-    np.testing.assert_array_equal(ends(alone, 50), runs.glimpse(tree).endings(fold).argmax(axis=1))
+    np.testing.assert_array_equal(
+        ends(alone, 50), trainings.glimpse(tree).endings(fold).argmax(axis=1)
+    )
     assert sum(map(len, alone.changed)) == 0
-    assert found.alphas[found.start] == runs.ALPHA
+    assert found.alphas[found.start] == trainings.ALPHA
 
 
 def test_an_empty_fold_is_refused(tree: RouteTree) -> None:
@@ -109,10 +115,10 @@ def test_an_empty_fold_is_refused(tree: RouteTree) -> None:
 
 def test_texts_are_those_of_the_largest_regrets_and_long_ones_are_cut(testbed_cache: Path) -> None:
     tree = open_tree(testbed_cache)
-    trained = train(tree, Objective(runs.ALPHA), runs.EXACT_GLIMPSE, 0)
+    trained = train(tree, Objective(trainings.ALPHA), trainings.EXACT_GLIMPSE, 0)
     found = explored(testbed_cache, tree, "validation", shown(trained), texts=3)
     fold = tree.split("validation")
-    regret = split_regret(fold, runs.ALPHA, trained.endings(fold)).sum(axis=1)
+    regret = split_regret(fold, trainings.ALPHA, trained.endings(fold)).sum(axis=1)
     assert len(found.texts) == 3
     assert regret[list(found.texts)].min() >= np.delete(regret, list(found.texts)).max() - 1e-9
     everything = explored(testbed_cache, tree, "validation", shown(), texts=10_000)
@@ -126,7 +132,7 @@ def test_texts_are_those_of_the_largest_regrets_and_long_ones_are_cut(testbed_ca
 def test_a_large_tree_has_the_answers_on_somebodys_way() -> None:
     tree = planted_tree(models=6, hops=3, per_family=(6, 2, 4), dim=8)
     tree = replace(tree, encoder="planted")
-    found, fold = explored_of(tree, sweep=runs.sweep_glimpse(tree)), tree.split("test")
+    found, fold = explored_of(tree, sweep=trainings.sweep_glimpse(tree)), tree.split("test")
     texts = Texts("q", ("r",), tuple(map(str, range(fold.routes.nodes))))
     data = as_object(replace(found, texts={3: texts, 5: texts}))["texts"]
     for row, of in ((3, data["3"]), (5, data["5"])):
@@ -159,11 +165,11 @@ def test_numbers_come_back_to_the_last_bit() -> None:
 def test_a_router_may_stop_where_it_was_trained_to_and_other_prices_are_said(
     tree: RouteTree, sweep: TrainedSweep
 ) -> None:
-    stopping = train(tree, Objective(runs.ALPHA, allow_stop=True), runs.EXACT_GLIMPSE, 0)
+    stopping = train(tree, Objective(trainings.ALPHA, allow_stop=True), trainings.EXACT_GLIMPSE, 0)
     [router] = as_object(explored_of(tree, stopping))["routers"]
     assert router["stop"] is True
-    assert explored_of(tree, runs.glimpse(tree), sweep).notes == ()
-    [said] = explored_of(replace(tree, rate=2 * tree.rate), runs.glimpse(tree), sweep).notes
+    assert explored_of(tree, trainings.glimpse(tree), sweep).notes == ()
+    [said] = explored_of(replace(tree, rate=2 * tree.rate), trainings.glimpse(tree), sweep).notes
     assert said == "The router was trained under other prices than shown here."
 
 

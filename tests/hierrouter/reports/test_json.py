@@ -15,17 +15,23 @@ from jsonschema import Draft202012Validator
 
 from hierrouter.evaluation.policies import own_policy
 from hierrouter.learning.config import Objective
-from hierrouter.learning.selection import provenance
 from hierrouter.learning.training import train
 from hierrouter.reports.evaluated import DeferTo, report_on
 from hierrouter.reports.report import as_json
 from hierrouter.reports.results import Report
 from hierrouter.reports.tables import ROW_COLUMNS, long_table
 from hierrouter.reports.values import Bootstrap
+from hierrouter.runs.selection import provenance
 from hierrouter.tables import significant
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, repriced
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, VALUE, small_tree, sweep_glimpse
+from tests.hierrouter.learning.trainings import (
+    ALPHA,
+    EXACT_GLIMPSE,
+    VALUE,
+    small_tree,
+    sweep_glimpse,
+)
 from tests.hierrouter.reports.examples import deferring, example, hostile, stopping, two_prices
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference" / "json.md"

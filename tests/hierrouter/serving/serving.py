@@ -15,12 +15,12 @@ import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from hierrouter.engines.generator import PLAIN, Response, Wanted
-from hierrouter.learning.bundle import bundle_of, load_bundle, save_bundle
-from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.config import Objective, TrainConfig
 from hierrouter.learning.training import train
 from hierrouter.pools.pool import Ability, Endpoint, Pool
 from hierrouter.replay.tree import Tree
+from hierrouter.runs.bundle import bundle_of, load_bundle, save_bundle
+from hierrouter.runs.checkpoint import save_checkpoint
 from hierrouter.serving import Settings
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.models import OnText
@@ -29,7 +29,7 @@ from hierrouter.serving.server import make_app
 from hierrouter.serving.versions import Lineup, Version, Versions
 from hierrouter.serving.watching import RequestLog
 from tests.engines import told
-from tests.hierrouter.learning.runs import VALUE
+from tests.hierrouter.learning.trainings import VALUE
 from tests.servers import MODEL, Server
 
 MODELS = ("calc", "text", "facts")

@@ -10,14 +10,14 @@ import httpx2
 import numpy as np
 import pytest
 
-from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import router_at, save_checkpoint
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.deferral import calibrated
 from hierrouter.learning.training import train
 from hierrouter.pools.files import load_pool
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.tree import Tree, load_texts
+from hierrouter.runs.bundle import bundle_of, save_bundle
+from hierrouter.runs.checkpoint import router_at, save_checkpoint
 from hierrouter.serving.logs import LogShape, read_log
 from hierrouter.serving.router import RouteOptions, Router
 from hierrouter_cache.errors import InputError

@@ -15,13 +15,13 @@ from benchmarks.off_policy import Setting, logging_table
 from benchmarks.off_policy import lines_of as episodes_of
 from hierrouter.engines.encoders import HashedNgrams
 from hierrouter.evaluation.outcome import greedy
-from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.questions.answers import token_f1
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import Texts, Tree, load_texts
+from hierrouter.runs.bundle import bundle_of, save_bundle
+from hierrouter.runs.checkpoint import save_checkpoint
 from hierrouter.serving.estimators import Log
 from hierrouter.serving.logs import Episode, LogShape, Step, from_texts, log_of, read_log
 from hierrouter.serving.off_policy import as_json, long_table, result_tables, value_from_log
@@ -32,7 +32,7 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.cli.conftest import Place
 from tests.conftest import Run
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, decided, small_tree
+from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE, decided, small_tree
 from tests.hierrouter.serving.serving import lines_of
 
 SOURCE: Mapping[str, object] = {"cache": "here"}

@@ -12,20 +12,20 @@ import pytest
 
 from hierrouter.engines.generator import Answer, Failure
 from hierrouter.evaluation.outcome import greedy, pairs
-from hierrouter.learning.bundle import load_bundle
-from hierrouter.learning.checkpoint import router_at
 from hierrouter.learning.config import Objective, training_config
-from hierrouter.learning.run_folders import LIVE
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.tree import Tree, load_texts
+from hierrouter.runs.bundle import load_bundle
+from hierrouter.runs.checkpoint import router_at
+from hierrouter.runs.folders import LIVE
 from hierrouter.serving.logs import LogShape, read_log
 from hierrouter.serving.off_policy import value_from_log
 from hierrouter.serving.router import Hop, RouteOptions, Router, RouteResult
 from hierrouter_cache.errors import InputError
 from tests.engines import Scripted, told
-from tests.hierrouter.learning.runs import decided
+from tests.hierrouter.learning.trainings import decided
 from tests.hierrouter.serving.serving import (
     QUESTION,
     Double,

@@ -19,11 +19,11 @@ import pytest
 
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Failure, Response
-from hierrouter.learning.bundle import load_bundle
-from hierrouter.learning.checkpoint import router_at
 from hierrouter.learning.config import Objective
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import load_texts
+from hierrouter.runs.bundle import load_bundle
+from hierrouter.runs.checkpoint import router_at
 from hierrouter.serving import guard
 from hierrouter.serving.router import Hop, Router
 from tests.cli.pages import DOCS, blocks

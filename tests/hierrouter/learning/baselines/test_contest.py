@@ -24,7 +24,7 @@ from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
 from hierrouter.learning.baselines.simple import BestStatic, DatasetOracle, Random
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import DirectCalls
-from tests.hierrouter.learning.runs import ALPHA
+from tests.hierrouter.learning.trainings import ALPHA
 from tests.hierrouter.trees import planted_tree
 
 STATIC = (Random(), BestStatic(), DatasetOracle())

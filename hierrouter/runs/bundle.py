@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from hierrouter.engines.generator import Engines
-from hierrouter.learning import run_folders
 from hierrouter.learning.training import Origin
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import IMPORTED, OPENAI, Identity, Pool, reachable, refuse_stored_keys
 from hierrouter.pools.validation import validated
 from hierrouter.replay.stored_pool import opened_pool
 from hierrouter.replay.tree import calls_of
+from hierrouter.runs import folders
 from hierrouter_cache.errors import InputError, read_small
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
@@ -93,7 +93,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     """
     found = {"format": FORMAT, **json.loads(bundle.pool.to_json(bundle.identities))}
     found["canaries"] = {name: [*map(asdict, calls)] for name, calls in bundle.canaries.items()}
-    write_atomically(folder / run_folders.LIVE, run_folders.sealed(found))
+    write_atomically(folder / folders.LIVE, folders.sealed(found))
 
 
 def load_bundle(folder: Path) -> Bundle | None:
@@ -103,26 +103,26 @@ def load_bundle(folder: Path) -> Bundle | None:
     it. Raises InputError: it is damaged, gone, or of another format.
     """
     for place in (folder, *folder.absolute().parents[:2]):
-        file, record = place / run_folders.LIVE, run_folders.record_of(place)
+        file, record = place / folders.LIVE, folders.record_of(place)
         if record or file.is_file():
             break
-    if record and run_folders.LIVE in record.files:  # one that has been there is not absent
-        run_folders.require_listed(file)
+    if record and folders.LIVE in record.files:  # one that has been there is not absent
+        folders.require_listed(file)
     if not file.is_file():
         return None
     try:
-        data = read_small(file, run_folders.MAX_JSON)
+        data = read_small(file, folders.MAX_JSON)
     except OSError as error:
         raise InputError(f"cannot read: {file}: {error}; train again, or give --pool") from error
     try:
-        found = run_folders.parsed(data)
+        found = folders.parsed(data)
         if found["format"] != FORMAT:
             raise InputError(
-                f"{run_folders.LIVE} has format {found['format']!r:.20}, this version reads "
+                f"{folders.LIVE} has format {found['format']!r:.20}, this version reads "
                 f"{FORMAT}: {file}; train again with this version"
             )
-        run_folders.unsealed(data)
-        run_folders.require_listed(file)
+        folders.unsealed(data)
+        folders.require_listed(file)
         kept = found.get("canaries", {})  # none in runs of before
         canaries = validated(dict[str, tuple[Canary, ...]], kept, str(file), "canaries")
         return Bundle(*stored_pool(data.decode(), str(file)), canaries)
@@ -135,7 +135,7 @@ def load_bundle(folder: Path) -> Bundle | None:
         RecursionError,
     ) as error:
         raise InputError(
-            f"{run_folders.LIVE} is damaged: {file}; train again, or give --pool"
+            f"{folders.LIVE} is damaged: {file}; train again, or give --pool"
         ) from error
 
 
@@ -159,8 +159,8 @@ def called_pool(bundle: Bundle, folder: Path, allowed: Collection[str] = ()) -> 
     Raises InputError: it wants a key from the environment, or a server on this machine or a private
     network that is not among those that are allowed.
     """
-    refuse_stored_keys(bundle.pool.models, run_folders.LIVE, folder)
-    return reachable(bundle.pool, allowed, f"{run_folders.LIVE} of {folder}")
+    refuse_stored_keys(bundle.pool.models, folders.LIVE, folder)
+    return reachable(bundle.pool, allowed, f"{folders.LIVE} of {folder}")
 
 
 def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:

@@ -13,21 +13,21 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hierrouter.learning import checkpoint
-from hierrouter.learning.checkpoint import (
+from hierrouter.learning.config import TrainConfig
+from hierrouter.learning.sweep import TrainedSweep
+from hierrouter.learning.training import TrainedRouter
+from hierrouter.runs import checkpoint
+from hierrouter.runs.checkpoint import (
     HEADER,
     load_checkpoint,
     read_tensors,
     save_checkpoint,
     write_tensors,
 )
-from hierrouter.learning.config import TrainConfig
-from hierrouter.learning.run_folders import WEIGHTS
-from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.runs.folders import WEIGHTS
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.learning import runs
+from tests.hierrouter.learning import trainings
 from tests.hierrouter.trees import planted_tree, random_tree
 
 Change = Callable[[dict[str, Any]], object]
@@ -36,7 +36,7 @@ Damage = Callable[[Path], object]
 
 @pytest.fixture(scope="module")
 def trained() -> TrainedRouter:
-    return runs.glimpse(runs.small_tree())
+    return trainings.glimpse(trainings.small_tree())
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ def folder(trained: TrainedRouter, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("config", [runs.GLIMPSE, runs.VALUE], ids=["ppo", "value"])
+@pytest.mark.parametrize("config", [trainings.GLIMPSE, trainings.VALUE], ids=["ppo", "value"])
 def test_there_and_back(tmp_path: Path, config: TrainConfig) -> None:
-    tree = runs.small_tree()
-    trained = runs.glimpse(tree, config=config)
+    tree = trainings.small_tree()
+    trained = trainings.glimpse(tree, config=config)
     save_checkpoint(trained, tmp_path)
     for path in (tmp_path, tmp_path / WEIGHTS):
         loaded = load_checkpoint(path)
@@ -229,7 +229,7 @@ MODEL_DAMAGES: dict[str, Damage] = {
 
 @pytest.fixture(scope="module")
 def swept() -> TrainedSweep:
-    return runs.sweep_glimpse(runs.small_tree())
+    return trainings.sweep_glimpse(trainings.small_tree())
 
 
 @pytest.mark.parametrize("damage", MODEL_DAMAGES.values(), ids=MODEL_DAMAGES)
@@ -246,7 +246,7 @@ def test_unfit_parts_of_a_value_model_are_refused(
 
 def test_the_folder_of_a_sweep_names_a_checkpoint_in_it(tmp_path: Path) -> None:
     member = checkpoint.member_folder(tmp_path, 0)
-    runs.finished_sweep(tmp_path, runs.sweep_glimpse(runs.small_tree()))
+    trainings.finished_sweep(tmp_path, trainings.sweep_glimpse(trainings.small_tree()))
     with pytest.raises(InputError, match=f"folder of a sweep: .*; .*: {re.escape(str(member))}$"):
         load_checkpoint(tmp_path)
     load_checkpoint(member)
@@ -264,8 +264,14 @@ def test_a_missing_checkpoint_is_not_found(tmp_path: Path) -> None:
         (planted_tree(models=2, per_family=(1, 1, 1), dim=8), "other models: 3 models .* has 2"),
         (random_tree(Routes(3, 1), 2, seed=0), "for 2 hops, the cache has 1"),
         (planted_tree(per_family=(1, 1, 1), dim=6), "8 numbers .planted., the cache has 6"),
-        (replace(runs.small_tree(), view="query"), "context, opened was query; .*--state context"),
-        (replace(runs.small_tree(), encoder="x"), "planted, opened was x; .*--encoder planted"),
+        (
+            replace(trainings.small_tree(), view="query"),
+            "context, opened was query; .*--state context",
+        ),
+        (
+            replace(trainings.small_tree(), encoder="x"),
+            "planted, opened was x; .*--encoder planted",
+        ),
     ],
     ids=["models", "hops", "dim", "view", "encoder"],
 )

@@ -19,7 +19,7 @@ from hierrouter.evaluation.outcome import (
     policy_outcome,
     single_calls,
 )
-from hierrouter.learning.run_folders import find_run
+from hierrouter.runs.folders import find_run
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, net_reward
 
@@ -177,7 +177,7 @@ def _named(
             f"({', '.join(fold.direct.models) or 'none here'}), a route such as "
             f"{fold.routes.name(fold.routes.states, fold.models)}, oracle, or the folder of a run"
         )
-    from hierrouter.learning.checkpoint import router_at  # needs torch
+    from hierrouter.runs.checkpoint import router_at  # needs torch
 
     return router_at(folder, alpha)
 

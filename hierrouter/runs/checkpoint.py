@@ -17,12 +17,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.learning import run_folders
 from hierrouter.learning.config import ALGORITHMS, Objective
 from hierrouter.learning.forward import Network, RouterShape
 from hierrouter.learning.sweep import Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Origin, TrainedRouter
 from hierrouter.learning.value import Position, Text, ValueModel, ValueRouter
+from hierrouter.runs import folders
 from hierrouter_cache.errors import InputError, open_plain
 from hierrouter_cache.writer import write_atomically
 
@@ -49,7 +49,7 @@ def save_checkpoint(policy: Policy, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(describe(policy), sort_keys=True, allow_nan=False)
-    write_tensors(folder / run_folders.WEIGHTS, tensors_of(policy), text)
+    write_tensors(folder / folders.WEIGHTS, tensors_of(policy), text)
 
 
 def load_checkpoint(path: Path) -> Policy:
@@ -61,15 +61,15 @@ def load_checkpoint(path: Path) -> Policy:
 
     `path`: the folder, or its `policy.safetensors` under any name.
     """
-    file = path / run_folders.WEIGHTS if path.is_dir() else path
+    file = path / folders.WEIGHTS if path.is_dir() else path
     if not file.exists() and is_sweep(path):
-        members = (member.parent for member in path.glob(f"*/**/{run_folders.WEIGHTS}"))
+        members = (member.parent for member in path.glob(f"*/**/{folders.WEIGHTS}"))
         raise InputError(
             f"not a checkpoint, but the folder of a sweep: {path}; "
             f"give one of its own: {min(members, default=path / 'seed-N')}"
         )
     tensors, text = read_tensors(file)
-    run_folders.require_listed(file)
+    folders.require_listed(file)
     if not all(np.isfinite(value).all() for value in tensors.values()):
         raise InputError(f"checkpoint has weights that are not finite (NaN): {file}; {RETRAIN}")
     return rebuild(text, tensors, file)
@@ -93,7 +93,7 @@ def is_sweep(path: Path) -> bool:
 
     Raises InputError: its record is damaged.
     """
-    record = run_folders.record_of(path)
+    record = folders.record_of(path)
     return record is not None and record.command == "sweep-alpha"
 
 
@@ -166,7 +166,7 @@ def rebuild(text: str, tensors: dict[str, Array], file: Path) -> Policy:
     Raises InputError: another format, or parts that are missing, impossible or do not fit together.
     """
     try:
-        found = run_folders.parsed(text.encode())
+        found = folders.parsed(text.encode())
         if not isinstance(found["format"], int):
             raise TypeError(f"format {found['format']}")
         if found["format"] != FORMAT:
@@ -287,15 +287,13 @@ def load_sweep(run: Path) -> TrainedSweep:
 
     Raises InputError: there is no finished sweep in `run`, or its checkpoint is missing or damaged.
     """
-    record = run_folders.record_of(run)
+    record = folders.record_of(run)
     if record is None or not record.is_finished or record.command != "sweep-alpha":
         raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first")
     try:
         (seed,) = map(int, record.result["seeds"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise InputError(
-            f"{run_folders.RECORD} of a sweep is damaged: {run}; sweep again"
-        ) from error
+        raise InputError(f"{folders.RECORD} of a sweep is damaged: {run}; sweep again") from error
     found = load_checkpoint(member_folder(run, seed))
     if not isinstance(found, TrainedSweep):
         raise InputError(f"the sweep's checkpoint is for one alpha: {run}; sweep again")
@@ -324,7 +322,7 @@ def finished(folder: Path, named: dict[str, Any]) -> Policy | None:
 
     Raises InputError: the checkpoint is damaged.
     """
-    if not (folder / run_folders.WEIGHTS).is_file():
+    if not (folder / folders.WEIGHTS).is_file():
         return None
     found = load_checkpoint(folder)
     alphas = found.alphas if isinstance(found, TrainedSweep) else ()

@@ -18,13 +18,9 @@ from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Actions, Outcome
-from hierrouter.learning import checkpoint, run_folders
 from hierrouter.learning import config as presets
-from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import load_sweep, member_folder, training_named
 from hierrouter.learning.config import NetworkConfig, Objective, TrainConfig, ValueConfig
 from hierrouter.learning.loop import OnEpoch, nobody
-from hierrouter.learning.selection import latest_run, trained_on
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, choosing_fold
 from hierrouter.learning.training import train as train_once
@@ -32,6 +28,10 @@ from hierrouter.learning.value import learned_from
 from hierrouter.paper import PAPER_ALPHA, PAPER_SEED
 from hierrouter.replay.opening import training_tree
 from hierrouter.replay.tree import Tree
+from hierrouter.runs import checkpoint, folders
+from hierrouter.runs.bundle import bundle_of, save_bundle
+from hierrouter.runs.checkpoint import load_sweep, member_folder, training_named
+from hierrouter.runs.selection import latest_run, trained_on
 from hierrouter.tables import money, safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -140,7 +140,7 @@ class Run:
 
         Raises InputError: there is none, or it is not for this tree.
         """
-        trained = checkpoint.router_at(place := run_folders.find_run(folder), None)
+        trained = checkpoint.router_at(place := folders.find_run(folder), None)
         return cls(place, trained, Reached.by(trained, tree) if tree else None)
 
     @property
@@ -187,7 +187,7 @@ class SweepRun:
     @classmethod
     def load(cls, folder: str | os.PathLike[str], tree: RouteTree | None = None) -> SweepRun:
         """The sweep in a folder; see `Run.load`."""
-        sweep = load_sweep(place := run_folders.find_run(folder))
+        sweep = load_sweep(place := folders.find_run(folder))
         return cls(place, sweep, sweep_table(sweep, tree) if tree else "")
 
     @property
@@ -254,7 +254,7 @@ def train(
     config = presets.training_config(preset, algo, epochs, seeds, keep_anyway)
     alpha = PAPER_ALPHA if alpha is None else alpha
     objective = Objective(alpha, allow_stop, allow_return)
-    learned_from, folder = training_tree(tree), run_folders.named(name, out)
+    learned_from, folder = training_tree(tree), folders.named(name, out)
     require_possible(learned_from, budget, objective)
     watch = RunWatch.of(progress)
     if note := not_the_papers(config.preset, tree.encoder):
@@ -263,9 +263,7 @@ def train(
         raise InputError(f"nothing to train: {seeds} seeds; give at least one")
     if seeds == 1:
         return train_run(learned_from, objective, config, seed, budget, folder, watch)
-    places = run_folders.seed_folders(
-        folder or run_folders.timed("train"), range(seed, seed + seeds)
-    )
+    places = folders.seed_folders(folder or folders.timed("train"), range(seed, seed + seeds))
     return train_seeds(learned_from, objective, config, places, budget, watch)
 
 
@@ -298,7 +296,7 @@ def sweep(
         grid = tuple(sorted({Objective(float(alpha)).alpha for alpha in alphas}))
     if not grid:
         raise InputError("nothing to train: no alphas; give at least one")
-    folder = run_folders.named(name, out)
+    folder = folders.named(name, out)
     return sweep_run(learned_from, grid, config, seed, may, folder, RunWatch.of(progress))
 
 
@@ -329,7 +327,7 @@ def train_run(
     another run in `out` makes way.
     """
     asked = {**training_named(Origin.of(tree, config, seed), objective), "budget": budget}
-    with run_folders.resumable("train", asked, out, over) as begun:
+    with folders.resumable("train", asked, out, over) as begun:
         folder = begun.folder
         watch.on_folder(folder)
         if not begun.is_finished:
@@ -350,7 +348,7 @@ def train_run(
             "alphas": [trained.alpha],
             **asdict(reached),
         }
-        run_folders.finish_run(folder, {**learned, **told, **trained_on(tree)})
+        folders.finish_run(folder, {**learned, **told, **trained_on(tree)})
         if trained.constant:
             watch.on_note(trained.why_constant)
     return Run(folder, trained, reached)
@@ -373,8 +371,8 @@ def train_seeds(
         watch.on_note(f"seed {seed}: R {reached.reward:.4f} on {reached.where}{share}, in {place}")
         runs.append((reached.reward, run))
     best = max(runs, key=itemgetter(0))[1]
-    if record := run_folders.record_of(best.folder):
-        run_folders.make_newest(record)
+    if record := folders.record_of(best.folder):
+        folders.make_newest(record)
     return replace(best, seeds=tuple(run for _, run in runs))
 
 
@@ -402,7 +400,7 @@ def sweep_run(
     objective, *_ = (replace(may, alpha=alpha) for alpha in grid)  # refuses what is no alpha
     origin = Origin.of(tree, config, seed)
     asked = {**training_named(origin, objective, grid), "seeds": [seed]}
-    with run_folders.resumable("sweep-alpha", asked, out, over) as begun:
+    with folders.resumable("sweep-alpha", asked, out, over) as begun:
         folder = begun.folder
         watch.on_folder(folder)
         if not begun.is_finished:
@@ -410,7 +408,7 @@ def sweep_run(
         place = member_folder(folder, seed)
         found = train_alphas(tree, grid, objective, config, seed, place, watch)
         told = {"alphas": list(grid), "seeds": [seed], **trained_on(tree)}
-        run_folders.finish_run(folder, {**checkpoint.learned(found), **told})
+        folders.finish_run(folder, {**checkpoint.learned(found), **told})
     return SweepRun(folder, found, sweep_table(found, tree))
 
 
@@ -419,7 +417,7 @@ def retrain(command: str, run: Path | None, tree: Tree, watch: RunWatch) -> Path
 
     That one itself where it fits, else a new one; None where there is none.
     """
-    others = (one.folder for one in run_folders.finished_runs(command))
+    others = (one.folder for one in folders.finished_runs(command))
     if (run := run or latest_run(tree, command)[0] or next(others, None)) is None:
         return None
     found = load_sweep(run) if command == "sweep-alpha" else checkpoint.load_checkpoint(run)

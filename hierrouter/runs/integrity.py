@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hierrouter.learning import run_folders
-from hierrouter.learning.bundle import load_bundle
-from hierrouter.learning.checkpoint import load_checkpoint
-from hierrouter.learning.selection import LOG, looks_in
+from hierrouter.runs import folders
+from hierrouter.runs.bundle import load_bundle
+from hierrouter.runs.checkpoint import load_checkpoint
+from hierrouter.runs.selection import LOG, looks_in
 from hierrouter_cache.chain import examine
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import HierRouterError, InputError, NoCache, read_small
@@ -35,7 +35,7 @@ class Looked:
             self.faults.append((kind, file, why))
 
 
-def look_over(cache: Path, runs: Path = run_folders.RUNS) -> Looked:
+def look_over(cache: Path, runs: Path = folders.RUNS) -> Looked:
     """Hash every byte of a cache, its embeddings and all runs; rows are not looked at.
 
     Raises CacheError: the cache is of a newer version, or does not come to rest.
@@ -63,32 +63,32 @@ def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
     """(kind, file, what is wrong) of each file of a run or a report."""
     record, why = None, None
     try:
-        record = run_folders.record_of(run)
-        if record is None and any(run.rglob(run_folders.WEIGHTS)):
+        record = folders.record_of(run)
+        if record is None and any(run.rglob(folders.WEIGHTS)):
             why = "is gone"
     except HierRouterError as error:
         why = str(error)
     if record or why:
-        yield "record", run / run_folders.RECORD, why
+        yield "record", run / folders.RECORD, why
     listed = {run / name for name in record.files} if record else set()
-    for kind, name in (("checkpoint", run_folders.WEIGHTS), ("live file", run_folders.LIVE)):
+    for kind, name in (("checkpoint", folders.WEIGHTS), ("live file", folders.LIVE)):
         there = {file for file in listed if file.name == name} | set(run.rglob(name))
         for file in sorted(there):
             yield kind, file, _fault(file, file in listed)
     for log in sorted(run.rglob(LOG)):
         torn = looks_in(log).count(None)
         yield "looks", log, f"{torn} lines are not as they were written" if torn else None
-    if (run / run_folders.CONTENTS).is_file():
+    if (run / folders.CONTENTS).is_file():
         yield from _report_files(run)
     elif not record and any(run.glob("*.html")):
-        yield "contents", run / run_folders.CONTENTS, "is gone"
+        yield "contents", run / folders.CONTENTS, "is gone"
 
 
 def _fault(file: Path, is_listed: bool) -> str | None:
     try:
         if is_listed:
-            run_folders.require_listed(file)
-        if file.name == run_folders.WEIGHTS:
+            folders.require_listed(file)
+        if file.name == folders.WEIGHTS:
             load_checkpoint(file)
         else:
             load_bundle(file.parent)
@@ -99,12 +99,12 @@ def _fault(file: Path, is_listed: bool) -> str | None:
 
 def _report_files(folder: Path) -> Iterator[tuple[str, Path, str | None]]:
     try:
-        contents = read_small(folder / run_folders.CONTENTS, run_folders.MAX_JSON)
-        listed = run_folders.unsealed(contents)
+        contents = read_small(folder / folders.CONTENTS, folders.MAX_JSON)
+        listed = folders.unsealed(contents)
     except (OSError, ValueError, InputError):
-        yield "contents", folder / run_folders.CONTENTS, "checksum mismatch"
+        yield "contents", folder / folders.CONTENTS, "checksum mismatch"
         return
-    yield "contents", folder / run_folders.CONTENTS, None
+    yield "contents", folder / folders.CONTENTS, None
     for name, known in listed.items():
         file = folder / name
         if not file.is_file():
@@ -113,5 +113,5 @@ def _report_files(folder: Path) -> Iterator[tuple[str, Path, str | None]]:
             yield (
                 "report",
                 file,
-                None if run_folders.file_digest(file) == known else "checksum mismatch",
+                None if folders.file_digest(file) == known else "checksum mismatch",
             )

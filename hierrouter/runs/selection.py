@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter import __version__
-from hierrouter.learning import run_folders
-from hierrouter.learning.checkpoint import load_sweep, router_at
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_ALPHA, PAPER_SCORER
 from hierrouter.pools.pool import price_table
 from hierrouter.questions.scoring import SCORERS
 from hierrouter.replay.stored_pool import opened_pool
 from hierrouter.replay.tree import Tree
+from hierrouter.runs import folders
+from hierrouter.runs.checkpoint import load_sweep, router_at
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError
 from hierrouter_cache.keys import digest
 from hierrouter_cache.reader import CacheReader
@@ -58,7 +58,7 @@ class SelectedRun:
         """Where the router lies, and the router; raises InputError: there is none."""
         if self.run is None or self.trained is None:
             raise InputError(
-                f"no router was trained on this tree: none in {run_folders.RUNS}; run "
+                f"no router was trained on this tree: none in {folders.RUNS}; run "
                 "`hierrouter train`, or give --checkpoint"
             )
         return self.run, self.trained
@@ -114,23 +114,6 @@ def select_run(
     return SelectedRun(run, trained, value, sweep_run, sweep, tuple(remarks), why)
 
 
-def training_remarks(
-    trained: TrainedRouter, alpha: float, tree: RouteTree | None = None
-) -> tuple[str, ...]:
-    """How a router is shown otherwise than it was trained.
-
-    `alpha`: that it is shown at; `tree`: that it is shown on; None where there is none.
-    """
-    found = []
-    fingerprint = trained.origin.fingerprint
-    if tree is not None and fingerprint != tree.fingerprint:
-        what = "under other prices" if tree.same_content(fingerprint) else "on other data or scores"
-        found.append(f"the router was trained {what} than shown here")
-    if trained.alpha != alpha:
-        found.append(f"the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}")
-    return tuple(found)
-
-
 def latest_run(
     tree: RouteTree, command: str, alpha: float | None = None
 ) -> tuple[Path | None, str]:
@@ -142,7 +125,7 @@ def latest_run(
     `command`: "train" or "sweep-alpha"; `alpha`: runs for this alpha come before newer ones for
     another.
     """
-    runs = run_folders.finished_runs(command)
+    runs = folders.finished_runs(command)
     found = [_how_near(run.result, tree, alpha) for run in runs]
     if not found or min(found)[0] == NO_WAY:
         return None, f"{runs[0].folder} was trained {found[0][1]}" if runs else ""
@@ -216,11 +199,11 @@ def how_it_fits(
 
 def about(run: Path) -> str:
     """Whether a run that answers questions is the latest, and fits its cache, in words."""
-    record, newer = run_folders.record_of(run) or run_folders.record_of(run.parent), 0
+    record, newer = folders.record_of(run) or folders.record_of(run.parent), 0
     if record is None or not record.is_finished:
         return ""
     with suppress(InputError):  # another run is damaged
-        newer = sum(one.seq > record.seq for one in run_folders.finished_runs(record.command))
+        newer = sum(one.seq > record.seq for one in folders.finished_runs(record.command))
     said, fits = f"newer: {newer}" if newer else "the latest", how_it_fits(record.result)
     if fits not in (FITS, UNKNOWN):
         root = record.result["cache"]
@@ -236,17 +219,17 @@ def listed_runs() -> list[dict[str, Any]]:
     `how_it_fits`; or "not finished", or why it is damaged), age_s (seconds); None is not known.
     """
     rows, reader = list[tuple[float, dict[str, Any]]](), cache(CacheReader)
-    for folder in sorted(run_folders.RUNS.glob("*/")):
+    for folder in sorted(folders.RUNS.glob("*/")):
         row: dict[str, Any] = dict.fromkeys(("name", "command", *LISTED, "fits", "age_s"))
         row["name"], seq = folder.name, math.inf
         try:
-            if (record := run_folders.run_in(folder)) is None:
+            if (record := folders.run_in(folder)) is None:
                 continue
             if lost := [name for name in record.files if not (folder / name).is_file()]:
                 raise InputError(f"{lost[0]} is gone")
             row |= {name: record.result.get(name) for name in LISTED}
             row |= {"command": record.command, "fits": "not finished"}
-            row["age_s"] = time.time() - (folder / run_folders.RECORD).stat().st_mtime
+            row["age_s"] = time.time() - (folder / folders.RECORD).stat().st_mtime
             if record.is_finished:
                 seq, row["fits"] = record.seq, how_it_fits(record.result, reader)
         except InputError as error:
@@ -267,12 +250,12 @@ def log_test_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -
 
     Returns what could not be written, in words; a log that fails stops no command.
     """
-    folders = sorted({_folder(run) for run in runs})
-    seen = {"command": command, "routers": [_name(folder) for folder in folders], **look}
+    logged = sorted({_folder(run) for run in runs})
+    seen = {"command": command, "routers": [_name(folder) for folder in logged], **look}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     line = _line({"time": now, "version": __version__, **seen}, with_sum=True)
     failures = []
-    for folder in folders:
+    for folder in logged:
         try:
             if _line(seen) not in read_test_looks(folder):
                 _append(folder / LOG, line.encode())
@@ -296,7 +279,7 @@ def count_test_looks(tree: RouteTree, run: Path | None) -> dict[str, int]:
     own = read_test_looks(_folder(run)) if run else set()
     others = (
         read_test_looks(log.parent)
-        for other in run_folders.finished_runs("train", "sweep-alpha")
+        for other in folders.finished_runs("train", "sweep-alpha")
         if tree.same_content(str(other.result["fingerprint"]))
         for log in other.folder.rglob(LOG)
     )
@@ -331,9 +314,9 @@ def _folder(run: Path) -> Path:
 def _name(folder: Path) -> str:
     """The folder's own name and a digest of what it holds: it may move, and be copied."""
     name = folder.resolve().name
-    if (folder / run_folders.WEIGHTS).is_file():
-        return f"{name} {run_folders.file_digest(folder / run_folders.WEIGHTS)[:12]}"
-    record = run_folders.record_of(folder)  # of a sweep
+    if (folder / folders.WEIGHTS).is_file():
+        return f"{name} {folders.file_digest(folder / folders.WEIGHTS)[:12]}"
+    record = folders.record_of(folder)  # of a sweep
     return f"{name} {digest(record.files)[:12]}" if record else name
 
 
@@ -346,7 +329,7 @@ def _read(log: Path) -> bytes:
     try:
         with os.fdopen(os.open(log, os.O_RDONLY | SAFELY), "rb") as file:
             plain = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            return file.read(run_folders.MAX_JSON) if plain else b"\n"
+            return file.read(folders.MAX_JSON) if plain else b"\n"
     except FileNotFoundError:
         return b""
     except OSError:

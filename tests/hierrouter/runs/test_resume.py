@@ -7,46 +7,50 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
-from hierrouter.learning.checkpoint import finished, training_named
 from hierrouter.learning.config import TrainConfig
-from hierrouter.learning.run_folders import WEIGHTS, Record, make_newest, new_run, remove_drafts
 from hierrouter.learning.training import Origin, TrainedRouter
+from hierrouter.runs.checkpoint import finished, training_named
+from hierrouter.runs.folders import WEIGHTS, Record, make_newest, new_run, remove_drafts
 from tests.conftest import SOURCES, environment
-from tests.hierrouter.learning import runs
-from tests.hierrouter.learning.runs import OBJECTIVE, digest, small_tree
+from tests.hierrouter.learning import trainings
+from tests.hierrouter.learning.trainings import OBJECTIVE, digest, small_tree
 from tests.warm import Warm
 
 # Dies when the bytes are written, and before the file has its name.
 KILLED_IN_A_SAVE = """
 import os, signal, sys
 from pathlib import Path
-from hierrouter.learning.checkpoint import write_tensors
+from hierrouter.runs.checkpoint import write_tensors
 os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
 write_tensors(Path(sys.argv[1]), {}, "")
 """
 
 
 def named(
-    config: TrainConfig = runs.GLIMPSE, seed: int = 3, alphas: tuple[float, ...] = ()
+    config: TrainConfig = trainings.GLIMPSE, seed: int = 3, alphas: tuple[float, ...] = ()
 ) -> dict[str, Any]:
     return training_named(Origin.of(small_tree(), config, seed), OBJECTIVE, alphas)
 
 
 def test_a_finished_training_is_known_as_itself_only(tmp_path: Path) -> None:
     assert finished(tmp_path, named()) is None
-    digest(runs.glimpse(small_tree(), 3), tmp_path)
+    digest(trainings.glimpse(small_tree(), 3), tmp_path)
     assert isinstance(finished(tmp_path, named()), TrainedRouter)
-    for other in (named(seed=4), named(replace(runs.GLIMPSE, clip=0.3)), named(alphas=runs.GRID)):
+    for other in (
+        named(seed=4),
+        named(replace(trainings.GLIMPSE, clip=0.3)),
+        named(alphas=trainings.GRID),
+    ):
         assert finished(tmp_path, other) is None
-    digest(runs.sweep_glimpse(small_tree(), 3), tmp_path)
+    digest(trainings.sweep_glimpse(small_tree(), 3), tmp_path)
     assert finished(tmp_path, named()) is None
-    assert finished(tmp_path, named(runs.VALUE, alphas=runs.GRID)) is not None
-    assert finished(tmp_path, named(runs.VALUE, alphas=runs.GRID[1:])) is None
+    assert finished(tmp_path, named(trainings.VALUE, alphas=trainings.GRID)) is not None
+    assert finished(tmp_path, named(trainings.VALUE, alphas=trainings.GRID[1:])) is None
 
 
 def test_the_draft_of_a_killed_save_is_removed_and_nothing_else(tmp_path: Path, warm: Warm) -> None:
     member = tmp_path / "seed-0"
-    digest(runs.glimpse(small_tree()), member)
+    digest(trainings.glimpse(small_tree()), member)
     whole = set(tmp_path.rglob("*"))
     command = ("-c", KILLED_IN_A_SAVE, str(member / WEIGHTS))
     killed = warm.start(*command, cwd=SOURCES, env=environment()).result()

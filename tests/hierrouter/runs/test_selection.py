@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from hierrouter.learning.config import Objective
-from hierrouter.learning.selection import (
+from hierrouter.learning.sweep import train_sweep
+from hierrouter.learning.training import train
+from hierrouter.runs.selection import (
     AGAIN,
     LOG,
     count_test_looks,
@@ -18,11 +20,9 @@ from hierrouter.learning.selection import (
     read_test_looks,
     select_run,
 )
-from hierrouter.learning.sweep import train_sweep
-from hierrouter.learning.training import train
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.conftest import environment
-from tests.hierrouter.learning import runs
+from tests.hierrouter.learning import trainings
 from tests.warm import Warm
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -32,12 +32,14 @@ def trained(
     tree: RouteTree,
     name: str = "router",
     age: int = 0,
-    alpha: float = runs.ALPHA,
+    alpha: float = trainings.ALPHA,
     objective: Objective | None = None,
 ) -> Path:
     """A finished run of `train`, after which so many others were finished."""
     folder = Path("runs") / name
-    run = runs.finished(train(tree, objective or Objective(alpha), runs.EXACT_GLIMPSE, 0), folder)
+    run = trainings.finished(
+        train(tree, objective or Objective(alpha), trainings.EXACT_GLIMPSE, 0), folder
+    )
     replace(run, seq=100 - age).write()
     return folder
 
@@ -45,20 +47,22 @@ def trained(
 def swept(tree: RouteTree, allow_stop: bool = False) -> Path:
     """A finished run of `sweep-alpha`."""
     folder, objective = Path("runs/sweep"), Objective(0.0, allow_stop)
-    runs.finished_sweep(folder, train_sweep(tree, runs.GRID, objective, runs.VALUE, seed=0))
+    trainings.finished_sweep(
+        folder, train_sweep(tree, trainings.GRID, objective, trainings.VALUE, seed=0)
+    )
     return folder
 
 
 def test_a_router_shown_as_it_was_trained_needs_no_remark() -> None:
-    run = trained(runs.small_tree())
-    shown = select_run(runs.small_tree(), None)
-    assert (shown.run, shown.alpha, shown.remarks, shown.sweep) == (run, runs.ALPHA, (), None)
+    run = trained(trainings.small_tree())
+    shown = select_run(trainings.small_tree(), None)
+    assert (shown.run, shown.alpha, shown.remarks, shown.sweep) == (run, trainings.ALPHA, (), None)
 
 
 @pytest.mark.parametrize("allow_stop", [False, True], ids=["", "which may stop early"])
 @pytest.mark.parametrize("alpha", [0.2, 0.05], ids=["between", "of the grid"])
 def test_a_sweep_s_router_is_shown_where_an_alpha_has_none(alpha: float, allow_stop: bool) -> None:
-    tree = runs.small_tree()
+    tree = trainings.small_tree()
     trained(tree)
     run = swept(tree, allow_stop)
     shown = select_run(tree, alpha)
@@ -71,42 +75,42 @@ def test_a_sweep_s_router_is_shown_where_an_alpha_has_none(alpha: float, allow_s
 
 
 def test_a_sweep_whose_routers_may_do_less_than_the_run_is_not_shown() -> None:
-    tree, objective = runs.small_tree(), Objective(runs.ALPHA, allow_stop=True)
+    tree, objective = trainings.small_tree(), Objective(trainings.ALPHA, allow_stop=True)
     run, sweep = trained(tree, objective=objective), swept(tree)
     shown = select_run(tree, 0.2)
     assert (shown.run, shown.sweep_run, shown.alpha) == (run, sweep, 0.2)
     assert shown.trained and shown.trained.objective == objective
-    assert shown.remarks == (f"the router was trained at alpha {runs.ALPHA:g}, shown at 0.2",)
+    assert shown.remarks == (f"the router was trained at alpha {trainings.ALPHA:g}, shown at 0.2",)
 
 
 def test_a_checkpoint_that_was_named_is_shown_whatever_its_alpha() -> None:
-    tree = runs.small_tree()
+    tree = trainings.small_tree()
     run, sweep = trained(tree), swept(tree, allow_stop=True)
     shown = select_run(tree, 0.2, run, with_sweep=True)
     assert (shown.run, shown.sweep_run) == (run, sweep)
-    assert shown.remarks == (f"the router was trained at alpha {runs.ALPHA:g}, shown at 0.2",)
+    assert shown.remarks == (f"the router was trained at alpha {trainings.ALPHA:g}, shown at 0.2",)
 
 
 def test_other_prices_and_other_data_are_told_apart() -> None:
-    tree = runs.small_tree()
+    tree = trainings.small_tree()
     run = trained(tree)
     dear = repriced(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
     assert select_run(dear, None).remarks == (
         "the router was trained under other prices than shown here",
         AGAIN,
     )
-    assert select_run(runs.small_tree(seed=1), None, run).remarks == (
+    assert select_run(trainings.small_tree(seed=1), None, run).remarks == (
         "the router was trained on other data or scores than shown here",
         AGAIN,
     )
 
 
 def test_the_newest_run_that_sees_the_tree_so_is_taken_and_its_own_alpha_first() -> None:
-    tree = runs.small_tree()
+    tree = trainings.small_tree()
     assert latest_run(tree, "train") == (None, "")
     trained(replace(tree, view="query"), "another view", 1)
     trained(replace(tree, encoder="elsewhere", content="f" * 32), "another encoder", 2)
-    trained(runs.small_tree(seed=1), "other data", 0)
+    trained(trainings.small_tree(seed=1), "other data", 0)
     said = "runs/other data was trained on other models, questions or scores"
     assert latest_run(tree, "train") == (None, said)
     assert "--state and --encoder of a run" in select_run(tree, None).remarks[0]
@@ -153,7 +157,7 @@ def test_a_look_says_when_and_at_what_and_the_same_again_is_no_new_one() -> None
 
 
 def test_one_look_at_two_runs_is_one_look() -> None:
-    tree = runs.small_tree()
+    tree = trainings.small_tree()
     one, other = shown = [trained(tree, name) for name in "ab"]
     log_test_look(shown, "report", LOOK)
     assert lines(one) == lines(other)
@@ -164,8 +168,8 @@ def test_one_look_at_two_runs_is_one_look() -> None:
 
 
 def test_looks_on_other_data_are_not_counted_under_other_prices_and_elsewhere_are() -> None:
-    tree = runs.small_tree()
-    log_test_look([trained(runs.small_tree(seed=1), "other")], "report", LOOK)
+    tree = trainings.small_tree()
+    log_test_look([trained(trainings.small_tree(seed=1), "other")], "report", LOOK)
     assert count_test_looks(tree, None)["all_routers"] == 0
     dear = repriced(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
     log_test_look([trained(dear, "dear")], "report", LOOK)
@@ -207,7 +211,7 @@ def test_processes_that_log_at_once_lose_nothing(place: Path, warm: Warm) -> Non
     run = folder()
     code = (
         "import sys; from pathlib import Path\n"
-        "from hierrouter.learning.selection import log_test_look\n"
+        "from hierrouter.runs.selection import log_test_look\n"
         "for n in range(50): log_test_look([Path('runs/a')], sys.argv[1], {'n': n})"
     )
     started = [warm.start("-c", code, name, cwd=place, env=environment()) for name in "xy"]

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.learning.checkpoint import learned, member_folder, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig, ValueConfig
-from hierrouter.learning.run_folders import WEIGHTS, Record, file_digest, finish_run
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.runs.checkpoint import learned, member_folder, save_checkpoint
+from hierrouter.runs.folders import WEIGHTS, Record, file_digest, finish_run
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
 
