@@ -38,7 +38,7 @@ from hierrouter.learning.value import Text, learned_from
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter.replay.opening import Selection, open_tree
-from hierrouter.replay.states import DEFAULT_VIEW, VIEWS
+from hierrouter.replay.states import DEFAULT_VIEW, STATE_VIEWS
 from hierrouter.replay.tree import calls_of
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
@@ -269,7 +269,7 @@ def main() -> None:
     parser.add_argument("--at", type=float, nargs="+", required=True)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--questions", type=int, default=600)
-    parser.add_argument("--state", default=DEFAULT_VIEW, choices=sorted(VIEWS))
+    parser.add_argument("--state", default=DEFAULT_VIEW, choices=sorted(STATE_VIEWS))
     parser.add_argument("--allow-stop", action="store_true")
     parser.add_argument("--allow-return", action="store_true")
     parser.add_argument("--until", type=float)

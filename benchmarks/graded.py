@@ -23,13 +23,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 import hierrouter as hr
-from hierrouter.evaluation.bounds import ANYTIME, best_direct_call, best_fixed_route, oracle
+from hierrouter.evaluation.bounds import ANYTIME_ORACLE, best_direct_call, best_fixed_route, oracle
 from hierrouter.learning.baselines.registry import baselines
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import train
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import training_tree
-from hierrouter.replay.states import VIEWS
+from hierrouter.replay.states import STATE_VIEWS
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.values import Bootstrap, estimates
 from hierrouter.tables import as_markdown
@@ -154,7 +154,7 @@ def few(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
     seeing, means = mean.chosen(0, False, [LEARNED]), reward[0].mean(axis=1)
     blind = max(mean.among(is_blind=True), key=lambda at: means[at])
     more = mean.difference(0, seeing, blind)
-    left = float(np.mean(reward[0, mean.find(ANYTIME)] - reward[0, blind]))
+    left = float(np.mean(reward[0, mean.find(ANYTIME_ORACLE)] - reward[0, blind]))
     assert more.value is not None
     print(f"{FEW} train questions, {seeds} draws of them, alpha {middle:g}:")
     print(f"  sees the question: {places[blind].name} {reward[0, blind].mean():.4f}")
@@ -179,7 +179,7 @@ def returns(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> No
 
 
 def views(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
-    for view in VIEWS:
+    for view in STATE_VIEWS:
         may = view.endswith(("signals", "agreement"))
         whole = opened(cache, view, may)
         found = (learned_reward(whole, alpha, may, seeds, "validation").mean() for alpha in alphas)

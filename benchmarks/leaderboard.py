@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from hierrouter.evaluation.bounds import ANYTIME, best_fixed_route, oracle
+from hierrouter.evaluation.bounds import ANYTIME_ORACLE, best_fixed_route, oracle
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Outcome, from_endings
 from hierrouter.evaluation.policies import (
     OwnPolicy,
     own_policies,
     policy_endings,
-    require_other_names,
+    require_distinct_names,
 )
 from hierrouter.learning.baselines.answers import answers_for
 from hierrouter.learning.baselines.arms import Baseline, require_sets, usable_sets
@@ -216,7 +216,7 @@ def leaderboard(
         on_placed: told (done, total, name).
     """
     taken = [*(one.name for one in learners), *(one.name for one in baselines)]
-    require_other_names(policies, [*taken, BEST_FIXED, ANYTIME])
+    require_distinct_names(policies, [*taken, BEST_FIXED, ANYTIME_ORACLE])
     tree, notes = opens("query", False), []
     if opens(f"query+{AGREEMENT}", True).sure == 0:
         learners = [one for one in learners if not one.view.endswith(SIGNALS)]
@@ -236,7 +236,7 @@ def leaderboard(
     fold = tree.split(split)
     places += [*rivals, *(_brought(one, tree, alphas, split) for one in policies)]
     fixed = [best_fixed_route(tree.split("train"), alpha, fold, True) for alpha in alphas]
-    bounds = {BEST_FIXED: fixed, ANYTIME: [oracle(fold, alpha, True) for alpha in alphas]}
+    bounds = {BEST_FIXED: fixed, ANYTIME_ORACLE: [oracle(fold, alpha, True) for alpha in alphas]}
     places += [
         Place(name, BOUNDS, True, tuple(found), (np.nan,) * len(alphas))
         for name, found in bounds.items()
@@ -399,7 +399,9 @@ def looks_table(found: Leaderboard) -> Table:
         seeing, blind = found.chosen(at, False), found.chosen(at, True)
         one, other = (found.places[place].outcomes[at] for place in (seeing, blind))
         more = found.difference(at, seeing, blind)
-        left = float(np.mean(found.reward[at, found.find(ANYTIME)] - found.reward[at, blind]))
+        left = float(
+            np.mean(found.reward[at, found.find(ANYTIME_ORACLE)] - found.reward[at, blind])
+        )
         cells = (
             *(alpha, found.places[seeing].name, found.places[blind].name),
             float(np.mean(one.quality - other.quality)),

@@ -38,7 +38,7 @@ from hierrouter.learning.config import Objective, TrainConfig, ValueConfig, pres
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, train
 from hierrouter.replay.opening import LEARNED_FROM, Selection, open_tree
-from hierrouter.replay.states import DEFAULT_VIEW, VIEWS
+from hierrouter.replay.states import DEFAULT_VIEW, STATE_VIEWS
 from hierrouter.runs.checkpoint import load_checkpoint, member_folder, save_checkpoint
 from hierrouter_cache.tree import RouteTree
 
@@ -279,7 +279,7 @@ def main() -> None:
     parser.add_argument("--alphas", type=int, default=16, help="of the automatic grid")
     parser.add_argument("--at", type=float, nargs="+", help="these alphas instead")
     parser.add_argument("--questions", type=int, help="learned from, drawn by each seed")
-    parser.add_argument("--state", choices=VIEWS, default=DEFAULT_VIEW)
+    parser.add_argument("--state", choices=STATE_VIEWS, default=DEFAULT_VIEW)
     parser.add_argument("--allow-stop", action="store_true")
     parser.add_argument("--allow-return", action="store_true")
     parser.add_argument("--seeds", type=int, default=5)

@@ -1,4 +1,4 @@
-"""What a router has to beat, what it cannot, and where it loses."""
+"""Bounds on what a router can earn, and the regret of a policy, split by decision."""
 
 from dataclasses import replace
 
@@ -7,32 +7,69 @@ import numpy as np
 from hierrouter.evaluation import outcome
 from hierrouter_cache.tree import RouteTree, net_reward
 
-# The share of a smaller gap is the quotient of two noises.
+# Below this gap, the share of the gap that is closed would be a quotient of two noises.
 SMALLEST_GAP = 0.005
-ONE_HOP, TREE, ANYTIME = "one-hop oracle", "tree oracle", "anytime oracle"
-PER_DATASET = "best route per dataset"
+REWARD_ROUNDING = 1e-9  # differences of R up to this are rounding errors of a sum
+
+# Names of bounds, as reports and comparisons show them.
+ONE_HOP_ORACLE = "one-hop oracle"
+TREE_ORACLE = "tree oracle"
+ANYTIME_ORACLE = "anytime oracle"
+BEST_ROUTE_PER_DATASET = "best route per dataset"
+
+SURE_PROBABILITY = 0.9  # from here on a policy counts as sure of its choice
+# Lower edges of the groups of decisions, by their probability; the last one is open above.
+RELIABILITY_EDGES = (0.0, 0.5, 0.7, SURE_PROBABILITY, np.inf)
 
 
 def cheapest_best(reward: outcome.Floats, cost: outcome.Floats) -> outcome.Integers:
-    """Column of the highest reward in each row; ties: lower cost, then lower column.
+    """Find the column of the highest reward in each row.
 
-    `reward`: float64[rows, columns]; `cost`: float64[rows, columns]. Returns int64[rows].
+    Ties go to the lower cost, then to the lower column.
+
+    Args:
+        reward: float64[rows, columns].
+        cost: float64[rows, columns].
+
+    Returns:
+        int64[rows], the columns.
     """
     best = reward.max(axis=1, keepdims=True)
     return np.where(reward == best, cost, np.inf).argmin(axis=1)
 
 
 def best_ending(tree: RouteTree, alpha: float, allow_stop: bool = False) -> int:
-    """Node number at the end of the fixed route with the highest mean reward on `tree`."""
+    """Find the fixed route with the highest mean reward on a tree.
+
+    Args:
+        tree: the queries that the mean is taken over.
+        alpha: cost penalty of R = Q - alpha * C.
+        allow_stop: whether routes of fewer than L calls count.
+
+    Returns:
+        The number of the node at which that route ends.
+    """
     endings = outcome.Actions(tree.routes, allow_stop).endings
     reward = tree.node_reward(alpha)[:, endings].mean(axis=0, keepdims=True)
     cost = tree.cost[:, endings].mean(axis=0, keepdims=True)
     return int(endings.start + cheapest_best(reward, cost)[0])
 
 
-def best_direct_call(chosen_on: RouteTree, alpha: float, tree: RouteTree) -> outcome.Outcome | None:
-    """The pool's direct call that is best on `chosen_on`, made on `tree`; None if there is none."""
-    direct, columns = chosen_on.direct, _pool_columns(chosen_on)
+def best_direct_call(
+    selection_tree: RouteTree, alpha: float, tree: RouteTree
+) -> outcome.Outcome | None:
+    """Make the best direct call of one fold on another fold.
+
+    Args:
+        selection_tree: the fold on which the call has the highest mean reward.
+        alpha: cost penalty of R = Q - alpha * C.
+        tree: the fold on which the call is made.
+
+    Returns:
+        The outcome on `tree`; None if no model of the pool was called directly.
+    """
+    direct = selection_tree.direct
+    columns = _pool_columns(selection_tree)
     if not len(columns):
         return None
     cost = direct.cost[:, columns].mean(axis=0, keepdims=True)
@@ -42,58 +79,95 @@ def best_direct_call(chosen_on: RouteTree, alpha: float, tree: RouteTree) -> out
 
 
 def best_fixed_route(
-    chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
+    selection_tree: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
 ) -> outcome.Outcome:
-    """The fixed route that is best on `chosen_on`, taken on `tree`."""
-    return outcome.fixed_route(tree, best_ending(chosen_on, alpha, allow_stop))
+    """Take the best fixed route of one fold on every query of another fold.
+
+    Args:
+        selection_tree: the fold on which the route has the highest mean reward.
+        alpha: cost penalty of R = Q - alpha * C.
+        tree: the fold on which the route is taken.
+        allow_stop: whether routes of fewer than L calls count.
+    """
+    return outcome.fixed_route(tree, best_ending(selection_tree, alpha, allow_stop))
 
 
 def best_route_per_dataset(
-    chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
+    selection_tree: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
 ) -> outcome.Outcome:
-    """The best route of each dataset of `chosen_on`, taken on `tree`: a perfect classifier.
+    """Take on each query the best fixed route of its dataset: a perfect classifier of datasets.
 
-    Queries of a dataset that `chosen_on` does not have take its best route over all.
+    Args:
+        selection_tree: the fold on which the routes are selected. Queries of a dataset that it
+            lacks take its best route over all datasets.
+        alpha: cost penalty of R = Q - alpha * C.
+        tree: the fold on which the routes are taken.
+        allow_stop: whether routes of fewer than L calls count.
     """
-    overall = best_ending(chosen_on, alpha, allow_stop)
-    datasets = np.array(chosen_on.datasets)
-    choice = {
-        name: best_ending(chosen_on.select(np.flatnonzero(datasets == name)), alpha, allow_stop)
-        for name in set(chosen_on.datasets)
-    }
-    node = np.array([choice.get(name, overall) for name in tree.datasets], dtype=np.int64)
-    return outcome.at_nodes(tree, node, PER_DATASET, "baseline")
+    overall = best_ending(selection_tree, alpha, allow_stop)
+    datasets = np.array(selection_tree.datasets)
+    ending_of_dataset = {}
+    for name in set(selection_tree.datasets):
+        queries = selection_tree.select(np.flatnonzero(datasets == name))
+        ending_of_dataset[name] = best_ending(queries, alpha, allow_stop)
+    node = np.array(
+        [ending_of_dataset.get(name, overall) for name in tree.datasets], dtype=np.int64
+    )
+    return outcome.from_nodes(tree, node, BEST_ROUTE_PER_DATASET, "baseline")
 
 
 def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Outcome:
-    """The best route of every query, chosen knowing all answers: no policy does better.
+    """Take the best route of every query in hindsight: no policy earns more.
 
-    Where earlier answers may be given the bound is that with `allow_stop`: in hindsight nobody
-    calls a model after the answer that is given.
+    A policy that may return earlier answers is bounded by the oracle with `allow_stop`: in
+    hindsight it never pays to call a model after the answer that is returned.
+
+    Args:
+        tree: the queries.
+        alpha: cost penalty of R = Q - alpha * C.
+        allow_stop: whether routes of fewer than L calls count.
     """
-    return outcome.at_nodes(tree, best_nodes(tree, alpha, allow_stop), "oracle", "oracle")
+    return outcome.from_nodes(tree, best_nodes(tree, alpha, allow_stop), "oracle", "oracle")
 
 
 def best_nodes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Integers:
-    """int64[queries]: the node at which the best route of each query ends, in hindsight."""
+    """Find the node at which the best route of each query ends, in hindsight.
+
+    Args:
+        tree: the queries.
+        alpha: cost penalty of R = Q - alpha * C.
+        allow_stop: whether routes of fewer than L calls count.
+
+    Returns:
+        int64[queries], node numbers.
+    """
     endings = outcome.Actions(tree.routes, allow_stop).endings
     best = cheapest_best(tree.node_reward(alpha)[:, endings], tree.cost[:, endings])
     return best + np.int64(endings.start)
 
 
 def direct_oracle(tree: RouteTree, alpha: float) -> outcome.Outcome | None:
-    """The best direct call of every query among the pool's, chosen knowing all answers.
+    """Make the best direct call of every query in hindsight, among the models of the pool.
 
-    None where no model of the pool was called directly. Larger reference models are not in the
-    choice. Direct calls are no routes of the tree, so this is no lower bound of `oracle`.
+    Larger reference models do not take part. Direct calls are not routes of the tree, so this is
+    no lower bound of `oracle`.
+
+    Args:
+        tree: the queries.
+        alpha: cost penalty of R = Q - alpha * C.
+
+    Returns:
+        The outcome; None if no model of the pool was called directly.
     """
-    direct, columns, rows = tree.direct, _pool_columns(tree), np.arange(len(tree))
+    direct = tree.direct
+    columns = _pool_columns(tree)
     if not len(columns):
         return None
+    rows = np.arange(len(tree))
     cost = direct.cost[:, columns]
     choice = columns[cheapest_best(net_reward(direct.score[:, columns], cost, alpha), cost)]
     return outcome.Outcome(
-        name=ONE_HOP,
+        name=ONE_HOP_ORACLE,
         kind="oracle",
         quality=direct.score[rows, choice],
         accuracy=direct.accuracy[rows, choice],
@@ -102,7 +176,12 @@ def direct_oracle(tree: RouteTree, alpha: float) -> outcome.Outcome | None:
 
 
 def random_policy(tree: RouteTree, allow_stop: bool = False) -> outcome.Outcome:
-    """Every route with the same probability; with stop, the shorter ones too."""
+    """Take every route with the same probability.
+
+    Args:
+        tree: the queries.
+        allow_stop: whether routes of fewer than L calls take part.
+    """
     endings = outcome.Actions(tree.routes, allow_stop).endings
     probability = np.zeros((len(tree), tree.routes.nodes))
     probability[:, endings] = 1 / (endings.stop - endings.start)
@@ -110,13 +189,16 @@ def random_policy(tree: RouteTree, allow_stop: bool = False) -> outcome.Outcome:
 
 
 def gap_closed(router: float, fixed: float, best: float) -> float | None:
-    """(R(router) - R(best fixed route)) / (R(oracle) - R(best fixed route)).
+    """Compute (R(router) - R(best fixed route)) / (R(oracle) - R(best fixed route)).
 
-    Returns 1 where the router is as good as the oracle, below 0 where it is worse than the fixed
-    route, None where the gap is below `SMALLEST_GAP`.
+    Args:
+        router: mean reward of the router.
+        fixed: mean reward of the best fixed route.
+        best: mean reward of the tree oracle.
 
-    `router`: mean reward of the router; `fixed`: mean reward of the best fixed route; `best`: mean
-    reward of the tree oracle.
+    Returns:
+        1 if the router is as good as the oracle, below 0 if it is worse than the fixed route; None
+        if the gap is below `SMALLEST_GAP`.
     """
     gap = best - fixed
     return (router - fixed) / gap if gap >= SMALLEST_GAP else None
@@ -124,37 +206,41 @@ def gap_closed(router: float, fixed: float, best: float) -> float | None:
 
 def _pool_columns(tree: RouteTree) -> outcome.Integers:
     """Columns of the direct calls of models that a router may call."""
-    called = [column for column, name in enumerate(tree.direct.models) if name in tree.models]
-    return np.array(called, dtype=np.int64)
+    columns = [column for column, name in enumerate(tree.direct.models) if name in tree.models]
+    return np.array(columns, dtype=np.int64)
 
 
 def ladder(
-    chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
+    selection_tree: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
 ) -> dict[str, outcome.Outcome]:
-    """The bounds by name, from chance to the anytime oracle; docs/metrics.md says what each is.
+    """Compute the bounds from chance to the anytime oracle; docs/metrics.md explains each.
 
-    An outcome's own name says which model or route was chosen.
-
-    Their rewards need not rise. What is chosen on one fold may do worse on another. Direct calls
-    lack the stage instructions, so they are no routes of the tree, and the one-hop oracle can beat
+    Their rewards need not rise. A choice made on one fold may do worse on another. Direct calls
+    lack the stage instructions, so they are not routes of the tree, and the one-hop oracle can beat
     the tree oracle. The anytime oracle never loses to the tree oracle.
 
     Args:
-        chosen_on: the train fold. Rungs that choose on it are left out where it is empty.
-        tree: the fold that is shown. Rungs of direct calls look only at models of the pool that
-            have some, and are left out where none has.
+        selection_tree: the train fold. If it is empty, the bounds that select on it are omitted.
+        alpha: cost penalty of R = Q - alpha * C.
+        tree: the fold to evaluate. Bounds of direct calls consider only models of the pool that
+            were called directly, and are omitted if there are none.
         allow_stop: whether chance and the fixed routes, too, may end before L calls.
+
+    Returns:
+        The outcome of each bound by the bound's name. The outcome's own name is the selected model
+        or route.
     """
     outcomes: dict[str, outcome.Outcome | None] = {"random": random_policy(tree, allow_stop)}
-    if len(chosen_on):
-        outcomes["best single call"] = best_direct_call(chosen_on, alpha, tree)
-        outcomes["best fixed route"] = best_fixed_route(chosen_on, alpha, tree, allow_stop)
-        informed = best_route_per_dataset(chosen_on, alpha, tree, allow_stop)
-        outcomes[PER_DATASET] = informed
-    outcomes[ONE_HOP] = direct_oracle(tree, alpha)
-    outcomes[TREE] = oracle(tree, alpha)
-    outcomes[ANYTIME] = replace(oracle(tree, alpha, True), name=ANYTIME)
-    return {name: found for name, found in outcomes.items() if found}
+    if len(selection_tree):
+        outcomes["best single call"] = best_direct_call(selection_tree, alpha, tree)
+        outcomes["best fixed route"] = best_fixed_route(selection_tree, alpha, tree, allow_stop)
+        outcomes[BEST_ROUTE_PER_DATASET] = best_route_per_dataset(
+            selection_tree, alpha, tree, allow_stop
+        )
+    outcomes[ONE_HOP_ORACLE] = direct_oracle(tree, alpha)
+    outcomes[TREE_ORACLE] = oracle(tree, alpha)
+    outcomes[ANYTIME_ORACLE] = replace(oracle(tree, alpha, True), name=ANYTIME_ORACLE)
+    return {name: bound for name, bound in outcomes.items() if bound}
 
 
 def split_regret(
@@ -164,52 +250,67 @@ def split_regret(
     allow_stop: bool = False,
     allow_return: bool = False,
 ) -> outcome.Floats:
-    """The regret of a policy to the tree oracle, split by choice.
-
-    Raises ValueError: episodes end where none can.
+    """Split the regret of a policy, relative to the tree oracle, by decision.
 
     Args:
-        endings: float64[queries, endings], rows sum to 1. Of a stochastic policy all values are
-            expectations; the mean of several seeds is one.
+        tree: the queries.
+        alpha: cost penalty of R = Q - alpha * C.
+        endings: float64[queries, endings], the probability of each ending; rows sum to 1. For a
+            stochastic policy all values are expectations; the mean of several seeds is one such
+            policy.
         allow_stop: whether the oracle, too, may end before L calls.
-        allow_return: whether answers are given after they were seen. Then that is a choice of its
-            own, also where a call was to be the last one.
+        allow_return: whether the policy chooses the answer to return after it has read the
+            answers. That is then one more decision, even after the last call.
 
     Returns:
-        float64[queries, L], with return L + 1 columns: column 0 is what the first choice lost, the
-        plan; column l what choice l + 1 lost. Not below 0, but for rounding. The sum of a row is R
-        of the tree oracle less R of the policy.
+        float64[queries, L], with return L + 1 columns: column 0 is the loss of the first decision,
+        the plan; column l that of decision l + 1. Not below 0, up to rounding. The sum of a row is
+        R of the tree oracle less R of the policy.
+
+    Raises:
+        ValueError: an episode ends at a node at which none can end.
     """
     possible = outcome.Actions(tree.routes, allow_stop, allow_return).endings
     if endings[:, : possible.start].any():
         raise ValueError("episodes end before L calls; allow the oracle to stop, too")
-    routes, width = tree.routes, endings.shape[1]
-    ended = endings * outcome.ending_reward(tree, alpha, width)
-    ahead = best_ahead(tree, alpha, allow_stop, allow_return)
-    deciding = outcome.called if allow_return else outcome.going_on
-    rest = deciding(routes, endings) * ahead
-    # W(l), the mean R of a policy that is helped by the oracle after l choices; the last is its R.
-    helped = [ended.sum(axis=1)]
+    routes = tree.routes
+    width = endings.shape[1]
+    earned = endings * outcome.ending_reward(tree, alpha, width)
+    if allow_return:
+        reach = outcome.call_probability(routes, endings)
+    else:
+        reach = outcome.continuation_probability(routes, endings)
+    future = reach * best_ahead(tree, alpha, allow_stop, allow_return)
+    # W(l), the mean R if the oracle takes over after l decisions; the last is R of the policy.
+    assisted = [earned.sum(axis=1)]
     if width > routes.nodes:
-        ended = outcome.ended_at(routes, ended)
+        earned = outcome.endings_by_node(routes, earned)
     for level in reversed(range(routes.hops + allow_return)):
         over = routes.level_start(level if allow_return else level + 1)
-        helped.append(ended[:, :over].sum(axis=1) + rest[:, routes.level(level)].sum(axis=1))
-    return -np.diff(np.stack(helped[::-1], axis=1), axis=1)
+        assisted.append(earned[:, :over].sum(axis=1) + future[:, routes.level(level)].sum(axis=1))
+    return -np.diff(np.stack(assisted[::-1], axis=1), axis=1)
 
 
 def best_ahead(
     tree: RouteTree, alpha: float, allow_stop: bool = False, allow_return: bool = False
 ) -> outcome.Floats:
-    """float64[queries, S]: the highest R of all endings below each state, itself left out.
+    """Compute the highest R of all endings below each state, the state itself excluded.
 
-    With return S are the nodes: an ending at a state itself, with any answer so far, counts, too.
+    Args:
+        tree: the queries.
+        alpha: cost penalty of R = Q - alpha * C.
+        allow_stop: whether episodes may end before L calls.
+        allow_return: whether an ending at a state itself, with any answer so far, counts as well.
+
+    Returns:
+        float64[queries, S]; with return, S counts all nodes.
     """
-    routes, reward = tree.routes, tree.node_reward(alpha)
+    routes = tree.routes
+    reward = tree.node_reward(alpha)
     if allow_return:
-        number = outcome.pairs(routes).number
+        number = outcome.ending_table(routes).number
         reward = outcome.ending_reward(tree, alpha, number.max() + 1)[:, number].max(axis=2)
-        reward[:, 0] = -np.inf  # nothing can be given there
+        reward[:, 0] = -np.inf  # at the root there is no answer to return
     best = reward[:, routes.leaves]
     ahead = [best] if allow_return else []
     for level in reversed(range(routes.hops)):
@@ -220,3 +321,52 @@ def best_ahead(
         if allow_stop:
             best = np.maximum(best, reward[:, routes.level(level)])
     return np.concatenate(ahead[::-1], axis=1)
+
+
+def greedy_decisions(
+    tree: RouteTree, actions: outcome.Actions, probabilities: outcome.Floats, alpha: float
+) -> tuple[outcome.Integers, outcome.Floats, outcome.Booleans]:
+    """List every decision of the greedy policy, with its probability and whether it was the best.
+
+    Only decisions with more than one legal action count.
+
+    Args:
+        tree: the queries.
+        actions: what the columns of the table mean.
+        probabilities: float64[queries, S, A], of each action to be the best; 0 if it is illegal.
+        alpha: cost penalty of R = Q - alpha * C.
+
+    Returns:
+        int64[n], the position of the query; float64[n], the probability of the chosen action; and
+        bool[n], whether no other action would have led to a higher R on this very query if the
+        policy is greedy from there on: exact, up to rounding.
+    """
+    choice = outcome.greedy(probabilities, tree.base_rate, actions.returns).argmax(axis=2)
+    legal = actions.legal()
+    reward = outcome.ending_reward(tree, alpha, actions.width)
+    rows = np.arange(len(tree))
+    value = np.zeros(choice.shape)  # R of the greedy policy from each state on
+    loss = np.zeros(choice.shape)  # R that the best action would have added
+    # Children have higher numbers than their parents, so their values are there already.
+    for state in reversed(range(actions.states)):
+        candidates = np.flatnonzero(legal[state])
+        child, endings, is_over = actions.transition(state, candidates)
+        # Column 0 replaces the columns of children that are not states; `where` never takes it.
+        candidate_value = np.where(
+            is_over, reward[:, endings], value[:, np.where(is_over, 0, child)]
+        )
+        value[:, state] = candidate_value[rows, np.searchsorted(candidates, choice[:, state])]
+        loss[:, state] = candidate_value.max(axis=1) - value[:, state]
+
+    decisions = []
+    query = rows
+    node = np.zeros_like(rows)
+    for _ in range(actions.steps):
+        has_choice = legal[node].sum(axis=1) > 1
+        decisions.append(np.stack([query, node])[:, has_choice])
+        child, _, is_over = actions.transition(node, choice[query, node])
+        query = query[~is_over]
+        node = child[~is_over]
+    query, node = np.concatenate(decisions, axis=1)
+    is_best = loss[query, node] <= REWARD_ROUNDING
+    return query, probabilities.max(axis=2)[query, node], is_best

@@ -113,7 +113,7 @@ def _next(cost: Floats, quality: Floats, here: Integers) -> tuple[Integers, Bool
 ROUNDING = 1e-9
 
 
-def within(cost: Floats, budget: float) -> Booleans:
+def within_budget(cost: Floats, budget: float) -> Booleans:
     """Whether costs are at most the budget, up to rounding; shapes as given."""
     return cost <= budget * (1 + ROUNDING)
 
@@ -134,7 +134,7 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
     step = Hulls.of(tree.cost[:, endings], tree.score[:, endings])
     node, after = endings.start + step.start, endings.start + step.after
     cheapest = tree.cost[np.arange(len(tree)), node]
-    if not within(cheapest.mean(), budget):
+    if not within_budget(cheapest.mean(), budget):
         raise InputError(
             f"no policy is that cheap: a mean cost of {budget:g} per query; "
             f"the cheapest routes cost {cheapest.mean():.6g}, allow at least that"

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hierrouter.evaluation.outcome import ROUTER, Floats, Outcome, going_on
+from hierrouter.evaluation.outcome import ROUTER, Floats, Outcome, continuation_probability
 from hierrouter_cache.tree import RouteTree
 
 POINTS = 512  # of a curve at most
@@ -35,7 +35,7 @@ class DeferralPoint:
 
 
 @dataclass(frozen=True)
-class Deferrable:
+class DeferringPolicy:
     """A policy on one fold, whose queries may be handed over.
 
     Attributes:
@@ -117,7 +117,7 @@ class Deferrable:
     @cached_property
     def deciding(self) -> Floats:
         """float64[queries, states]: probability that the policy has to decide there."""
-        return going_on(self.tree.routes, self.endings)
+        return continuation_probability(self.tree.routes, self.endings)
 
     @cached_property
     def _lowest_above(self) -> Floats:

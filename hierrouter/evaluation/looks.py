@@ -1,8 +1,8 @@
-"""What one look at an answer is worth: a model is called, and how sure it was decides what follows.
+"""The worth of reading one answer: call a model, then continue by how confident it was.
 
-The rule is fitted on the train fold, dataset by dataset: which model first, how sure it must be,
-and how the episode ends in both cases. Nothing of the question is read, so this is what the look
-alone adds to a perfect classifier of datasets.
+The rule is fitted on the train fold, dataset by dataset: which model to call first, how confident
+it must be, and how the episode ends in both cases. Nothing of the question is read, so this is what
+the first answer alone adds to a perfect classifier of datasets.
 """
 
 from dataclasses import dataclass
@@ -12,93 +12,141 @@ import numpy as np
 from hierrouter.evaluation import bounds, outcome
 from hierrouter_cache.tree import Routes, RouteTree
 
-LOOK = "best look per dataset"
-CUTS = 32  # about so many thresholds are tried
-ROUNDING = 1e-9  # of a sum of R: less is no gain
-SMALLEST_SIDE = 5  # queries of the train fold on either side of a threshold
+LOOK_POLICY = "best look per dataset"
+MAX_THRESHOLDS = 32  # about as many thresholds are tried for each first model
+MIN_QUERIES_PER_SIDE = 5  # queries of the train fold on either side of a threshold
 
 
 @dataclass(frozen=True)
-class Look:
-    """One rule of one dataset.
+class LookRule:
+    """The rule of one dataset.
 
     Attributes:
-        first: number of the model that is called and looked at; None where nobody is.
-        least: how sure it must be.
-        sure: node where the episode ends if it is that sure, or nobody is looked at.
-        unsure: node where it ends else.
+        first: number of the model whose answer is read; None if the route is fixed.
+        threshold: how confident that model must be.
+        confident_node: node where the episode ends if the model is that confident, or if the route
+            is fixed.
+        doubtful_node: node where the episode ends otherwise.
     """
 
     first: int | None
-    least: float
-    sure: int
-    unsure: int
+    threshold: float
+    confident_node: int
+    doubtful_node: int
 
-    def nodes(self, sureness: outcome.Floats) -> outcome.Integers:
-        """int64[n]: where episodes end; `sureness`: float64[n, M], see `fit`."""
+    def nodes(self, confidence: outcome.Floats) -> outcome.Integers:
+        """Apply the rule.
+
+        Args:
+            confidence: float64[n, M], see `fit`.
+
+        Returns:
+            int64[n], the nodes where the episodes end.
+        """
         if self.first is None:
-            return np.full(len(sureness), self.sure)
-        is_sure = np.nan_to_num(sureness[:, self.first], nan=-np.inf) >= self.least
-        return np.where(is_sure, self.sure, self.unsure)
+            return np.full(len(confidence), self.confident_node)
+        is_confident = _nan_as_lowest(confidence[:, self.first]) >= self.threshold
+        return np.where(is_confident, self.confident_node, self.doubtful_node)
 
     def name(self, models: tuple[str, ...], routes: Routes) -> str:
-        """As in `nano 0.83 sure: >nano, else nano>calc`; below 0 stands for a length."""
-        sure, unsure = (routes.name(node, models) for node in (self.sure, self.unsure))
+        """Describe the rule, for example `nano 0.83 sure: >nano, else nano>calc`.
+
+        A threshold below 0 is minus a length in tokens, see
+        `hierrouter.replay.tree.first_call_confidence`.
+        """
+        confident_route = routes.name(self.confident_node, models)
         if self.first is None:
-            return sure
-        how = f"{self.least:.2g} sure" if self.least >= 0 else f"up to {-self.least:.0f} tokens"
-        return f"{models[self.first]} {how}: {sure}, else {unsure}"
+            return confident_route
+        doubtful_route = routes.name(self.doubtful_node, models)
+        if self.threshold >= 0:
+            condition = f"{self.threshold:.2g} sure"
+        else:
+            condition = f"up to {-self.threshold:.0f} tokens"
+        return f"{models[self.first]} {condition}: {confident_route}, else {doubtful_route}"
 
 
-def fit(tree: RouteTree, sureness: outcome.Floats, alpha: float, allow_stop: bool = False) -> Look:
-    """The best rule for all queries of `tree`, or its best fixed route where no look is better.
+def _nan_as_lowest(confidence: outcome.Floats) -> outcome.Floats:
+    """Replace NaN by -inf, so that an unknown confidence is below every threshold."""
+    return np.nan_to_num(confidence, nan=-np.inf)
 
-    `sureness`: float64[queries, M], how sure each model was of its answer when it was called first;
-    only the order counts, NaN is less than all.
+
+def fit(
+    tree: RouteTree, confidence: outcome.Floats, alpha: float, allow_stop: bool = False
+) -> LookRule:
+    """Find the best rule for all queries of a tree.
+
+    Args:
+        tree: the queries.
+        confidence: float64[queries, M], how confident each model was of its answer when it was
+            called first; only the order counts, NaN is below all numbers.
+        alpha: cost penalty of R = Q - alpha * C.
+        allow_stop: whether routes of fewer than L calls count.
+
+    Returns:
+        The rule; that of the best fixed route if no rule that reads an answer is better.
     """
-    reward, routes = tree.node_reward(alpha), tree.routes
-    best = bounds.best_ending(tree, alpha, allow_stop)
-    chosen, most = Look(None, -np.inf, best, best), float(reward[:, best].sum())
-    ends = outcome.Actions(routes, allow_stop).endings
+    routes = tree.routes
+    reward = tree.node_reward(alpha)
+    best_ending = bounds.best_ending(tree, alpha, allow_stop)
+    best_rule = LookRule(None, -np.inf, best_ending, best_ending)
+    best_reward = float(reward[:, best_ending].sum())
+    endings = range(routes.nodes)[outcome.Actions(routes, allow_stop).endings]
     for first in range(routes.models):
-        under = np.array(
-            [node for node in range(routes.nodes)[ends] if routes.path(node)[0] == first]
-        )
-        sure = np.nan_to_num(sureness[:, first], nan=-np.inf)
-        order = np.argsort(sure, kind="stable")
-        below = np.cumsum(reward[order][:, under], axis=0)
-        whole, ranked = below[-1], sure[order]
-        # A threshold lies before a query that is surer than the one before it.
+        candidates = np.array([node for node in endings if routes.path(node)[0] == first])
+        first_confidence = _nan_as_lowest(confidence[:, first])
+        order = np.argsort(first_confidence, kind="stable")
+        ranked = first_confidence[order]
+        # Row i: the reward of each ending, summed over the i + 1 least confident queries.
+        cumulative = np.cumsum(reward[order][:, candidates], axis=0)
+        # A threshold must separate a query from one of lower confidence.
         cuts = 1 + np.flatnonzero(ranked[1:] > ranked[:-1])
-        cuts = cuts[(cuts >= SMALLEST_SIDE) & (cuts <= len(tree) - SMALLEST_SIDE)]
-        cuts = cuts[:: max(1, len(cuts) // CUTS)]
-        low, high = below[cuts - 1], whole - below[cuts - 1]
-        earned = low.max(axis=1) + high.max(axis=1)
-        if len(cuts) and earned.max() > most + ROUNDING:
-            at, most = int(earned.argmax()), float(earned.max())
-            ends_at = (int(under[side[at].argmax()]) for side in (high, low))
-            chosen = Look(first, float(ranked[cuts[at]]), *ends_at)
-    return chosen
+        cuts = cuts[(cuts >= MIN_QUERIES_PER_SIDE) & (cuts <= len(tree) - MIN_QUERIES_PER_SIDE)]
+        cuts = cuts[:: max(1, len(cuts) // MAX_THRESHOLDS)]
+        below = cumulative[cuts - 1]
+        above = cumulative[-1] - below
+        earned = below.max(axis=1) + above.max(axis=1)
+        if len(cuts) and earned.max() > best_reward + bounds.REWARD_ROUNDING:
+            best_cut = int(earned.argmax())
+            best_reward = float(earned.max())
+            best_rule = LookRule(
+                first=first,
+                threshold=float(ranked[cuts[best_cut]]),
+                confident_node=int(candidates[above[best_cut].argmax()]),
+                doubtful_node=int(candidates[below[best_cut].argmax()]),
+            )
+    return best_rule
 
 
 def looks_per_dataset(
-    chosen_on: tuple[RouteTree, outcome.Floats],
-    shown: tuple[RouteTree, outcome.Floats],
+    selection: tuple[RouteTree, outcome.Floats],
+    evaluation: tuple[RouteTree, outcome.Floats],
     alpha: float,
     allow_stop: bool = False,
-) -> tuple[dict[str, Look], outcome.Outcome]:
-    """A rule for each dataset of one fold, fitted on another, and what the rules do there.
+) -> tuple[dict[str, LookRule], outcome.Outcome]:
+    """Fit a rule for each dataset on one fold and apply it on another.
 
-    `chosen_on`, `shown`: a fold and its `sureness`, see `fit`; a dataset that the first one does
-    not have follows the rule of all.
+    Args:
+        selection: the fold to fit on and its confidence, see `fit`. A dataset that it lacks gets
+            the rule of all its queries.
+        evaluation: the fold to apply the rules on and its confidence.
+        alpha: cost penalty of R = Q - alpha * C.
+        allow_stop: whether routes of fewer than L calls count.
+
+    Returns:
+        The rule of each dataset by name, and the outcome on the second fold.
     """
-    (train, sure), (fold, seen) = chosen_on, shown
-    known, names = np.array(train.datasets), np.array(fold.datasets)
-    rules, nodes = {}, np.empty(len(fold), np.int64)
+    train, train_confidence = selection
+    fold, fold_confidence = evaluation
+    train_datasets = np.array(train.datasets)
+    fold_datasets = np.array(fold.datasets)
+    rules = {}
+    nodes = np.empty(len(fold), np.int64)
     for dataset in dict.fromkeys(fold.datasets):
-        rows = np.flatnonzero(known == dataset)
-        rows = rows if len(rows) else np.arange(len(train))
-        here = np.flatnonzero(names == dataset)
-        rules[dataset] = fit(train.select(rows), sure[rows], alpha, allow_stop)
-        nodes[here] = rules[dataset].nodes(seen[here])
-    return rules, outcome.at_nodes(fold, nodes, LOOK, "baseline")
+        train_rows = np.flatnonzero(train_datasets == dataset)
+        if not len(train_rows):
+            train_rows = np.arange(len(train))
+        fold_rows = np.flatnonzero(fold_datasets == dataset)
+        rule = fit(train.select(train_rows), train_confidence[train_rows], alpha, allow_stop)
+        rules[dataset] = rule
+        nodes[fold_rows] = rule.nodes(fold_confidence[fold_rows])
+    return rules, outcome.from_nodes(fold, nodes, LOOK_POLICY, "baseline")

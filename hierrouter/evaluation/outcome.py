@@ -1,4 +1,4 @@
-"""What a policy may do, and what it does on each query: exact, by enumeration."""
+"""The actions of a policy, and its exact outcome on each query, by enumeration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,25 +10,21 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.tree import SEPARATOR, Routes, RouteTree, net_reward
 
-# Arrays of this room; the shape stands in each docstring.
+# Array types; the docstrings state the shapes.
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
-# Ends the name of an action that stops.
-STOP = f"{SEPARATOR}stop"
-
-
-# Begins the name of an action that gives an answer of the route.
-RETURN = f"return{SEPARATOR}"
+STOP_SUFFIX = f"{SEPARATOR}stop"  # ends the name of an action that stops
+RETURN_PREFIX = f"return{SEPARATOR}"  # begins the name of an action that returns an answer
 
 
 @dataclass(frozen=True)
 class Actions:
-    """The action numbers of one tree: M that call; M more with stop; L more with return.
+    """The numbering of actions on one tree: M that call; M more with stop; L more with return.
 
-    Action i calls model i, M + i calls it and ends with its answer. The last L call nobody: they
-    end the episode with answer 1, 2, ... of the route.
+    Action i calls model i; M + i calls it and ends the episode with its answer. The last L call no
+    model: they end the episode with answer 1, 2, ... of the route.
 
     Attributes:
         routes: shape of the tree, for M models and L hops.
@@ -42,141 +38,183 @@ class Actions:
 
     @property
     def calls(self) -> int:
-        """How many actions call a model: M, or 2M with stop."""
+        """Number of actions that call a model: M, or 2M with stop."""
         return self.routes.models * (2 if self.allow_stop else 1)
 
     @property
     def returns(self) -> int:
-        """How many actions give an answer and call nobody: L with return, else 0."""
+        """Number of actions that return an answer without a call: L with return, else 0."""
         return self.routes.hops if self.allow_return else 0
 
     @property
     def count(self) -> int:
-        """A: all of them."""
+        """A, the number of all actions."""
         return self.calls + self.returns
 
     @property
     def states(self) -> int:
-        """S: nodes where a decision is due; with return the leaves, too."""
+        """S, the number of nodes where a decision is due; with return, the leaves are included."""
         return self.routes.nodes if self.allow_return else self.routes.states
 
     @property
     def steps(self) -> int:
-        """Decisions of an episode, at most: L, or L + 1 with return."""
+        """The most decisions of an episode: L, or L + 1 with return."""
         return self.routes.hops + self.allow_return
 
     @property
     def width(self) -> int:
-        """How wide arrays over endings are: as many as nodes; with return, as `Pairs`."""
-        return len(pairs(self.routes).at) if self.allow_return else self.routes.nodes
+        """Number of endings: that of the nodes; with return, that of the `EndingTable`."""
+        return len(ending_table(self.routes).node) if self.allow_return else self.routes.nodes
 
     @property
     def endings(self) -> slice:
-        """The numbers of the endings that can be: the leaves; with stop or return, all but 0."""
-        early = self.allow_stop or self.allow_return
-        return slice(1 if early else self.routes.states, self.width)
+        """Numbers of the possible endings: the leaves; with stop or return, all but the root."""
+        ends_early = self.allow_stop or self.allow_return
+        return slice(1 if ends_early else self.routes.states, self.width)
 
     def model(self, action: Integers) -> Integers:
-        """The model that `action` calls, if it calls one; works on arrays and on ints."""
+        """The model that `action` calls, if it calls one; for arrays and ints."""
         return action % self.routes.models
 
     def stops(self, action: Integers) -> Booleans:
-        """Whether `action` ends the episode itself; works on arrays and on ints."""
+        """Whether `action` itself ends the episode; for arrays and ints."""
         return action >= self.routes.models
 
-    def after(self, node: Any, action: Any) -> tuple[Any, Any, Any]:
-        """The node after `action` at the state `node`, its ending, and whether that is the end.
+    def transition(self, node: Any, action: Any) -> tuple[Any, Any, Any]:
+        """Take an action at a state.
 
-        Arrays, int64[n], or ints. An answer that is not there yet counts as the last one, and so
-        does a call after the last; at the root there is none.
+        Returning an answer that does not exist yet returns the last one, and so does a call after
+        the last call; at the root there is no answer.
+
+        Args:
+            node: int64[n] or int, the state.
+            action: int64[n] or int.
+
+        Returns:
+            The next node, the number of the ending, and whether the episode ends; of the shape of
+            the arguments. Without an end the number of the ending is that of the node.
         """
-        reached, stops = self.routes.child(node, self.model(action)), self.stops(action)
+        child = self.routes.child(node, self.model(action))
+        stops = self.stops(action)
         if not self.allow_return:
-            return reached, reached, stops | (reached >= self.routes.states)
+            return child, child, stops | (child >= self.routes.states)
         answer = action - self.calls
-        gives = (answer >= 0) | (node >= self.routes.states)
-        ending = pairs(self.routes).number[node, np.where(answer >= 0, answer, -1)]
-        reached = np.where(gives, node, reached)
-        return reached, np.where(gives, ending, reached), gives | stops
+        returns = (answer >= 0) | (node >= self.routes.states)
+        # Column -1, the last answer, is what a call after the last call returns.
+        ending = ending_table(self.routes).number[node, np.where(answer >= 0, answer, -1)]
+        child = np.where(returns, node, child)
+        return child, np.where(returns, ending, child), returns | stops
 
     def names(self, models: Sequence[str]) -> tuple[str, ...]:
-        """The name of each action: a model, each `model>stop`, and each `return>number`."""
-        calls = (*models, *(f"{name}{STOP}" for name in models))[: self.calls]
-        return (*calls, *(f"{RETURN}{answer + 1}" for answer in range(self.returns)))
+        """The name of each action: a model, `model>stop` or `return>number`."""
+        calls = (*models, *(f"{name}{STOP_SUFFIX}" for name in models))[: self.calls]
+        return (*calls, *(f"{RETURN_PREFIX}{answer + 1}" for answer in range(self.returns)))
 
     def legal(self) -> Booleans:
-        """bool[S, A]: what a policy may choose at each state.
+        """Compute bool[S, A]: which actions a policy may choose at each state.
 
-        Before the last call only the half that does not stop is legal: the episode ends anyway, or
-        the answer may be given after it, and there shall be one way to say so. Only answers that
-        are there can be given, and after the last call nothing else is left.
+        At the last call only the half that does not stop is legal: the episode ends anyway, or the
+        answer can be returned after it, and there shall be only one action for one effect. Only
+        existing answers can be returned, and after the last call nothing else is legal.
         """
-        routes, models = self.routes, self.routes.models
+        routes = self.routes
         legal = np.ones((self.states, self.count), dtype=np.bool_)
-        legal[routes.level(routes.hops - 1), models : self.calls] = False
+        legal[routes.level(routes.hops - 1), routes.models : self.calls] = False
         if self.allow_return:
             legal[routes.leaves, : self.calls] = False
             legal[:, self.calls :] = np.arange(routes.hops) < routes.depth()[:, None]
         return legal
 
 
-class Pairs(NamedTuple):
-    """Every ending by number: the nodes, each with its own answer, then nodes with earlier ones.
+class EndingTable(NamedTuple):
+    """Every ending by number: the nodes, each with its own answer, then nodes with earlier answers.
 
-    Without return the nodes are all, and arrays over endings are as wide as there are nodes.
+    Without return there are no other endings than the nodes, so arrays over endings are as wide as
+    there are nodes.
 
     Attributes:
-        at: int64[endings], the node where the episode ends, which says what it costs.
-        gives: int64[endings], the node whose answer is given, which says what it is worth.
+        node: int64[endings], the node where the episode ends; it determines the cost.
+        answer_node: int64[endings], the node whose answer is returned; it determines the quality.
         number: int64[nodes, L], the ending at a node with answer 1, 2, ... of its route; with the
-            last one where that is not there yet.
+            last answer if the numbered one does not exist yet.
     """
 
-    at: Integers
-    gives: Integers
+    node: Integers
+    answer_node: Integers
     number: Integers
 
 
 @lru_cache(maxsize=8)
-def pairs(routes: Routes) -> Pairs:
-    """The endings of trees of this shape."""
+def ending_table(routes: Routes) -> EndingTable:
+    """Number the endings of trees of this shape."""
     nodes = np.arange(routes.nodes)
     number = np.tile(nodes[:, None], (1, routes.hops))
-    at, gives, count = [nodes], [nodes], routes.nodes
+    end_nodes = [nodes]
+    answer_nodes = [nodes]
+    count = routes.nodes
     for calls in range(2, routes.hops + 1):
-        here = given = nodes[routes.level(calls)]
+        level = nodes[routes.level(calls)]
+        ancestors = level
         for answer in reversed(range(calls - 1)):
-            given = (given - 1) // routes.models
-            number[here, answer] = count + np.arange(len(here))
-            at, gives, count = [*at, here], [*gives, given], count + len(here)
-    return Pairs(np.concatenate(at), np.concatenate(gives), number)
+            ancestors = (ancestors - 1) // routes.models
+            number[level, answer] = count + np.arange(len(level))
+            end_nodes.append(level)
+            answer_nodes.append(ancestors)
+            count += len(level)
+    return EndingTable(np.concatenate(end_nodes), np.concatenate(answer_nodes), number)
 
 
-def worth(tree: RouteTree, endings: int) -> tuple[Floats, Floats, Floats]:
-    """Score, accuracy and C of so many endings, see `Pairs`: float64[queries, endings] each."""
+def ending_values(tree: RouteTree, endings: int) -> tuple[Floats, Floats, Floats]:
+    """Look up the score, accuracy and C of each ending.
+
+    Args:
+        tree: the queries.
+        endings: number of endings: of nodes, or of the `EndingTable`.
+
+    Returns:
+        float64[queries, endings] each.
+    """
     if endings == tree.routes.nodes:
         return tree.score, tree.accuracy, tree.cost
-    at, gives, _ = pairs(tree.routes)
-    return tree.score[:, gives], tree.accuracy[:, gives], tree.cost[:, at]
+    table = ending_table(tree.routes)
+    answer_node = table.answer_node
+    return tree.score[:, answer_node], tree.accuracy[:, answer_node], tree.cost[:, table.node]
 
 
 def ending_reward(tree: RouteTree, alpha: float, endings: int) -> Floats:
-    """float64[queries, endings]: R = Q - alpha * C of each ending; see `worth`."""
-    quality, _, cost = worth(tree, endings)
+    """Compute R = Q - alpha * C of each ending.
+
+    Args:
+        tree: the queries.
+        alpha: cost penalty.
+        endings: number of endings: of nodes, or of the `EndingTable`.
+
+    Returns:
+        float64[queries, endings].
+    """
+    quality, _, cost = ending_values(tree, endings)
     return net_reward(quality, cost, alpha)
 
 
-def ended_at(routes: Routes, endings: Floats) -> Floats:
-    """float64[queries, nodes]: `endings`, float64[queries, endings], whatever answer they give."""
+def endings_by_node(routes: Routes, endings: Floats) -> Floats:
+    """Sum values of endings over the answers that are returned at each node.
+
+    Args:
+        routes: shape of the tree.
+        endings: float64[queries, endings].
+
+    Returns:
+        float64[queries, nodes].
+    """
     if endings.shape[1] == routes.nodes:
         return endings
-    found = np.zeros((len(endings), routes.nodes))
-    np.add.at(found.T, pairs(routes).at, endings.T)
-    return found
+    sums = np.zeros((len(endings), routes.nodes))
+    np.add.at(sums.T, ending_table(routes).node, endings.T)
+    return sums
 
 
 Kind = Literal["single", "reference", "route", "router", "oracle", "baseline"]
-ROUTER = "hierrouter"  # how tables call a trained router
+ROUTER = "hierrouter"  # the name of a trained router in tables
 
 
 @dataclass(frozen=True, repr=False)
@@ -184,14 +222,14 @@ class Outcome:
     """Expected result of one policy on each query of a tree.
 
     Attributes:
-        name: how tables call the policy; a fixed route is `first>second`, one of a single call
-            `>first`: not the direct call of `first`, which has no stage instruction.
+        name: the policy's name in tables. A fixed route is `first>second`, one of a single call
+            `>first`: it is not the direct call of `first`, which has no stage instruction.
         kind: a direct call of a pool model ("single") or of a larger one ("reference"), a fixed
             route, a trained router, the tree oracle, or another baseline.
         quality: float64[queries], expected Q, in [0, 1].
         accuracy: float64[queries], probability of a right answer.
         cost: float64[queries], expected C, in money.
-        seconds: float64[queries], expected seconds of all calls; None where nobody says.
+        seconds: float64[queries], expected seconds of all calls; None if they are unknown.
     """
 
     name: str
@@ -202,7 +240,7 @@ class Outcome:
     seconds: Floats | None = None
 
     def reward(self, alpha: float) -> Floats:
-        """float64[queries]: expected R = Q - alpha * C (paper section 3.1)."""
+        """Compute float64[queries], expected R = Q - alpha * C (paper section 3.1)."""
         return net_reward(self.quality, self.cost, alpha)
 
     def __repr__(self) -> str:
@@ -217,30 +255,53 @@ class Outcome:
 
 
 def from_endings(tree: RouteTree, probability: Floats, name: str, kind: Kind) -> Outcome:
-    """The outcome of ending in each way with a given probability.
+    """Compute the outcome of a policy from the probability of each ending.
 
-    `probability`: float64[queries, endings], see `Pairs`, rows sum to 1.
+    Args:
+        tree: the queries.
+        probability: float64[queries, endings], see `EndingTable`; rows sum to 1.
+        name: name of the outcome.
+        kind: kind of the outcome.
     """
+    score, right, spent = ending_values(tree, probability.shape[1])
+    node_probability = endings_by_node(tree.routes, probability)
+    # The root, column 0, is no call and has no latency.
+    seconds = (node_probability * tree.latency)[:, 1:].sum(axis=1)
+    quality = (probability * score).sum(axis=1)
+    accuracy = (probability * right).sum(axis=1)
+    cost = (probability * spent).sum(axis=1)
+    return Outcome(name, kind, quality, accuracy, cost, seconds)
 
-    measured = worth(tree, probability.shape[1])
-    took = (ended_at(tree.routes, probability) * tree.latency)[:, 1:].sum(axis=1)
-    quality, right, cost = ((probability * values).sum(axis=1) for values in measured)
-    return Outcome(name, kind, quality, right, cost, took)
 
+def from_nodes(tree: RouteTree, ending: Integers, name: str, kind: Kind) -> Outcome:
+    """Compute the outcome of one ending on each query.
 
-def at_nodes(tree: RouteTree, node: Integers, name: str, kind: Kind) -> Outcome:
-    """The outcome of one given ending on each query.
-
-    `node`: int64[queries], numbers of nodes, or of other endings, see `Pairs`.
+    Args:
+        tree: the queries.
+        ending: int64[queries], numbers of nodes, or of other endings of the `EndingTable`.
+        name: name of the outcome.
+        kind: kind of the outcome.
     """
-    (at, gives, _), rows = pairs(tree.routes), np.arange(len(tree))
-    given, spent = (rows, gives[node]), tree.cost[rows, at[node]]
-    took = tree.latency[rows, at[node]]
-    return Outcome(name, kind, tree.score[given], tree.accuracy[given], spent, took)
+    table = ending_table(tree.routes)
+    rows = np.arange(len(tree))
+    node = table.node[ending]
+    answer_node = table.answer_node[ending]
+    return Outcome(
+        name=name,
+        kind=kind,
+        quality=tree.score[rows, answer_node],
+        accuracy=tree.accuracy[rows, answer_node],
+        cost=tree.cost[rows, node],
+        seconds=tree.latency[rows, node],
+    )
 
 
 def single_calls(tree: RouteTree) -> list[Outcome]:
-    """Direct calls: the pool's models ("single"), then larger ones ("reference"), table 1."""
+    """Compute the outcome of every direct call of a tree (paper table 1).
+
+    Returns:
+        The pool's models ("single"), then larger ones ("reference").
+    """
     direct = tree.direct
     return [
         Outcome(
@@ -256,60 +317,74 @@ def single_calls(tree: RouteTree) -> list[Outcome]:
 
 
 def fixed_routes(tree: RouteTree, allow_stop: bool = False) -> list[Outcome]:
-    """Each of the M^L routes taken on every query, in the order of their nodes.
+    """Take each of the M^L routes on every query.
 
     Args:
-        allow_stop: the shorter routes too, such as `>first`.
+        tree: the queries.
+        allow_stop: whether to include routes of fewer than L calls, such as `>first`.
+
+    Returns:
+        The outcomes, in the order of the nodes where the routes end.
     """
     endings = range(tree.routes.nodes)[Actions(tree.routes, allow_stop).endings]
     return [fixed_route(tree, node) for node in endings]
 
 
 def fixed_route(tree: RouteTree, node: int) -> Outcome:
-    """The route that ends at this node number, taken on every query."""
+    """Take the route that ends at this node number on every query."""
     nodes = np.full(len(tree), node, dtype=np.int64)
-    return at_nodes(tree, nodes, tree.routes.name(node, tree.models), "route")
+    return from_nodes(tree, nodes, tree.routes.name(node, tree.models), "route")
 
 
-def ending(actions: Actions, probabilities: Floats) -> Floats:
-    """Probability of each ending: the product of the decisions on the way.
+def ending_probabilities(actions: Actions, probabilities: Floats) -> Floats:
+    """Compute the probability of each ending: the product of the decisions on the route.
 
-    `actions`: what may be chosen; `probabilities`: float64[queries, S, A], rows sum to 1; the root
-    is state 0. Returns float64[queries, endings], see `Pairs`; rows sum to 1; 0 where no episode
-    can end.
+    Args:
+        actions: what the columns of the table mean.
+        probabilities: float64[queries, S, A], rows sum to 1; the root is state 0.
+
+    Returns:
+        float64[queries, endings], see `EndingTable`; rows sum to 1; 0 at nodes where no episode can
+        end.
     """
-    routes, queries = actions.routes, len(probabilities)
-    ends = np.zeros((queries, actions.width))
-    going_on = np.ones((queries, 1))
+    routes = actions.routes
+    queries = len(probabilities)
+    endings = np.zeros((queries, actions.width))
+    reach = np.ones((queries, 1))  # probability of each state of the level
     for level in range(actions.steps):
-        decided = going_on[:, :, None] * probabilities[:, routes.level(level)]
+        taken = reach[:, :, None] * probabilities[:, routes.level(level)]
         for answer in range(actions.returns):
-            number = pairs(routes).number[routes.level(level), answer]
-            ends[:, number] += decided[:, :, actions.calls + answer]
+            number = ending_table(routes).number[routes.level(level), answer]
+            endings[:, number] += taken[:, :, actions.calls + answer]
         if level == routes.hops:
-            return ends
-        going_on = decided[:, :, : routes.models].reshape(queries, -1)
+            return endings
+        reach = taken[:, :, : routes.models].reshape(queries, -1)
         if actions.allow_stop:
-            stopped = decided[:, :, routes.models : actions.calls].reshape(queries, -1)
-            ends[:, routes.level(level + 1)] += stopped
-    ends[:, routes.leaves] += going_on
-    return ends
+            stopped = taken[:, :, routes.models : actions.calls].reshape(queries, -1)
+            endings[:, routes.level(level + 1)] += stopped
+    endings[:, routes.leaves] += reach
+    return endings
 
 
 def greedy(probabilities: Floats, base_rate: Floats, returns: int = 0) -> Floats:
-    """The table of the greedy policy: 1 for the most probable action, 0 for the others.
+    """Make the table of the greedy policy: 1 for the most probable action, 0 for the others.
 
-    Ties go to the cheaper model per token, to calling nobody first of all, then to stopping, then
-    to the lower action. The price of a token is known before the call; its number is not, and a
-    policy must not look ahead.
+    Ties go first to actions without a call, then to the cheaper model per token, then to stopping,
+    then to the lower action. The price of a token is known before the call; the number of tokens is
+    not, and a policy must not look ahead.
 
-    `probabilities`: float64[..., A], see `Actions`; `base_rate`: float64[M], cost per token;
-    `returns`: how many of the actions, the last ones, call nobody. Returns float64[..., A],
-    one-hot.
+    Args:
+        probabilities: float64[..., A], see `Actions`.
+        base_rate: float64[M], cost per token.
+        returns: how many of the actions, the last ones, call no model.
+
+    Returns:
+        float64[..., A], one-hot.
     """
     count = probabilities.shape[-1]
     stopping_first = np.roll(np.arange(count), -len(base_rate))
     best = probabilities.max(axis=-1, keepdims=True)
+    # A price of -1 is below that of any model.
     prices = np.append(np.resize(base_rate, count - returns), np.full(returns, -1.0))
     price = np.where(probabilities == best, prices, np.inf)
     choice = stopping_first[price[..., stopping_first].argmin(axis=-1)]
@@ -319,35 +394,48 @@ def greedy(probabilities: Floats, base_rate: Floats, returns: int = 0) -> Floats
 def policy_outcome(
     tree: RouteTree, actions: Actions, probabilities: Floats, name: str, kind: Kind
 ) -> Outcome:
-    """The exact outcome of a policy given as a table.
+    """Compute the exact outcome of a policy that is given as a table.
 
-    `actions`: what the columns of the table mean; `probabilities`: float64[queries, S, A]; see
-    `greedy` for a deterministic policy.
+    Args:
+        tree: the queries.
+        actions: what the columns of the table mean.
+        probabilities: float64[queries, S, A]; see `greedy` for a deterministic policy.
+        name: name of the outcome.
+        kind: kind of the outcome.
     """
-    return from_endings(tree, ending(actions, probabilities), name, kind)
+    return from_endings(tree, ending_probabilities(actions, probabilities), name, kind)
 
 
-def going_on(routes: Routes, endings: Floats) -> Floats:
-    """Probability that an episode makes a call at each state.
+def continuation_probability(routes: Routes, endings: Floats) -> Floats:
+    """Compute the probability that an episode makes a call at each state.
 
-    `endings`: float64[queries, endings], rows sum to 1. Returns float64[queries, states]; 1 at the
-    root.
+    Args:
+        routes: shape of the tree.
+        endings: float64[queries, endings], rows sum to 1.
+
+    Returns:
+        float64[queries, states]; 1 at the root.
     """
-    reached = ended_at(routes, endings).copy()
-    deciding = np.empty((len(endings), routes.states))
+    reach = endings_by_node(routes, endings).copy()
+    continuing = np.empty((len(endings), routes.states))
+    # From the last level up: a state continues as often as its children are reached.
     for level in reversed(range(routes.hops)):
-        below = reached[:, routes.level(level + 1)].reshape(len(endings), -1, routes.models)
-        deciding[:, routes.level(level)] = below.sum(axis=2)
-        reached[:, routes.level(level)] += deciding[:, routes.level(level)]
-    return deciding
+        children = reach[:, routes.level(level + 1)].reshape(len(endings), -1, routes.models)
+        continuing[:, routes.level(level)] = children.sum(axis=2)
+        reach[:, routes.level(level)] += continuing[:, routes.level(level)]
+    return continuing
 
 
-def called(routes: Routes, endings: Floats) -> Floats:
-    """Probability that the call of each node is made, whether or not the episode goes on.
+def call_probability(routes: Routes, endings: Floats) -> Floats:
+    """Compute the probability that the call of each node is made.
 
-    `endings`: float64[queries, endings], rows sum to 1. Returns float64[queries, nodes]; 1 at the
-    root, which is no call.
+    Args:
+        routes: shape of the tree.
+        endings: float64[queries, endings], rows sum to 1.
+
+    Returns:
+        float64[queries, nodes]; 1 at the root, which is no call.
     """
-    reached = ended_at(routes, endings).copy()
-    reached[:, : routes.states] += going_on(routes, endings)
-    return reached
+    reach = endings_by_node(routes, endings).copy()
+    reach[:, : routes.states] += continuation_probability(routes, endings)
+    return reach

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.outcome import Actions, Floats, Integers, ending
+from hierrouter.evaluation.outcome import Actions, Floats, Integers, ending_probabilities
 from hierrouter.questions.own_code import import_path, own_code, source_digest
 from hierrouter_cache.errors import HierRouterError, InputError
 from hierrouter_cache.tree import RouteTree
@@ -33,7 +33,7 @@ LISTED = 12  # actions in an error, at most
 
 # From a tree to the texts of each of its queries: objects with `question`, a text, and `answers`,
 # the response at each node by number; see `hierrouter.replay.tree.Texts`.
-TextsOf = Callable[[RouteTree], Sequence[Any]]
+TextLoader = Callable[[RouteTree], Sequence[Any]]
 
 
 def policy_table(
@@ -41,7 +41,7 @@ def policy_table(
     policy: Any,
     alpha: float,
     allow_stop: bool = False,
-    texts: TextsOf | None = None,
+    texts: TextLoader | None = None,
     allow_return: bool = False,
 ) -> Floats:
     """What a policy does at every state, asked where it can come to.
@@ -89,7 +89,7 @@ def policy_endings(
 ) -> Floats:
     """float64[queries, endings]: the probability that a policy ends so; see `policy_table`."""
     table = policy_table(tree, policy, alpha, allow_stop, allow_return=allow_return)
-    return ending(Actions(tree.routes, allow_stop, allow_return), table)
+    return ending_probabilities(Actions(tree.routes, allow_stop, allow_return), table)
 
 
 class Observation(Mapping[str, Any]):
@@ -148,17 +148,17 @@ class _Asked:
     """A policy that is asked at states of one tree; `at` gives its probabilities, checked."""
 
     def __init__(
-        self, tree: RouteTree, policy: Any, alpha: float, actions: Actions, texts: TextsOf | None
+        self, tree: RouteTree, policy: Any, alpha: float, actions: Actions, texts: TextLoader | None
     ) -> None:
         self.tree, self.alpha, self.texts, self.actions = tree, alpha, texts, actions
         self.names, self.policy_name = actions.names(tree.models), policy_name(policy)
         self.read = policy.read if isinstance(policy, OwnPolicy) else set[str]()
         self.policy = policy.made if isinstance(policy, OwnPolicy) else policy
-        self.kind = kind_of(self.policy)
+        self.kind = policy_kind(self.policy)
         if self.kind in (None, "name", "router"):
             raise _not_askable(self.policy, self.policy_name)
         if self.kind == "table":
-            self.policy = table_of(policy, tree, actions.states)
+            self.policy = as_table(policy, tree, actions.states)
             if policy.shape[2] == len(tree.models):
                 self.policy = self._never_stopping(self.policy)
             elif policy.shape[2] != actions.count:
@@ -330,7 +330,7 @@ def own_policy(given: Any, name: str | None = None) -> OwnPolicy:
         version = source_digest(module, found)
         if not isinstance(getattr(made, "name", None), str):
             name = name or path
-    if kind_of(made) not in ("act", "predict"):
+    if policy_kind(made) not in ("act", "predict"):
         raise _not_askable(made, path)
     return OwnPolicy(path, name or policy_name(made), made, version)
 
@@ -345,11 +345,11 @@ def own_policies(policies: Any) -> tuple[OwnPolicy, ...]:
     else:
         several = isinstance(policies, Iterable) and not isinstance(policies, str)
         found = tuple(own_policy(policy) for policy in (policies if several else [policies]))
-    require_other_names(found)
+    require_distinct_names(found)
     return found
 
 
-def require_other_names(policies: Iterable[OwnPolicy], taken: Iterable[str] = ()) -> None:
+def require_distinct_names(policies: Iterable[OwnPolicy], taken: Iterable[str] = ()) -> None:
     """Refuse two policies of one name, and one that is called as somebody else in the tables.
 
     Raises InputError: with the name.
@@ -375,7 +375,7 @@ def policy_name(policy: Any) -> str:
     return type(policy).__name__
 
 
-def kind_of(policy: Any) -> Literal["name", "table", "router", "act", "predict"] | None:
+def policy_kind(policy: Any) -> Literal["name", "table", "router", "act", "predict"] | None:
     """Which sort of policy it is; None is none."""
     if isinstance(policy, np.ndarray):
         return "table"
@@ -401,7 +401,7 @@ def can_stop(policy: Any, tree: RouteTree, allow_return: bool = False) -> bool:
     return bool(getattr(getattr(made, "action_space", None), "n", None) == count)
 
 
-def table_of(given: NDArray[Any], tree: RouteTree, states: int) -> Floats:
+def as_table(given: NDArray[Any], tree: RouteTree, states: int) -> Floats:
     """A table with a row for each query and each of so many states of the tree."""
     wanted = (len(tree), states)
     if given.ndim != 3 or given.shape[:2] != wanted or given.dtype.kind not in "fiu":

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.deferral import Deferrable, DeferralPoint, best_point, point_within
-from hierrouter.evaluation.outcome import Outcome, going_on, greedy, single_calls
+from hierrouter.evaluation.deferral import DeferralPoint, DeferringPolicy, best_point, point_within
+from hierrouter.evaluation.outcome import Outcome, continuation_probability, greedy, single_calls
 from hierrouter.learning.training import TrainedRouter, choosing_fold, training_folds
 from hierrouter.learning.value import ValueRouter
 from hierrouter_cache.errors import InputError, suggestion
@@ -61,13 +61,13 @@ class Deferral:
     point: DeferralPoint | None = None
     chosen_on: str = ""
 
-    def on(self, fold: RouteTree) -> Deferrable:
+    def on(self, fold: RouteTree) -> DeferringPolicy:
         """The router on a fold, for any threshold.
 
         Raises InputError: the tree is not one this router can read, or has no such direct call.
         """
         stage = fold.routes.depth()[: fold.routes.states]
-        return Deferrable(
+        return DeferringPolicy(
             tree=fold,
             endings=self.trained.endings(fold),
             confidence=self.head(self.trained.features(fold), stage),
@@ -123,7 +123,7 @@ def calibrated(
 
 def fit_head(trained: TrainedRouter, fold: RouteTree, stronger: str) -> GainHead:
     """Ridge regression of what going on gains, over the states that the router visits."""
-    visited = going_on(fold.routes, trained.endings(fold)) > 0
+    visited = continuation_probability(fold.routes, trained.endings(fold)) > 0
     seen, gain = trained.features(fold), gain_of_going_on(trained, fold, stronger)
     heads = []
     for stage in range(fold.hops):

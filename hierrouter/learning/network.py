@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hierrouter.evaluation.outcome import Actions, pairs
+from hierrouter.evaluation.outcome import Actions, ending_table
 from hierrouter.learning.config import NetworkConfig, Objective
 from hierrouter.learning.forward import CHUNK, NEVER, NUMBERS_GAIN, UNSEEN, Network, RouterShape
 from hierrouter_cache.tree import Routes, RouteTree
@@ -336,7 +336,7 @@ def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Te
                 stopping = reward[:, routes.level(level + 1)].reshape(values.shape)
                 values = torch.cat([values, stopping], dim=2)
         if actions.allow_return:
-            given = reward[:, pairs(routes).number[routes.level(level)]]
+            given = reward[:, ending_table(routes).number[routes.level(level)]]
             values = torch.cat([values, given], dim=2)
         levels.append(values)
         value = (probabilities[:, routes.level(level)] * values).sum(dim=2)
@@ -350,7 +350,7 @@ def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> 
     for level in range(actions.steps):
         decided = reached[:, :, None] * probabilities[:, routes.level(level)]
         if actions.allow_return:
-            given = reward[:, pairs(routes).number[routes.level(level)]]
+            given = reward[:, ending_table(routes).number[routes.level(level)]]
             total = total + (decided[:, :, actions.calls :] * given).sum(dim=(1, 2))
         if level == routes.hops:
             return total

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierrouter.evaluation.budget import policy_break_points, within
+from hierrouter.evaluation.budget import policy_break_points, within_budget
 from hierrouter.learning.config import MAX_ALPHA, Objective, ValueConfig
 from hierrouter.learning.training import Constant, Origin, TrainedRouter, fit_value, training_folds
 from hierrouter.learning.value import ValueModel, ValueRouter
@@ -164,7 +164,7 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
         return float(sweep.at(alphas[place]).outcome(judged).cost.mean())
 
     def is_met(place: int) -> bool:
-        return bool(within(np.array(cost(place)), budget))
+        return bool(within_budget(np.array(cost(place)), budget))
 
     low, high = 0, len(alphas) - 1
     if not is_met(high):

@@ -18,7 +18,7 @@ from hierrouter.evaluation.outcome import (
     Actions,
     Floats,
     Outcome,
-    ending,
+    ending_probabilities,
     fixed_route,
     from_endings,
     greedy,
@@ -378,11 +378,11 @@ class TrainedRouter:
         """float64[queries, endings]: how the greedy policy ends, 1 in one place of each row.
 
         Endings are nodes, but where earlier answers may be given, see
-        `hierrouter.evaluation.outcome.pairs`. Raises InputError: the tree is not one this router
-        can read.
+        `hierrouter.evaluation.outcome.ending_table`. Raises InputError: the tree is not one this
+        router can read.
         """
         chances, actions = self.probabilities(tree), self.actions
-        return ending(actions, greedy(chances, tree.base_rate, actions.returns))
+        return ending_probabilities(actions, greedy(chances, tree.base_rate, actions.returns))
 
     def expected_each(
         self,

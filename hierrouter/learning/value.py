@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from hierrouter.evaluation.budget import policy_break_points
-from hierrouter.evaluation.outcome import Actions, pairs
+from hierrouter.evaluation.outcome import Actions, ending_table
 from hierrouter.learning.config import MAX_ALPHA, Objective, ValueConfig
 from hierrouter.learning.forward import softmax
 from hierrouter.replay.opening import LEARNED_FROM
@@ -459,16 +459,16 @@ def _induce(tree: RouteTree, actions: Actions, knots: Sequence[float], settle: S
     What follows is NaN for a call that nobody made, and is its prediction where that is chosen.
     """
     score, cost, alphas = tree.score, tree.cost, np.array(knots)
-    at, gives, _ = pairs(tree.routes)
+    endings = ending_table(tree.routes)
     legal, ahead = actions.legal(), dict[int, Floats]()
     for state in reversed(range(actions.states)):
         choices = np.flatnonzero(legal[state])
         target = np.empty((len(tree), len(choices), len(knots), 2))
         for place, action in enumerate(choices.tolist()):
-            reached, ending, is_over = actions.after(state, action)
+            reached, ending, is_over = actions.transition(state, action)
             if is_over:
-                target[:, place, :, 0] = score[:, gives[ending], None]
-                target[:, place, :, 1] = (cost[:, at[ending]] - cost[:, state])[:, None]
+                target[:, place, :, 0] = score[:, endings.answer_node[ending], None]
+                target[:, place, :, 1] = (cost[:, endings.node[ending]] - cost[:, state])[:, None]
             else:
                 target[:, place] = ahead.pop(int(reached))
                 target[:, place, :, 1] += (cost[:, reached] - cost[:, state])[:, None]

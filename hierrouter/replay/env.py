@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from hierrouter.evaluation.outcome import Actions, ending_reward, pairs
+from hierrouter.evaluation.outcome import Actions, ending_reward, ending_table
 from hierrouter_cache.tree import RouteTree, net_reward
 
 Observation = dict[str, Any]
@@ -127,14 +127,15 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
             raise gymnasium.error.ResetNeeded("no episode is under way; call reset()")
         if not 0 <= action < self.actions.count:
             raise gymnasium.error.InvalidAction(f"no action {action} among {self.actions.count}")
-        node, ending, ended = self.actions.after(self._node, int(action))
+        node, ending, ended = self.actions.transition(self._node, int(action))
         self._stage += int(node != self._node)
         self._node, self._ended = int(node), bool(ended)
         reward = 0.0
         if ended:
-            at, gives, _ = pairs(self.tree.routes)
-            quality = self.tree.score[self._query, gives[ending]]
-            reward = float(net_reward(quality, self.tree.cost[self._query, at[ending]], self.alpha))
+            endings = ending_table(self.tree.routes)
+            quality = self.tree.score[self._query, endings.answer_node[ending]]
+            cost = self.tree.cost[self._query, endings.node[ending]]
+            reward = float(net_reward(quality, cost, self.alpha))
         return self._observe(), reward, self._ended, False, self._info()
 
     def _observe(self) -> Observation:
@@ -247,7 +248,7 @@ def walk(
     for hop in range(actions.steps):
         state = query[playing] * actions.states + node
         action = act(state)
-        node, ending, over = actions.after(node, action)
+        node, ending, over = actions.transition(node, action)
         rollouts.state[playing, hop] = state
         rollouts.action[playing, hop] = action
         if over.any():
@@ -375,7 +376,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
             )
         if chosen.min() < 0 or chosen.max() >= self.actions.count:
             raise gymnasium.error.InvalidAction(f"an action is not among {self.actions.count}")
-        self._node, ending, ended = self.actions.after(self._node, chosen)
+        self._node, ending, ended = self.actions.transition(self._node, chosen)
         reward = np.where(ended, self._reward[self._query, ending], 0.0)
         final = self._begin_anew(ended, self._queries) if ended.any() else {}
         return self._observe(), reward, ended, np.zeros_like(ended), {**self._infos(), **final}

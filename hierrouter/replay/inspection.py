@@ -12,7 +12,7 @@ from hierrouter.pools.files import stored_pool
 from hierrouter.questions.query import stored_choices
 from hierrouter.questions.scoring import SCORERS
 from hierrouter.replay.states import SIGNALS
-from hierrouter.replay.stored_pool import opened_pool, planned_pool
+from hierrouter.replay.stored_pool import load_planned_pool, open_pool
 from hierrouter_cache.embeddings import embedding_files, require_sound
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError
 from hierrouter_cache.kept import kept_trees, tree_fault
@@ -144,7 +144,7 @@ def cache_info(
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
-    opened = opened_pool(plan.pool, pool, models, hops)
+    opened = open_pool(plan.pool, pool, models, hops)
     forest = walk(reader, opened.spec, plan.queries)
     datasets = reader.queries(forest.keys, ("dataset",))["dataset"]
     return {
@@ -176,7 +176,7 @@ def ask_cache(root: Path, question: str) -> pa.Table:
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
-    pool, identities = planned_pool(plan.pool)
+    pool, identities = load_planned_pool(plan.pool)
     return ask(reader, pool.tree_spec(identities), plan.queries, pool.rates(), question)
 
 
@@ -210,7 +210,7 @@ def verify_cache(
             raise DamagedPart(f"damaged tree: {tree}: {why}; delete it, it is made again")
     checked = _check_rows(reader, on_rows)
     plan = reader.latest_plan()
-    forest = walk(reader, opened_pool(plan.pool).spec, plan.queries)
+    forest = walk(reader, open_pool(plan.pool).spec, plan.queries)
     orphans = reader.number(
         "SELECT count(*) FROM calls_rows c ANTI JOIN (SELECT outcome AS context FROM "
         "calls_rows UNION ALL SELECT context FROM queries_rows) p ON p.context = c.context"

@@ -32,7 +32,7 @@ from hierrouter.replay.states import (
     stores_of,
     text_kinds,
 )
-from hierrouter.replay.stored_pool import OpenedPool, opened_pool, score_forest
+from hierrouter.replay.stored_pool import OpenedPool, open_pool, score_forest
 from hierrouter.replay.tree import Tree
 from hierrouter_cache import kept, walk
 from hierrouter_cache.errors import IncompleteTree, InputError, WorldError, suggestion
@@ -57,7 +57,7 @@ class Selection:
     """Which part of a cache to open, and how, see `open`; the defaults are what was collected last.
 
     Attributes:
-        view: what a policy sees of a state, one of `hierrouter.replay.states.VIEWS`.
+        view: what a policy sees of a state, one of `hierrouter.replay.states.STATE_VIEWS`.
         allow_return: show what follows the last call, too, for routers that may give any answer.
         growing: take queries of the train fold apart whatever their holes, because more calls come.
     """
@@ -183,7 +183,7 @@ def open_trees(
     accuracy = scorer if scorer is GIVEN or is_judge else scorer_named(ACCURACY)
     reader = CacheReader(root)
     plan = reader.latest_plan()
-    opened = opened_pool(
+    opened = open_pool(
         plan.pool, selection.pool, selection.models, selection.hops, selection.without
     )
     pool, spec = opened.pool, opened.spec

@@ -31,7 +31,7 @@ TEXTS = {
     "query": (QUESTION,),
     "stage": (),
 }
-VIEWS: dict[str, tuple[str, ...]] = {
+STATE_VIEWS: dict[str, tuple[str, ...]] = {
     f"{name}+{numbers}".strip("+"): (*texts, numbers) if numbers else texts
     for numbers in ("", SIGNALS, AGREEMENT)
     for name, texts in TEXTS.items()
@@ -73,13 +73,15 @@ def numbers_kind(view: str) -> str | None:
 
 
 def _kinds(view: str) -> tuple[str, ...]:
-    if view not in VIEWS:
-        raise InputError(f"unknown state view: {view}; {suggestion(view, VIEWS)}".rstrip("; "))
-    return VIEWS[view]
+    if view not in STATE_VIEWS:
+        raise InputError(
+            f"unknown state view: {view}; {suggestion(view, STATE_VIEWS)}".rstrip("; ")
+        )
+    return STATE_VIEWS[view]
 
 
 @dataclass(frozen=True)
-class Looks:
+class AnswerFeatures:
     """What can be read off the answers on the way to some states; a column each call of the route.
 
     Attributes:
@@ -96,7 +98,7 @@ class Looks:
     signals: Signals
 
     @classmethod
-    def live(cls, routes: Sequence[Sequence[LiveAnswer]], calls: int) -> Looks:
+    def live(cls, routes: Sequence[Sequence[LiveAnswer]], calls: int) -> AnswerFeatures:
         """Of the answers on some live routes, at most so many each."""
         shape = (len(routes), calls)
         blank = np.full(shape, np.nan)
@@ -127,7 +129,7 @@ class LiveAnswer:
     confidence: Confidence | None
 
 
-def state_numbers(kind: str, models: int, looks: Looks) -> NDArray[np.float32]:
+def state_numbers(kind: str, models: int, looks: AnswerFeatures) -> NDArray[np.float32]:
     """float32[n, width]: the numbers that a policy sees of some states, call after call.
 
     Of each call: who answered, 1 in the place of its model; the logarithm of its length; 1 where it
@@ -159,7 +161,7 @@ def state_numbers(kind: str, models: int, looks: Looks) -> NDArray[np.float32]:
     return found.reshape(rows, calls * width)
 
 
-def knows(models: int, model: int) -> int:
+def confidence_flag_column(models: int, model: int) -> int:
     """The place among the numbers that tells whether it is known how sure a model was first."""
     return models + 3 + model
 
@@ -207,7 +209,7 @@ def read_numbers(
     actions = np.array([-1, *(routes.action(node) for node in made.tolist())])
     total, lowest, tokens = (along(one, np.nan) for one in (each.total, each.lowest, each.tokens))
     signals = Signals(total, lowest, tokens, along(each.cut, False))
-    looks = Looks(
+    looks = AnswerFeatures(
         np.tile(actions[nodes], (queries, 1)),
         along(forest.tree.tokens_out[:, made], 0),
         same[:, nodes].reshape(queries * states, calls),
@@ -261,7 +263,7 @@ def embed_states(
     Raises InputError: an unknown view.
 
     Args:
-        view: one of `VIEWS`.
+        view: one of `STATE_VIEWS`.
         on_texts: told (done, total) after each file, for each part anew.
         leaves: whether what follows the last call is a state, too.
     """

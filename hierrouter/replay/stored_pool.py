@@ -58,7 +58,7 @@ class OpenedPool:
         return self.pool.tree_spec(self.identities)
 
 
-def opened_pool(
+def open_pool(
     plan: str,
     name: str | None = None,
     models: Sequence[str] | None = None,
@@ -77,7 +77,7 @@ def opened_pool(
         hops: at most the pool's; None is all of them.
         without: names of models and references to leave out.
     """
-    stored, known = planned_pool(plan)
+    stored, known = load_planned_pool(plan)
     part = (stored if name is None else load_pool(name)).sub_pool(models, hops, without)
     identities = known if name is None else _identities(part, stored, known)
     opened = [identities[model.name] for model in part.models]
@@ -86,7 +86,7 @@ def opened_pool(
     return OpenedPool(replace(part, context_free=context_free), identities, stored, changed)
 
 
-def planned_pool(plan: str) -> tuple[Pool, dict[str, Identity]]:
+def load_planned_pool(plan: str) -> tuple[Pool, dict[str, Identity]]:
     """The pool of a cache's plan, and what its models resolved to.
 
     Raises CacheError: the plan holds no such thing.

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hierrouter.replay.stored_pool import opened_pool
+from hierrouter.replay.stored_pool import open_pool
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.sql import ask
@@ -75,7 +75,7 @@ def calls_of(
             f"{lacking} of {len(tree)} queries are not in the cache: {reader.root}; give the "
             "cache that the tree was opened from"
         )
-    opened = opened_pool(plan.pool, pool, tree.models, tree.hops)
+    opened = open_pool(plan.pool, pool, tree.models, tree.hops)
     # References that were left out when the tree was opened are left out here.
     left = [one.name for one in opened.pool.references if one.name not in tree.direct.models]
     spec = replace(opened, pool=opened.pool.sub_pool(None, None, left)).spec
@@ -84,7 +84,7 @@ def calls_of(
     return reader, spec, walk(reader, spec, ours)
 
 
-def first_sureness(tree: Tree) -> NDArray[np.float64]:
+def first_call_confidence(tree: Tree) -> NDArray[np.float64]:
     """float64[queries, M]: how sure each model was of its answer when it was called first.
 
     The probability of the whole answer, NaN where it is not known; where that is so of all answers,

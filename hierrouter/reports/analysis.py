@@ -5,11 +5,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation import bounds, outcome, reliability
+from hierrouter.evaluation import bounds, outcome
+from hierrouter.evaluation.intervals import share_interval
 from hierrouter.evaluation.looks import looks_per_dataset
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.replay.tree import Tree, first_sureness
+from hierrouter.replay.tree import Tree, first_call_confidence
 from hierrouter.reports.values import Estimate, Estimates
 from hierrouter.tables import finite
 from hierrouter_cache.tree import RouteTree
@@ -44,7 +45,7 @@ def add_analysis(
         worth = {"quality": one.quality, "cost": one.cost, "reward": one.reward(alpha)}
         found.add("ladder", worth, found.columns, rung=rung, policy=chosen)
     if isinstance(tree, Tree) and len(train) and tree.hops > 1:
-        _add_looks(found, tree, split, alpha, stop, ladder[bounds.PER_DATASET])
+        _add_looks(found, tree, split, alpha, stop, ladder[bounds.BEST_ROUTE_PER_DATASET])
     if endings is not None:
         regret = bounds.split_regret(fold, alpha, endings, stop, may.allow_return)
         add_regret(found, outcome.ROUTER, regret)
@@ -57,7 +58,7 @@ def _add_looks(
     found: Estimates, tree: Tree, split: str, alpha: float, stop: bool, blind: outcome.Outcome
 ) -> None:
     """What a look at the first answer adds to `blind`, the best route of each dataset."""
-    sure = first_sureness(tree)
+    sure = first_call_confidence(tree)
     train, fold = ((tree.split(name), sure[tree.rows(name)]) for name in ("train", split))
     rules, looked = looks_per_dataset(train, fold, alpha, stop)
     more = {
@@ -74,11 +75,11 @@ def _add_looks(
 def _add_reliability(found: Estimates, fold: RouteTree, trained: TrainedRouter) -> None:
     """How often a value model's choices were the best, by how likely it said that was."""
     table, how = trained.probabilities(fold), found.bootstrap
-    query, said, best = reliability.decisions(fold, trained.actions, table, trained.alpha)
-    for least, below in pairwise(reliability.EDGES):
+    query, said, best = bounds.greedy_decisions(fold, trained.actions, table, trained.alpha)
+    for least, below in pairwise(bounds.RELIABILITY_EDGES):
         if (here := (said >= least) & (said < below)).any():
             draws = how.draws(found.every)
-            ends = reliability.share_interval(query[here], best[here], how.n, how.level, draws)
+            ends = share_interval(query[here], best[here], how.n, how.level, draws)
             figures = {
                 "least": Estimate(least),
                 "below": Estimate(finite(below)),

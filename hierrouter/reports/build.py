@@ -14,7 +14,7 @@ from hierrouter.evaluation.intervals import (
     resampled_means,
     simultaneous_intervals,
 )
-from hierrouter.evaluation.outcome import Outcome, ended_at, worth
+from hierrouter.evaluation.outcome import Outcome, ending_values, endings_by_node
 from hierrouter.reports.results import Report, Saving
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, each
 from hierrouter.tables import finite
@@ -195,9 +195,9 @@ def add_depths(
 
     Ends of an interval are None where too many resamples hold no such query.
     """
-    score, _, cost = worth(fold, endings.shape[1])
+    score, _, cost = ending_values(fold, endings.shape[1])
     figures = (np.ones_like(score), score, cost, net_reward(score, cost, alpha))
-    ended = [ended_at(fold.routes, endings * figure) for figure in figures]
+    ended = [endings_by_node(fold.routes, endings * figure) for figure in figures]
     hops = range(1, fold.hops + 1)
     totals = np.array(
         [each[:, fold.routes.level(hop)].sum(axis=1) for hop in hops for each in ended]

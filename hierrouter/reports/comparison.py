@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.evaluation.bounds import ANYTIME, TREE
+from hierrouter.evaluation.bounds import ANYTIME_ORACLE, TREE_ORACLE
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
 from hierrouter.learning.baselines.answers import answers_for
 from hierrouter.learning.baselines.arms import Baseline, require_sets, usable_sets
@@ -283,7 +283,7 @@ def _pairs(contest: Contest, reward: Values) -> Iterator[tuple[str, str, int, in
     for at, entry in enumerate(entries):
         if entry.outcome.kind == "baseline" and not entry.arms:
             early = entry.settings["allow_stop"] or entry.settings.get("allow_return")
-            oracle = ANYTIME if early else TREE
+            oracle = ANYTIME_ORACLE if early else TREE_ORACLE
             yield "regret", contest.split, names.index(oracle), at
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.budget import optimum_at_mean_cost, policy_break_points
 from hierrouter.evaluation.outcome import ROUTER, Outcome, fixed_routes, from_endings, single_calls
-from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
+from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_distinct_names
 from hierrouter.learning.config import Objective
 from hierrouter.learning.deferral import Deferral, calibrated, direct_call
 from hierrouter.learning.sweep import TrainedSweep
@@ -203,7 +203,7 @@ def value_policies(
     if len(chosen_on):
         known.append(bounds.best_route_per_dataset(chosen_on, alpha, fold, stop))
     known.append(bounds.oracle(fold, alpha, stop))
-    require_other_names(policies, [ROUTER, *(one.name for one in known)])
+    require_distinct_names(policies, [ROUTER, *(one.name for one in known)])
     return Valued(
         fold,
         tuple(known),

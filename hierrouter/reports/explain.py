@@ -16,7 +16,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from hierrouter.evaluation.bounds import best_ending, best_nodes, split_regret
-from hierrouter.evaluation.outcome import ending, greedy, pairs
+from hierrouter.evaluation.outcome import ending_probabilities, ending_table, greedy
 from hierrouter.replay.tree import Texts, load_texts
 from hierrouter.reports.values import GROUPS
 from hierrouter.tables import Cell, Column, Line, Table, as_rich, money, one_line, safe_text
@@ -251,7 +251,7 @@ def _routed(tree: RouteTree, alpha: float, trained: TrainedRouter) -> list[Route
     actions, probabilities = trained.actions, np.concatenate(alone)
     names = actions.names(tree.models)
     one_hot = greedy(probabilities, tree.base_rate, actions.returns)
-    endings = ending(actions, one_hot)
+    endings = ending_probabilities(actions, one_hot)
     lost = split_regret(tree, alpha, endings, actions.allow_stop, actions.allow_return)
     taken, found = one_hot.argmax(axis=2).tolist(), []
     for row in range(len(tree)):
@@ -259,13 +259,13 @@ def _routed(tree: RouteTree, alpha: float, trained: TrainedRouter) -> list[Route
         state, over = 0, False
         while not over:
             action, chances = taken[row][state], tuple(probabilities[row, state].tolist())
-            node, end, over = actions.after(state, action)
+            node, end, over = actions.transition(state, action)
             # Who ends with a call has lost there what another answer would have been worth.
             left = lost[row].tolist()[len(choices) :]
             regret = math.fsum(left) if over else left[0]
             choices.append(Choice(state, names, chances, names[action], regret))
             state = int(node)
-        given = int(pairs(tree.routes).gives[end])
+        given = int(ending_table(tree.routes).answer_node[end])
         found.append(Routed(state, tuple(choices), None if given == state else given))
     return found
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.budget import policy_break_points
-from hierrouter.evaluation.outcome import Booleans, Floats, Integers, called, single_calls
+from hierrouter.evaluation.outcome import Booleans, Floats, Integers, call_probability, single_calls
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings
 from hierrouter.learning.config import MAX_ALPHA
 from hierrouter.learning.sweep import TrainedSweep
@@ -175,7 +175,10 @@ def of_policy(
         ends.append(endings.argmax(axis=1))
         if drawn or (endings.max(axis=1) < 1).any():
             known = [np.eye(fold.routes.nodes)[end] for end in ends[len(drawn) : -1]]
-            drawn += [_expected(fold, one, called(fold.routes, one)) for one in (*known, endings)]
+            drawn += [
+                _expected(fold, one, call_probability(fold.routes, one))
+                for one in (*known, endings)
+            ]
         if "alpha" not in policy.read:
             break
     every = len(ends) == len(alphas)

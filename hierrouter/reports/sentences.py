@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from hierrouter.evaluation.bounds import ANYTIME, ONE_HOP, TREE
+from hierrouter.evaluation.bounds import ANYTIME_ORACLE, ONE_HOP_ORACLE, TREE_ORACLE
 from hierrouter.questions.scoring import JUDGES
 from hierrouter.reports.results import Report, Saving
 from hierrouter.reports.values import ALL, Row
@@ -38,7 +38,7 @@ def verdict(report: Report) -> Verdict:
 def message(report: Report) -> str:
     """What the report says, in one sentence: is the router any good, and how good could one be?"""
     found, router, fixed = verdict(report), report.router, fixed_choice(report)
-    oracle = rungs(report).get(ANYTIME) or report.best("oracle")
+    oracle = rungs(report).get(ANYTIME_ORACLE) or report.best("oracle")
     parts = [f"No router is trained here: {_named(fixed)} {_full(report, fixed)}"] if fixed else []
     if router and found == "constant":
         always = f"No router is better than always calling {report.constant} here"
@@ -122,7 +122,7 @@ def in_time_sentence(report: Report) -> str:
 
 def hops_sentence(report: Report) -> str:
     """What more than one call is worth in hindsight; empty where nobody worked it out."""
-    one, more = (rungs(report).get(name) for name in (ONE_HOP, TREE))
+    one, more = (rungs(report).get(name) for name in (ONE_HOP_ORACLE, TREE_ORACLE))
     if one is None or more is None:
         return ""
     return (

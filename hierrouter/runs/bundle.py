@@ -12,7 +12,7 @@ from hierrouter.learning.training import Origin
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import IMPORTED, OPENAI, Identity, Pool, reachable, refuse_stored_keys
 from hierrouter.pools.validation import validated
-from hierrouter.replay.stored_pool import opened_pool
+from hierrouter.replay.stored_pool import open_pool
 from hierrouter.replay.tree import calls_of
 from hierrouter.runs import folders
 from hierrouter_cache.errors import InputError, read_small
@@ -61,7 +61,7 @@ def bundle_of(cache: Path, tree: RouteTree, pool: str | None = None) -> Bundle:
     Raises CacheError: nothing there, or damaged.
     """
     plan = CacheReader(cache).latest_plan()
-    opened = opened_pool(plan.pool, pool, tree.models, tree.hops)
+    opened = open_pool(plan.pool, pool, tree.models, tree.hops)
     greedy = [one.name for one in opened.pool.models if not one.generation.temperature]
     kept = {} if opened.pool.imported else _canaries(cache, tree, pool)
     return Bundle(opened.pool, opened.identities, {name: kept.get(name, ()) for name in greedy})

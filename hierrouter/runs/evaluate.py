@@ -86,7 +86,7 @@ def evaluate(
     allow_stop: bool | None = None,
     allow_return: bool | None = None,
     split: str | None = None,
-    texts: policies.TextsOf | None = None,
+    texts: policies.TextLoader | None = None,
 ) -> Evaluation:
     """The exact value of a policy on each query of a fold.
 
@@ -121,18 +121,18 @@ def evaluate(
             f"{', '.join(folds) or 'none'}"
         )
     named = None
-    if policies.kind_of(policy) == "name":
+    if policies.policy_kind(policy) == "name":
         policy = named = _named(fold, policy, alpha, bool(allow_stop or allow_return))
     alpha = _alpha_of(policy, alpha)
     if isinstance(named, Outcome):  # one that is handed in may be of other queries
         outcome = named
-    elif policies.kind_of(policy) == "router":
+    elif policies.policy_kind(policy) == "router":
         outcome = _of_router(fold, policy, allow_stop, allow_return)
     else:
         returns = bool(allow_return)
         if isinstance(policy, np.ndarray):
             states = Actions(tree.routes, allow_return=returns).states
-            policy = policies.table_of(policy, tree, states)[np.array(tree.splits) == fold_name]
+            policy = policies.as_table(policy, tree, states)[np.array(tree.splits) == fold_name]
         stop = policies.can_stop(policy, fold, returns) if allow_stop is None else allow_stop
         table = policies.policy_table(fold, policy, alpha, stop, texts, returns)
         actions, name = Actions(fold.routes, stop, returns), policies.policy_name(policy)
@@ -150,7 +150,7 @@ def evaluate(
 
 
 def _alpha_of(policy: Any, alpha: float | None) -> float:
-    if alpha is None and policies.kind_of(policy) == "router":
+    if alpha is None and policies.policy_kind(policy) == "router":
         alpha = policy.alpha
     if alpha is None:
         raise InputError(

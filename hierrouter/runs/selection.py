@@ -22,7 +22,7 @@ from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_ALPHA, PAPER_SCORER
 from hierrouter.pools.pool import price_table
 from hierrouter.questions.scoring import SCORERS
-from hierrouter.replay.stored_pool import opened_pool
+from hierrouter.replay.stored_pool import open_pool
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import folders
 from hierrouter.runs.checkpoint import load_sweep, router_at
@@ -171,7 +171,7 @@ def trained_on(tree: Tree) -> dict[str, Any]:
 
 def _state(reader: CacheReader, on: Mapping[str, Any]) -> dict[str, Any]:
     plan = reader.latest_plan()
-    opened = opened_pool(plan.pool, on["pool"], on["models"], on["hops"])
+    opened = open_pool(plan.pool, on["pool"], on["models"], on["hops"])
     return {
         "models or settings": digest([opened.spec.steps, opened.spec.direct]),
         "prices": [rate_table(opened.spec.models, opened.pool.rates()).tolist(), 0.0],

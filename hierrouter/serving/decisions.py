@@ -19,9 +19,9 @@ from hierrouter.learning.training import TrainedRouter
 from hierrouter.pools.pool import ModelSpec
 from hierrouter.replay.states import (
     SIGNALS,
+    AnswerFeatures,
     LiveAnswer,
-    Looks,
-    knows,
+    confidence_flag_column,
     numbers_kind,
     state_numbers,
     state_texts,
@@ -168,7 +168,7 @@ class LivePolicy:
         models, trained = self.origin.models, self.at(None)
         if numbers_kind(self.origin.view) != SIGNALS or trained.actions.steps == 1:
             return ()
-        places = (knows(len(models), number) for number in range(len(models)))
+        places = (confidence_flag_column(len(models), number) for number in range(len(models)))
         return tuple(
             name for name, at in zip(models, places, strict=True) if trained.router.sees(at)
         )
@@ -226,11 +226,14 @@ def live_numbers(
 ) -> NDArray[np.float32]:
     """float32[n, width]: the numbers of some live states; of no width where the view has none.
 
-    `view`: one of `VIEWS`; `actions`: what may be done; `answers`: those so far, of each state.
+    `view`: one of `STATE_VIEWS`; `actions`: what may be done; `answers`: those so far, of each
+    state.
     """
     if (kind := numbers_kind(view)) is None:
         return np.empty((len(answers), 0), dtype=np.float32)
-    return state_numbers(kind, actions.routes.models, Looks.live(answers, actions.steps - 1))
+    return state_numbers(
+        kind, actions.routes.models, AnswerFeatures.live(answers, actions.steps - 1)
+    )
 
 
 class DecisionBatcher:

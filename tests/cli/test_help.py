@@ -15,7 +15,7 @@ from hierrouter.learning.config import PRESETS
 from hierrouter.pools.files import CALLED, pool_names
 from hierrouter.questions.datasets import dataset_names
 from hierrouter.questions.scoring import SCORERS
-from hierrouter.replay.states import VIEWS
+from hierrouter.replay.states import STATE_VIEWS
 from hierrouter.reports.figures import FORMATS
 from hierrouter_cache.tree import SPLITS
 from hierrouter_cli import options
@@ -133,6 +133,6 @@ def test_the_offered_words_are_those_there_are() -> None:
     assert sorted(options.BACKENDS) == sorted(CALLED)
     assert sorted(options.FIGURES) == sorted(FORMATS)
     assert tuple(SPLITS) == options.FOLDS
-    assert tuple(VIEWS) == options.STATES
+    assert tuple(STATE_VIEWS) == options.STATES
     assert {*options.PRESETS} == {name for name, _ in PRESETS}
     assert {*options.ALGORITHMS} == {algo for _, algo in PRESETS}

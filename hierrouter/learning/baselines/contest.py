@@ -9,9 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from hierrouter.evaluation.bounds import ANYTIME, ONE_HOP, TREE, direct_oracle, oracle
+from hierrouter.evaluation.bounds import (
+    ANYTIME_ORACLE,
+    ONE_HOP_ORACLE,
+    TREE_ORACLE,
+    direct_oracle,
+    oracle,
+)
 from hierrouter.evaluation.outcome import ROUTER, Outcome, from_endings
-from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
+from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_distinct_names
 from hierrouter.learning.baselines import arms
 from hierrouter.learning.baselines.arms import SETS, Answers, Arms, Baseline
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
@@ -111,8 +117,8 @@ def contest(
         on_played: told (name, set, what it does on the fold) of each baseline.
     """
     _require_enough(tree, split)
-    taken = [*(one.name for one in baselines), ROUTER, ONE_HOP, TREE, ANYTIME]
-    require_other_names(policies, taken)
+    taken = [*(one.name for one in baselines), ROUTER, ONE_HOP_ORACLE, TREE_ORACLE, ANYTIME_ORACLE]
+    require_distinct_names(policies, taken)
     usable, fold = arms.usable_sets(tree, sets), tree.split(split)
     unread = [one for one in baselines if answers is None and one.reads_answers]
     taking_part = [one for one in baselines if one not in unread]
@@ -217,8 +223,8 @@ def _entry(outcome: Outcome, tried: Outcome | None, alpha: float, **known: Any) 
 
 def _oracles(fold: RouteTree, alpha: float, sets: Sequence[str]) -> list[Entry]:
     """What nobody can beat who chooses one call, a whole route, or where to stop on it."""
-    whole = replace(oracle(fold, alpha), name=TREE)
-    anytime = replace(oracle(fold, alpha, allow_stop=True), name=ANYTIME)
+    whole = replace(oracle(fold, alpha), name=TREE_ORACLE)
+    anytime = replace(oracle(fold, alpha, allow_stop=True), name=ANYTIME_ORACLE)
     one_hop = direct_oracle(fold, alpha) if "A" in sets else None
     return [*([Entry(one_hop, "A")] if one_hop else []), Entry(whole), Entry(anytime)]
 

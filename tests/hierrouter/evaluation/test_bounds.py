@@ -11,10 +11,10 @@ from hierrouter.evaluation import bounds
 from hierrouter.evaluation.bounds import ladder, oracle, split_regret
 from hierrouter.evaluation.outcome import (
     Actions,
-    called,
-    ending,
+    call_probability,
+    continuation_probability,
+    ending_probabilities,
     fixed_routes,
-    going_on,
     policy_outcome,
 )
 from hierrouter_cache.tree import Routes, RouteTree
@@ -177,7 +177,7 @@ def test_each_part_of_the_regret_is_what_walking_the_choices_gives(
     tree: RouteTree, seed: int, alpha: float, stop: bool
 ) -> None:
     table = random_table(tree, seed, allow_stop=stop)
-    parts = split_regret(tree, alpha, ending(Actions(tree.routes, stop), table), stop)
+    parts = split_regret(tree, alpha, ending_probabilities(Actions(tree.routes, stop), table), stop)
     assert parts.shape == (len(tree), tree.hops)
     assert (parts >= -1e-12).all()
     for query in range(len(tree)):
@@ -188,8 +188,13 @@ def test_each_part_of_the_regret_is_what_walking_the_choices_gives(
 @by_hand.unhurried
 @given(by_hand.small_trees, seeds, st.booleans())
 def test_visits_are_the_sums_of_the_endings_below(tree: RouteTree, seed: int, stop: bool) -> None:
-    endings = ending(Actions(tree.routes, stop), random_table(tree, seed, allow_stop=stop))
-    visits, deciding = called(tree.routes, endings), going_on(tree.routes, endings)
+    endings = ending_probabilities(
+        Actions(tree.routes, stop), random_table(tree, seed, allow_stop=stop)
+    )
+    visits, deciding = (
+        call_probability(tree.routes, endings),
+        continuation_probability(tree.routes, endings),
+    )
     for path in [(), *paths(tree, True)]:
         below = [node(tree, route) for route in paths(tree, True) if route[: len(path)] == path]
         here = node(tree, path)

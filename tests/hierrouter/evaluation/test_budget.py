@@ -163,4 +163,6 @@ def test_a_route_that_costs_the_budget_itself_is_within_it() -> None:
     tree = replace(random_tree(Routes(1, 3), 1, 0), rate=np.full((1, 2), 0.1))
     tree = replace(tree, tokens_in=np.ones((1, 4), int), tokens_out=np.zeros((1, 4), int))
     assert tree.cost[0, 3] > 0.3  # 0.1 + 0.1 + 0.1 in floating point
-    assert budgets.within(tree.cost[0, 3], 0.3) and not budgets.within(tree.cost[0, 3], 0.29)
+    assert budgets.within_budget(tree.cost[0, 3], 0.3) and not budgets.within_budget(
+        tree.cost[0, 3], 0.29
+    )

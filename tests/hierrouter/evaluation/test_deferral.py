@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.deferral import Deferrable, best_point, point_within
-from hierrouter.evaluation.outcome import Actions, Outcome, ending, policy_outcome, single_calls
+from hierrouter.evaluation.deferral import DeferringPolicy, best_point, point_within
+from hierrouter.evaluation.outcome import (
+    Actions,
+    Outcome,
+    ending_probabilities,
+    policy_outcome,
+    single_calls,
+)
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation.test_outcome import random_table, trees
 
@@ -27,9 +33,9 @@ def drawn_policy(tree: RouteTree, seed: int, allow_stop: bool) -> Drawn:
     return Actions(tree.routes, allow_stop), table, confidence, single_calls(tree)[-1]
 
 
-def deferred(tree: RouteTree, policy: Drawn) -> Deferrable:
+def deferred(tree: RouteTree, policy: Drawn) -> DeferringPolicy:
     actions, table, confidence, stronger = policy
-    return Deferrable(tree, ending(actions, table), confidence, stronger)
+    return DeferringPolicy(tree, ending_probabilities(actions, table), confidence, stronger)
 
 
 def walked(
@@ -41,7 +47,7 @@ def walked(
         return 1.0, stronger.quality[query], tree.cost[query, node] + stronger.cost[query]
     total = np.zeros(3)
     for action in range(actions.count):
-        child, _, over = actions.after(node, action)
+        child, _, over = actions.transition(node, action)
         found: tuple[float, float, float] = (0.0, tree.score[query, child], tree.cost[query, child])
         if table[query, node, action] and not over:
             found = walked(tree, query, policy, threshold, child)

@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from hierrouter.evaluation.intervals import (
-    BATCH,
-    MANY,
+    NORMAL_LIMIT_QUERIES,
+    RESAMPLES_PER_BATCH,
     expanded_tail,
     interval,
     percentile_interval,
@@ -28,10 +28,15 @@ def rng() -> np.random.Generator:
 
 def test_parts_have_the_same_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = np.random.default_rng(0).normal(size=(5, 60))
-    together = resampled_means(drawn, BATCH, rng()), simultaneous_intervals(drawn, 300, 0.95, rng())
-    monkeypatch.setattr("hierrouter.evaluation.intervals.DRAWS", 180)
-    monkeypatch.setattr("hierrouter.evaluation.intervals.AT_ONCE", 2)
-    np.testing.assert_allclose(resampled_means(drawn, BATCH, rng()), together[0], rtol=1e-12)
+    together = (
+        resampled_means(drawn, RESAMPLES_PER_BATCH, rng()),
+        simultaneous_intervals(drawn, 300, 0.95, rng()),
+    )
+    monkeypatch.setattr("hierrouter.evaluation.intervals.DRAWS_PER_BATCH", 180)
+    monkeypatch.setattr("hierrouter.evaluation.intervals.DIFFERENCES_PER_BATCH", 2)
+    np.testing.assert_allclose(
+        resampled_means(drawn, RESAMPLES_PER_BATCH, rng()), together[0], rtol=1e-12
+    )
     np.testing.assert_allclose(simultaneous_intervals(drawn, 300, 0.95, rng()), together[1])
 
 
@@ -39,13 +44,17 @@ def test_many_queries_have_the_intervals_of_the_limit_of_their_resamples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of skewed figures; a difference of two rows is the difference of their means still."""
-    rows = np.random.default_rng(0).gamma(0.5, size=(2, MANY))
-    rows = np.stack([*rows, rows[0] - rows[1], np.full(MANY, 0.3)])
+    rows = np.random.default_rng(0).gamma(0.5, size=(2, NORMAL_LIMIT_QUERIES))
+    rows = np.stack([*rows, rows[0] - rows[1], np.full(NORMAL_LIMIT_QUERIES, 0.3)])
     limit = resampled_means(rows, 4000, rng())
     np.testing.assert_allclose(limit[0] - limit[1], limit[2], atol=1e-9)
-    monkeypatch.setattr("hierrouter.evaluation.intervals.MANY", MANY + 1)
+    monkeypatch.setattr(
+        "hierrouter.evaluation.intervals.NORMAL_LIMIT_QUERIES", NORMAL_LIMIT_QUERIES + 1
+    )
     counted = resampled_means(rows, 4000, rng())
-    ends = [np.array(percentile_interval(means, MANY)) for means in (limit, counted)]
+    ends = [
+        np.array(percentile_interval(means, NORMAL_LIMIT_QUERIES)) for means in (limit, counted)
+    ]
     width = (ends[1][1] - ends[1][0])[:3]
     assert (np.abs(ends[0] - ends[1])[:, :3] < 0.06 * width).all()
     np.testing.assert_allclose(ends[0][:, 3], 0.3)
@@ -57,13 +66,13 @@ def test_means_are_those_of_scipy_alone(values: np.ndarray) -> None:
     alone = stats.bootstrap(
         (np.arange(len(values)),),
         lambda drawn, axis: rows[:, drawn].mean(axis=axis),
-        n_resamples=3 * BATCH + 1,
-        batch=BATCH,
+        n_resamples=3 * RESAMPLES_PER_BATCH + 1,
+        batch=RESAMPLES_PER_BATCH,
         vectorized=True,
         method="percentile",
         rng=rng(),
     )
-    ours = resampled_means(rows, 3 * BATCH + 1, rng())
+    ours = resampled_means(rows, 3 * RESAMPLES_PER_BATCH + 1, rng())
     np.testing.assert_allclose(ours, alone.bootstrap_distribution, rtol=1e-12)
     plain = np.quantile(ours, [0.025, 0.975], axis=-1)
     np.testing.assert_allclose(plain, alone.confidence_interval, rtol=1e-12)

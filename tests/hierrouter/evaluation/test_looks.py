@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 import hierrouter as hr
 from hierrouter.evaluation import bounds, looks
-from hierrouter.evaluation.intervals import interval
+from hierrouter.evaluation.intervals import interval, share_interval
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.evaluation.reliability import decisions, share_interval
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import Constant, train
-from hierrouter.replay.tree import first_sureness
+from hierrouter.replay.tree import first_call_confidence
 from hierrouter.reports.evaluated import report_on
 from hierrouter.reports.report import as_object
 from hierrouter.reports.tables import looks_table, named_tables
@@ -48,7 +47,7 @@ def test_no_rule_of_one_look_is_better_on_the_fold_it_is_fitted_on(
         under = [node for node in endings if routes.path(node)[0] == first]
         for least in np.unique(sure[~np.isnan(sure[:, first]), first]):
             is_sure = sure[:, first] >= least
-            if min(is_sure.sum(), (~is_sure).sum()) < looks.SMALLEST_SIDE:
+            if min(is_sure.sum(), (~is_sure).sum()) < looks.MIN_QUERIES_PER_SIDE:
                 continue
             sides = (reward[side][:, under].sum(axis=0).max() for side in (is_sure, ~is_sure))
             best = max(best, sum(sides))
@@ -69,7 +68,7 @@ def test_a_dataset_without_train_questions_follows_the_rule_of_all() -> None:
 def test_a_report_says_what_a_look_is_worth_and_costs(testbed_cache: Path) -> None:
     tree = hr.open(testbed_cache, state="query")
     report = report_on(tree, 1.0, None, None, {}, bootstrap=Bootstrap(n=50))
-    sure, fold = first_sureness(tree), tree.split("test")
+    sure, fold = first_call_confidence(tree), tree.split("test")
     assert ((sure > 0) & (sure <= 1)).all()
     train = tree.split("train"), sure[tree.rows("train")]
     rules, looked = looks.looks_per_dataset(train, (fold, sure[tree.rows("test")]), 1.0)
@@ -90,13 +89,17 @@ def test_a_report_says_what_a_look_is_worth_and_costs(testbed_cache: Path) -> No
 
 def test_where_no_engine_told_the_length_of_an_answer_stands_for_it() -> None:
     routes = Routes(2, 2)
-    assert looks.Look(1, 0.834, 2, 5).name(("nano", "calc"), routes).startswith("calc 0.83 sure: ")
-    assert looks.Look(1, -12.0, 2, 5).name(("a", "b"), routes).startswith("b up to 12 tokens: ")
-    assert looks.Look(None, -np.inf, 3, 3).name(("a", "b"), routes) == routes.name(3, ("a", "b"))
+    assert (
+        looks.LookRule(1, 0.834, 2, 5).name(("nano", "calc"), routes).startswith("calc 0.83 sure: ")
+    )
+    assert looks.LookRule(1, -12.0, 2, 5).name(("a", "b"), routes).startswith("b up to 12 tokens: ")
+    assert looks.LookRule(None, -np.inf, 3, 3).name(("a", "b"), routes) == routes.name(
+        3, ("a", "b")
+    )
     tree = random_tree(routes, 30, 3)
     blind = looks.fit(tree, np.full((30, 2), np.nan), 0.1)
     assert blind.first is None
-    assert blind.sure == bounds.best_ending(tree, 0.1)
+    assert blind.confident_node == bounds.best_ending(tree, 0.1)
 
 
 # --- whether choices are the best as often as was said: plain loops, and a tree where it is known
@@ -128,10 +131,13 @@ def test_decisions_are_those_that_playing_every_choice_gives(
             played = {int(at): follow(query, path, int(at)) for at in np.flatnonzero(row)}
             reward, after = played[int(row.argmax())]
             if len(played) > 1:
-                is_best = max(one for one, _ in played.values()) <= reward + looks.ROUNDING
+                is_best = max(one for one, _ in played.values()) <= reward + bounds.REWARD_ROUNDING
                 expected.append((query, row.max(), is_best))
             path = after
-    found = zip(*decisions(tree, Actions(tree.routes, stop, returns), table, alpha), strict=True)
+    found = zip(
+        *bounds.greedy_decisions(tree, Actions(tree.routes, stop, returns), table, alpha),
+        strict=True,
+    )
     assert sorted(found) == sorted(expected)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hierrouter.evaluation.outcome import (
     Actions,
     Outcome,
-    ending,
+    ending_probabilities,
     fixed_routes,
     greedy,
     policy_outcome,
@@ -42,7 +42,7 @@ def every_episode(actions: Actions) -> Iterator[tuple[list[int], int]]:
     while begun:
         made, node = begun.pop()
         for action in range(actions.count):
-            child, _, over = actions.after(node, action)
+            child, _, over = actions.transition(node, action)
             if over:
                 yield [*made, action], child
             else:
@@ -55,7 +55,7 @@ def test_an_ending_is_the_product_of_the_decisions_on_the_way(
 ) -> None:
     routes, actions = tree.routes, Actions(tree.routes, allow_stop)
     table = random_table(tree, seed, allow_stop=allow_stop, legal=legal)
-    ends = ending(actions, table)
+    ends = ending_probabilities(actions, table)
     np.testing.assert_allclose(ends.sum(axis=1), 1)
     expected = np.zeros_like(ends)
     for made, node in every_episode(actions):

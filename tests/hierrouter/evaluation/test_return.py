@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hierrouter.evaluation import bounds
-from hierrouter.evaluation.outcome import Actions, ending, ending_reward, policy_outcome
+from hierrouter.evaluation.outcome import (
+    Actions,
+    ending_probabilities,
+    ending_reward,
+    policy_outcome,
+)
 from hierrouter.evaluation.policies import policy_endings, policy_table
 from hierrouter.learning import network
 from hierrouter.replay.env import ReplayEnv, walk
@@ -95,7 +100,7 @@ def test_expectations_are_sums_over_all_episodes(
 
     for query in range(len(tree)):
         follow(query, (), 1.0)
-    ends = ending(actions, table)
+    ends = ending_probabilities(actions, table)
     outcome = policy_outcome(tree, actions, table, "x", "router")
     np.testing.assert_allclose(outcome.quality, expected[:, 0], atol=1e-12)
     np.testing.assert_allclose(outcome.cost, expected[:, 1])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hierrouter.evaluation.bounds import best_fixed_route
-from hierrouter.evaluation.outcome import pairs, single_calls
+from hierrouter.evaluation.outcome import ending_table, single_calls
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.deferral import calibrated, gain_of_going_on
 from hierrouter.learning.sweep import train_sweep
@@ -58,7 +58,7 @@ def test_what_a_second_call_spoils_is_given_all_the_same(
     assert outcome.accuracy.mean() == 1
     fixed = best_fixed_route(spoiling.split("train"), ALPHA, fold, allow_stop=True)
     assert reward(found, fold) > fixed.reward(ALPHA).mean() + 0.2
-    at, gives, _ = pairs(fold.routes)
+    at, gives, _ = ending_table(fold.routes)
     ends = found.endings(fold).argmax(axis=1)
     assert (at[ends] >= fold.routes.states).all()  # a first answer does not say whether it is right
     assert (gives[ends] != at[ends]).any()

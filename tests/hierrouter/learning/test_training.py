@@ -15,7 +15,7 @@ from torch import nn
 
 from benchmarks.featured import train_featured
 from hierrouter.evaluation import bounds
-from hierrouter.evaluation.outcome import Actions, ending, greedy
+from hierrouter.evaluation.outcome import Actions, ending_probabilities, greedy
 from hierrouter.learning import config as presets
 from hierrouter.learning import loop, network
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
@@ -207,7 +207,7 @@ def in_families(fold: RouteTree, families: tuple[int, ...]) -> np.ndarray:
 def mean_depth(trained: TrainedRouter, fold: RouteTree, families: tuple[int, ...]) -> float:
     """Mean number of calls of the greedy policy on the queries of these families."""
     table = greedy(trained.probabilities(fold), fold.base_rate)
-    depth = ending(trained.actions, table) @ fold.routes.depth()
+    depth = ending_probabilities(trained.actions, table) @ fold.routes.depth()
     return float(depth[in_families(fold, families)].mean())
 
 
@@ -357,7 +357,7 @@ def test_values_of_an_action_are_those_of_all_that_may_follow(
     table = random_table(tree, seed, allow_stop=allow_stop, legal=False)
 
     def value(query: int, node: int, action: int) -> float:
-        child, _, over = actions.after(node, action)
+        child, _, over = actions.transition(node, action)
         if over:
             return float(pays[query, child])
         below = [value(query, child, after) for after in range(actions.count)]

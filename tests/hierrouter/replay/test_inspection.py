@@ -17,7 +17,7 @@ from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import Scorer, scorer
 from hierrouter.replay.inspection import ask_cache, cache_info, verify_cache
-from hierrouter.replay.stored_pool import FIRST_PART, planned_pool, score_forest
+from hierrouter.replay.stored_pool import FIRST_PART, load_planned_pool, score_forest
 from hierrouter_cache.errors import DamagedPart, IncompleteTree
 from hierrouter_cache.keys import plan_key
 from hierrouter_cache.maintenance import damaged_files
@@ -179,7 +179,7 @@ def test_what_a_slow_scorer_has_done_is_kept(cache: Path) -> None:
     slow = Scorer("slow", "1", breaks_off)
     reader = CacheReader(cache)
     plan = reader.latest_plan()
-    pool, identities = planned_pool(plan.pool)
+    pool, identities = load_planned_pool(plan.pool)
     forest = walk(reader, pool.tree_spec(identities), plan.queries)
     with pytest.raises(KeyboardInterrupt):
         score_forest(reader, forest, slow)

@@ -10,7 +10,7 @@ from hierrouter.engines import backend, identify
 from hierrouter.engines.identity import weights_of
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec, Pool
-from hierrouter.replay.stored_pool import OpenedPool, opened_pool
+from hierrouter.replay.stored_pool import OpenedPool, open_pool
 from hierrouter_cache.errors import InputError
 from tests.conftest import spawned
 
@@ -29,25 +29,25 @@ def test_what_was_collected_elsewhere_is_opened_as_it_was_collected() -> None:
     identities = collected(TESTBED)
     plan = TESTBED.to_json(identities)
     for name in (None, "testbed"):
-        opened = opened_pool(plan, name)
+        opened = open_pool(plan, name)
         assert (opened.pool, opened.identities, opened.changed) == (TESTBED, identities, "")
     # Another name of the same weights is the same model.
     renamed = replace(TESTBED, models=(replace(TESTBED.models[0], name="x"), *TESTBED.models[1:]))
-    opened = opened_pool(renamed.to_json(collected(renamed)), "testbed")
+    opened = open_pool(renamed.to_json(collected(renamed)), "testbed")
     assert opened.identities == collected(TESTBED)
     # Only models that are opened are looked at.
     pool = replace(TESTBED, models=(*TESTBED.models, ModelSpec("gone", "/nowhere/gone", 1.0)))
     plan = pool.to_json({**collected(TESTBED), "gone": {"weights": "x", "dtype": "auto"}})
-    assert opened_pool(plan, None, ["calc", "gone"]).pool.routes.models == 2
-    assert "gone" not in opened_pool(plan, "testbed", ["calc"]).identities
+    assert open_pool(plan, None, ["calc", "gone"]).pool.routes.models == 2
+    assert "gone" not in open_pool(plan, "testbed", ["calc"]).identities
     # Context-free is what the opened models are.
     imported = Pool((ModelSpec("m", "m", 1.0, backend="imported"),), 2, ("",), context_free=True)
     plan = imported.to_json({"m": {"imported": "m", "context_free": "yes"}})
-    assert opened_pool(plan).pool.context_free
-    assert not opened_pool(plan, "testbed").pool.context_free
+    assert open_pool(plan).pool.context_free
+    assert not open_pool(plan, "testbed").pool.context_free
     # More hops than the pool has are refused.
     with pytest.raises(InputError, match="hops must be 1 to 2"):
-        opened_pool(TESTBED.to_json(collected(TESTBED)), "testbed", hops=3)
+        open_pool(TESTBED.to_json(collected(TESTBED)), "testbed", hops=3)
 
 
 def test_commands_open_what_is_known_without_engine_and_gymnasium() -> None:
@@ -70,7 +70,7 @@ def reopened(collected: ModelSpec, folder: Path, entry: str) -> tuple[OpenedPool
     identities = identify(pool.everyone)
     file = folder / "pool.toml"
     file.write_text(f'[pool]\nhops = 1\n[[models]]\nname = "m"\nbase_rate = 1.0\n{entry}')
-    return opened_pool(pool.to_json(identities), str(file)), identities["m"]
+    return open_pool(pool.to_json(identities), str(file)), identities["m"]
 
 
 def served(settings: str, name: str = "org/m") -> str:

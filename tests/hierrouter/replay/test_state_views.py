@@ -16,7 +16,7 @@ from hierrouter.engines.generator import Confidence, context_text
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.inspection import ask_cache, data_notes
-from hierrouter.replay.states import DEFAULT_VIEW, VIEWS, LiveAnswer, state_texts
+from hierrouter.replay.states import DEFAULT_VIEW, STATE_VIEWS, LiveAnswer, state_texts
 from hierrouter.serving.decisions import live_numbers
 from hierrouter_cache.embeddings import embedding_files
 from hierrouter_cache.errors import DamagedPart, InputError
@@ -49,7 +49,7 @@ def bare(cache: Path) -> Path:
 def test_what_each_view_shows(view: str, before: tuple[str, ...], after: tuple[str, ...]) -> None:
     assert state_texts(view, "q", []) == before
     assert state_texts(view, "q", ["first", "second"]) == after
-    assert (DEFAULT_VIEW, view in VIEWS) == ("context", True)  # the paper's is the first
+    assert (DEFAULT_VIEW, view in STATE_VIEWS) == ("context", True)  # the paper's is the first
 
 
 def test_an_unknown_view_is_refused_before_a_cache_is_looked_for(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_only_what_a_view_shows_is_embedded(bare: Path) -> None:
     assert len({tree.fingerprint for tree in opened}) == 1
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", STATE_VIEWS)
 def test_a_view_is_embedded_once_and_not_kept_in_a_read_only_cache(
     bare: Path, monkeypatch: pytest.MonkeyPatch, view: str
 ) -> None:

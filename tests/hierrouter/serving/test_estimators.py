@@ -114,7 +114,7 @@ def expected_returns(setting: Setting) -> np.ndarray:
     values = np.zeros_like(setting.target)
     for node in reversed(range(tree.routes.states)):
         for action in range(actions.count):
-            child, _, over = actions.after(node, action)
+            child, _, over = actions.transition(node, action)
             cost = tree.cost[:, child] - tree.cost[:, node]
             if over:
                 after = tree.score[:, child]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hierrouter.engines.generator import Answer, Failure
-from hierrouter.evaluation.outcome import greedy, pairs
+from hierrouter.evaluation.outcome import ending_table, greedy
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.replay.env import ReplayEnv
@@ -154,7 +154,7 @@ def test_environment_evaluation_and_live_router_agree_on_every_question(
 ) -> None:
     trained, fold = router_at(run, None), tree.split("test")
     assert isinstance(trained, TrainedRouter)
-    (at, gives, _), outcome = pairs(fold.routes), trained.outcome(fold)
+    (at, gives, _), outcome = ending_table(fold.routes), trained.outcome(fold)
     ends, env = trained.endings(fold).argmax(axis=1), ReplayEnv(fold, ALPHA, allow_return=True)
     results: list[RouteResult] = []
     for row, text in enumerate(load_texts(tree.root, fold)):

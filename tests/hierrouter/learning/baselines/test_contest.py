@@ -9,9 +9,9 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from hierrouter.evaluation.bounds import (
-    ANYTIME,
-    ONE_HOP,
-    TREE,
+    ANYTIME_ORACLE,
+    ONE_HOP_ORACLE,
+    TREE_ORACLE,
     best_fixed_route,
     best_route_per_dataset,
     oracle,
@@ -51,17 +51,23 @@ def test_everybody_is_valued_as_the_bounds_are_and_no_baseline_beats_them(tree):
         ("dataset oracle", best_route_per_dataset(train, ALPHA, test)),
     ]:
         assert np.allclose(entry(found, name, "B").outcome.reward(ALPHA), bound.reward(ALPHA))
-    assert np.allclose(entry(found, TREE, "").outcome.quality, oracle(test, ALPHA).quality)
+    assert np.allclose(entry(found, TREE_ORACLE, "").outcome.quality, oracle(test, ALPHA).quality)
     direct = test.direct.score[:, :3] - ALPHA * test.direct.cost[:, :3]
     rewards = {(e.outcome.name, e.arms): e.outcome.reward(ALPHA) for e in found.entries}
     assert np.allclose(rewards["random", "A"], direct.mean(axis=1))
-    assert np.allclose(rewards[ONE_HOP, "A"], direct.max(axis=1))
+    assert np.allclose(rewards[ONE_HOP_ORACLE, "A"], direct.max(axis=1))
     for (name, of), reward in rewards.items():
-        bound = rewards[ONE_HOP, "A"] if of == "A" else rewards[TREE, ""]
-        assert (reward <= bound + 1e-12).all() or name == ANYTIME
-    assert (rewards[ANYTIME, ""] >= rewards[TREE, ""] - 1e-12).all()
+        bound = rewards[ONE_HOP_ORACLE, "A"] if of == "A" else rewards[TREE_ORACLE, ""]
+        assert (reward <= bound + 1e-12).all() or name == ANYTIME_ORACLE
+    assert (rewards[ANYTIME_ORACLE, ""] >= rewards[TREE_ORACLE, ""] - 1e-12).all()
     names = ["random", "best static", "dataset oracle"]
-    assert [e.outcome.name for e in found.entries] == [*names, *names, ONE_HOP, TREE, ANYTIME]
+    assert [e.outcome.name for e in found.entries] == [
+        *names,
+        *names,
+        ONE_HOP_ORACLE,
+        TREE_ORACLE,
+        ANYTIME_ORACLE,
+    ]
     assert [(done, total) for done, total, _ in told] == [(n, 6) for n in range(1, 7)]
     assert told[-1][2] == "dataset oracle on B"
 
