@@ -16,10 +16,11 @@ from hierrouter.evaluation.outcome import Booleans, Floats, Integers
 # of a batch does not change the resamples.
 RESAMPLES_PER_BATCH = 128
 DRAWS_PER_BATCH = 1 << 17
-# Up to this number of draws, the counts are cached for the next figures of the same queries; 2 bytes each.
+# Up to this number of draws, the counts are cached, 2 bytes each: the next figures of the same
+# queries need them again.
 MAX_CACHED_DRAWS = 1 << 25
-# From this number of queries on, means of resamples are as good as normal: their percentiles differ from
-# those of the limit by less than those of 10,000 resamples do from one seed to the next.
+# From this number of queries on, means of resamples are as good as normal: their percentiles differ
+# from those of the limit by less than those of 10,000 resamples do from one seed to the next.
 NORMAL_LIMIT_QUERIES = 20_000
 
 CONFIDENCE_LEVEL = 0.95  # of the test that `queries_needed` plans
