@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hierrouter.questions import shipped, sources
+from hierrouter.questions.duplicates import near_duplicates_note
 from hierrouter.questions.query import Query
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import digest
@@ -68,9 +69,12 @@ def load_queries(
             file given by path.
         seed: of the draw and of the folds.
         data: folder of the paper's datasets as files.
-        on_note: told, in a line each, which commit of the hub was used.
+        on_note: called with a line for each dataset from the hub (repository and commit), and with
+            one on near-duplicates across folds.
     """
     queries: list[Query] = []
+    # Of files and the hub; the folds of the shipped datasets share nothing by construction.
+    imported: list[Query] = []
     for name in _expand(names):
         if name in shipped.FAMILIES:
             queries += shipped.questions(name, seed=seed, limit=limit or PAPER_LIMIT)
@@ -84,9 +88,14 @@ def load_queries(
             on_note(f"{name}: from the hub, {place}")
         # The paper's cap is for the paper's datasets; a file of one's own is taken whole.
         cap = limit or (len(rows) if is_own else PAPER_LIMIT)
-        queries += with_folds(sample(rows, cap, seed), seed)
+        drawn = with_folds(sample(rows, cap, seed), seed)
+        queries += drawn
+        imported += drawn
     refuse_twins(queries)
     refuse_leaks(queries)
+    note = near_duplicates_note(imported)
+    if note is not None:
+        on_note(note)
     return queries
 
 
