@@ -39,8 +39,8 @@ from hierrouter.engines.generator import (
     Response,
     Stop,
     never,
-    prompt_tokens,
-    prompts_tokens,
+    tokenize_prompt,
+    tokenize_prompts,
 )
 from hierrouter.engines.soundness import Recorder
 from hierrouter.pools.files import load_pool
@@ -159,7 +159,7 @@ def print_beside_loop(seen: Seen, name: str) -> None:
 class Blind(Recorder):
     """Sees nothing."""
 
-    def _see(self, model: Any, inputs: object, output: Any) -> None:
+    def _store_logits(self, model: Any, inputs: object, output: Any) -> None:
         pass
 
 
@@ -180,7 +180,7 @@ def bare_loop(generator: Any, prompts: Sequence[str], rows: int) -> list[str]:
     """Texts to texts: the longest prompts first, each batch until its last row has ended."""
     model, tokenizer = generator._model, generator._tokenizer
     ends, pad = torch.tensor(sorted(generator._ends)), tokenizer.pad_token_id
-    encoded = prompts_tokens(tokenizer, prompts)
+    encoded = tokenize_prompts(tokenizer, prompts)
     order = sorted(range(len(encoded)), key=lambda place: -len(encoded[place]))
     texts = [""] * len(prompts)
     for start in range(0, len(order), rows):
@@ -243,7 +243,7 @@ def print_prefixes(seen: Seen) -> None:
     for stage, pairs in seen.shown.items():
         counts: Counter[str] = Counter()
         for name, prompt in pairs:
-            tokens = prompt_tokens(seen.models[name]._tokenizer, prompt)
+            tokens = tokenize_prompt(seen.models[name]._tokenizer, prompt)
             counts["all"] += len(tokens)
             counts["reused"] += remember(known[name], tokens)
         print(

@@ -28,7 +28,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter.engines.generator import prompt_tokens
+from hierrouter.engines.generator import tokenize_prompt
 from hierrouter.engines.local import TransformersGenerator
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter.questions.shipped import model_path
@@ -154,7 +154,7 @@ def seconds(run: Callable[[], object]) -> float:
 @torch.inference_mode()
 def in_one_batch(model: Any, tokenizer: Any, prompts: Sequence[str], new: int) -> None:
     """What a user would write: equal lengths, one call; halves where memory ends."""
-    encoded = [prompt_tokens(tokenizer, prompt) for prompt in prompts]
+    encoded = [tokenize_prompt(tokenizer, prompt) for prompt in prompts]
     tokens = torch.tensor(encoded, device=model.device)
     with suppress(torch.OutOfMemoryError):
         model.generate(

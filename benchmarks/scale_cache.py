@@ -20,7 +20,7 @@ from measuring import ROOT
 from numpy.typing import NDArray
 
 from hierrouter.collection.plan import store_plan
-from hierrouter.engines.encoders import BUILT_IN, load_encoder
+from hierrouter.engines.encoders import BUILT_IN_ENCODER, load_encoder
 from hierrouter.pools.pool import IMPORTED, ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import scorer as scorer_named
@@ -211,7 +211,7 @@ class Maker:
     def finish(self) -> None:
         """The plan and the embeddings."""
         store_plan(self.writer, None, self.pool, self.identities, self.queries)
-        encoder = load_encoder(BUILT_IN)
+        encoder = load_encoder(BUILT_IN_ENCODER)
         width = encoder.encode(["any"]).shape[1]
         store = EmbeddingStore(CacheReader(self.root), encoder.description)
         states = joined(self.states)

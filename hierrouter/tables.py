@@ -44,7 +44,7 @@ def significant(value: float) -> float:
     return float(f"{value:.{DIGITS}g}") + 0.0
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """None in place of what JSON cannot say."""
     return value if math.isfinite(value) else None
 
@@ -217,7 +217,7 @@ class Table:
         """The title, behind its number where it has one."""
         return f"Table {self.number}. {self.title}" if self.number else self.title
 
-    def shown(self) -> list[list[str]]:
+    def cell_texts(self) -> list[list[str]]:
         """Every cell as text, not escaped."""
         return [
             [column.show(cell) for column, cell in zip(self.columns, row.cells, strict=True)]
@@ -260,7 +260,7 @@ def interval(low: float | None, high: float | None) -> Interval | None:
     return None if low is None or high is None else Interval(low, high)
 
 
-def numbered(tables: Mapping[str, Table]) -> tuple[Table, ...]:
+def number_tables(tables: Mapping[str, Table]) -> tuple[Table, ...]:
     """The tables with their names, and their places from 1."""
     return tuple(
         replace(table, number=number, name=name)
@@ -286,14 +286,18 @@ FIRST_COLUMN = 36  # a longer name is broken into lines
 def as_rich(table: Table, width: int = 80) -> Group:
     """The table for a terminal, folded into several where `width` characters are too few."""
     title = Text(one_line(table.heading), style="bold")
-    blocks = [item for part in folded(table, width) for item in (Text(), _rich_block(part))]
+    blocks = [item for part in fold_table(table, width) for item in (Text(), _rich_block(part))]
     note = [Text(one_line(table.note), style="dim")] if table.note else []
     return Group(title, *blocks, Text(), *note)
 
 
 def as_markdown(table: Table) -> str:
     """A heading and a pipe table; a group's name, if any, is in italics on a line of its own."""
-    shown, best, names = table.shown(), table.best(), [column.title for column in table.columns]
+    shown, best, names = (
+        table.cell_texts(),
+        table.best(),
+        [column.title for column in table.columns],
+    )
     lines = [
         f"### {markdown_text(table.heading)}",
         "",
@@ -322,7 +326,7 @@ def as_latex(table: Table) -> str:
     LaTeX counts it; `\\label` is `tab:` and the table's name. It fits any column: what is too
     wide is shrunk, and long words of title and note are not set in full lines.
     """
-    shown, best, width = table.shown(), table.best(), len(table.columns)
+    shown, best, width = table.cell_texts(), table.best(), len(table.columns)
     title = latex_text(table.title)
     lines = [r"\begin{table}[h]", r"\centering", rf"\caption[{{{title}}}]{{\raggedright {title}}}"]
     lines += [rf"\label{{tab:{_LABEL.sub('-', table.name)}}}"] if table.name else []
@@ -352,7 +356,7 @@ def as_csv(table: Table) -> str:
     return sink.getvalue()
 
 
-def folded(table: Table, width: int) -> list[Table]:
+def fold_table(table: Table, width: int) -> list[Table]:
     """The same table in parts of at most `width` characters, the first column in each.
 
     A part has at least one column besides the first, however narrow the terminal is.
@@ -369,11 +373,11 @@ def folded(table: Table, width: int) -> list[Table]:
         left -= size + GUTTER
     if len(parts) == 1:
         return [table]
-    return [only(table, [0, *columns]) for columns in parts]
+    return [select_columns(table, [0, *columns]) for columns in parts]
 
 
 def _rich_block(table: Table) -> RichTable:
-    shown, best = table.shown(), table.best()
+    shown, best = table.cell_texts(), table.best()
     first, *others = table.columns
     block = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     block.add_column(Text(one_line(first.title)), overflow="fold", max_width=FIRST_COLUMN)
@@ -392,7 +396,7 @@ def _rich_block(table: Table) -> RichTable:
 
 
 def _widths(table: Table) -> list[int]:
-    texts = [[column.title for column in table.columns], *table.shown()]
+    texts = [[column.title for column in table.columns], *table.cell_texts()]
     widths = [
         max(cell_len(one_line(text)) for text in column) for column in zip(*texts, strict=True)
     ]
@@ -400,7 +404,7 @@ def _widths(table: Table) -> list[int]:
     return widths
 
 
-def only(table: Table, columns: list[int]) -> Table:
+def select_columns(table: Table, columns: list[int]) -> Table:
     """The table with these columns; what is best in a column does not depend on the others."""
     return replace(
         table,
@@ -432,12 +436,12 @@ def _ampersands(cells: list[str]) -> str:
     return rf"{' & '.join(cells)} \\"
 
 
-def whole(number: float) -> str:
+def whole_number(number: float) -> str:
     """A count: 33,000."""
     return f"{number:,.0f}"
 
 
-def short(number: float) -> str:
+def short_number(number: float) -> str:
     """Three digits and a unit: 1.23M."""
     power = 0
     while number >= 999.5 and power < len(THOUSANDS) - 1:
@@ -447,7 +451,7 @@ def short(number: float) -> str:
 
 def size(count: float) -> str:
     """Bytes: 1.23 MB."""
-    text = short(count)
+    text = short_number(count)
     digits = text.rstrip("".join(THOUSANDS))
     return f"{digits} {text[len(digits) :]}B"
 

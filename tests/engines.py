@@ -137,7 +137,7 @@ def taken(prompts: Sequence[str] | Feed) -> Iterator[tuple[int, str]]:
         elif prompts.closed:
             return
         else:
-            prompts.woken.wait(0.01)
+            prompts.changed.wait(0.01)
 
 
 def answers_in_order(generator: Generator, prompts: Sequence[str]) -> list[Answer]:

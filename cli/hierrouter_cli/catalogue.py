@@ -20,7 +20,7 @@ def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") ->
     Tells of each model its size, price, window, and whether its weights are on this
     machine. No network is asked.
     """
-    from hierrouter.engines.listing import listed, pool_table
+    from hierrouter.engines.listing import model_details, pool_table
     from hierrouter.pools.files import load_pool, pool_names
 
     known = {name: load_pool(name) for name in ([pool] if pool else pool_names())}
@@ -31,7 +31,7 @@ def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") ->
         found = {
             name: {
                 **asdict(each),
-                "listing": [listed(model) for model in (*each.models, *each.references)],
+                "listing": [model_details(model) for model in (*each.models, *each.references)],
             }
             for name, each in known.items()
         }

@@ -45,7 +45,7 @@ def train(
     name ends with its seed; the best of them, without a look at the test fold, becomes the latest
     run, which `report` takes.
     """
-    from hierrouter.engines.encoders import not_the_papers
+    from hierrouter.engines.encoders import encoder_note
     from hierrouter.learning.config import Objective, algorithm, training_config
     from hierrouter.replay.opening import training_tree
     from hierrouter.runs.folders import check_out, named, seed_folders, timed
@@ -73,7 +73,7 @@ def train(
         return
 
     console.say(planned)
-    if note := not_the_papers(preset, tree.encoder):
+    if note := encoder_note(preset, tree.encoder):
         console.say(f"note: {note}")
     if algo != "value":  # whose weights no fold chooses
         say_if_few(tree, "validation", "they choose the weights")

@@ -13,7 +13,7 @@ from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines
 from hierrouter.pools.pool import MONEY, Identity, Pool
 from hierrouter.questions.query import Query
-from hierrouter.tables import Column, Line, Table, duration, short, size, whole
+from hierrouter.tables import Column, Line, Table, duration, short_number, size, whole_number
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.reader import CacheReader, reader_of
 from hierrouter_cache.walk import TreeSpec
@@ -235,7 +235,16 @@ def _times(count: float | None, each: float | None) -> float | None:
 
 
 COLUMNS = ("model", "there", "due", "at most", "tokens in", "tokens out", "time", "cost", "disk")
-SHOW = (whole, whole, whole, short, short, duration, short, size)
+SHOW = (
+    whole_number,
+    whole_number,
+    whole_number,
+    short_number,
+    short_number,
+    duration,
+    short_number,
+    size,
+)
 
 
 def estimate_table(estimate: Estimate) -> Table:

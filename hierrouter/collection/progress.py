@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from hierrouter.tables import Column, Line, Table, whole
+from hierrouter.tables import Column, Line, Table, whole_number
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.reader import reader_of
 from hierrouter_cache.tree import Rate
@@ -232,7 +232,7 @@ def spent_table(spent: Mapping[str, Spent], currency: str) -> Table:
     return Table(
         f"Spent now, in {currency}",
         (Column("model"), *map(Column, names), Column("cost", money=True)),
-        tuple(Line("", (name, *map(whole, astuple(of)[:-1]), of.cost)) for name, of in rows),
+        tuple(Line("", (name, *map(whole_number, astuple(of)[:-1]), of.cost)) for name, of in rows),
     )
 
 

@@ -275,7 +275,7 @@ class Collection:
             after = {next_context(asked.call.context, answer.text): (*asked.texts, answer.text)}
             self._follow(after, asked.level + 1)
             self.owed[asked.level] -= 1
-        elif answer.may_pass and asked.attempt < ATTEMPTS:
+        elif answer.is_retryable and asked.attempt < ATTEMPTS:
             lane.again.append(asked)
         else:
             lane.lost.append((asked, answer))
@@ -371,11 +371,11 @@ class Collection:
         for attempt in range(1, ATTEMPTS + 1):
             # The second attempt comes after the whole level: what was busy may be free by then.
             failed = self._ask(model, due)
-            lost = [item for item in failed if attempt == ATTEMPTS or not item[1].may_pass]
+            lost = [item for item in failed if attempt == ATTEMPTS or not item[1].is_retryable]
             self._give_up(model, lost, attempt)
             if len(lost) == len(failed):
                 return
-            due = [call for call, failure in failed if failure.may_pass]
+            due = [call for call, failure in failed if failure.is_retryable]
 
     def _ask(
         self, model: ModelSpec, due: list[plan.Call]

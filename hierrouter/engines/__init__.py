@@ -1,8 +1,8 @@
-"""Who answers a prompt, and who embeds a text.
+"""Engines: how models are called and how texts are embedded.
 
-An engine is a `Backend`: it says what a model resolves to, and loads it as a `Generator`. Both are
-small Protocols in `hierrouter.engines.generator`; a new one is a module, and a branch in `backend`.
-CONTRIBUTING.md names the rest.
+An engine is a `Backend`: it identifies the model of a `ModelSpec` and loads it as a `Generator`.
+Both are small Protocols in `hierrouter.engines.generator`. To add an engine, write a module with a
+`Backend` and add a branch to `backend`; CONTRIBUTING.md lists the remaining steps.
 """
 
 from collections.abc import Iterable
@@ -12,25 +12,43 @@ from hierrouter.pools.pool import Identity, ModelSpec
 
 
 def backend(name: str) -> Backend:
-    """The engine of this name; heavy imports happen here and not before.
+    """Return the engine with this name.
 
-    Raises KeyError: there is none; pool files are checked before (`hierrouter.pools.files`).
+    An engine's heavy imports (torch, openai) happen in this call, not when this module is imported.
+
+    Args:
+        name: "openai" or "transformers"; names in pool files are checked earlier, in
+            `hierrouter.pools.files`.
+
+    Returns:
+        A new backend.
+
+    Raises:
+        KeyError: no engine has this name.
     """
     if name == "openai":
         from hierrouter.engines.endpoint import EndpointBackend
 
         return EndpointBackend()
-    if name != "transformers":
-        raise KeyError(name)
-    from hierrouter.engines.local import TransformersBackend
+    if name == "transformers":
+        from hierrouter.engines.local import TransformersBackend
 
-    return TransformersBackend()
+        return TransformersBackend()
+    raise KeyError(name)
 
 
 def identify(models: Iterable[ModelSpec], engines: Engines = backend) -> dict[str, Identity]:
-    """What each model resolves to, by name; loads none of them.
+    """Identify each model without loading it.
 
-    Raises InputError: a local folder that is not there; WorldError: a hub model that cannot be
-    found.
+    Args:
+        models: the models of a pool.
+        engines: returns the engine of a backend's name.
+
+    Returns:
+        The identity of each model, by the model's name.
+
+    Raises:
+        InputError: a local folder does not exist.
+        WorldError: a hub model cannot be found.
     """
     return {model.name: engines(model.backend).identify(model) for model in models}

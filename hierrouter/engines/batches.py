@@ -87,7 +87,7 @@ class StaticBatches:
         stop: Stop,
         is_live: bool = False,
         on_token: OnToken | None = None,
-    ) -> Iterator[tuple[int, Decoded]]:
+    ) -> Iterator[tuple[int, DecodedResponse]]:
         """(key, response) of each prompt; longest prompts first.
 
         Raises RuntimeError: the model failed, e.g. one prompt alone needs too much memory, or
@@ -149,10 +149,10 @@ class StaticBatches:
         stop: Stop,
     ) -> Iterator[Attempt]:
         """As `_in_turn`, to the same bits and in the same order, in processes of their own."""
-        begun = deque[tuple[Shape, list[int], Future[list[Decoded] | None]]]()
+        begun = deque[tuple[Shape, list[int], Future[list[DecodedResponse] | None]]]()
         with ExitStack() as held:
             try:
-                begin = held.enter_context(forked(self._attempt, processes))
+                begin = held.enter_context(fork_workers(self._attempt, processes))
             except (OSError, NotImplementedError):  # no more processes, or no semaphores
                 yield from self._in_turn(due, prompts, stop)
                 return
@@ -168,7 +168,7 @@ class StaticBatches:
 
     def _attempt(
         self, prompts: list[Prompt], shape: Shape, follower: _Follower | None
-    ) -> list[Decoded] | None:
+    ) -> list[DecodedResponse] | None:
         """The responses, or None where memory ran out."""
         try:
             with torch_threads(self._threads):
@@ -192,7 +192,7 @@ class StaticBatches:
     @torch.inference_mode()
     def _decode_batch(
         self, prompts: list[Prompt], shape: Shape, follower: _Follower | None
-    ) -> list[Decoded]:
+    ) -> list[DecodedResponse]:
         filled = prompts + [prompts[0]] * (shape.height - len(prompts))
         tokens = torch.full((shape.height, shape.width), self._pad)
         mask = torch.zeros((shape.height, shape.width), dtype=torch.long)
@@ -224,17 +224,17 @@ class StaticBatches:
             up_to_end(row, self._ends) for row in output[: len(prompts), shape.width :].tolist()
         ]
         return [
-            Decoded(row, Confidence(total, lowest, len(row)))
+            DecodedResponse(row, Confidence(total, lowest, len(row)))
             for row, total, lowest in zip(rows, *sure, strict=True)
         ]
 
 
 # Shape and rows of a batch, and the responses of its rows; None where memory ran out.
-Attempt = tuple["Shape", list[int], "list[Decoded] | None"]
+Attempt = tuple["Shape", list[int], "list[DecodedResponse] | None"]
 
 
 @contextmanager
-def forked(work: Callable[..., Any], processes: int) -> Iterator[Callable[..., Future[Any]]]:
+def fork_workers(work: Callable[..., Any], processes: int) -> Iterator[Callable[..., Future[Any]]]:
     """A function that calls `work` in one of several copies of this process; gone with the block.
 
     What `work` refers to is not sent but there, as it was when the block began. A copy leaves
@@ -282,7 +282,7 @@ _working: Callable[..., Any]  # of a copy
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedResponse:
     """Tokens of a response, the end token included where there is one, and how sure they are."""
 
     tokens: list[int]
@@ -344,7 +344,9 @@ def cache_bytes(config: Any, dtype: torch.dtype) -> int:
 
 
 NARROWEST = 16  # tokens
-SHAPES = "2"  # of static batches; another shape, another last digit, and now and then another text
+SHAPES_VERSION = (
+    "2"  # of static batches; another shape, another last digit, and now and then another text
+)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where weights and batches live, how much room there is, and how many threads compute."""
+"""Devices for local models: which one a model may use, free memory, and threads."""
 
 import gc
 from collections.abc import Iterable, Iterator
@@ -11,13 +11,29 @@ from hierrouter.pools.pool import ModelSpec
 from hierrouter_cache.errors import InputError
 
 BALANCED = "balanced"
-# Beside the weights a batch needs room: a GPU that they fill is of no use.
+# A batch needs memory beside the weights, so weights may not fill a whole GPU.
 WEIGHTS_SHARE = 0.8
-EXHAUSTED = ("not enough memory", "can't allocate memory", "out of memory", "ALLOC_FAILED")
+# Texts by which torch reports a failed allocation on a CPU or in a CUDA library.
+OUT_OF_MEMORY_TEXTS = (
+    "not enough memory",
+    "can't allocate memory",
+    "out of memory",
+    "ALLOC_FAILED",
+)
 
 
 def candidates(spec: ModelSpec) -> list[torch.device]:
-    """The devices that this model may use; raises InputError: a GPU that is not there."""
+    """List the devices that a model may use.
+
+    Args:
+        spec: the model; its `device` is "auto", "balanced", "cpu", "cuda" or "cuda:N".
+
+    Returns:
+        One device or more.
+
+    Raises:
+        InputError: the GPU that it names does not exist.
+    """
     count = torch.cuda.device_count()
     if spec.device == "cpu" or (spec.device == "auto" and not count):
         return [torch.device("cpu")]
@@ -28,19 +44,28 @@ def candidates(spec: ModelSpec) -> list[torch.device]:
         )
     if spec.device in ("auto", BALANCED):
         return [torch.device("cuda", index) for index in range(count)]
-    chosen = torch.device("cuda", torch.device(spec.device).index or 0)
-    if chosen.index >= count:
+    device = torch.device("cuda", torch.device(spec.device).index or 0)
+    if device.index >= count:
         raise InputError(
-            f"{chosen} is not available on this machine: device of model {spec.name}; "
+            f"{device} is not available on this machine: device of model {spec.name}; "
             f"use cuda:0 to cuda:{count - 1}, or --device cpu"
         )
-    return [chosen]
+    return [device]
 
 
 def placement(spec: ModelSpec, weight_bytes: int) -> str:
-    """Where `from_pretrained` shall put the weights: `cpu`, `cuda:N` or `balanced`.
+    """Decide on which device the weights of a model are loaded.
 
-    Raises InputError: a GPU that is not there.
+    Args:
+        spec: the model.
+        weight_bytes: size of its weights in bytes.
+
+    Returns:
+        The `device_map` of `from_pretrained`: `cpu`, `cuda:N` or `balanced`, which spreads the
+        weights over all GPUs.
+
+    Raises:
+        InputError: the GPU that the model names does not exist.
     """
     devices = candidates(spec)
     if len(devices) > 1 and spec.device == BALANCED:
@@ -52,39 +77,57 @@ def placement(spec: ModelSpec, weight_bytes: int) -> str:
 
 
 def memory(devices: Iterable[torch.device]) -> tuple[int, int]:
-    """Bytes of these together: free (torch first gives back what it keeps of a GPU), and in all."""
-    free = total = 0
+    """Measure the memory of several devices together.
+
+    Torch first releases the GPU memory that it keeps for later, so that it counts as free.
+
+    Args:
+        devices: CPU or GPUs.
+
+    Returns:
+        Free bytes and total bytes.
+    """
+    free = 0
+    total = 0
     for device in devices:
         if device.type == "cpu":
-            seen = psutil.virtual_memory()
-            here = seen.available, seen.total
+            usage = psutil.virtual_memory()
+            device_free = usage.available
+            device_total = usage.total
         else:
             torch.cuda.empty_cache()
-            here = torch.cuda.mem_get_info(device)
-        free, total = free + here[0], total + here[1]
+            device_free, device_total = torch.cuda.mem_get_info(device)
+        free += device_free
+        total += device_total
     return free, total
 
 
 def give_back_memory() -> None:
-    """Free what nobody refers to any more, also what torch keeps of a GPU for later."""
+    """Free unreferenced objects, and the GPU memory that torch keeps for later."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed; on CPU torch says so in words only."""
+    """Tell whether an error is a failed allocation.
+
+    On a CPU, torch raises a plain RuntimeError: only its text tells.
+    """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in EXHAUSTED)
+    if not isinstance(error, RuntimeError):
+        return False
+    message = str(error)
+    return any(text in message for text in OUT_OF_MEMORY_TEXTS)
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Within it, torch computes with so many threads, when asked from this one."""
-    before = torch.get_num_threads()
+    """Let torch compute with `count` threads within the block, when called from this thread."""
+    previous = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)

@@ -26,13 +26,13 @@ from hierrouter.pools.pool import OPENAI, Endpoint, ModelSpec, Pool
 from hierrouter.questions.shipped import is_shipped
 from hierrouter_cache.errors import InputError, WorldError, reason_of, suggestion
 
-BUILT_IN = "hashed-ngrams"
+BUILT_IN_ENCODER = "hashed-ngrams"
 PAPER = "paper"
 PAPER_ENCODER = "sentence-transformers/all-mpnet-base-v2"
 PAPER_TOKENS = 512  # section 4; the model's own setting is 384
 NAMED = re.compile(r"(?P<model>.+?)(:(?P<tokens>[1-9]\d{0,5}))?(?P<truncate>:truncate)?")
 SERVED = "served:"  # begins the name of an encoder on a server, which does not say where that is
-OFFLINE = f"give a saved model's folder, or --encoder {BUILT_IN}, which works offline"
+OFFLINE = f"give a saved model's folder, or --encoder {BUILT_IN_ENCODER}, which works offline"
 
 
 class Encoder(Protocol):
@@ -59,10 +59,10 @@ def default_encoder(pool: Pool) -> str:
     if names_server(pool.encoder or ""):
         raise InputError(f"a pool names a server that embeds: {pool.encoder}; give it by --encoder")
     ours = all(is_shipped(model.model) for model in pool.everyone)
-    return pool.encoder or (BUILT_IN if ours else PAPER_ENCODER)
+    return pool.encoder or (BUILT_IN_ENCODER if ours else PAPER_ENCODER)
 
 
-def not_the_papers(preset: str | None, encoder: str) -> str:
+def encoder_note(preset: str | None, encoder: str) -> str:
     """What to say of a training by the paper's numbers that reads with another encoder."""
     if preset != PAPER or encoder == PAPER:
         return ""
@@ -81,7 +81,7 @@ def load_encoder(name: str) -> Encoder:
             after that cuts longer contexts. Or a server: `URL#MODEL`, or a pool file of one model;
             by the name that runs and caches know it by it is asked only after it was given so.
     """
-    if name == BUILT_IN:
+    if name == BUILT_IN_ENCODER:
         return HashedNgrams()
     if name.startswith(SERVED):
         return GIVEN.get(name) or EndpointEncoder(name)
@@ -97,7 +97,7 @@ def _parsed(name: str) -> tuple[str, bool, int | None]:
         return PAPER_ENCODER, True, PAPER_TOKENS
     found = NAMED.fullmatch(name)
     if found is None:
-        raise InputError(f"no such encoder: {name!r}; take {BUILT_IN}, {PAPER}, or a model")
+        raise InputError(f"no such encoder: {name!r}; take {BUILT_IN_ENCODER}, {PAPER}, or a model")
     tokens = int(found["tokens"]) if found["tokens"] else None
     return found["model"], bool(found["truncate"]), tokens
 
@@ -108,7 +108,7 @@ def require_encoder(name: str) -> None:
     Raises InputError: a folder that is not there, a name that looks mistyped, that no model can
     have, or that the hub does not know; WorldError: a hub id that is neither cached nor reachable.
     """
-    if name == BUILT_IN or name.startswith(SERVED):
+    if name == BUILT_IN_ENCODER or name.startswith(SERVED):
         return
     if names_server(name):
         load_encoder(name).encode(["OK"])
@@ -132,7 +132,7 @@ class HashedNgrams:
     """
 
     def __init__(self, dim: int = 512) -> None:
-        self.description = f"{BUILT_IN}-v1-{dim}"
+        self.description = f"{BUILT_IN_ENCODER}-v1-{dim}"
         self._half = dim // 2
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -295,16 +295,16 @@ class EndpointEncoder:
 
     async def _all(self, texts: list[str]) -> NDArray[np.float32]:
         _, client, patience, places = self._ask
-        from hierrouter.engines.endpoint_client import Refused
+        from hierrouter.engines.endpoint_client import Refusal
 
         async def embedded(some: list[str]) -> NDArray[np.float32]:
             try:
                 async with places:
-                    found: NDArray[np.float32] = await patience.tried(
+                    found: NDArray[np.float32] = await patience.call_with_retries(
                         partial(self._attempt, client, some)
                     )
                 return found
-            except Refused as refused:
+            except Refusal as refused:
                 if refused.status != "too_long" or len(some[0]) < 2:
                     raise WorldError(f"no embeddings: {self.description}: {refused}") from None
             half = len(some) // 2
@@ -318,7 +318,7 @@ class EndpointEncoder:
         return np.concatenate(await asyncio.gather(*map(embedded, pieces)))
 
     async def _attempt(self, client: Any, texts: list[str]) -> NDArray[np.float32]:
-        from hierrouter.engines.endpoint_client import Again
+        from hierrouter.engines.endpoint_client import TransientError
 
         assert self._spec and self._spec.endpoint
         request = {"model": self._spec.model, "input": texts, "encoding_format": "float"}
@@ -330,7 +330,7 @@ class EndpointEncoder:
             if rows.ndim != 2 or len(rows) != len(texts) or not np.isfinite(rows).all():
                 raise ValueError(rows.shape)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise Again(f"no embeddings from {client.address}: {error!r:.80}") from None
+            raise TransientError(f"no embeddings from {client.address}: {error!r:.80}") from None
         self._dim = self._dim or rows.shape[1]
         named = self._spec.endpoint.answers_as or self._spec.model
         if found.get("model") != named or rows.shape[1] != self._dim:
@@ -366,7 +366,10 @@ def _resolved(name: str) -> tuple[str, str, str | None]:
     except WorldError as error:
         # Its fault, and not that of the network, which nobody knows offline.
         if isinstance(error.__cause__, HFValidationError | RepositoryNotFoundError):
-            known = f"take {BUILT_IN}, {PAPER}, the folder of a saved model, or a model of the hub"
+            known = (
+                f"take {BUILT_IN_ENCODER}, {PAPER}, the folder of a saved model, "
+                "or a model of the hub"
+            )
             raise InputError(f"no such encoder: {name}; {_meant(name) or known}") from error
         if meant := _meant(name):
             raise InputError(f"no such encoder: {name}; {meant}") from error
@@ -379,4 +382,4 @@ def _resolved(name: str) -> tuple[str, str, str | None]:
 
 def _meant(name: str) -> str:
     """A name of ours that this one looks like, as a question; empty where there is none."""
-    return suggestion(name, (BUILT_IN, PAPER), "").rstrip()
+    return suggestion(name, (BUILT_IN_ENCODER, PAPER), "").rstrip()

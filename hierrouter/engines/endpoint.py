@@ -23,18 +23,18 @@ from pydantic import BaseModel
 
 from hierrouter.engines import endpoint_client as server
 from hierrouter.engines.generator import (
-    PLAIN,
+    NO_OPTIONS,
     Answer,
+    CallOptions,
     Confidence,
     Failure,
     Feed,
     Outage,
     Response,
     Stop,
-    Wanted,
     message_of,
     never,
-    prompt_tokens,
+    tokenize_prompt,
 )
 from hierrouter.engines.identity import endpoint_of, named_folder, served_identity
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
@@ -78,8 +78,8 @@ async def _require_served(client: server.Deployment, model: str) -> None:
     """Ask for the list of models; a server that has none is not asked further."""
     ask = partial(_listed, client)
     try:
-        names = await server.Patience(LIST_ATTEMPTS, 1, ask, never).tried(ask)
-    except server.Refused as error:
+        names = await server.Patience(LIST_ATTEMPTS, 1, ask, never).call_with_retries(ask)
+    except server.Refusal as error:
         raise Outage(str(error)) from None
     # `transformers serve` lists what it has from the hub, but serves folders as well; Ollama
     # takes a name without its tag.
@@ -97,7 +97,7 @@ async def _listed(client: server.Deployment) -> list[str]:
     """Names of the served models; empty where the server does not tell."""
     try:
         body = await client.list_models()
-    except server.Busy as busy:
+    except server.ServerBusy as busy:
         if busy.is_there:
             raise
         raise Outage(f"{busy}; start the server, or correct base_url") from None
@@ -157,19 +157,19 @@ class EndpointGenerator:
             patience = server.Patience(self._endpoint.attempts, width, probe, stopping.is_set)
             try:
                 while True:
-                    feed.woken.clear()  # before it is looked at, so that nothing is missed
+                    feed.changed.clear()  # before it is looked at, so that nothing is missed
                     over, is_last = outage is not None or stop(), feed.closed
                     while not over and len(pending) < width and (item := feed.take()):
                         call = partial(self.caller.complete, client, item[1])
                         future = portal.start_task_soon(_final_answer, patience, call)
                         pending[future] = item[0]
-                        future.add_done_callback(lambda _: feed.woken.set())
+                        future.add_done_callback(lambda _: feed.changed.set())
                         over = stop()
                     if over:
                         stopping.set()
                     if feed.cancelled or (not pending and (over or is_last)):
                         break
-                    feed.woken.wait(server.TICK_S)
+                    feed.changed.wait(server.TICK_S)
                     try:
                         yield from _finished(pending)
                     except Outage as error:
@@ -186,10 +186,10 @@ async def _final_answer(
 ) -> Answer | None:
     """What comes of one prompt; None where the collection stops before."""
     try:
-        return await patience.tried(call)
-    except server.Refused as error:
+        return await patience.call_with_retries(call)
+    except server.Refusal as error:
         return Failure("error", str(error))
-    except server.Stopped:
+    except server.Cancellation:
         return None
 
 
@@ -203,7 +203,7 @@ def _finished(pending: dict[Future[Answer | None], int]) -> Iterator[tuple[int, 
             yield place, answer
 
 
-PROBE = "Say OK."  # what tells a server that is out from prompts that never work
+PROBE_PROMPT = "Say OK."  # what tells a server that is out from prompts that never work
 LIMIT, OTHER_LIMIT = "max_tokens", "max_completion_tokens"  # the second for newer hosted models
 # What servers call the end of an answer: vLLM, llama.cpp, Ollama and hosted ones; then TGI.
 STOPS = ("stop", "eos", "eos_token", "stop_sequence")
@@ -232,26 +232,26 @@ class Caller:
         client: server.Deployment,
         prompt: str,
         on_text: Callable[[str], None] | None = None,
-        wanted: Wanted = PLAIN,
+        options: CallOptions = NO_OPTIONS,
     ) -> Answer:
         """What one attempt gives.
 
-        Raises Again, Busy, Refused, Outage: see `hierrouter.engines.endpoint_client`; perhaps after
-        a part of the answer was told; RuntimeError: another model answers, or answers come without
-        token counts.
+        Raises TransientError, ServerBusy, Refusal, Outage: see
+        `hierrouter.engines.endpoint_client`; perhaps after a part of the answer was told;
+        RuntimeError: another model answers, or answers come without token counts.
 
         `client`: the connection to its server; `prompt`: the text; `on_text`: told what comes next
-        of the answer, while it comes; `wanted`: by a client.
+        of the answer, while it comes; `options`: by a client.
         """
         limit, asks_logprobs = self._limit, self._asks_logprobs
-        request = self._request(prompt, limit, wanted)
+        request = self._request(prompt, limit, options)
         try:
             if on_text:
                 body = await client.stream(request, self._gathered, on_text)
             else:
                 body = await client.complete(request)
-            return self._answer(prompt, body, has_tools="tools" in wanted.settings)
-        except server.Refused as refused:
+            return self._answer(prompt, body, has_tools="tools" in options.settings)
+        except server.Refusal as refused:
             if refused.status != "error":
                 return Failure(refused.status, str(refused))
             if asks_logprobs and "logprob" in str(refused):
@@ -261,26 +261,28 @@ class Caller:
             else:
                 raise
         except ValueError as error:
-            raise server.Again(f"unexpected answer from {client.address}: {error}") from None
-        return await self.complete(client, prompt, on_text, wanted)
+            raise server.TransientError(
+                f"unexpected answer from {client.address}: {error}"
+            ) from None
+        return await self.complete(client, prompt, on_text, options)
 
     async def probe(self, client: server.Deployment) -> None:
         """One attempt at a prompt that no server can mind."""
-        answer = await self.complete(client, PROBE)
+        answer = await self.complete(client, PROBE_PROMPT)
         if isinstance(answer, Failure):
-            raise server.Again(answer.detail)
+            raise server.TransientError(answer.detail)
 
-    def _request(self, prompt: str, limit: str, wanted: Wanted) -> dict[str, Any]:
-        generation, settings = self._generation, dict(wanted.settings)
+    def _request(self, prompt: str, limit: str, options: CallOptions) -> dict[str, Any]:
+        generation, settings = self._generation, dict(options.settings)
         request: dict[str, Any] = {
             "model": self._model,
             "messages": message_of(prompt),
             "temperature": generation.temperature,
             limit: generation.max_new_tokens,
         }
-        if wanted.images:
+        if options.images:
             text = {"type": "text", "text": prompt}
-            request["messages"] = [{"role": "user", "content": [text, *wanted.images]}]
+            request["messages"] = [{"role": "user", "content": [text, *options.images]}]
         if self._asks_logprobs and "tools" not in settings:  # some servers have them not together
             request["logprobs"] = True
         for name in (LIMIT, OTHER_LIMIT):
@@ -378,7 +380,7 @@ class Caller:
             raise RuntimeError("answers come without usage (token counts); name a tokenizer")
         generated = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         # The end token counts too.
-        return len(prompt_tokens(self._tokenizer, prompt)), len(generated) + (finish == "stop")
+        return len(tokenize_prompt(self._tokenizer, prompt)), len(generated) + (finish == "stop")
 
 
 def _tokenizer(spec: ModelSpec, name: str) -> Any:

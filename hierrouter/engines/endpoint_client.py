@@ -28,7 +28,7 @@ from openai import (
     Timeout,
 )
 
-from hierrouter.engines.addresses import Forbidden, judge_connections
+from hierrouter.engines.addresses import ForbiddenAddress, restrict_connections
 from hierrouter.engines.generator import Outage
 from hierrouter.pools.pool import Endpoint, is_loopback
 
@@ -38,11 +38,11 @@ T = TypeVar("T")
 Gather = Callable[[AsyncIterator[Any], Callable[[str], None]], Awaitable[str]]
 
 
-class Again(Exception):
+class TransientError(Exception):
     """This attempt gave nothing; another one may."""
 
 
-class Busy(Exception):
+class ServerBusy(Exception):
     """The server takes no calls at the moment, or is not there; it may come back.
 
     Args:
@@ -56,7 +56,7 @@ class Busy(Exception):
         self.is_there = is_there
 
 
-class Refused(Exception):
+class Refusal(Exception):
     """This prompt has no answer.
 
     Args:
@@ -70,7 +70,7 @@ class Refused(Exception):
         self.is_doubtful = is_doubtful
 
 
-class Stopped(Exception):
+class Cancellation(Exception):
     """A call that was waiting for its next attempt is made no more."""
 
 
@@ -78,14 +78,14 @@ CONNECT_S = 10.0
 LISTING_S = 30.0  # whatever time a completion may take
 HIDDEN = "***"
 SHORTEST_SECRET = 8
-TOO_LONG = re.compile(
+TOO_LONG_PATTERN = re.compile(
     r"context.{0,12}(length|window|size)|maximum.{0,20}context|too many tokens"
     r"|(prompt|input|message|request|sequence|content|text)s?( is| are)? too long"
     r"|max_new_tokens`? must be|exceeds? the (maximum|available|limit)|token count exceeds"
     r"|too large to process|must have less than \d+ tokens|max_tokens must be at least 1",
     re.IGNORECASE,
 )
-FILTERED = re.compile(
+FILTERED_PATTERN = re.compile(
     r"content.?(filter|policy|management)|safety (filter|system|settings)"
     r"|(input|prompt|content|message|request|text)s?.{0,12}flagged",
     re.IGNORECASE,
@@ -113,7 +113,7 @@ class Client:
             # No proxy leads back to this machine.
             trust_env=not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
         )
-        judge_connections(http_client, endpoint.public_only)
+        restrict_connections(http_client, endpoint.public_only)
         self._openai = AsyncOpenAI(
             api_key=key or "none",
             admin_api_key="",
@@ -128,7 +128,7 @@ class Client:
     async def complete(self, request: dict[str, Any]) -> str:
         """The body of one chat completion.
 
-        Raises Again, Busy, Refused, Outage: what a caller shall do.
+        Raises TransientError, ServerBusy, Refusal, Outage: what a caller shall do.
         """
         with self._guarded(self._timeout_s):
             create = self._openai.chat.completions.with_raw_response.create
@@ -139,7 +139,7 @@ class Client:
     ) -> str:
         """As `complete`, the text handed on as it comes.
 
-        Raises Again, Busy, Refused, Outage: as `complete`; perhaps after a part of the answer;
+        Raises TransientError, ServerBusy, Refusal, Outage: as `complete`; perhaps after a part;
         ValueError, RuntimeError: what `gather` raises.
 
         `gather`: puts the body together from all pieces; the text is told on the way; `on_text`:
@@ -160,7 +160,7 @@ class Client:
     async def list_models(self) -> str | None:
         """The body of the list of models; None where the server has none, or breaks over it.
 
-        Raises Again, Busy, Refused, Outage: as `complete`.
+        Raises TransientError, ServerBusy, Refusal, Outage: as `complete`.
         """
         with self._guarded(min(self._timeout_s, LISTING_S)):
             try:
@@ -182,15 +182,17 @@ class Client:
             with anyio.fail_after(timeout_s):
                 yield
         except TimeoutError:
-            raise Again(f"no answer from {self.address}: timed out after {timeout_s:g} s") from None
-        except Forbidden as error:
+            raise TransientError(
+                f"no answer from {self.address}: timed out after {timeout_s:g} s"
+            ) from None
+        except ForbiddenAddress as error:
             raise Outage(str(error)) from None
         except APIError as error:
             raise self._meaning(error) from None
         except TransportError as error:  # in the middle of an answer
-            raise Again(f"{self.address}: {type(error).__name__}: {error}") from None
+            raise TransientError(f"{self.address}: {type(error).__name__}: {error}") from None
         except (json.JSONDecodeError, UnicodeDecodeError):  # a piece of a stream
-            raise Again(f"unexpected answer from {self.address}: broken JSON") from None
+            raise TransientError(f"unexpected answer from {self.address}: broken JSON") from None
 
     def _body(self, reply: Any) -> str:
         return self._hidden(reply.content.decode("utf-8-sig", "replace"))
@@ -201,12 +203,12 @@ class Client:
     def _meaning(self, error: APIError) -> Exception:
         """What a caller shall do after this error: an `Again`, `Busy`, `Refused` or `Outage`."""
         if isinstance(error, APITimeoutError):
-            return Busy(f"cannot connect to {self.address}: timed out", is_there=False)
+            return ServerBusy(f"cannot connect to {self.address}: timed out", is_there=False)
         if isinstance(error, APIConnectionError):
             return self._no_connection(error)
         if isinstance(error, APIStatusError):
             return self._refusal(error)
-        return Again(self._hidden(f"{self.address}: {error}"))
+        return TransientError(self._hidden(f"{self.address}: {error}"))
 
     def _no_connection(self, error: APIConnectionError) -> Exception:
         """Nobody there, which a restart may change, or a line that was cut."""
@@ -218,8 +220,8 @@ class Client:
             words = os.strerror(problem.errno)
         words = self._hidden(words)
         if type(error.__cause__).__name__ == "ConnectError":
-            return Busy(f"cannot connect to {self.address}: {words.lower()}", is_there=False)
-        return Again(f"connection to {self.address} was cut: {words}")
+            return ServerBusy(f"cannot connect to {self.address}: {words.lower()}", is_there=False)
+        return TransientError(f"connection to {self.address} was cut: {words}")
 
     def _refusal(self, error: APIStatusError) -> Exception:
         """By its status; by its words only where the status leaves open what is wrong."""
@@ -233,19 +235,19 @@ class Client:
         if status == 429 and error.code == "insufficient_quota":
             return Outage(detail)
         if status in BUSY:
-            return Busy(detail, wait_of(headers.get("retry-after", "")))
+            return ServerBusy(detail, wait_of(headers.get("retry-after", "")))
         fault = prompt_fault(words)
         if is_broken(status) and (status != 500 or not fault):  # llama.cpp has sent these with 500
-            return Again(detail)
+            return TransientError(detail)
         if fault:
-            return Refused(detail, fault)
+            return Refusal(detail, fault)
         if status in MISSING:
             return Outage(f"{detail}; is the model there, and base_url right (often .../v1)?")
         if status == 413:
-            return Refused(detail, "too_long")
+            return Refusal(detail, "too_long")
         if status == 403:
-            return Refused(f"{detail}; {KEY_RIGHT}", is_doubtful=True)
-        return Refused(detail)
+            return Refusal(f"{detail}; {KEY_RIGHT}", is_doubtful=True)
+        return Refusal(detail)
 
     def _words(self, error: APIStatusError) -> str:
         """The server's own words, and its code, which tells filters apart."""
@@ -310,7 +312,7 @@ class Deployment:
             self._under_way[at] += 1
             try:
                 return await ask(self._clients[at])
-            except Busy as busy:
+            except ServerBusy as busy:
                 if busy.is_there or not left:
                     raise
                 self._retired[at] = monotonic() + RETIRED_S
@@ -348,9 +350,9 @@ def is_broken(status: int) -> bool:
 
 def prompt_fault(words: str) -> str | None:
     """What the words of a server say about the prompt: a status of `Failure`, or nothing."""
-    if TOO_LONG.search(words):
+    if TOO_LONG_PATTERN.search(words):
         return "too_long"
-    return "filtered" if FILTERED.search(words) else None
+    return "filtered" if FILTERED_PATTERN.search(words) else None
 
 
 def wait_of(retry_after: str) -> float | None:
@@ -401,7 +403,7 @@ class Patience:
     _pause_began: float = field(default=0.0, init=False)
     _pause_ends: float = field(default=0.0, init=False)
 
-    async def tried(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def call_with_retries(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the call gives, after as many attempts as it takes.
 
         Raises Refused: it was refused, or each attempt failed; with what was said last; Outage: the
@@ -414,13 +416,13 @@ class Patience:
                 await self._sleep(longest * (0.75 + 0.25 * self._random.random()))
             try:
                 return await self._admitted(call)
-            except Refused as refused:
+            except Refusal as refused:
                 await self._count_failure(str(refused), refused.is_doubtful)
                 raise
-            except Again as again:
+            except TransientError as again:
                 detail = str(again)
                 await self._count_failure(detail)
-        raise Refused(f"{detail} ({self.attempts} attempts)")
+        raise Refusal(f"{detail} ({self.attempts} attempts)")
 
     async def _count_failure(self, detail: str, is_doubtful: bool = False) -> None:
         """One more attempt that gave nothing."""
@@ -435,7 +437,7 @@ class Patience:
         self._failed = 0
         try:
             await self._admitted(self.probe)
-        except (Again, Refused):
+        except (TransientError, Refusal):
             raise Outage(detail) from None
 
     async def _admitted(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -446,20 +448,20 @@ class Patience:
             sent_at = monotonic()
             try:
                 result = await call()
-            except Busy as busy:
+            except ServerBusy as busy:
                 self._pause(busy, sent_at)
             else:
                 self._failed = self._paused = 0
                 return result
 
-    def _pause(self, busy: Busy, sent_at: float) -> None:
+    def _pause(self, busy: ServerBusy, sent_at: float) -> None:
         """Let nobody call for a while; what was sent before a pause began makes no second one."""
         is_new = sent_at >= self._pause_began
         if is_new:
             self._paused += 1
             self._pause_began = monotonic()
         if self._paused > self.pauses:
-            raise Refused(f"{busy}; still so after {self.pauses} waits", is_doubtful=True)
+            raise Refusal(f"{busy}; still so after {self.pauses} waits", is_doubtful=True)
         wait = busy.wait_s or FIRST_PAUSE_S * 2 ** (self._paused - 1)
         if wait > self.longest_wait_s:
             longest = f"{self.longest_wait_s:.0f}"
@@ -472,5 +474,5 @@ class Patience:
         ends = monotonic() + seconds
         while (left := ends - monotonic()) > 0:
             if self.stopped():
-                raise Stopped
+                raise Cancellation
             await anyio.sleep(min(left, TICK_S))

@@ -1,6 +1,7 @@
 """The seam of all engines: a `Backend` loads a model, and its `Generator` answers prompts.
 
-Then what engines share: the prompt of a call, its tokens, and which models stay loaded.
+Below the Protocols is the code that engines share: the prompt of a call, its tokens, and which
+models stay loaded.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter.questions.query import storable
 from hierrouter_cache.errors import WorldError, named_reason
 
-# Why a call has no answer, and whether asking again may bring one.
+# Why a call has no answer, and whether the same call may succeed later.
 STATUSES = {
     "too_long": False,  # prompt and response do not fit the model's window
     "filtered": True,  # the engine refused the prompt or withheld the response
@@ -26,12 +27,13 @@ STATUSES = {
 
 @dataclass(frozen=True)
 class Confidence:
-    """How sure a model was of its answer, before temperature or top_p change what is drawn.
+    """How sure a model was of its response, before temperature or top_p change what is drawn.
 
     Attributes:
         total: sum of the log-probabilities of the generated tokens, in nats.
-        tokens: how many tokens that are: all, the end token included, or all but that one where
-            the engine does not tell its own.
+        lowest: the lowest of these log-probabilities, in nats.
+        tokens: number of log-probabilities: one for each generated token, the end token included
+            if the engine reports it.
     """
 
     total: float
@@ -40,36 +42,45 @@ class Confidence:
 
     @classmethod
     def of(cls, logprobs: Sequence[Any], tokens_out: int, has_end: bool) -> Confidence | None:
-        """What an engine says of each token, in nats; None where that cannot be.
+        """Summarise log-probabilities as an engine reports them.
 
-        Servers send fewer than there are tokens, NaN, or -9999 for what they do not know.
+        Some servers send fewer of them than there are tokens, NaN, or -9999 for unknown ones.
 
-        `tokens_out`: generated tokens; `has_end`: whether an end token is one of them.
+        Args:
+            logprobs: log-probability of each token in nats, not validated.
+            tokens_out: number of generated tokens.
+            has_end: whether an end token is one of them.
+
+        Returns:
+            The confidence; None if the log-probabilities cannot be right.
         """
         if not logprobs or len(logprobs) not in (tokens_out, tokens_out - has_end):
             return None
-        if not all(isinstance(one, int | float) and UNLIKELY < one < 1e-3 for one in logprobs):
-            return None
-        total, lowest = math.fsum(logprobs), float(min(logprobs))
-        return cls(min(total, 0.0), min(lowest, 0.0), len(logprobs))  # rounding may leave more
+        for logprob in logprobs:
+            # Rounding may leave slightly more than 0. A comparison with NaN is false.
+            if not isinstance(logprob, int | float) or not MIN_LOGPROB < logprob < 1e-3:
+                return None
+        total = math.fsum(logprobs)
+        lowest = float(min(logprobs))
+        return cls(min(total, 0.0), min(lowest, 0.0), len(logprobs))
 
 
-UNLIKELY = -1000.0  # no token is chosen whose log-probability is below
+MIN_LOGPROB = -1000.0  # no token with a lower log-probability is ever chosen
 
 
 @dataclass(frozen=True)
 class Response:
-    """What one call gave.
+    """The text that a model returned for one call.
 
     Attributes:
-        text: the generated text, special tokens removed, outer white space stripped, and what no
-            file takes replaced, before any answer of a batch is paid for in vain.
+        text: the generated text without special tokens and outer white space. Characters that no
+            file can store are replaced here, so that no paid response is lost when it is stored.
         tokens_in: tokens of the prompt as the model saw it, chat template included.
         tokens_out: generated tokens, the end token included.
-        finish_reason: "stop", or "length" where the response was cut.
-        confidence: None where the engine does not tell. Its last digits depend on the batch, so
-            two answers are equal whatever it is.
-        tool_calls: of a model that was given tools, as OpenAI has them.
+        finish_reason: "stop", or "length" if the response was cut.
+        confidence: None if the engine does not report it. It is ignored by comparisons, because
+            its last digits depend on the batch.
+        tool_calls: calls of tools, in OpenAI's format, of a model that was given tools.
     """
 
     text: str
@@ -84,12 +95,12 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What one call is to heed beside the text of its prompt, as OpenAI's clients ask for it.
+class CallOptions:
+    """Options of one call besides the text of its prompt, as OpenAI's clients send them.
 
     Attributes:
-        settings: of chat completions, by name; they go before those of the pool.
-        images: parts of the message.
+        settings: parameters of chat completions, by name; they override those of the pool.
+        images: image parts of the message.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -97,24 +108,26 @@ class Wanted:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What not every model takes, see `hierrouter.pools.pool.Ability`."""
-        asked = self.settings.keys() & {"tools", "response_format"}
-        return frozenset(asked | {"images"} if self.images else asked)
+        """The abilities that the call needs, see `hierrouter.pools.pool.Ability`."""
+        needs = set(self.settings.keys() & {"tools", "response_format"})
+        if self.images:
+            needs.add("images")
+        return frozenset(needs)
 
 
-PLAIN = Wanted()
+NO_OPTIONS = CallOptions()
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one call gave nothing; it is never scored and never read as an answer.
+    """The reason why one call has no response; it is never scored and never read as an answer.
 
     Attributes:
         status: one of `STATUSES`.
-        detail: what a person should know.
+        detail: an explanation for people.
 
     Raises:
-        ValueError: a status that is not known.
+        ValueError: the status is unknown.
     """
 
     status: str
@@ -126,7 +139,7 @@ class Failure:
             raise ValueError(f"unknown status {self.status!r}; known: {', '.join(STATUSES)}")
 
     @property
-    def may_pass(self) -> bool:
+    def is_retryable(self) -> bool:
         """Whether the same call may succeed when it is made again."""
         return STATUSES[self.status]
 
@@ -136,7 +149,7 @@ Stop = Callable[[], bool]
 
 
 def never() -> bool:
-    """The `Stop` of work that nobody interrupts."""
+    """Return False: the `Stop` of work that runs to its end."""
     return False
 
 
@@ -145,70 +158,107 @@ class Outage(WorldError):
 
 
 class Feed:
-    """Prompts that one thread puts and another one takes, until it is closed.
+    """A queue of prompts between two threads: one adds prompts until it closes the feed.
 
-    `woken` is set whenever there may be more to do.
+    Args:
+        prompts: the first prompts.
+
+    Attributes:
+        closed: whether no further prompts will be added.
+        cancelled: whether the answers are no longer needed.
+        changed: set whenever there may be more to do.
     """
 
     def __init__(self, prompts: Iterable[str] = ()) -> None:
-        self._due = deque(enumerate(prompts))
-        self._put = len(self._due)
-        self.closed = self.cancelled = False
-        self.woken = Event()
+        self._waiting = deque(enumerate(prompts))
+        self._count = len(self._waiting)
+        self.closed = False
+        self.cancelled = False
+        self.changed = Event()
 
     def put(self, prompt: str) -> int:
-        """Add a prompt; returns its place."""
-        place, self._put = self._put, self._put + 1
-        self._due.append((place, prompt))
-        self.woken.set()
-        return place
+        """Add a prompt and return its position."""
+        position = self._count
+        self._count += 1
+        self._waiting.append((position, prompt))
+        self.changed.set()
+        return position
 
     def close(self) -> None:
-        """No more will come."""
+        """Declare that no further prompts will be added."""
         self.closed = True
-        self.woken.set()
+        self.changed.set()
 
     def cancel(self) -> None:
-        """Nobody waits for an answer any more."""
+        """Declare that the answers are no longer needed."""
         self.cancelled = True
         self.close()
 
     def take(self) -> tuple[int, str] | None:
-        """(place, prompt) of the next one; None where none is due now."""
-        return self._due.popleft() if self._due else None
+        """Remove and return the next (position, prompt); None if none is waiting."""
+        return self._waiting.popleft() if self._waiting else None
 
 
 class Generator(Protocol):
     """A loaded model."""
 
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
-        """(place in `prompts`, answer) of each prompt, as they are finished.
+        """Answer prompts; the same prompt always gets the same response.
 
-        The same prompt always gets the same response. Once `stop()` is true no further prompt is
-        taken up; what has begun is still delivered. Raises RuntimeError, OSError: the model as a
-        whole failed, e.g. for lack of memory; what was delivered before stands; Outage: its server
-        cannot be reached.
+        Args:
+            prompts: the prompts.
+            stop: once it returns true, no further prompt is begun; those under way are finished.
+
+        Yields:
+            (position in `prompts`, answer) as the answers are finished.
+
+        Raises:
+            Outage: the model's server cannot be reached.
+            RuntimeError: the model as a whole failed, e.g. for lack of memory; answers yielded
+                before remain valid.
+            OSError: likewise.
         """
         ...
 
 
 class Backend(Protocol):
-    """An engine: names what a model resolves to, then loads it."""
+    """An engine: identifies a model, then loads it."""
 
     def identify(self, spec: ModelSpec) -> Identity:
-        """What decides the model's answers: weights, tokenizer, template, dtype, engine."""
+        """Return what decides the model's responses: weights, tokenizer, template, dtype, engine.
+
+        Args:
+            spec: the model.
+
+        Returns:
+            Names and texts; they enter the key of each response in a cache.
+        """
         ...
 
     def weight_bytes(self, spec: ModelSpec) -> int:
-        """Memory of this machine that the loaded model takes; 0 for one that a server holds."""
+        """Return the memory of this machine that the loaded model takes.
+
+        Args:
+            spec: the model.
+
+        Returns:
+            Bytes; 0 for a model on a server.
+        """
         ...
 
     def load(self, spec: ModelSpec) -> Generator:
-        """The model, ready to answer."""
+        """Load the model.
+
+        Args:
+            spec: the model.
+
+        Returns:
+            The model, ready to answer.
+        """
         ...
 
 
-# The engine of a name; tests pass others.
+# Returns the engine with a name; tests pass other functions.
 Engines = Callable[[str], Backend]
 
 
@@ -216,30 +266,38 @@ PART_BREAK = "\n\n"
 
 
 def context_text(question: str, responses: Sequence[str]) -> str:
-    """The context c_t: the question and every response so far, newest last."""
+    """Return the context c_t: the question and all responses so far, the newest one last."""
     return PART_BREAK.join([question, *responses])
 
 
 def prompt_text(question: str, responses: Sequence[str], instruction: str) -> str:
-    """The user message of one call: the context, then the stage instruction if there is one."""
+    """Return the user message of one call: the context, then the stage instruction if any."""
     context = context_text(question, responses)
     return PART_BREAK.join([context, instruction]) if instruction else context
 
 
 def message_of(prompt: str) -> list[dict[str, str]]:
-    """The conversation that a prompt is."""
+    """Return the conversation whose only message is a prompt."""
     return [{"role": "user", "content": prompt}]
 
 
-def prompt_tokens(tokenizer: Any, prompt: str) -> list[int]:
-    """The tokens that a model is given; see `prompts_tokens`."""
-    return prompts_tokens(tokenizer, [prompt])[0]
+def tokenize_prompt(tokenizer: Any, prompt: str) -> list[int]:
+    """Return the tokens of one prompt, as `tokenize_prompts`."""
+    return tokenize_prompts(tokenizer, [prompt])[0]
 
 
-def prompts_tokens(tokenizer: Any, prompts: Sequence[str]) -> list[list[int]]:
-    """The tokens that a model is given for each prompt, chat template included.
+def tokenize_prompts(tokenizer: Any, prompts: Sequence[str]) -> list[list[int]]:
+    """Return the tokens of prompts as the model sees them, chat template included.
 
-    Raises RuntimeError: the template fails.
+    Args:
+        tokenizer: a tokenizer with a chat template.
+        prompts: the prompts.
+
+    Returns:
+        The tokens of each prompt.
+
+    Raises:
+        RuntimeError: the chat template fails.
     """
     if not prompts:
         return []
@@ -250,7 +308,7 @@ def prompts_tokens(tokenizer: Any, prompts: Sequence[str]) -> list[list[int]]:
             tokenize=True,
             return_dict=True,
         )
-    except Exception as error:  # it is a program of others, in a sandbox
+    except Exception as error:  # the template is third-party code, run in a sandbox
         raise RuntimeError(f"its chat template fails: {named_reason(error)}") from error
     return [list(tokens) for tokens in encoded["input_ids"]]
 
@@ -258,21 +316,28 @@ def prompts_tokens(tokenizer: Any, prompts: Sequence[str]) -> list[list[int]]:
 def split_by_window(
     tokenizer: Any, prompts: Sequence[str], new_tokens: int, window: int | None
 ) -> tuple[dict[int, list[int]], dict[int, Failure]]:
-    """Tokens of each prompt that leaves room for its response; why the others have none; by place.
-
-    Raises RuntimeError: the chat template fails.
+    """Split prompts into those that fit a model's window and those that are too long.
 
     Args:
-        new_tokens: the most that a response may have.
-        window: tokens that the model takes in all; None where it does not tell.
+        tokenizer: the model's tokenizer.
+        prompts: the prompts.
+        new_tokens: the most tokens that a response may have.
+        window: tokens of prompt and response together; None if unknown.
+
+    Returns:
+        By position in `prompts`: the tokens of each prompt that leaves room for its response, and
+        the failure of each other prompt.
+
+    Raises:
+        RuntimeError: the chat template fails.
     """
     fitting: dict[int, list[int]] = {}
     failures: dict[int, Failure] = {}
-    for place, tokens in enumerate(prompts_tokens(tokenizer, prompts)):
+    for position, tokens in enumerate(tokenize_prompts(tokenizer, prompts)):
         if window is None or len(tokens) + new_tokens <= window:
-            fitting[place] = tokens
+            fitting[position] = tokens
         else:
-            failures[place] = Failure(
+            failures[position] = Failure(
                 "too_long",
                 f"{len(tokens)} tokens of prompt and {new_tokens} new ones exceed the window of "
                 f"{window}",
@@ -280,13 +345,14 @@ def split_by_window(
     return fitting, failures
 
 
-Room = Callable[[ModelSpec], int]
-# Of a device's memory, for the keys and values of batches: models that leave less are too many.
+# Bytes that weights may take at this moment, on the devices of a model.
+MemoryRoom = Callable[[ModelSpec], int]
+# Share of a device's memory that stays free for the keys and values of batches.
 BATCHES_SHARE = 0.25
 
 
 def room_for_weights(spec: ModelSpec) -> int:
-    """Bytes that weights may take now on the devices of this model."""
+    """Return the bytes that weights may take at this moment, on the devices of a model."""
     from hierrouter.engines.devices import candidates, memory
 
     free, total = memory(candidates(spec))
@@ -294,30 +360,40 @@ def room_for_weights(spec: ModelSpec) -> int:
 
 
 class Residency:
-    """The loaded models, the one called longest ago first.
+    """The loaded models; the least recently called ones are released when memory runs short.
 
     Args:
-        room: bytes that weights may take now, on the devices of a model.
+        engines: returns the engine of a backend's name.
+        room: returns the bytes that weights may take at this moment, on the devices of a model.
     """
 
-    def __init__(self, engines: Engines, room: Room = room_for_weights) -> None:
+    def __init__(self, engines: Engines, room: MemoryRoom = room_for_weights) -> None:
         self.engines = engines
         self._room = room
-        self._loaded: dict[str, Generator] = {}
+        self._loaded: dict[str, Generator] = {}  # the least recently called one first
         self._bytes: dict[str, int] = {}
 
     def __contains__(self, name: str) -> bool:
-        """Whether a model of this name is loaded: call such models first at each level."""
+        """Tell whether a model of this name is loaded: call such models first at each level."""
         return name in self._loaded
 
     def generator(self, spec: ModelSpec) -> Generator:
-        """The model, loaded now unless it is already.
+        """Return a model, loading it if necessary.
 
-        Do not keep it: a generator that somebody holds is not freed when it is let go. Raises
-        InputError, WorldError: it cannot be loaded, see its backend.
+        Do not keep the generator: its memory is not freed while anything refers to it.
+
+        Args:
+            spec: the model.
+
+        Returns:
+            The loaded model.
+
+        Raises:
+            InputError: it cannot be loaded, see its backend.
+            WorldError: likewise.
         """
         if spec.name in self._loaded:
-            self._loaded[spec.name] = self._loaded.pop(spec.name)
+            self._loaded[spec.name] = self._loaded.pop(spec.name)  # now the most recently called
             return self._loaded[spec.name]
         engine = self.engines(spec.backend)
         self._bytes[spec.name] = engine.weight_bytes(spec)
@@ -326,18 +402,23 @@ class Residency:
         return self._loaded[spec.name]
 
     def release(self, name: str) -> None:
-        """Let a model go, loaded or not: it is called no more."""
+        """Release a model that will not be called again; a model that is not loaded is ignored."""
         if self._loaded.pop(name, None) and self._bytes[name]:
             from hierrouter.engines.devices import give_back_memory
 
             give_back_memory()
 
     def _make_room(self, spec: ModelSpec) -> None:
-        """Where it is too large for an empty device it is tried all the same: this is a guess."""
+        """Release models until this one fits.
+
+        If it is too large even for an empty device, loading is tried all the same: the sizes are
+        estimates.
+        """
         needed = self._bytes[spec.name]
         if not needed:
             return
-        for name in [name for name in self._loaded if self._bytes[name]]:
+        local_names = [name for name in self._loaded if self._bytes[name]]
+        for name in local_names:
             if needed <= self._room(spec):
                 return
             self.release(name)

@@ -1,6 +1,7 @@
-"""What a folder, a hub id or a served name stands for, down to the files of its weights.
+"""The identity of a model: its folder, hub id or served name, down to the files of its weights.
 
-An identity goes into the key of every answer: another byte of it, and the model is asked anew.
+An identity is part of the key of every response in the cache. If it changes by one byte, the model
+is called again.
 """
 
 import contextlib
@@ -15,27 +16,61 @@ from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
 from hierrouter.questions import shipped
 from hierrouter_cache.errors import InputError, WorldError
 
-HUB_TIMEOUT_S = 5.0  # a hub that says nothing is not waited for, model after model
-# One of them is in every repository: of a language model, of a sentence encoder without one.
-CONFIGS = ("config.json", "modules.json")
-# Never pickled weights, which are not loaded.
-WEIGHTS = "*.safetensors"
-MAX_BESIDE = 100_000_000  # bytes; tokenizers are read whole, large ones have 35 million
-BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt")  # settings, tokenizer, chat template
+HUB_TIMEOUT_S = 5.0  # short, because a silent hub would be waited for again with every model
+# Every repository has one of these files: a language model the first one, a sentence encoder at
+# least the second one.
+CONFIG_FILES = ("config.json", "modules.json")
+# Pickled weights are never loaded, because they can run code.
+WEIGHTS_PATTERN = "*.safetensors"
+SETTINGS_PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt")  # settings, tokenizer, chat template
+MAX_SETTINGS_BYTES = 100_000_000  # large tokenizers have 35 million
+# The names that `save_pretrained` gives to weights.
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+# Bytes of one number, by the dtype's name in a .safetensors file and in a pool file.
+DTYPE_BYTES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I8": 1,
+    "U8": 1,
+}
+SPEC_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def saved_identity(spec: ModelSpec) -> Identity:
-    """What decides the answers of a saved model besides engine and device.
+    """Identify a saved model by weights and dtype; engine and device are added by the backend.
 
-    Raises InputError, WorldError: as `weights_of`.
+    Args:
+        spec: a model in a local folder or on the hub.
+
+    Returns:
+        "weights" and "dtype".
+
+    Raises:
+        InputError: as `weights_of`.
+        WorldError: as `weights_of`.
     """
     return {"weights": weights_of(spec), "dtype": spec.dtype}
 
 
 def served_identity(spec: ModelSpec) -> Identity:
-    """The served name and the deployment; the server is not asked, it may serve one at a time.
+    """Identify a served model by its name and deployment.
 
-    Raises InputError: no base_url, or one that cannot be called.
+    The server is not asked: it may serve its models one at a time.
+
+    Args:
+        spec: a model with an endpoint.
+
+    Returns:
+        "engine", "served" and "deployment", and those of "answers_as", "revision" and "tokenizer"
+        that are set.
+
+    Raises:
+        InputError: as `endpoint_of`.
     """
     endpoint = endpoint_of(spec)
     identity = {
@@ -50,7 +85,11 @@ def served_identity(spec: ModelSpec) -> Identity:
 
 
 def endpoint_of(spec: ModelSpec) -> Endpoint:
-    """The server of a model; raises InputError: see `served_identity`."""
+    """Return the endpoint of a model.
+
+    Raises:
+        InputError: it has no base_url, or one that cannot be called.
+    """
     if spec.endpoint is None or not spec.endpoint.base_url:
         raise InputError(
             f"base_url is missing: model {spec.name}; set it in [models.endpoint], or --base-url"
@@ -60,34 +99,50 @@ def endpoint_of(spec: ModelSpec) -> Endpoint:
 
 
 def weights_of(spec: ModelSpec) -> str:
-    """Digest of a local folder, or the hub id with its resolved commit.
+    """Return a name for the content of a model's weights.
 
-    Raises InputError: a folder that is not a saved model; WorldError: a hub id that is neither
-    cached nor reachable.
+    Args:
+        spec: a model in a local folder or on the hub.
+
+    Returns:
+        The digest of a local folder, or the hub id with its resolved commit.
+
+    Raises:
+        InputError: a folder is not a saved model.
+        WorldError: a hub model is neither cached nor can it be found on the hub.
     """
-    if folder := local_folder(spec):
+    folder = local_folder(spec)
+    if folder:
         return folder_digest(folder)
     return f"{spec.model}@{hub_commit(spec.model, spec.revision)}"
 
 
 def folder_digest(folder: Path) -> str:
-    """Digest of a saved model, sub-folders included; 32 hexadecimal digits.
+    """Compute the digest of a saved model, sub-folders included.
 
-    Raises InputError: there are no safetensors in it, or a file that is too large or not plain.
+    Args:
+        folder: the model's folder.
+
+    Returns:
+        32 hexadecimal digits.
+
+    Raises:
+        InputError: the folder has no .safetensors file, or a file that is too large or not plain.
     """
-    files = sorted(
-        {path for pattern in (WEIGHTS, *BESIDE_WEIGHTS) for path in folder.rglob(pattern)}
-    )
+    patterns = (WEIGHTS_PATTERN, *SETTINGS_PATTERNS)
+    files = sorted({path for pattern in patterns for path in folder.rglob(pattern)})
     if not any(path.suffix == ".safetensors" for path in files):
         raise InputError(
             f"no .safetensors in the model folder: {folder}; save the model with safetensors"
         )
     total = hashlib.sha256()
     for path in files:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # reading from a pipe would never end
             raise InputError(f"not a plain file: {path}; give the folder of a saved model")
-        if path.suffix != ".safetensors" and path.stat().st_size > MAX_BESIDE:
-            raise InputError(f"larger than {MAX_BESIDE:,} bytes: {path}; no tokenizer is so large")
+        if path.suffix != ".safetensors" and path.stat().st_size > MAX_SETTINGS_BYTES:
+            raise InputError(
+                f"larger than {MAX_SETTINGS_BYTES:,} bytes: {path}; no tokenizer is so large"
+            )
         with path.open("rb") as file:
             name = path.relative_to(folder).as_posix().encode()
             total.update(name + hashlib.file_digest(file, "sha256").digest())
@@ -96,10 +151,20 @@ def folder_digest(folder: Path) -> str:
 
 @functools.cache
 def hub_commit(model: str, revision: str | None) -> str:
-    """The commit that a hub id and revision stand for; taken from the local cache when offline.
+    """Resolve a hub id and revision to a commit; offline, to the commit in the local cache.
 
-    Asked once in a process: what is named and what is loaded stay the same when a branch moves.
-    Raises WorldError: neither cached nor reachable.
+    It is asked once per process, so that the commit in an identity and the commit that is loaded
+    are the same, even if a branch moves in between.
+
+    Args:
+        model: a hub id.
+        revision: a branch, tag or commit; None for the default branch.
+
+    Returns:
+        The commit.
+
+    Raises:
+        WorldError: the model is neither cached nor can it be found on the hub.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
 
@@ -110,11 +175,11 @@ def hub_commit(model: str, revision: str | None) -> str:
             return str(info.sha)
     except Exception as error:  # its HTTP client's too, which is not the same in all versions
         problem = error
-    for name in CONFIGS:
-        with contextlib.suppress(ValueError):  # not the form of a hub id
+    for name in CONFIG_FILES:
+        with contextlib.suppress(ValueError):  # the name does not have the form of a hub id
             file = try_to_load_from_cache(model, name, revision=revision)
             if isinstance(file, str):
-                return Path(file).parent.name
+                return Path(file).parent.name  # the cache names its folders by commit
     raise WorldError(
         f"model {model} not found on this machine and the hub cannot be reached or does "
         "not have it; download it first, or give the folder of a saved model"
@@ -122,9 +187,10 @@ def hub_commit(model: str, revision: str | None) -> str:
 
 
 def named_folder(spec: ModelSpec) -> Path | None:
-    """The folder a spec names, whether it is there or not; None where it is a hub id.
+    """Return the folder that a model names, whether it exists or not; None for a hub id.
 
-    Raises InputError: a model that the package does not have.
+    Raises:
+        InputError: the package does not have this model (`testbed:NAME`).
     """
     if shipped.is_shipped(spec.model):
         return shipped.model_path(spec.model)
@@ -134,9 +200,10 @@ def named_folder(spec: ModelSpec) -> Path | None:
 
 
 def local_folder(spec: ModelSpec) -> Path | None:
-    """The folder a spec names, or None where it is a hub id.
+    """Return the folder that a model names, after checking it; None for a hub id.
 
-    Raises InputError: the folder is not there or holds no model.
+    Raises:
+        InputError: the folder does not exist or holds no model.
     """
     folder = named_folder(spec)
     if folder is None:
@@ -153,61 +220,90 @@ def local_folder(spec: ModelSpec) -> Path | None:
 
 
 def saved_folder(spec: ModelSpec, commit: str | None = None) -> Path | None:
-    """The folder with a model's files on this machine, or None.
+    """Return the folder with a model's files on this machine, without downloading any.
 
-    Raises InputError: as `local_folder`.
+    Args:
+        spec: a model in a local folder or on the hub.
+        commit: of a hub model, if it is known; else the revision of the spec counts.
+
+    Returns:
+        The folder; None for a hub model that is not in the local cache.
+
+    Raises:
+        InputError: as `local_folder`.
     """
-    if folder := local_folder(spec):
+    folder = local_folder(spec)
+    if folder:
         return folder
     from huggingface_hub import try_to_load_from_cache
 
     try:
-        config = try_to_load_from_cache(spec.model, CONFIGS[0], revision=commit or spec.revision)
-    except ValueError:  # not the form of a hub id
+        config = try_to_load_from_cache(
+            spec.model, CONFIG_FILES[0], revision=commit or spec.revision
+        )
+    except ValueError:  # the name does not have the form of a hub id
         return None
     return Path(config).parent if isinstance(config, str) else None
 
 
-BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1}
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-WANTED = {"float32": 4, "float16": 2, "bfloat16": 2}
-
-
 def weight_bytes(spec: ModelSpec) -> int:
-    """Bytes of all weights in the dtype of the spec.
+    """Compute the size of a model's weights once they are loaded.
 
-    A hub model whose files are not here yet is fetched, as loading it would. Raises InputError: a
-    folder that is not a saved model; WorldError: the files cannot be fetched or are damaged.
+    A hub model whose files are not on this machine is downloaded, as loading it would do.
+
+    Args:
+        spec: a model in a local folder or on the hub.
+
+    Returns:
+        Bytes of all weights in the dtype of the spec.
+
+    Raises:
+        InputError: a folder is not a saved model.
+        WorldError: the files cannot be downloaded or are damaged.
     """
-    return bytes_in(local_folder(spec) or _fetched(spec), spec)
+    return bytes_in(local_folder(spec) or _download(spec), spec)
 
 
 def bytes_in(folder: Path, spec: ModelSpec) -> int:
-    """Bytes of the weights in a folder, in the dtype of the spec.
+    """Compute the size of the weights in a folder once they are loaded.
 
-    Raises WorldError: a file is damaged.
+    Args:
+        folder: the folder of a saved model.
+        spec: the model, for its dtype.
+
+    Returns:
+        Bytes of all weights in the dtype of the spec.
+
+    Raises:
+        WorldError: a file is damaged.
     """
-    return sum(
-        count * WANTED.get(spec.dtype, BYTES.get(dtype, 4))
-        for path in weight_files(folder)
-        for dtype, count in _tensors(path)
-    )
+    total = 0
+    for path in weight_files(folder):
+        for dtype, count in _tensors(path):
+            total += count * SPEC_DTYPE_BYTES.get(spec.dtype, DTYPE_BYTES.get(dtype, 4))
+    return total
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that `from_pretrained` reads, there or not; the weights may lie there twice.
+    """List the files that `from_pretrained` would read; a folder may hold the weights twice.
 
-    Of a folder that has them under no known name, all there are.
+    Args:
+        folder: the folder of a saved model.
+
+    Returns:
+        The files, whether they exist or not; all .safetensors files of a folder that has them
+        under none of the usual names.
     """
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
-    if named := _indexed(folder / INDEX):
-        return [folder / name for name in named]
-    return sorted(folder.glob(WEIGHTS))
+    if (folder / WEIGHTS_FILE).is_file():
+        return [folder / WEIGHTS_FILE]
+    indexed_names = _indexed_files(folder / INDEX_FILE)
+    if indexed_names:
+        return [folder / name for name in indexed_names]
+    return sorted(folder.glob(WEIGHTS_PATTERN))
 
 
-def _indexed(index: Path) -> list[str]:
-    """The files that an index names; none where there is no index, or none that can be read."""
+def _indexed_files(index: Path) -> list[str]:
+    """List the files that an index names; none if the index is missing or unreadable."""
     try:
         return sorted(set(map(str, json.loads(index.read_bytes())["weight_map"].values())))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -215,7 +311,7 @@ def _indexed(index: Path) -> list[str]:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, int]]:
-    """Stored dtype and number of elements of each tensor of a file."""
+    """Yield the stored dtype and the number of elements of each tensor in a file."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -229,17 +325,19 @@ def _tensors(path: Path) -> Iterator[tuple[str, int]]:
         ) from error
 
 
-def _fetched(spec: ModelSpec) -> Path:
-    """The folder of a hub model, with one copy of its weights and all beside them."""
+def _download(spec: ModelSpec) -> Path:
+    """Download a hub model, with one copy of its weights, and return its folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     commit = hub_commit(spec.model, spec.revision)
-    fetch = functools.partial(snapshot_download, spec.model, revision=commit)
+    download = functools.partial(snapshot_download, spec.model, revision=commit)
     try:
-        folder = Path(fetch(allow_patterns=[*BESIDE_WEIGHTS, SINGLE]))
-        if not (folder / SINGLE).is_file():
-            fetch(allow_patterns=[*BESIDE_WEIGHTS, *(_indexed(folder / INDEX) or [WEIGHTS])])
+        folder = Path(download(allow_patterns=[*SETTINGS_PATTERNS, WEIGHTS_FILE]))
+        # Only the index, which has just arrived, tells which other files hold the weights.
+        if not (folder / WEIGHTS_FILE).is_file():
+            weights = _indexed_files(folder / INDEX_FILE) or [WEIGHTS_PATTERN]
+            download(allow_patterns=[*SETTINGS_PATTERNS, *weights])
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise WorldError(
             f"model {spec.model} cannot be downloaded: {type(error).__name__}; "

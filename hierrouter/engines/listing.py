@@ -1,4 +1,4 @@
-"""A pool as a table: who is in it, at what price, and whether its weights are here."""
+"""A pool as a table: its models, their prices, and whether their weights are on this machine."""
 
 import json
 from pathlib import Path
@@ -6,27 +6,39 @@ from typing import Any
 
 from hierrouter.engines.identity import saved_folder, weight_files
 from hierrouter.pools.pool import OPENAI, ModelSpec, Pool, size_in
-from hierrouter.tables import Column, Line, Table, short
+from hierrouter.tables import Column, Line, Table, short_number
 
-HERE, PARTLY, ABSENT, SERVED = "here", "in part", "not here", "served"
-NO_URL = "no base_url"
-WINDOWS = ("max_position_embeddings", "n_positions")
+# Where a model's weights are. The JSON of `hierrouter pools` holds these words.
+WEIGHTS_PRESENT = "here"
+WEIGHTS_PARTIAL = "in part"
+WEIGHTS_ABSENT = "not here"
+WEIGHTS_SERVED = "served"
+WEIGHTS_WITHOUT_URL = "no base_url"
+# Names that architectures give their context window in `config.json`.
+WINDOW_KEYS = ("max_position_embeddings", "n_positions")
 POOL_COLUMNS = ("model", "parameters", "price", "max new", "window", "weights", "source")
-UNKNOWN = "unknown"
+UNKNOWN_SIZE = "unknown"
 
 
-def listed(model: ModelSpec) -> dict[str, Any]:
-    """What a pool's file does not say of a model, or not in one place.
+def model_details(model: ModelSpec) -> dict[str, Any]:
+    """Describe a model beyond what its pool file states.
 
-    Its size ("parameters"; None where neither the pool nor a name tells), its "window", tokens of
-    prompt and response together (None where its files are not here), and its "weights": "here",
-    "in part", "not here", "served" by an endpoint, or "no base_url" for one.
+    Args:
+        model: a model of a pool.
 
-    Raises InputError: a local folder that is not there or holds no model.
+    Returns:
+        "name"; "parameters", the model's size, None if neither the pool nor a name states it;
+        "window", tokens of prompt and response together, None if the model's files are not on this
+        machine; and "weights": "here", "in part", "not here", "served" by an endpoint, or
+        "no base_url" for an endpoint without an address.
+
+    Raises:
+        InputError: a local folder does not exist or holds no model.
     """
     if model.backend == OPENAI:
         folder = None
-        weights = SERVED if model.endpoint and model.endpoint.base_url else NO_URL
+        has_url = model.endpoint is not None and bool(model.endpoint.base_url)
+        weights = WEIGHTS_SERVED if has_url else WEIGHTS_WITHOUT_URL
     else:
         folder = saved_folder(model)
         weights = _weights(folder)
@@ -40,9 +52,10 @@ def listed(model: ModelSpec) -> dict[str, Any]:
 
 def _weights(folder: Path | None) -> str:
     if folder is None:
-        return ABSENT
+        return WEIGHTS_ABSENT
     files = weight_files(folder)
-    return HERE if files and all(file.is_file() for file in files) else PARTLY
+    is_complete = bool(files) and all(file.is_file() for file in files)
+    return WEIGHTS_PRESENT if is_complete else WEIGHTS_PARTIAL
 
 
 def _window(folder: Path) -> int | None:
@@ -52,13 +65,29 @@ def _window(folder: Path) -> int | None:
         return None
     if not isinstance(config, dict):
         return None
-    text = config.get("text_config") or config
-    return next((text[key] for key in WINDOWS if key in text), None)
+    # Models that also read images keep the language model's settings one level down.
+    text_config = config.get("text_config") or config
+    return next((text_config[key] for key in WINDOW_KEYS if key in text_config), None)
 
 
 def pool_table(name: str, pool: Pool, instructions: bool) -> Table:
-    """A row a model, then the references; `instructions`: with what they are told at each hop."""
-    told = [f"hop {hop + 1}: {pool.instruction(hop) or 'nothing'}" for hop in range(pool.hops)]
+    """Make the table of a pool: a row for each model, then one for each reference model.
+
+    Args:
+        name: the pool's name, for the title.
+        pool: the pool.
+        instructions: whether a note lists the stage instruction of each hop.
+
+    Returns:
+        The table.
+
+    Raises:
+        InputError: a local folder does not exist or holds no model.
+    """
+    note = ""
+    if instructions:
+        hops = range(pool.hops)
+        note = "  ".join(f"hop {hop + 1}: {pool.instruction(hop) or 'nothing'}" for hop in hops)
     count = "token" if pool.per_tokens in (None, 1) else f"{pool.per_tokens:,} tokens"
     return Table(
         title=f"{name}: {len(pool.models)} models, {pool.hops} hops; "
@@ -68,19 +97,25 @@ def pool_table(name: str, pool: Pool, instructions: bool) -> Table:
             *(_row(model, "models") for model in pool.models),
             *(_row(model, "references") for model in pool.references),
         ),
-        note="  ".join(told) if instructions else "",
+        note=note,
     )
 
 
 def _row(model: ModelSpec, group: str) -> Line:
-    known, rate = listed(model), model.price().rate
+    details = model_details(model)
+    rate = model.price().rate
+    size = UNKNOWN_SIZE
+    if details["parameters"]:  # billions are "B" in the names of models
+        size = short_number(details["parameters"]).replace("G", "B")
+    # One price if tokens of prompt and response cost the same.
+    prices = dict.fromkeys((rate.tokens_in, rate.tokens_out))
     cells = (
         model.name,
-        short(known["parameters"]).replace("G", "B") if known["parameters"] else UNKNOWN,
-        "/".join(f"{price:g}" for price in dict.fromkeys((rate.tokens_in, rate.tokens_out))),
+        size,
+        "/".join(f"{price:g}" for price in prices),
         model.generation.max_new_tokens,
-        known["window"],
-        known["weights"],
+        details["window"],
+        details["weights"],
         model.model,
     )
     return Line(group, cells)

@@ -10,7 +10,7 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hierrouter.engines import batches, generator, identity
-from hierrouter.engines.batches import Decoded, Prompt, StaticBatches
+from hierrouter.engines.batches import DecodedResponse, Prompt, StaticBatches
 from hierrouter.engines.devices import candidates, placement
 from hierrouter.engines.soundness import fault_of
 from hierrouter.pools.pool import Identity, ModelSpec
@@ -18,36 +18,57 @@ from hierrouter_cache.errors import WorldError, reason_of
 
 
 class TransformersBackend:
-    """Models from a local folder or the hub's cache, through `from_pretrained`."""
+    """Models from a local folder or the hub's cache, loaded by `from_pretrained`."""
 
     def identify(self, spec: ModelSpec) -> Identity:
-        """Engine, kind of device, and what decides the answers of the model itself.
+        """Identify a model by engine, kind of device, weights and dtype.
 
-        Raises InputError: a folder that is not a saved model, a GPU that is not there; WorldError:
-        a hub id that is neither cached nor reachable.
+        Args:
+            spec: the model.
+
+        Returns:
+            What decides its responses.
+
+        Raises:
+            InputError: a folder is not a saved model, or a GPU does not exist.
+            WorldError: a hub model is neither cached nor can it be found on the hub.
         """
-        found = {
-            "engine": f"transformers {version('transformers')}, torch {version('torch')}",
-            # Not its number: greedy decoding in bfloat16 differs between the kinds.
+        versions = f"transformers {version('transformers')}, torch {version('torch')}"
+        return {
+            "engine": f"{versions}, shapes {batches.SHAPES_VERSION}",
+            # The kind of device, not its number: greedy decoding in bfloat16 differs between kinds.
             "device": candidates(spec)[0].type,
             **identity.saved_identity(spec),
         }
-        found["engine"] += f", shapes {batches.SHAPES}"
-        return found
 
     def weight_bytes(self, spec: ModelSpec) -> int:
-        """Bytes of the weights once loaded.
+        """Compute the size of the weights once they are loaded.
 
-        Raises InputError: a folder that is not a saved model; WorldError: the files cannot be
-        fetched or are damaged.
+        Args:
+            spec: the model.
+
+        Returns:
+            Bytes.
+
+        Raises:
+            InputError: a folder is not a saved model.
+            WorldError: the files cannot be downloaded or are damaged.
         """
         return identity.weight_bytes(spec)
 
     def load(self, spec: ModelSpec) -> TransformersGenerator:
         """Load weights and tokenizer; remote code is never run.
 
-        Raises InputError: a GPU that is not there; WorldError: the files are missing, damaged or
-        need code of their own.
+        Args:
+            spec: the model.
+
+        Returns:
+            The loaded model.
+
+        Raises:
+            InputError: a GPU does not exist.
+            WorldError: the files are missing, damaged or need remote code; or the model cannot
+                chat, or is broken.
         """
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
@@ -56,14 +77,14 @@ class TransformersBackend:
         # The very commit that `identify` names: a branch may have moved in between.
         commit = None if folder else identity.hub_commit(spec.model, spec.revision)
         options: dict[str, Any] = {"revision": commit, "trust_remote_code": False}
-        where = placement(spec, identity.weight_bytes(spec))
+        device_map = placement(spec, identity.weight_bytes(spec))
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left", **options)
             model, loaded = AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=spec.dtype,
                 use_safetensors=True,
-                device_map=where,
+                device_map=device_map,
                 output_loading_info=True,
                 **options,
             )
@@ -72,7 +93,7 @@ class TransformersBackend:
             raise WorldError(
                 f"cannot load model {spec.name}: {spec.model}: {reason}; give another one"
             ) from error
-        # Greedy decoding needs no random numbers; hashing large weights once more takes time.
+        # Greedy decoding needs no random numbers, and hashing large weights once more takes time.
         weights = identity.weights_of(spec) if spec.generation.temperature else ""
         return TransformersGenerator(model.eval(), tokenizer, spec, weights, loaded)
 
@@ -81,11 +102,15 @@ class TransformersGenerator:
     """A causal language model with its tokenizer.
 
     Args:
-        weights: name of the content of the weights; models of a pool so draw independently.
-        loaded: what the loader says of the weights; nothing for a model that was made here.
+        model: the model, as loaded.
+        tokenizer: its tokenizer, as loaded.
+        spec: the model's entry in a pool.
+        weights: name of the content of the weights. It enters the seeds, so that the models of a
+            pool draw independently.
+        loaded: the loader's report on the weights; None for a model that was not loaded.
 
     Raises:
-        WorldError: a model that cannot chat, or is broken.
+        WorldError: the model cannot chat, or is broken.
     """
 
     def __init__(
@@ -104,68 +129,98 @@ class TransformersGenerator:
         self._tokenizer = tokenizer
         self._generation = spec.generation
         self._weights = weights
-        own = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._window = min((size for size in (own, spec.window) if size), default=None)
+        model_window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self._window = min((size for size in (model_window, spec.window) if size), default=None)
         ends = model.generation_config.eos_token_id
         if ends is None:
             ends = tokenizer.eos_token_id
         self._ends = frozenset(ends if isinstance(ends, list) else [ends])
-        if why := fault_of(model, tokenizer, loaded or {}, self._ends):
-            raise WorldError(f"model {spec.name} is broken: {why}: {spec.model}; give another one")
+        fault = fault_of(model, tokenizer, loaded or {}, self._ends)
+        if fault:
+            raise WorldError(
+                f"model {spec.name} is broken: {fault}: {spec.model}; give another one"
+            )
         pad = tokenizer.pad_token_id
-        pad = min(self._ends) if pad is None else pad
+        if pad is None:
+            pad = min(self._ends)
         self._decoder = StaticBatches(model, pad, self._ends, spec.generation)
 
     def generate(
         self, prompts: Sequence[str], stop: generator.Stop = generator.never
     ) -> Iterator[tuple[int, generator.Answer]]:
-        """The answers as they are finished; `too_long` where the window is too small comes first.
+        """Answer prompts; failures of prompts too long for the window come first.
 
-        Raises RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
+        Args:
+            prompts: the prompts.
+            stop: once it returns true, no further batch is begun.
+
+        Yields:
+            (position in `prompts`, answer) as the answers are finished.
+
+        Raises:
+            RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
         """
         fitting, failures = self._fitting(prompts)
         yield from failures.items()
-        for place, decoded in self._decoder.decode(fitting, stop):
-            yield place, self._response(len(fitting[place].tokens), decoded)
+        for position, decoded in self._decoder.decode(fitting, stop):
+            yield position, self._response(len(fitting[position].tokens), decoded)
 
     def answer_now(
         self, prompts: Sequence[str], follow: Mapping[int, Callable[[str], None]]
     ) -> Iterator[tuple[int, generator.Answer]]:
-        """As `generate`, for people who wait: batches are not filled up, texts told as they grow.
+        """Answer prompts of people who are waiting: batches are not filled up, texts are streamed.
 
-        Raises RuntimeError: as `generate`.
+        Args:
+            prompts: the prompts.
+            follow: callbacks by position in `prompts`. Each is called with the next piece of its
+                answer's text; the pieces together are the text.
 
-        `follow`: by place, told what comes next of its answer; all of it together is the text.
+        Yields:
+            (position in `prompts`, answer) as the answers are finished.
+
+        Raises:
+            RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
         """
         fitting, failures = self._fitting(prompts)
         yield from failures.items()
-        growing = {place: GrowingText(self._text, self._ends) for place in follow}
+        growing_texts = {position: GrowingText(self._text, self._ends) for position in follow}
 
-        def on_token(place: int, token: int) -> None:
-            if place in growing and (more := growing[place].told(token)):
-                follow[place](more)
+        def on_token(position: int, token: int) -> None:
+            if position not in growing_texts:
+                return
+            addition = growing_texts[position].add(token)
+            if addition:
+                follow[position](addition)
 
-        told = on_token if growing else None
-        results = self._decoder.decode(fitting, generator.never, is_live=True, on_token=told)
-        for place, decoded in results:
-            answer = self._response(len(fitting[place].tokens), decoded)
-            if place in follow and (more := answer.text[len(growing[place].shown) :]):
-                follow[place](more)
-            yield place, answer
+        results = self._decoder.decode(
+            fitting, generator.never, is_live=True, on_token=on_token if growing_texts else None
+        )
+        for position, decoded in results:
+            answer = self._response(len(fitting[position].tokens), decoded)
+            if position in follow:
+                # The stream may have kept back an incomplete character at the end.
+                rest = answer.text[len(growing_texts[position].text) :]
+                if rest:
+                    follow[position](rest)
+            yield position, answer
 
     def _fitting(
         self, prompts: Sequence[str]
     ) -> tuple[dict[int, Prompt], dict[int, generator.Failure]]:
-        """The prompts that fit the window, and why the others have no answer, by place."""
-        new = self._generation.max_new_tokens
-        tokens, failures = generator.split_by_window(self._tokenizer, prompts, new, self._window)
-        fitting = {place: Prompt(tokens[place], self._seed(prompts[place])) for place in tokens}
+        """Split prompts by position into those that fit the window, and failures for the others."""
+        new_tokens = self._generation.max_new_tokens
+        tokens, failures = generator.split_by_window(
+            self._tokenizer, prompts, new_tokens, self._window
+        )
+        fitting = {
+            position: Prompt(tokens[position], self._seed(prompts[position])) for position in tokens
+        }
         return fitting, failures
 
     def _seed(self, prompt: str) -> int:
         return batches.prompt_seed(self._weights, self._generation.seed, prompt)
 
-    def _response(self, tokens_in: int, decoded: Decoded) -> generator.Response:
+    def _response(self, tokens_in: int, decoded: DecodedResponse) -> generator.Response:
         tokens = decoded.tokens
         has_ended = bool(tokens) and tokens[-1] in self._ends
         return generator.Response(
@@ -180,44 +235,55 @@ class TransformersGenerator:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
 
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the first bytes of a character, decoded
+# Tokenizers decode the first bytes of a character to this while its last bytes are missing.
+INCOMPLETE_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
 
 class GrowingText:
-    """An answer as its tokens come; white space at its ends is left out, as it is in the answer.
+    """The text of a response while its tokens arrive, without white space at either end.
 
     Args:
-        text: of tokens.
+        decode: returns the text of tokens.
         ends: tokens that end a response.
 
     Attributes:
-        shown: all that was told so far.
+        text: the text so far.
     """
 
-    def __init__(self, text: Callable[[list[int]], str], ends: frozenset[int]) -> None:
-        self._text = text
+    def __init__(self, decode: Callable[[list[int]], str], ends: frozenset[int]) -> None:
+        self.text = ""
+        self._decode = decode
         self._ends = ends
-        self._over = False
-        # Read already; how a token is written depends on the last ones.
-        self._before: list[int] = []
-        self._new: list[int] = []
+        self._is_over = False
+        # Tokens of the last piece: a token's text depends on the tokens before it.
+        self._previous: list[int] = []
+        self._pending: list[int] = []
+        # White space that is part of the text only if more text follows.
         self._space = ""
-        self.shown = ""
 
-    def told(self, token: int) -> str:
-        """What one more token adds; nothing while a character is not whole, or after the end."""
-        self._over = self._over or token in self._ends
-        if self._over:
+    def add(self, token: int) -> str:
+        """Add a token and return the text that it adds.
+
+        Args:
+            token: the next token.
+
+        Returns:
+            The new text; empty while a character is incomplete, and after the end token.
+        """
+        self._is_over = self._is_over or token in self._ends
+        if self._is_over:
             return ""
-        self._new.append(token)
-        old, whole = self._text(self._before), self._text([*self._before, *self._new])
-        if whole.endswith(UNFINISHED) or not whole.startswith(old):
+        self._pending.append(token)
+        before = self._decode(self._previous)
+        after = self._decode([*self._previous, *self._pending])
+        if after.endswith(INCOMPLETE_CHARACTER) or not after.startswith(before):
             return ""
-        self._before, self._new = self._new, []
-        more = self._space + whole[len(old) :]
-        if not self.shown:
-            more = more.lstrip()
-        self._space = more[len(more.rstrip()) :]
-        more = more.rstrip()
-        self.shown += more
-        return more
+        self._previous = self._pending
+        self._pending = []
+        addition = self._space + after[len(before) :]
+        if not self.text:
+            addition = addition.lstrip()
+        visible = addition.rstrip()
+        self._space = addition[len(visible) :]
+        self.text += visible
+        return visible

@@ -1,7 +1,7 @@
-"""Whether a local model can answer at all, looked at before its first call, and how sure it is.
+"""Whether a local model can answer at all, checked before its first call, and how sure it is.
 
-A loader fills what a checkpoint lacks with random numbers, and a network of NaN answers nothing.
-Neither is an error to it, and both would fill a cache.
+A loader fills the weights that a checkpoint lacks with random numbers, and a network of NaN
+answers nothing. To the loader neither is an error, and both would fill a cache with garbage.
 """
 
 from __future__ import annotations
@@ -16,107 +16,137 @@ from hierrouter.engines.generator import message_of
 from hierrouter_cache.errors import named_reason
 
 # Buffers that older checkpoints hold and no version reads.
-NEVER_READ = ("inv_freq", "masked_bias", "attn.bias", "position_ids")
-PROBE = "What is 7319 plus 2?"
-NO_LOGITS = "its logits are NaN or infinite"
+UNREAD_BUFFERS = ("inv_freq", "masked_bias", "attn.bias", "position_ids")
+PROBE_QUESTION = "What is 7319 plus 2?"
+LOGITS_FAULT = "its logits are NaN or infinite"
 
 
 def fault_of(
     model: Any, tokenizer: Any, loaded: Mapping[str, Collection[str]], ends: Collection[object]
 ) -> str | None:
-    """What is wrong with a model, in words; None where nothing is.
+    """Return the first fault of a model.
 
-    `model`, `tokenizer`: as loaded; `loaded`: what the loader says of it, `output_loading_info` of
-    transformers; `ends`: the tokens that end a response.
+    Args:
+        model: a causal language model, as loaded.
+        tokenizer: its tokenizer, as loaded.
+        loaded: the loader's report, `output_loading_info` of transformers.
+        ends: the tokens that end a response.
+
+    Returns:
+        The fault in words; None if the model is sound.
     """
     rows = model.get_input_embeddings().weight.shape[0]
-    is_known = [isinstance(end, int) and 0 <= end < rows for end in ends]
+    # From cheap to expensive; the last one calls the model.
     checks: tuple[Callable[[], str | None], ...] = (
-        lambda: _not_as_saved(loaded),
-        lambda: _not_finite(model),
+        lambda: _loading_fault(loaded),
+        lambda: _weights_fault(model),
         lambda: template_fault(tokenizer),
-        lambda: _too_many_tokens(rows, tokenizer),
-        lambda: None if is_known and all(is_known) else "it has no end token",
-        lambda: _wrong_logits(model, tokenizer),
+        lambda: _vocabulary_fault(rows, tokenizer),
+        lambda: _end_fault(rows, ends),
+        lambda: _answer_fault(model, tokenizer),
     )
-    return next((why for check in checks if (why := check())), None)
+    for check in checks:
+        fault = check()
+        if fault:
+            return fault
+    return None
 
 
-def _not_as_saved(loaded: Mapping[str, Collection[str]]) -> str | None:
-    """Tied weights, which are saved once, are neither."""
-    for kind, what in (
+def _loading_fault(loaded: Mapping[str, Collection[str]]) -> str | None:
+    """Compare weights and architecture. Tied weights, saved once, count as present."""
+    for kind, description in (
         ("missing_keys", "weights are missing"),
         ("mismatched_keys", "weights have another shape"),
         ("unexpected_keys", "weights are not of this architecture"),
     ):
         names = sorted(str(name) for name in loaded.get(kind, ()))
-        if found := [name for name in names if not name.endswith(NEVER_READ)]:
-            return f"{len(found)} of its {what}: {found[0]}"
+        faulty = [name for name in names if not name.endswith(UNREAD_BUFFERS)]
+        if faulty:
+            return f"{len(faulty)} of its {description}: {faulty[0]}"
     return None
 
 
-def _not_finite(model: Any) -> str | None:
+def _weights_fault(model: Any) -> str | None:
     for name, value in chain(model.named_parameters(), model.named_buffers()):
         if value.is_floating_point() and value.numel() and not value.is_meta:
-            lowest, highest = value.detach().aminmax()  # NaN is both; no copy of large weights
+            # If there is a NaN, both are NaN. `isfinite` on all values would copy large weights.
+            lowest, highest = value.detach().aminmax()
             if not (lowest.isfinite() and highest.isfinite()):
                 return f"its weights hold NaN or infinity: {name}"
     return None
 
 
 def template_fault(tokenizer: Any) -> str | None:
-    """What is wrong with a chat template: it fails, says nothing, or leaves the question out."""
+    """Return the fault of a chat template.
+
+    Args:
+        tokenizer: the tokenizer with the template.
+
+    Returns:
+        The fault in words: it fails, gives nothing, or omits the question. None if it is sound.
+    """
     try:
         text = tokenizer.apply_chat_template(
-            message_of(PROBE), add_generation_prompt=True, tokenize=False
+            message_of(PROBE_QUESTION), add_generation_prompt=True, tokenize=False
         )
-    except Exception as error:  # it is a program of others, in a sandbox
+    except Exception as error:  # the template is third-party code, run in a sandbox
         return f"its chat template fails: {named_reason(error)}"
     if not text.strip():
         return "its chat template gives nothing"
-    return None if PROBE in text else "its chat template leaves the question out"
+    return None if PROBE_QUESTION in text else "its chat template leaves the question out"
 
 
-def _too_many_tokens(rows: int, tokenizer: Any) -> str | None:
-    """Special tokens that are never written count only where they fill up.
+def _vocabulary_fault(rows: int, tokenizer: Any) -> str | None:
+    """Check that the model has an embedding for each token that can occur in a prompt.
 
-    Some tokenizers bring one that their model was never told of.
+    Some tokenizers have a special token that their model has no embedding for. It never occurs in a
+    text, so it counts only if batches are padded with it.
     """
-    special = {number for number, it in tokenizer.added_tokens_decoder.items() if it.special}
-    written = set(tokenizer.get_vocab().values()) - special
-    largest = max(written | {tokenizer.pad_token_id or 0})
+    added_tokens = tokenizer.added_tokens_decoder.items()
+    special = {number for number, token in added_tokens if token.special}
+    ordinary = set(tokenizer.get_vocab().values()) - special
+    largest = max(ordinary | {tokenizer.pad_token_id or 0})
     if largest < rows:
         return None
     return f"its tokenizer has token {largest}, the model knows {rows}"
 
 
+def _end_fault(rows: int, ends: Collection[object]) -> str | None:
+    is_token = [isinstance(end, int) and 0 <= end < rows for end in ends]
+    return None if is_token and all(is_token) else "it has no end token"
+
+
 @torch.inference_mode()
-def _wrong_logits(model: Any, tokenizer: Any) -> str | None:
-    """One prompt is tried, before any answer is paid for."""
+def _answer_fault(model: Any, tokenizer: Any) -> str | None:
+    """Try one prompt, before any response is paid for."""
     try:
         prompt = tokenizer.apply_chat_template(
-            message_of(PROBE), add_generation_prompt=True, return_tensors="pt", return_dict=True
+            message_of(PROBE_QUESTION),
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
         )
         logits = model(input_ids=prompt["input_ids"].to(model.device)).logits[0, -1]
     except (RuntimeError, ValueError, IndexError) as error:
         return f"it cannot read a question: {named_reason(error)}"
-    return None if logits.amax().isfinite() else NO_LOGITS
+    return None if logits.amax().isfinite() else LOGITS_FAULT
 
 
 class Recorder:
-    """Watches a batch being decoded: how sure the model is of each row, and that it is sound.
+    """Records, while a batch is decoded, how sure the model is of each row, and checks its logits.
 
-    Its hook sees the logits of each step as the model gives them, before temperature or a penalty
-    changes them; as a logits processor it is told at the next step which tokens were chosen. So it
-    takes the memory of one step.
+    A forward hook sees the logits of each step as the model returns them, before temperature or a
+    penalty changes them. The recorder is a logits processor as well: in the next step it receives
+    the tokens that were chosen. So it needs the memory of one step only.
 
     Args:
-        rows: that are looked at, the first ones of the batch.
-        ends: the tokens that end a response; what comes after one does not count.
+        model: the model that decodes.
+        rows: how many rows are recorded, from the first one of the batch.
+        ends: the tokens that end a response; tokens after one do not count.
 
     Attributes:
         total: float32[rows], sum of the log-probabilities of the chosen tokens, in nats.
-        lowest: float32[rows], the least of them.
+        lowest: float32[rows], the lowest of these log-probabilities, in nats.
     """
 
     def __init__(self, model: Any, rows: int, ends: Collection[int]) -> None:
@@ -126,43 +156,57 @@ class Recorder:
         self._model = model
         self._ends = torch.tensor(sorted(ends), device=device)
         self._is_over = torch.zeros(rows, dtype=torch.bool, device=device)
-        self._fault = torch.zeros((), dtype=torch.bool, device=device)
+        self._has_fault = torch.zeros((), dtype=torch.bool, device=device)
         self._logits: torch.Tensor | None = None  # of the step whose tokens are not known yet
         self._newest: torch.Tensor | None = None
 
     def __enter__(self) -> Recorder:
-        self._hook = self._model.register_forward_hook(self._see)
+        self._hook = self._model.register_forward_hook(self._store_logits)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._hook.remove()
 
-    def _see(self, model: Any, inputs: object, output: Any) -> None:
+    def _store_logits(self, model: Any, inputs: object, output: Any) -> None:
         self._newest = output.logits[: len(self.total), -1]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """The same scores, float32[rows, vocabulary]; as a logits processor is called."""
+        """Record the tokens of the previous step, as a logits processor.
+
+        Args:
+            input_ids: int64[rows, length], all tokens so far.
+            scores: float32[rows, vocabulary], the logits of this step.
+
+        Returns:
+            `scores`, unchanged.
+        """
         if self._logits is not None:
-            self._count(self._logits, input_ids[:, -1])
+            self._record(self._logits, input_ids[:, -1])
         self._logits = self._newest
         return scores
 
     def finish(self, tokens: torch.Tensor) -> None:
-        """Count the last tokens, int64[rows].
+        """Record the last step.
 
-        Raises RuntimeError: the logits of some step were not finite.
+        Args:
+            tokens: int64[rows], the last token of each row.
+
+        Raises:
+            RuntimeError: the logits of some step were not finite.
         """
         if self._logits is not None:
-            self._count(self._logits, tokens)
-        if self._fault.item():
-            raise RuntimeError(f"{NO_LOGITS}; nothing of this batch is kept")
+            self._record(self._logits, tokens)
+        if self._has_fault.item():
+            raise RuntimeError(f"{LOGITS_FAULT}; nothing of this batch is kept")
 
-    def _count(self, logits: torch.Tensor, tokens: torch.Tensor) -> None:
-        logits, tokens = logits.float(), tokens[: len(logits)]
+    def _record(self, logits: torch.Tensor, tokens: torch.Tensor) -> None:
+        logits = logits.float()
+        tokens = tokens[: len(logits)]
         normaliser = logits.logsumexp(dim=-1)
-        self._fault |= ~normaliser.isfinite().all()  # no wait at each step
-        found = logits.gather(1, tokens[:, None])[:, 0] - normaliser
-        found = found.masked_fill(self._is_over, 0.0).clamp(max=0.0)
-        self.total += found
-        self.lowest = torch.minimum(self.lowest, found)
+        # Kept on the device and read once at the end: reading it would wait for the GPU.
+        self._has_fault |= ~normaliser.isfinite().all()
+        logprobs = logits.gather(1, tokens[:, None])[:, 0] - normaliser
+        logprobs = logprobs.masked_fill(self._is_over, 0.0).clamp(max=0.0)
+        self.total += logprobs
+        self.lowest = torch.minimum(self.lowest, logprobs)
         self._is_over |= torch.isin(tokens, self._ends)

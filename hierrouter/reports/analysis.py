@@ -12,7 +12,7 @@ from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.replay.tree import Tree, first_call_confidence
 from hierrouter.reports.values import Estimate, Estimates
-from hierrouter.tables import finite
+from hierrouter.tables import finite_or_none
 from hierrouter_cache.tree import RouteTree
 
 
@@ -82,7 +82,7 @@ def _add_reliability(found: Estimates, fold: RouteTree, trained: TrainedRouter) 
             ends = share_interval(query[here], best[here], how.n, how.level, draws)
             figures = {
                 "least": Estimate(least),
-                "below": Estimate(finite(below)),
+                "below": Estimate(finite_or_none(below)),
                 "said": Estimate(float(said[here].mean())),
                 "best": Estimate(float(best[here].mean()), *ends),
             }

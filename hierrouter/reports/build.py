@@ -17,7 +17,7 @@ from hierrouter.evaluation.intervals import (
 from hierrouter.evaluation.outcome import Outcome, ending_values, endings_by_node
 from hierrouter.reports.results import Report, Saving
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, each
-from hierrouter.tables import finite
+from hierrouter.tables import finite_or_none
 from hierrouter_cache.tree import RouteTree, net_reward
 
 
@@ -212,7 +212,7 @@ def add_depths(
         low = np.quantile(np.nan_to_num(drawn, nan=-np.inf), tail, axis=1, method="lower")
         high = np.quantile(np.nan_to_num(drawn, nan=np.inf), 1 - tail, axis=1, method="higher")
         rows = np.stack([_over_share(total.mean(axis=1, keepdims=True))[:, 0], low, high], axis=1)
-        bounded = [Estimate(*map(finite, row)) for row in rows.tolist()]
+        bounded = [Estimate(*map(finite_or_none, row)) for row in rows.tolist()]
         names = ("share", "quality", "cost", "reward")
         found.state("depths", dict(zip(names, bounded, strict=True)), hop=hop)
 

@@ -36,7 +36,16 @@ from hierrouter.reports.values import (
     shown_name,
 )
 from hierrouter.runs.selection import SelectedRun, provenance, select_run
-from hierrouter.tables import Cell, Column, Line, Table, as_markdown, json_text, numbered, one_line
+from hierrouter.tables import (
+    Cell,
+    Column,
+    Line,
+    Table,
+    as_markdown,
+    json_text,
+    number_tables,
+    one_line,
+)
 from hierrouter_cache.writer import write_atomically
 
 # Of a fold: some baselines take time with its square, and more would hardly move an interval.
@@ -409,7 +418,7 @@ TOGETHER = (
 
 def contest_tables(standings: Standings) -> tuple[Table, ...]:
     """All tables that have a row, numbered by their places, the one to read first first."""
-    return numbered(named_tables(standings))
+    return number_tables(named_tables(standings))
 
 
 def named_tables(standings: Standings) -> dict[str, Table]:

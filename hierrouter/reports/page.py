@@ -13,7 +13,7 @@ from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.results import Report
 from hierrouter.reports.sentences import claims_sentence, message
 from hierrouter.reports.tables import report_tables, summary_table
-from hierrouter.tables import one_line, only
+from hierrouter.tables import one_line, select_columns
 
 MAIN = ("summary", "depths", "datasets")  # in sight
 SHORT, SHORT_UNTRAINED = [0, 1, 2, 3, 5, 6], [0, 1, 2, 3, 4]  # columns of the summary
@@ -35,7 +35,9 @@ def as_html(report: Report) -> str:
     """The page, the same bytes for the same report."""
     tables = {table.name: table for table in report_tables(report)}
     # Fit for a phone; the notes stand at the top, and JSON and CSV have all columns.
-    short = only(summary_table(report, routes=1), SHORT if report.router else SHORT_UNTRAINED)
+    short = select_columns(
+        summary_table(report, routes=1), SHORT if report.router else SHORT_UNTRAINED
+    )
     tables["summary"] = replace(short, note=claims_sentence(report), number=1)
     asked = {
         question: [tables[name] for name in names if name in tables]

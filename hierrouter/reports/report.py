@@ -23,7 +23,7 @@ from hierrouter.reports.values import SCHEMA, Row
 from hierrouter.runs.checkpoint import is_sweep
 from hierrouter.runs.folders import find_run
 from hierrouter.runs.selection import SelectedRun, provenance, select_run
-from hierrouter.tables import Table, finite, json_text
+from hierrouter.tables import Table, finite_or_none, json_text
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.writer import write_atomically
 
@@ -294,5 +294,5 @@ def _deferral(handing: HandingOver) -> dict[str, Any]:
     """A threshold is null where no query is handed over, or each one: see its share."""
     found = asdict(handing)
     for point in (found["chosen"], *found["curve"]):
-        point["threshold"] = finite(point["threshold"])
+        point["threshold"] = finite_or_none(point["threshold"])
     return found

@@ -20,7 +20,7 @@ from hierrouter.reports.sentences import (
     savings_sentence,
 )
 from hierrouter.reports.values import ALL, GROUPS, Row, shown_name
-from hierrouter.tables import Cell, Column, Line, Table, numbered
+from hierrouter.tables import Cell, Column, Line, Table, number_tables
 
 GAP = "Gap"
 SHARE_NOTE = f"The share is left out where the gap is below {SMALLEST_GAP:g}."
@@ -34,7 +34,7 @@ def report_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> tuple[Ta
 
     `routes`: how many fixed routes to show, the best ones first; None for all.
     """
-    return numbered(named_tables(report, routes))
+    return number_tables(named_tables(report, routes))
 
 
 def named_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> dict[str, Table]:
@@ -81,7 +81,7 @@ def paper_tables(report: Report) -> tuple[Table, ...]:
         return replace(table, columns=table.columns[:width], rows=tuple(rows), note="")
 
     tables = {"quality": quality_table(report, 0), "cost": cost_table(report, 0)}
-    return numbered({name: as_printed(table) for name, table in tables.items()})
+    return number_tables({name: as_printed(table) for name, table in tables.items()})
 
 
 def lacking_for_paper(report: Report) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from hierrouter.engines.encoders import not_the_papers
+from hierrouter.engines.encoders import encoder_note
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.evaluation.intervals import interval
@@ -257,7 +257,7 @@ def train(
     learned_from, folder = training_tree(tree), folders.named(name, out)
     require_possible(learned_from, budget, objective)
     watch = RunWatch.of(progress)
-    if note := not_the_papers(config.preset, tree.encoder):
+    if note := encoder_note(config.preset, tree.encoder):
         watch.on_note(note)
     if seeds < 1:
         raise InputError(f"nothing to train: {seeds} seeds; give at least one")

@@ -17,7 +17,7 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from hierrouter.engines.generator import PLAIN, Wanted
+from hierrouter.engines.generator import NO_OPTIONS, CallOptions
 from hierrouter.serving import Settings, chat
 from hierrouter.serving.guard import LEFT, status_of
 from hierrouter.serving.messages import Unroutable
@@ -92,7 +92,7 @@ class ChatAnswer:
     http: Request
     name: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     question: str = ""
-    wanted: Wanted = PLAIN
+    wanted: CallOptions = NO_OPTIONS
     hops: list[Hop] = field(default_factory=list)
 
     async def response(self) -> Response:

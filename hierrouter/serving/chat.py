@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hierrouter.engines.generator import Confidence, Wanted
+from hierrouter.engines.generator import CallOptions, Confidence
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.questions.query import storable
 from hierrouter.serving.decisions import Decision, LivePolicy
@@ -122,7 +122,7 @@ class ChatRequest(BaseModel):
             return found
         return {name: value for name, value in found.items() if value is not None}
 
-    def asked(self) -> tuple[str, Wanted]:
+    def asked(self) -> tuple[str, CallOptions]:
         """The question as models see it, and what the answer to it is to heed.
 
         Raises InputError: see `question_of`; Unroutable: it asks for what no route can give.
@@ -143,7 +143,7 @@ class ChatRequest(BaseModel):
         for name in DECODING:
             if (value := getattr(self, name)) is not None:
                 settings[name] = value
-        return question, Wanted(settings, tuple(images))
+        return question, CallOptions(settings, tuple(images))
 
     def forwarded(self) -> dict[str, Any]:
         """The body for another server, without what is ours."""

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
-from hierrouter.engines.generator import PLAIN, Answer, Failure, Generator, Response, Wanted
+from hierrouter.engines.generator import (
+    NO_OPTIONS,
+    Answer,
+    CallOptions,
+    Failure,
+    Generator,
+    Response,
+)
 from hierrouter.pools.pool import Ability
 from hierrouter_cache.errors import WorldError, reason_of
 
@@ -36,7 +43,7 @@ class LiveModel(Protocol):
     changed: bool
 
     async def answer(
-        self, prompt: str, on_text: OnText | None = None, wanted: Wanted = PLAIN
+        self, prompt: str, on_text: OnText | None = None, wanted: CallOptions = NO_OPTIONS
     ) -> Response:
         """The answer to one prompt.
 
@@ -103,7 +110,7 @@ class BatchedModel:
         self._thread.start()
 
     async def answer(
-        self, prompt: str, on_text: OnText | None = None, wanted: Wanted = PLAIN
+        self, prompt: str, on_text: OnText | None = None, wanted: CallOptions = NO_OPTIONS
     ) -> Response:
         """The answer to one prompt; see `LiveModel`.
 

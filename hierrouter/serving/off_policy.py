@@ -11,7 +11,7 @@ from hierrouter.engines.encoders import Encoder, load_encoder
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.serving import estimators
 from hierrouter.serving.logs import Episode, Spending, from_texts
-from hierrouter.tables import Column, Line, Table, finite, interval, json_text
+from hierrouter.tables import Column, Line, Table, finite_or_none, interval, json_text
 
 NAMED = 3  # of logging policies
 FEW_EFFECTIVE = 30
@@ -108,7 +108,7 @@ def as_object(result: Result) -> dict[str, Any]:
 def _estimate(name: str, mean: estimators.Clustered) -> dict[str, Any]:
     low, high = mean.interval()
     found = {"value": mean.value, "error": mean.error, "low": low, "high": high}
-    return {"estimator": name, **{key: finite(figure) for key, figure in found.items()}}
+    return {"estimator": name, **{key: finite_or_none(figure) for key, figure in found.items()}}
 
 
 def long_table(result: Result) -> Table:
@@ -187,7 +187,10 @@ def savings(found: Spending, models: Sequence[str]) -> list[dict[str, Any]]:
             can_tell, (low, high) = never < estimators.SMALLEST_SHARE, off.interval()
             figures = {"single": single, "difference": off.value, "low": low, "high": high}
             row = {"model": model, "measure": measure, "router": float(own.mean())}
-            row |= {name: finite(figure) if can_tell else None for name, figure in figures.items()}
+            row |= {
+                name: finite_or_none(figure) if can_tell else None
+                for name, figure in figures.items()
+            }
             effective, answers = estimators.effective(weight), int(use.sum())
             rows.append({**row, "effective": effective, "never": never, "answers": answers})
     return rows

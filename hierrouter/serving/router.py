@@ -21,12 +21,12 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hierrouter.engines import backend
 from hierrouter.engines.encoders import Encoder, load_encoder
 from hierrouter.engines.generator import (
-    PLAIN,
+    NO_OPTIONS,
+    CallOptions,
     Confidence,
     Engines,
     Outage,
     Response,
-    Wanted,
     prompt_text,
 )
 from hierrouter.engines.identity import endpoint_of
@@ -314,10 +314,10 @@ def _live_model(spec: ModelSpec, engines: Engines, must_tell: bool) -> LiveModel
     generator = engines(spec.backend).load(spec)  # a served model is asked for here, too
     if spec.backend != OPENAI:
         return BatchedModel(spec.name, generator)
-    from hierrouter.engines.endpoint import PROBE, EndpointGenerator
+    from hierrouter.engines.endpoint import PROBE_PROMPT, EndpointGenerator
     from hierrouter.serving.served import ServedModel
 
-    for _, answer in generator.generate([PROBE]) if must_tell else ():
+    for _, answer in generator.generate([PROBE_PROMPT]) if must_tell else ():
         if isinstance(answer, Response) and answer.confidence is None:
             raise InputError(
                 f"model {spec.name} does not say how sure it is of an answer, which this router "
@@ -347,7 +347,7 @@ class RouteOptions:
     alpha: float | None = None
     rng: np.random.Generator | None = None
     reroute: bool = False
-    wanted: Wanted = PLAIN
+    wanted: CallOptions = NO_OPTIONS
     on_text: OnText | None = None
     on_hop: Callable[[Hop], None] = lambda hop: None
 
@@ -639,7 +639,7 @@ class _Routing:
             # Where any answer may be given, each call is to heed what is wanted of it.
             heeds = is_last or (self.trained.actions.returns and not self.options.wanted.needs)
             prompt = self.router.prompt(self.question, self.hops, spec.name if hands else "")
-            found = await answer(prompt, follows, self.options.wanted if heeds else PLAIN)
+            found = await answer(prompt, follows, self.options.wanted if heeds else NO_OPTIONS)
         except CallFailed as error:
             error.was_begun = was_begun
             raise

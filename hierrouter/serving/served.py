@@ -8,8 +8,22 @@ from typing import Any, TypeVar
 import anyio
 
 from hierrouter.engines.endpoint import Caller
-from hierrouter.engines.endpoint_client import Again, Busy, Deployment, Patience, Refused
-from hierrouter.engines.generator import PLAIN, Answer, Failure, Outage, Response, Wanted, never
+from hierrouter.engines.endpoint_client import (
+    Deployment,
+    Patience,
+    Refusal,
+    ServerBusy,
+    TransientError,
+)
+from hierrouter.engines.generator import (
+    NO_OPTIONS,
+    Answer,
+    CallOptions,
+    Failure,
+    Outage,
+    Response,
+    never,
+)
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.pools.pool import ModelSpec
 from hierrouter.serving.models import CallFailed, OnText
@@ -52,7 +66,7 @@ class ServedModel:
         self._next_look = 0.0
 
     async def answer(
-        self, prompt: str, on_text: OnText | None = None, wanted: Wanted = PLAIN
+        self, prompt: str, on_text: OnText | None = None, wanted: CallOptions = NO_OPTIONS
     ) -> Response:
         """The answer to one prompt; see `LiveModel`.
 
@@ -91,7 +105,7 @@ class ServedModel:
             try:
                 with anyio.fail_after(LOOK_S):
                     await self._client.list_models()
-            except (Again, Busy, Refused, Outage, TimeoutError) as error:
+            except (TransientError, ServerBusy, Refusal, Outage, TimeoutError) as error:
                 self.fault = str(error) or "no answer"
             else:
                 self.fault = ""
@@ -99,18 +113,18 @@ class ServedModel:
     async def _tried(self, call: Callable[[], Awaitable[T]]) -> T:
         try:
             async with self._places:
-                found = await self._patience.tried(call)
-        except (Refused, Outage, RuntimeError) as error:
+                found = await self._patience.call_with_retries(call)
+        except (Refusal, Outage, RuntimeError) as error:
             # RuntimeError: another model answers, or no tokens are counted.
             self.fault = str(error)
             raise CallFailed(self._name, str(error)) from error
         self.fault = ""
         return found
 
-    async def _attempt(self, prompt: str, on_text: OnText | None, wanted: Wanted) -> Answer:
+    async def _attempt(self, prompt: str, on_text: OnText | None, wanted: CallOptions) -> Answer:
         """One attempt; what was told cannot be taken back, so no second one follows on it."""
         if on_text is None or "tools" in wanted.settings:  # calls of tools come in one piece
-            found = await self._caller.complete(self._client, prompt, wanted=wanted)
+            found = await self._caller.complete(self._client, prompt, options=wanted)
             if on_text and isinstance(found, Response) and found.text:
                 on_text(found.text)
             return found
@@ -123,9 +137,9 @@ class ServedModel:
 
         try:
             return await self._caller.complete(self._client, prompt, told, wanted)
-        except (Again, Busy) as error:
+        except (TransientError, ServerBusy) as error:
             if has_begun:
-                raise Refused(f"the answer broke off: {error}") from error
+                raise Refusal(f"the answer broke off: {error}") from error
             raise
 
     async def close(self) -> None:

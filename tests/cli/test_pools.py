@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.engines.listing import listed
+from hierrouter.engines.listing import model_details
 from hierrouter.pools.files import load_pool
 from hierrouter.questions.shipped import FAMILIES
 from hierrouter.questions.sources import PAPER_DATASETS
@@ -83,7 +83,7 @@ def test_what_of_a_hub_model_is_here(
         (snapshot / name).write_text(text)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     (tmp_path / "p.toml").write_text(POOL)
-    far = listed(load_pool(str(tmp_path / "p.toml")).models[1])
+    far = model_details(load_pool(str(tmp_path / "p.toml")).models[1])
     assert far == {"name": "far", "parameters": 7e9, "window": window, "weights": weights}
 
 
@@ -141,9 +141,9 @@ def test_every_name_is_listed_with_its_origin(asked: Place) -> None:
     assert lines["arc-easy"].split() == ["file", "3,000", "data/arc-easy.parquet"]
     assert lines["riddle"].split()[0] == "testbed"
     assert lines["mmlu"].split() == ["hub", "14,042", "cais/mmlu", "all", "test"]
-    listed = asked.tells("datasets")
-    assert [item["name"] for item in listed] == list(lines)
-    assert listed[-1] == {
+    listing = asked.tells("datasets")
+    assert [item["name"] for item in listing] == list(lines)
+    assert listing[-1] == {
         "name": "arc-challenge",
         "origin": "hub",
         "place": "allenai/ai2_arc ARC-Challenge test",

@@ -13,7 +13,7 @@ from scipy.linalg import eigh
 from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.isotonic import IsotonicRegression
 
-from hierrouter.engines.encoders import BUILT_IN, Encoder, HashedNgrams, load_encoder
+from hierrouter.engines.encoders import BUILT_IN_ENCODER, Encoder, HashedNgrams, load_encoder
 from hierrouter.evaluation.outcome import Booleans, Floats, Integers
 from hierrouter.learning.baselines.arms import Answers, Arms, Baseline, Seen
 from hierrouter.learning.baselines.classifiers import Expectation, expectation
@@ -47,7 +47,7 @@ def load_answers(
     calls = np.concatenate([keys for keys, _ in last.values()], axis=1)
     _, first, text = np.unique(reader.answers(calls), return_index=True, return_inverse=True)
     # The encoder of the states, so that all that is compared reads with the same eyes.
-    built_in = tree.encoder in ("", BUILT_IN)
+    built_in = tree.encoder in ("", BUILT_IN_ENCODER)
     encoder = HashedNgrams(WIDTH) if built_in else load_encoder(tree.encoder)
     vectors, group = _read(reader, calls.ravel()[first], encoder)
     rows = text.reshape(calls.shape)

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from hierrouter.engines.addresses import Forbidden, JudgedBackend, is_metadata, is_public
+from hierrouter.engines.addresses import ForbiddenAddress, RestrictedBackend, is_metadata, is_public
 from hierrouter.engines.endpoint_client import Client
 from hierrouter.engines.generator import Outage
 from hierrouter.pools.pool import Endpoint
@@ -40,8 +40,8 @@ def test_what_is_of_the_open_network(text: str) -> None:
     ["2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "::ffff:169.254.169.254"],
 )
 def test_other_spellings_are_judged_by_what_the_system_makes_of_them(host: str) -> None:
-    with pytest.raises(Forbidden, match="link-local or metadata"):
-        anyio.run(JudgedBackend(False).connect_tcp, host, 80, 1.0)
+    with pytest.raises(ForbiddenAddress, match="link-local or metadata"):
+        anyio.run(RestrictedBackend(False).connect_tcp, host, 80, 1.0)
 
 
 def client_of(server: Server, host: str, public_only: bool = False) -> Client:

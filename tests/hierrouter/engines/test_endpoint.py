@@ -15,7 +15,7 @@ import pytest
 
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend
-from hierrouter.engines.endpoint import PROBE
+from hierrouter.engines.endpoint import PROBE_PROMPT
 from hierrouter.engines.generator import Confidence, Failure, Outage, Response
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
 from hierrouter.questions.query import Query
@@ -284,7 +284,7 @@ def test_nothing_but_failures_is_an_outage(reply: Reply, said: str) -> None:
         if reply.status == 403:  # which may be meant for one prompt alone: a harmless one tells
             with pytest.raises(Outage, match=said):
                 answers_in_order(generator, PROMPTS[:3])
-            assert server.asked[PROBE] >= 1
+            assert server.asked[PROBE_PROMPT] >= 1
 
 
 @pytest.mark.parametrize("bad", [refusal(401), refusal(404)], ids=["401", "404"])
@@ -319,7 +319,7 @@ def test_an_outage_waits_for_no_call_longer_than_its_timeout() -> None:
         with pytest.raises(Outage, match="bad key"):
             list(generator.generate(PROMPTS))
     assert {server.asked[prompt] for prompt in PROMPTS[1:8]} == {1}
-    assert PROBE not in server.asked
+    assert PROBE_PROMPT not in server.asked
 
 
 def test_replicas_share_the_calls_and_do_without_one_that_is_gone() -> None:

@@ -26,7 +26,7 @@ from hierrouter.engines.batches import (
     width_for,
 )
 from hierrouter.engines.devices import is_out_of_memory, placement, torch_threads
-from hierrouter.engines.identity import INDEX, SINGLE, weight_bytes
+from hierrouter.engines.identity import INDEX_FILE, WEIGHTS_FILE, weight_bytes
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError
 from tests.conftest import SOURCES, environment, spawned, works
@@ -144,8 +144,8 @@ def test_a_small_model_answers_in_two_processes_as_in_one(
 
 WAITING = """
 import os, time
-from hierrouter.engines.batches import forked
-with forked(os.getpid, 2) as begin:
+from hierrouter.engines.batches import fork_workers
+with fork_workers(os.getpid, 2) as begin:
     print(begin().result(), flush=True)
     time.sleep(600)
 """
@@ -229,12 +229,12 @@ def test_what_is_loaded_is_the_commit_that_was_named(tmp_path: Path) -> None:
     """The branch moves right after it was asked for. Of two copies the indexed one is fetched."""
     one, two = (save_random_model(tmp_path / name, "llama", int(name)) for name in "12")
     first = files_of(one)
-    model = Model({FIRST: {**first, COPY: first[SINGLE]}, SECOND: files_of(two)})
+    model = Model({FIRST: {**first, COPY: first[WEIGHTS_FILE]}, SECOND: files_of(two)})
     # Sharded, and all of it once more beside. Equal parts would be one download.
     index = {"weight_map": {"x": "model-1-of-2.safetensors", "y": "model-2-of-2.safetensors"}}
-    whole = first.pop(SINGLE)
+    whole = first.pop(WEIGHTS_FILE)
     parts = dict(zip(index["weight_map"].values(), (whole, whole[:-1] + b"\0"), strict=True))
-    in_two = {**first, **parts, COPY: whole, INDEX: json.dumps(index).encode()}
+    in_two = {**first, **parts, COPY: whole, INDEX_FILE: json.dumps(index).encode()}
     sharded = Model({FIRST: in_two})
     with hub({}, {"made/up": model, "made/in-parts": sharded}) as url:
         settings = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Residency, room_for_weights
-from hierrouter.engines.identity import INDEX, SINGLE, weight_bytes, weight_files
+from hierrouter.engines.identity import INDEX_FILE, WEIGHTS_FILE, weight_bytes, weight_files
 from hierrouter.engines.local import TransformersBackend
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import ModelSpec
@@ -103,18 +103,18 @@ def test_weights_that_lie_there_twice_are_counted_once(tmp_path: Path) -> None:
     spec = ModelSpec("m", str(tmp_path))
     assert weight_bytes(spec) == 3 * 40  # nothing says which are meant
     parts = {"a": "1-of-2.safetensors", "b": "2-of-2.safetensors", "c": "2-of-2.safetensors"}
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": parts}))
+    (tmp_path / INDEX_FILE).write_text(json.dumps({"weight_map": parts}))
     assert weight_bytes(spec) == 2 * 40
-    save_file({"a": torch.zeros(5)}, tmp_path / SINGLE)
+    save_file({"a": torch.zeros(5)}, tmp_path / WEIGHTS_FILE)
     assert weight_bytes(spec) == 20
-    (tmp_path / SINGLE).write_bytes(b"x" * 100)
+    (tmp_path / WEIGHTS_FILE).write_bytes(b"x" * 100)
     with pytest.raises(WorldError, match=r"damaged: .*model\.safetensors; download them again"):
         weight_bytes(spec)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "[" * 10**5, '{"weight_map": 1}'])
 def test_an_index_that_is_none_is_left_out(tmp_path: Path, text: str) -> None:
-    (tmp_path / INDEX).write_text(text)
+    (tmp_path / INDEX_FILE).write_text(text)
     (tmp_path / "one.safetensors").touch()
     assert [file.name for file in weight_files(tmp_path)] == ["one.safetensors"]
 

@@ -164,7 +164,9 @@ def test_a_report_shows_how_right_a_value_model_is_and_of_no_other_router() -> N
     assert second.best_low < 0.55 and second.best_high > 0.75
     assert (first.best, first.best_low) == (1, 1)
     table = named_tables(report)["reliability"]
-    assert table.shown()[0][:2] == ["0.5 to 0.7", "30"] and table.shown()[1][0] == "0.9 to 1"
+    assert (
+        table.cell_texts()[0][:2] == ["0.5 to 0.7", "30"] and table.cell_texts()[1][0] == "0.9 to 1"
+    )
     assert len(as_object(report)["analysis"]["reliability"]) == 2
     fixed = replace(trained, constant=Constant(3, 0.0, 0.0, 0.0, 0))
     for other, alpha in ((exact, 0.0), (fixed, 0.0), (trained, 0.1)):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import hierrouter as hr
 from hierrouter.collection.scheduler import fill_cache
-from hierrouter.engines.encoders import BUILT_IN, Encoder, load_encoder
+from hierrouter.engines.encoders import BUILT_IN_ENCODER, Encoder, load_encoder
 from hierrouter.engines.generator import Confidence, context_text
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.questions.datasets import load_queries
@@ -25,7 +25,7 @@ from tests.engines import Scripted, told
 from tests.models import save_random_encoder
 
 ENCODERS: dict[str, Callable[[Path], str]] = {
-    "hashed": lambda folder: BUILT_IN,
+    "hashed": lambda folder: BUILT_IN_ENCODER,
     "sentence": lambda folder: str(save_random_encoder(folder)),
 }
 
@@ -180,7 +180,7 @@ def test_a_view_is_embedded_once_and_not_kept_in_a_read_only_cache(
 
 def test_one_hop_shows_an_empty_answer(bare: Path) -> None:
     tree = hr.open(bare, state="query+answer", hops=1)
-    empty = load_encoder(BUILT_IN).encode([""])
+    empty = load_encoder(BUILT_IN_ENCODER).encode([""])
     assert tree.embedding.shape == (len(tree), 1, 1024)
     assert np.array_equal(tree.embedding[:, 0, 512:], np.repeat(empty, len(tree), axis=0))
 

@@ -131,12 +131,12 @@ def test_the_tables_show_what_the_values_say() -> None:
     report = learned()
     tables = {table.heading.split(". ", 1)[1]: table for table in report_tables(report, None)}
     ladder = next(table for title, table in tables.items() if title.startswith("Bound ladder, R"))
-    shown = {line[0]: line[4] for line in ladder.shown()}
+    shown = {line[0]: line[4] for line in ladder.cell_texts()}
     rewards = {row.rung: row.reward for row in report.ladder if row.dataset == "all"}
     rewards["HierRouter"] = report.overall[-1].reward
     assert shown == {name: f"{reward:.4f}" for name, reward in rewards.items()}
     regret = next(table for title, table in tables.items() if title.startswith("Regret"))
-    assert regret.shown()[-1][1] == f"{report.regret[-1].whole:.4f}"
+    assert regret.cell_texts()[-1][1] == f"{report.regret[-1].whole:.4f}"
     assert ladder.note.startswith("In hindsight the best route of each query earns R ")
 
 

@@ -32,7 +32,7 @@ from hierrouter.tables import (
     as_markdown,
     as_rich,
     csv_text,
-    folded,
+    fold_table,
     latex_text,
     markdown_text,
     money,
@@ -162,8 +162,8 @@ def test_wide_tables_are_folded_not_cut() -> None:
         assert max(map(len, text.splitlines())) <= width
         assert "…" not in text
         assert all(f"{number / 12:.3f}" in text for number in range(12))
-    assert len(folded(table, 1_000)) == 1
-    assert all(part.columns[0].title == "Policy" for part in folded(table, 40))
+    assert len(fold_table(table, 1_000)) == 1
+    assert all(part.columns[0].title == "Policy" for part in fold_table(table, 40))
 
 
 def test_an_ascii_terminal_is_enough() -> None:

@@ -15,7 +15,7 @@ from hierrouter.reports.tables import (
     reward_table,
     summary_table,
 )
-from hierrouter.tables import Interval, Table, duration, short, size
+from hierrouter.tables import Interval, Table, duration, short_number, size
 from tests.hierrouter.reports.examples import (
     deferring,
     example,
@@ -59,7 +59,7 @@ def test_best_values_are_marked_without_the_oracle_with_ties_and_lowest_cost() -
     assert "money per question" in table.heading
     assert {names(table)[line] for line, _ in table.best()} == {"a"}
     assert table.rows[0].cells[1] == 4
-    assert table.shown()[1][1:] == ["0.500"] * 3
+    assert table.cell_texts()[1][1:] == ["0.500"] * 3
 
 
 def test_fixed_routes_are_cut_and_counted() -> None:
@@ -81,13 +81,13 @@ def test_summary_has_intervals_and_paired_differences() -> None:
     assert reward == pytest.approx(quality - example().alpha * cost) == pytest.approx(0.3)
     assert isinstance(interval, Interval)
     assert difference == pytest.approx(0.3)
-    assert table.shown()[at][5] == "+0.3000"
-    assert table.shown()[names(table).index("HierRouter")][5:7] == ["-", "-"]
+    assert table.cell_texts()[at][5] == "+0.3000"
+    assert table.cell_texts()[names(table).index("HierRouter")][5:7] == ["-", "-"]
 
 
 def test_reward_table_ends_with_the_gap_and_its_interval() -> None:
     report = example()
-    gap, closed = reward_table(report).shown()[-2:]
+    gap, closed = reward_table(report).cell_texts()[-2:]
     assert gap == ["oracle - best fixed route", "0.100", "0.200", "0.400"]
     assert closed == ["share closed by HierRouter", "-1.000", "0.000", "0.500"]
     said = (
@@ -103,7 +103,7 @@ def test_share_of_a_tiny_gap_is_left_out() -> None:
     fixed = outcome("a>a", "route", [0.5] * 4)
     router = outcome("hierrouter", "router", [0.2] * 4)
     report = example([fixed, router, near])
-    gap, closed = reward_table(report).shown()[-2:]
+    gap, closed = reward_table(report).cell_texts()[-2:]
     assert gap[-1] == "0.003" and closed[-1] == "-"
     assert "below 0.005" in reward_table(report).note
     assert report.gap_closed["all"] is None
@@ -111,7 +111,7 @@ def test_share_of_a_tiny_gap_is_left_out() -> None:
     dear = [fixed, router, outcome("oracle", "oracle", [0.54] * 4, [1.36] * 4)]
     free = [replace(one, cost=np.zeros(4)) for one in dear]
     table = price_table(example(dear, ["one"] * 4, price_lists={"wide": free, "tiny": dear}))
-    assert table.shown()[-1] == ["share closed by HierRouter", "-", "-7.5000", *"----"]
+    assert table.cell_texts()[-1] == ["share closed by HierRouter", "-", "-7.5000", *"----"]
     assert table.note == "The share is left out where the gap is below 0.005."
 
 
@@ -122,7 +122,7 @@ def test_price_lists_have_a_table_of_their_own() -> None:
     assert table.heading.startswith("Table 7. C in USD per question and R")
     columns = ["C, cheap", "R, cheap", "95% interval", "C, dear", "R, dear", "95% interval"]
     assert titles(table) == ["Policy", *columns]
-    shown = {line[0]: line[1:] for line in table.shown()}
+    shown = {line[0]: line[1:] for line in table.cell_texts()}
     cheap, dear = shown["a>b"][:3], shown["a>b"][3:]
     assert (cheap[:2], dear[:2]) == (["1.00", "0.4000"], ["3.00", "0.2000"])
     low, high = dear[2].strip("[]").split(", ")
@@ -148,7 +148,7 @@ def test_where_the_router_stops_is_the_second_table() -> None:
     assert table.heading == "Table 2. Where HierRouter stops, C in money per question"
     columns = ["Calls", "Share of queries", "Q", "C", "R", "95% interval"]
     assert titles(table) == columns
-    assert table.shown() == [
+    assert table.cell_texts() == [
         ["1", "0.250", "0.300", "0.600", "0.2400", "[0.1400, 0.3400]"],
         ["2", "0.750", "0.800", "1.20", "0.6800", "[0.5800, 0.7800]"],
         ["3", "0.000", *"----"],
@@ -166,7 +166,7 @@ def test_the_summary_says_what_must_be_known() -> None:
 def test_a_row_a_dataset_has_the_router_the_best_fixed_choice_and_the_oracle() -> None:
     table = dataset_table(example())
     assert titles(table) == [*("Dataset", "HierRouter, Q", "C", "a>b, Q", "C", "oracle, Q")]
-    assert table.shown() == [
+    assert table.cell_texts() == [
         ["gsm8k", "0.600", "1.00", "0.200", "1.00", "0.800"],
         ["mbpp", "0.800", "1.00", "0.800", "1.00", "1.000"],
         ["all", "0.700", "1.00", "0.500", "1.00", "0.900"],
@@ -180,7 +180,7 @@ def test_a_row_a_dataset_has_the_router_the_best_fixed_choice_and_the_oracle() -
 def test_deferral_has_each_nearest_share_once_then_the_one_chosen() -> None:
     table = report_tables(deferring())[-1]
     assert table.heading == "Table 7. Deferral to big, R = Q - 0.1 C, C in money per question"
-    assert table.shown() == [
+    assert table.cell_texts() == [
         ["0%", "0.000", "0.700", "1.00", "0.6000", "0.6000", "0.6000"],
         ["10%", "0.050", "0.740", "1.20", "0.6200", "0.5900", "0.6500"],
         ["25%", "0.400", "0.800", "2.00", "0.6000", "0.4400", "0.6600"],
@@ -221,7 +221,7 @@ def test_an_estimate_has_a_row_a_stage_that_has_something_and_one_for_all() -> N
 
 
 def test_numbers_have_three_digits_sizes_and_times_units() -> None:
-    shown = [short(number) for number in (0, 12.345, 999.6, 1234, 2.5e6)]
+    shown = [short_number(number) for number in (0, 12.345, 999.6, 1234, 2.5e6)]
     assert shown == ["0", "12.3", "1k", "1.23k", "2.5M"]
     assert [size(0), size(950), size(2.18e6)] == ["0 B", "950 B", "2.18 MB"]
     shown = [duration(seconds) for seconds in (0, 59.6, 599, 601, 3599, 7300, 90_000)]

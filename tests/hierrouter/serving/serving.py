@@ -14,7 +14,7 @@ import httpx2
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
-from hierrouter.engines.generator import PLAIN, Response, Wanted
+from hierrouter.engines.generator import NO_OPTIONS, CallOptions, Response
 from hierrouter.learning.config import Objective, TrainConfig
 from hierrouter.learning.training import train
 from hierrouter.pools.pool import Ability, Endpoint, Pool
@@ -48,7 +48,7 @@ class Double:
     changed = False
 
     async def answer(
-        self, prompt: str, on_text: OnText | None = None, wanted: Wanted = PLAIN
+        self, prompt: str, on_text: OnText | None = None, wanted: CallOptions = NO_OPTIONS
     ) -> Response:
         return self.answers(prompt)
 
