@@ -1,4 +1,4 @@
-"""The best that can be done within a budget, and the hull of a frontier."""
+"""The best quality within a budget, and the hull of cost and quality that decides it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from hierrouter.evaluation.outcome import Actions, Booleans, Floats, Integers, O
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
+GROUP_POINTS = 64  # alphas that `policy_break_points` takes of each size of group
+# Costs are rounded sums: one that exceeds a budget by less than this share of it is within it.
+COST_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class Hulls:
     """The upper-left hull of each query's points, as steps by falling slope.
 
     Attributes:
-        start: int64[queries], the cheapest point of each query; of these the best, then the first.
-        query: int64[steps], whose hull the step is on.
-        before, after: int64[steps], the points that it leads from and to.
-        cost, quality: float64[steps], how much more `after` costs and how much better it is; both
-            above 0.
+        start: int64[queries], the cheapest point of each query; among several the best, then the
+            first.
+        query: int64[steps], the query whose hull the step is on.
+        before: int64[steps], the point that the step leads from.
+        after: int64[steps], the point that the step leads to.
+        cost: float64[steps], by how much `after` is more expensive; above 0.
+        quality: float64[steps], by how much `after` is better; above 0.
     """
 
     start: Integers
@@ -32,119 +38,156 @@ class Hulls:
 
     @property
     def slope(self) -> Floats:
-        """float64[steps], falling: the alpha at which both ends of the step are worth the same."""
+        """float64[steps], falling: the alpha at which both ends of the step earn the same."""
         return self.quality / self.cost
 
     @classmethod
     def of(cls, cost: Floats, quality: Floats) -> Hulls:
-        """The hulls of some points; -inf as quality and inf as cost leave a point out.
+        """Compute the hulls of some points.
 
-        `cost`: float64[queries, points]; `quality`: float64[queries, points].
+        Args:
+            cost: float64[queries, points]; inf excludes a point.
+            quality: float64[queries, points]; -inf excludes a point.
         """
-        cheapest = cost == cost.min(axis=1, keepdims=True)
-        start = np.where(cheapest, quality, -np.inf).argmax(axis=1)
+        is_cheapest = cost == cost.min(axis=1, keepdims=True)
+        start = np.where(is_cheapest, quality, -np.inf).argmax(axis=1)
         query, before, after = _climb(cost, quality, start)
-        more_cost = cost[query, after] - cost[query, before]
-        better = quality[query, after] - quality[query, before]
+        cost_step = cost[query, after] - cost[query, before]
+        quality_step = quality[query, after] - quality[query, before]
         # Stable: slopes fall along a hull, so the steps of a query stay in their order.
-        order = np.argsort(-better / more_cost, kind="stable")
-        query, before, after = query[order], before[order], after[order]
-        return cls(start, query, before, after, more_cost[order], better[order])
-
-
-GROUP_POINTS = 64  # alphas of each size of group
+        order = np.argsort(-quality_step / cost_step, kind="stable")
+        return cls(
+            start=start,
+            query=query[order],
+            before=before[order],
+            after=after[order],
+            cost=cost_step[order],
+            quality=quality_step[order],
+        )
 
 
 def policy_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
-    """The alphas at which a policy that does not know the answers may change, ascending.
+    """Find the alphas at which a policy that cannot see the answers may change.
 
-    Where an oracle sees that a dear call is right, a policy sees that it is right more often, which
-    is worth less: it stops paying at alphas far below those of the oracle. So these are the alphas
-    at which the best route changes for groups of 1, 2, 4, 8, ... neighbouring queries, each group
-    taken as one by its means: as many of each size, from the least to the greatest.
+    If an oracle sees that an expensive call is right, a policy sees only that it is right more
+    often, which is worth less: the call stops paying at alphas far below those of the oracle. So
+    these are the alphas at which the best route changes for groups of 1, 2, 4, 8, ... neighbouring
+    queries, each group represented by its means. Each size of group gives the same number of
+    alphas, from the least to the greatest.
 
-    `allow_stop`: whether routes of fewer than L calls count. Returns float64[n]; empty where cost
-    decides nothing.
+    Args:
+        tree: the queries.
+        allow_stop: whether routes of fewer than L calls count.
+
+    Returns:
+        float64[n], ascending; empty if cost decides nothing.
     """
     endings = Actions(tree.routes, allow_stop).endings
-    spread = np.linspace(0, 1, GROUP_POINTS)
-    found, size = [np.empty(0)], 1
+    quantiles = np.linspace(0, 1, GROUP_POINTS)
+    alphas = [np.empty(0)]
+    size = 1
     while size <= len(tree):
+        # Queries that do not fill a last group are left out.
         starts = np.arange(0, len(tree) - size + 1, size)
-        cost, quality = (
-            np.add.reduceat(values[: len(starts) * size], starts) / size
-            for values in (tree.cost, tree.score)
-        )
+        grouped = len(starts) * size
+        cost = np.add.reduceat(tree.cost[:grouped], starts) / size
+        quality = np.add.reduceat(tree.score[:grouped], starts) / size
         slopes = Hulls.of(cost[:, endings], quality[:, endings]).slope[::-1]  # ascending
         if len(slopes):
-            found.append(np.quantile(slopes, spread))
+            alphas.append(np.quantile(slopes, quantiles))
         size *= 2
-    return np.sort(np.concatenate(found))
+    return np.sort(np.concatenate(alphas))
 
 
 def _climb(cost: Floats, quality: Floats, start: Integers) -> tuple[Integers, Integers, Integers]:
-    """The steps up all hulls: query, point before and point after, int64[steps] each."""
-    query, here = np.arange(len(start)), start
-    found = [(query[:0], here[:0], here[:0])]
+    """Climb all hulls from their cheapest points.
+
+    Returns:
+        The query, the point before and the point after of each step, int64[steps] each.
+    """
+    query = np.arange(len(start))
+    point = start
+    # Empty arrays, so that `concatenate` has something if no hull has a step.
+    queries = [query[:0]]
+    befores = [point[:0]]
+    afters = [point[:0]]
     while len(query):
-        after, climbs = _next(cost[query], quality[query], here)
-        query, before, here = query[climbs], here[climbs], after[climbs]
-        found.append((query, before, here))
-    queries, befores, afters = zip(*found, strict=True)
+        next_point, climbs = _next_points(cost[query], quality[query], point)
+        query = query[climbs]
+        queries.append(query)
+        befores.append(point[climbs])
+        point = next_point[climbs]
+        afters.append(point)
     return np.concatenate(queries), np.concatenate(befores), np.concatenate(afters)
 
 
-def _next(cost: Floats, quality: Floats, here: Integers) -> tuple[Integers, Booleans]:
-    """The next point up the hull of each query, int64[queries], and whether there is one."""
-    rows = np.arange(len(here))
-    more_cost = cost - cost[rows, here][:, None]
-    better = quality - quality[rows, here][:, None]
-    # A better point that is not dearer was taken before, but for rounding.
-    climbs: Booleans = (better > 0) & (more_cost > 0)
+def _next_points(cost: Floats, quality: Floats, point: Integers) -> tuple[Integers, Booleans]:
+    """Find the next point up the hull of each query.
+
+    Args:
+        cost: float64[queries, points].
+        quality: float64[queries, points].
+        point: int64[queries], the points to climb from.
+
+    Returns:
+        int64[queries], the next points, and bool[queries], whether there is one.
+    """
+    rows = np.arange(len(point))
+    cost_step = cost - cost[rows, point][:, None]
+    quality_step = quality - quality[rows, point][:, None]
+    # A better point that is no more expensive was taken before, except by rounding.
+    climbs: Booleans = (quality_step > 0) & (cost_step > 0)
     slope = np.full(cost.shape, -np.inf)
-    np.divide(better, more_cost, out=slope, where=climbs)
-    steepest = slope == slope.max(axis=1, keepdims=True)
-    # Points on an edge are left out: of equal slopes the longest.
-    after: Integers = np.where(steepest, better, -np.inf).argmax(axis=1)
-    return after, np.any(climbs, axis=1)
-
-
-# Costs are rounded sums: what exceeds a budget by less than this share of it is within it.
-ROUNDING = 1e-9
+    np.divide(quality_step, cost_step, out=slope, where=climbs)
+    is_steepest = slope == slope.max(axis=1, keepdims=True)
+    # Of equal slopes the longest step is taken, which skips points on an edge of the hull.
+    next_point: Integers = np.where(is_steepest, quality_step, -np.inf).argmax(axis=1)
+    return next_point, np.any(climbs, axis=1)
 
 
 def within_budget(cost: Floats, budget: float) -> Booleans:
-    """Whether costs are at most the budget, up to rounding; shapes as given."""
-    return cost <= budget * (1 + ROUNDING)
+    """Whether each cost is at most the budget, up to rounding; of the shape of `cost`."""
+    return cost <= budget * (1 + COST_ROUNDING)
 
 
 def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = False) -> Outcome:
-    """The highest mean quality of any policy whose mean cost is at most `budget`, exactly.
+    """Compute the highest mean quality of any policy whose mean cost is within a budget, exactly.
 
-    A linear programme over mixtures of routes. Its constraint couples the queries only by the sum
-    of their costs, so it is a fractional knapsack: all queries start at their cheapest route, and
-    the steps up their hulls are taken in the order of quality gained per cost, the last one in
-    part. No policy does better, because this one knows all answers. Raises InputError: not even the
-    cheapest route of every query is within the budget.
+    This is a linear programme over mixtures of routes. Its constraint couples the queries only by
+    the sum of their costs, so it is a fractional knapsack: all queries start at their cheapest
+    route, and the steps up their hulls are taken in the order of quality gained per cost, the last
+    step partly. No policy does better, because this one knows all answers.
 
-    `budget`: greatest mean of C over the queries, in money; `allow_stop`: whether an episode may
-    end before L calls. Returns what it does on each query; at most one query mixes two routes.
+    Args:
+        tree: the queries.
+        budget: the greatest mean of C over the queries, in money.
+        allow_stop: whether an episode may end before L calls.
+
+    Returns:
+        The outcome on each query; at most one query mixes two routes.
+
+    Raises:
+        InputError: the cheapest routes of all queries exceed the budget.
     """
     endings = Actions(tree.routes, allow_stop).endings
-    step = Hulls.of(tree.cost[:, endings], tree.score[:, endings])
-    node, after = endings.start + step.start, endings.start + step.after
+    steps = Hulls.of(tree.cost[:, endings], tree.score[:, endings])
+    node = endings.start + steps.start
+    next_node = endings.start + steps.after
     cheapest = tree.cost[np.arange(len(tree)), node]
     if not within_budget(cheapest.mean(), budget):
         raise InputError(
             f"no policy is that cheap: a mean cost of {budget:g} per query; "
             f"the cheapest routes cost {cheapest.mean():.6g}, allow at least that"
         )
-    spent = cheapest.sum() + np.cumsum(step.cost)
-    taken = int(np.searchsorted(spent, budget * len(tree), side="right"))
-    node[step.query[:taken]] = after[:taken]  # of several steps of a query the last one stays
-    reached = np.eye(tree.routes.nodes)[node]
+    total_budget = budget * len(tree)
+    spent = cheapest.sum() + np.cumsum(steps.cost)  # in all, after each step
+    taken = int(np.searchsorted(spent, total_budget, side="right"))
+    # If a query takes several steps, this assignment keeps the last of them.
+    node[steps.query[:taken]] = next_node[:taken]
+    probability = np.eye(tree.routes.nodes)[node]
     if taken < len(spent):
-        query, part = step.query[taken], 1 - (spent[taken] - budget * len(tree)) / step.cost[taken]
-        reached[query] *= 1 - max(part, 0.0)
-        reached[query, after[taken]] = max(part, 0.0)
-    return from_endings(tree, reached, f"oracle at mean cost {budget:g}", "oracle")
+        query = steps.query[taken]
+        share = max(1 - (spent[taken] - total_budget) / steps.cost[taken], 0.0)
+        probability[query] *= 1 - share
+        probability[query, next_node[taken]] = share
+    return from_endings(tree, probability, f"oracle at mean cost {budget:g}", "oracle")

@@ -1,10 +1,10 @@
-"""Anybody's policy, as a table of what it does at each state of each query.
+"""Policies of any kind, as a table of what they do at each state of each query.
 
-A policy says at each state of a query's tree which model to call next. It may be a function, an
+At each state of a query's tree a policy chooses the model to call next. It may be a function, an
 object with `act`, a model of Stable-Baselines3, a table of probabilities, a router that was trained
-here, or the name of a fixed route. It is asked once at every state that it can come to, and valued
-by enumeration, see `hierrouter.runs.evaluate`: no episode is drawn. So it must be a function of
-what it is shown; one that throws dice gives its probabilities instead.
+here, or the name of a fixed route. It is called once at every state that it can reach, and
+evaluated by enumeration, see `hierrouter.runs.evaluate`: no episode is sampled. So it must be a
+function of its observation; a policy that would draw an action returns its probabilities instead.
 """
 
 from __future__ import annotations
@@ -25,11 +25,20 @@ from hierrouter.questions.own_code import import_path, own_code, source_digest
 from hierrouter_cache.errors import HierRouterError, InputError
 from hierrouter_cache.tree import RouteTree
 
-OBSERVED = ("question", "answers", "models", "stage", "cost", "embedding", "alpha", "actions")
-TOLERANCE = 1e-6  # by how much probabilities may miss 1
-MANY = 4096  # states that a model of Stable-Baselines3 is asked about at once
-EXCERPT = 40  # characters of what a policy gave, in an error
-LISTED = 12  # actions in an error, at most
+OBSERVATION_KEYS = (
+    "question",
+    "answers",
+    "models",
+    "stage",
+    "cost",
+    "embedding",
+    "alpha",
+    "actions",
+)
+PROBABILITY_TOLERANCE = 1e-6  # by how much the sum of probabilities may differ from 1
+STATES_PER_PREDICTION = 4096  # in one call of `predict` of a model of Stable-Baselines3
+MAX_EXCERPT_LENGTH = 40  # characters of a policy's return value in an error
+MAX_LISTED_ACTIONS = 12  # in an error
 
 # From a tree to the texts of each of its queries: objects with `question`, a text, and `answers`,
 # the response at each node by number; see `hierrouter.replay.tree.Texts`.
@@ -44,119 +53,166 @@ def policy_table(
     texts: TextLoader | None = None,
     allow_return: bool = False,
 ) -> Floats:
-    """What a policy does at every state, asked where it can come to.
-
-    Raises InputError: as `evaluate`.
+    """Call a policy at every state that it can reach.
 
     Args:
-        tree: all its queries are asked about.
-        policy: as in `evaluate`, but for routers and names.
-        allow_stop: whether it may end before L calls.
+        tree: the queries.
+        policy: as in `evaluate`, except routers and names.
+        alpha: cost penalty of R = Q - alpha * C; policies can read it.
+        allow_stop: whether the policy may end before L calls.
         texts: as in `evaluate`.
-        allow_return: whether it may end after any answer with any answer of its route.
+        allow_return: whether the policy may end after any answer with any answer of its route.
 
     Returns:
-        float64[queries, S, A], rows sum to 1. Before the last call, stopping is added to not
-        stopping, which is the same, as is what else is not legal, see `Actions.after`. At states
-        that the policy does not come to, every legal action has the same probability.
+        float64[queries, S, A], rows sum to 1. At the last call the probability of stopping is added
+        to that of not stopping, which has the same effect; so is that of any other illegal action,
+        see `Actions.transition`. At states that the policy cannot reach, every legal action has the
+        same probability.
+
+    Raises:
+        InputError: as `evaluate`.
     """
-    actions, routes = Actions(tree.routes, allow_stop, allow_return), tree.routes
-    asked = _Asked(tree, policy, alpha, actions, texts)
+    actions = Actions(tree.routes, allow_stop, allow_return)
+    routes = tree.routes
+    tree_policy = _TreePolicy(tree, policy, alpha, actions, texts)
     legal = actions.legal()
     table = np.tile(legal / legal.sum(axis=1, keepdims=True), (len(tree), 1, 1))
-    reached = np.ones((len(tree), 1))
+    reach = np.ones((len(tree), 1))  # probability of each state of the level
     for level in range(actions.steps):
-        query, place = np.nonzero(reached > 0)
-        if not len(query):  # all have stopped
+        query, column = np.nonzero(reach > 0)
+        if not len(query):  # all episodes have stopped
             break
-        node = place + routes.level_start(level)
-        given = asked.at(query, node)
+        node = column + routes.level_start(level)
+        probabilities = tree_policy.probabilities(query, node)
         if level == routes.hops - 1 and allow_stop:
-            given[:, : routes.models] += given[:, routes.models : actions.calls]
-            given[:, routes.models : actions.calls] = 0.0
+            stopping = slice(routes.models, actions.calls)
+            probabilities[:, : routes.models] += probabilities[:, stopping]
+            probabilities[:, stopping] = 0.0
         if allow_return:
-            asked.settle(given, level, query, node)
-        table[query, node] = given
+            tree_policy.replace_illegal(probabilities, level, query, node)
+        table[query, node] = probabilities
         if level == routes.hops:
             break
-        going_on = table[:, routes.level(level), : routes.models]
-        reached = (reached[:, :, None] * going_on).reshape(len(tree), -1)
+        continuing = table[:, routes.level(level), : routes.models]
+        reach = (reach[:, :, None] * continuing).reshape(len(tree), -1)
     return table
 
 
 def policy_endings(
     tree: RouteTree, policy: Any, alpha: float, allow_stop: bool, allow_return: bool = False
 ) -> Floats:
-    """float64[queries, endings]: the probability that a policy ends so; see `policy_table`."""
+    """Compute the probability of each ending under a policy.
+
+    Args:
+        tree: the queries.
+        policy: see `policy_table`, also for the other arguments.
+        alpha: cost penalty of R = Q - alpha * C.
+        allow_stop: whether the policy may end before L calls.
+        allow_return: whether the policy may end after any answer with any answer of its route.
+
+    Returns:
+        float64[queries, endings].
+
+    Raises:
+        InputError: as `policy_table`.
+    """
     table = policy_table(tree, policy, alpha, allow_stop, allow_return=allow_return)
     return ending_probabilities(Actions(tree.routes, allow_stop, allow_return), table)
 
 
 class Observation(Mapping[str, Any]):
-    """What a policy sees of one state; texts and embedding are read when they are asked for.
+    """A policy's observation of one state; texts and embedding are read when they are accessed.
 
     | key         | value                                                          |
     |-------------|----------------------------------------------------------------|
     | `question`  | str                                                            |
     | `answers`   | tuple of str, of the calls made so far                         |
     | `models`    | tuple of str, the models called so far                         |
-    | `stage`     | int, how many these are                                        |
-    | `cost`      | float, C of these calls, in money                      |
-    | `embedding` | float32[dim], what a router sees of the texts                  |
+    | `stage`     | int, the number of these calls                                 |
+    | `cost`      | float, C of these calls, in money                              |
+    | `embedding` | float32[dim], the vector of the texts that a router reads      |
     | `alpha`     | float, of R = Q - alpha * C                                    |
     | `actions`   | tuple of str, names of the actions; `model>stop` ends with it, |
     |             | `return>1` with the first answer and no call                   |
 
     Raises:
-        InputError: question or answers are asked for, and the tree has no texts.
+        InputError: question or answers are accessed, and the tree has no texts.
     """
 
-    def __init__(self, asked: _Asked, query: int, node: int) -> None:
-        self._asked, self._query, self._node = asked, query, node
+    def __init__(self, tree_policy: _TreePolicy, query: int, node: int) -> None:
+        self._tree_policy = tree_policy
+        self._query = query
+        self._node = node
 
     def __getitem__(self, key: str) -> Any:
-        asked, query, node = self._asked, self._query, self._node
-        asked.read.add(key)
-        tree, path = asked.tree, asked.tree.routes.path(node)
-        calls = range(1, len(path) + 1)
-        read: dict[str, Callable[[], Any]] = {
-            "question": lambda: asked.loaded[query].question,
-            "answers": lambda: tuple(
-                asked.loaded[query].answers[tree.routes.node(path[:call])] for call in calls
-            ),
-            "models": lambda: tuple(tree.models[action] for action in path),
-            "stage": lambda: len(path),
-            "cost": lambda: float(tree.cost[query, node]),
-            "embedding": lambda: tree.embedding_at(np.array([query]), np.array([node]))[0],
-            "alpha": lambda: asked.alpha,
-            "actions": lambda: asked.names,
-        }
-        return read[key]()
+        self._tree_policy.keys_read.add(key)
+        tree = self._tree_policy.tree
+        path = tree.routes.path(self._node)
+        match key:
+            case "question":
+                return self._tree_policy.loaded_texts[self._query].question
+            case "answers":
+                answers = self._tree_policy.loaded_texts[self._query].answers
+                nodes = [tree.routes.node(path[:call]) for call in range(1, len(path) + 1)]
+                return tuple(answers[node] for node in nodes)
+            case "models":
+                return tuple(tree.models[action] for action in path)
+            case "stage":
+                return len(path)
+            case "cost":
+                return float(tree.cost[self._query, self._node])
+            case "embedding":
+                return tree.embedding_at(np.array([self._query]), np.array([self._node]))[0]
+            case "alpha":
+                return self._tree_policy.alpha
+            case "actions":
+                return self._tree_policy.action_names
+            case _:
+                raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(OBSERVED)
+        return iter(OBSERVATION_KEYS)
 
     def __len__(self) -> int:
-        return len(OBSERVED)
+        return len(OBSERVATION_KEYS)
 
     def __repr__(self) -> str:
-        place = self._asked.place(self._query, self._node)
-        return f"<observation at {place}: {', '.join(OBSERVED)}>"
+        state = self._tree_policy.describe_state(self._query, self._node)
+        return f"<observation at {state}: {', '.join(OBSERVATION_KEYS)}>"
 
 
-class _Asked:
-    """A policy that is asked at states of one tree; `at` gives its probabilities, checked."""
+class _TreePolicy:
+    """A policy on one tree: calls it at some states and checks the probabilities.
+
+    Args:
+        tree: the queries.
+        policy: a function, an object with `act` or `predict`, an `OwnPolicy` of these, or a table.
+        alpha: cost penalty that the policy can read.
+        actions: the actions that it may choose.
+        texts: loads the texts of the queries; None takes those of the tree.
+
+    Raises:
+        InputError: the policy is of no such kind, or a table of another shape.
+    """
 
     def __init__(
         self, tree: RouteTree, policy: Any, alpha: float, actions: Actions, texts: TextLoader | None
     ) -> None:
-        self.tree, self.alpha, self.texts, self.actions = tree, alpha, texts, actions
-        self.names, self.policy_name = actions.names(tree.models), policy_name(policy)
-        self.read = policy.read if isinstance(policy, OwnPolicy) else set[str]()
-        self.policy = policy.made if isinstance(policy, OwnPolicy) else policy
+        self.tree = tree
+        self.alpha = alpha
+        self.texts = texts
+        self.actions = actions
+        self.action_names = actions.names(tree.models)
+        self.policy_name = policy_name(policy)
+        if isinstance(policy, OwnPolicy):
+            self.keys_read = policy.keys_read
+            self.policy = policy.policy
+        else:
+            self.keys_read = set[str]()
+            self.policy = policy
         self.kind = policy_kind(self.policy)
         if self.kind in (None, "name", "router"):
-            raise _not_askable(self.policy, self.policy_name)
+            raise _not_callable(self.policy, self.policy_name)
         if self.kind == "table":
             self.policy = as_table(policy, tree, actions.states)
             if policy.shape[2] == len(tree.models):
@@ -164,46 +220,80 @@ class _Asked:
             elif policy.shape[2] != actions.count:
                 raise InputError(
                     f"table of {policy.shape[2]} actions: {self.policy_name}; there are "
-                    f"{actions.count}: {', '.join(self.names)}"
+                    f"{actions.count}: {', '.join(self.action_names)}"
                 )
 
     @cached_property
-    def loaded(self) -> Sequence[Any]:
-        """The texts of each query."""
-        found = self.texts(self.tree) if self.texts else getattr(self.tree, "texts", None)
-        if found is None:
+    def loaded_texts(self) -> Sequence[Any]:
+        """The texts of each query.
+
+        Raises:
+            InputError: the tree has no texts.
+        """
+        loaded = self.texts(self.tree) if self.texts else getattr(self.tree, "texts", None)
+        if loaded is None:
             raise InputError(
                 "no texts to read: this tree holds numbers only; open the cache with "
                 "hierrouter.open, or give texts"
             )
-        loaded: Sequence[Any] = found
-        return loaded
+        texts: Sequence[Any] = loaded
+        return texts
 
-    def at(self, query: Integers, node: Integers) -> Floats:
-        """float64[n, A]: the probability of each action at some states, int64[n] each."""
+    def probabilities(self, query: Integers, node: Integers) -> Floats:
+        """Call the policy at some states.
+
+        Args:
+            query: int64[n], positions of queries.
+            node: int64[n], node numbers.
+
+        Returns:
+            float64[n, A], the probability of each action.
+
+        Raises:
+            InputError: the policy fails, or returns neither an action nor probabilities.
+        """
         if self.kind == "table":
-            return self._probabilities(self.policy[query, node], query, node)
+            return self._normalize(self.policy[query, node], query, node)
         if self.kind == "predict":
-            parts = [slice(start, start + MANY) for start in range(0, len(query), MANY)]
-            chosen = np.concatenate([self._predicted(query[part], node[part]) for part in parts])
-            for row in np.flatnonzero((chosen < 0) | (chosen >= len(self.names))):
-                raise self._no_such_action(int(chosen[row]), query[row], node[row])
-            return np.eye(len(self.names))[chosen]
+            starts = range(0, len(query), STATES_PER_PREDICTION)
+            batches = [slice(start, start + STATES_PER_PREDICTION) for start in starts]
+            predictions = [self._predict(query[batch], node[batch]) for batch in batches]
+            action = np.concatenate(predictions)
+            unknown = np.flatnonzero((action < 0) | (action >= len(self.action_names)))
+            if len(unknown):
+                row = unknown[0]
+                raise self._no_such_action(int(action[row]), query[row], node[row])
+            return np.eye(len(self.action_names))[action]
         states = zip(query.tolist(), node.tolist(), strict=True)
-        return np.stack([self._at_one(*state) for state in states])
+        return np.stack([self._act(*state) for state in states])
 
-    def settle(self, given: Floats, level: int, query: Integers, node: Integers) -> None:
-        """Count what is not legal at states of one level as giving the last answer, in place."""
-        wrong = given * ~self.actions.legal()[node]
-        for row in np.flatnonzero(wrong.any(axis=1)) if level == 0 else ():
-            raise self._no_such_action(self.names[wrong[row].argmax()], query[row], node[row])
-        given -= wrong
-        given[:, self.actions.calls + level - 1] += wrong.sum(axis=1)
+    def replace_illegal(
+        self, probabilities: Floats, level: int, query: Integers, node: Integers
+    ) -> None:
+        """Replace illegal actions at states of one level by returning the last answer, in place.
 
-    def _predicted(self, query: Integers, node: Integers) -> Integers:
-        """int64[n]: actions of a model that was trained on `hierrouter.replay.env.ReplayEnv`."""
+        Args:
+            probabilities: float64[n, A].
+            level: number of calls made so far.
+            query: int64[n], positions of queries.
+            node: int64[n], node numbers.
+
+        Raises:
+            InputError: there is no answer yet.
+        """
+        illegal = probabilities * ~self.actions.legal()[node]
+        rows = np.flatnonzero(illegal.any(axis=1))
+        if level == 0 and len(rows):
+            row = rows[0]
+            action_name = self.action_names[illegal[row].argmax()]
+            raise self._no_such_action(action_name, query[row], node[row])
+        probabilities -= illegal
+        probabilities[:, self.actions.calls + level - 1] += illegal.sum(axis=1)
+
+    def _predict(self, query: Integers, node: Integers) -> Integers:
+        """Call a model that was trained on `hierrouter.replay.env.ReplayEnv`: int64[n], actions."""
         depth = self.tree.routes.depth()[node]
-        seen = {
+        observations = {
             "embedding": self.tree.embedding_at(query, node),
             "stage": depth,
             "cost": self.tree.cost[query, node].astype(np.float32)[:, None],
@@ -211,80 +301,97 @@ class _Asked:
         where = f"{self.policy_name}: stage {depth[0]}"
         remedy = "train it on ReplayEnv of such a tree, or give an object with act(observation)"
         with own_code(f"policy failed: {where}", remedy):
-            given = np.asarray(self.policy.predict(seen, deterministic=True)[0])
-        if given.shape != (len(query),) or not np.issubdtype(given.dtype, np.integer):
+            action = np.asarray(self.policy.predict(observations, deterministic=True)[0])
+        if action.shape != (len(query),) or not np.issubdtype(action.dtype, np.integer):
             raise InputError(
-                f"policy gave {given.dtype}{list(given.shape)}: {where}; predict must give a whole "
-                f"number for each of {len(query)} states"
+                f"policy gave {action.dtype}{list(action.shape)}: {where}; predict must give a "
+                f"whole number for each of {len(query)} states"
             )
-        return given.astype(np.int64)
+        return action.astype(np.int64)
 
-    def _at_one(self, query: int, node: int) -> Floats:
-        """float64[A]: what a function or an `act` says of one state."""
+    def _act(self, query: int, node: int) -> Floats:
+        """Call a function or an `act` at one state: float64[A]."""
         where = self._where(query, node)
-        decide = getattr(self.policy, "act", self.policy)
+        act = getattr(self.policy, "act", self.policy)
         with own_code(f"policy failed: {where}", "mend it, or leave it out", (HierRouterError,)):
-            given = decide(Observation(self, query, node))
-        action = _action(given, self.names)
+            returned = act(Observation(self, query, node))
+        action = _action_number(returned, self.action_names)
         if action is not None:
-            if not 0 <= action < len(self.names):
-                raise self._no_such_action(given, query, node)
-            return np.eye(len(self.names))[action]
+            if not 0 <= action < len(self.action_names):
+                raise self._no_such_action(returned, query, node)
+            return np.eye(len(self.action_names))[action]
         try:
-            values = np.asarray(given)
+            values = np.asarray(returned)
         except Exception:  # whatever a foreign type raises, it is no array
             values = np.empty(0)
         if values.shape == (len(self.tree.models),):
             values = self._never_stopping(values)
-        if values.shape != (len(self.names),) or values.dtype.kind not in "fiu":
+        if values.shape != (len(self.action_names),) or values.dtype.kind not in "fiu":
             raise InputError(
-                f"policy gave {_short(given)}: {where}; give an action from 0 to "
-                f"{len(self.names) - 1}, its name, or {len(self.names)} probabilities"
+                f"policy gave {_excerpt(returned)}: {where}; give an action from 0 to "
+                f"{len(self.action_names) - 1}, its name, or {len(self.action_names)} probabilities"
             )
-        chances = values.astype(np.float64)[None]
-        return self._probabilities(chances, np.array([query]), np.array([node])).ravel()
+        probabilities = values.astype(np.float64)[None]
+        return self._normalize(probabilities, np.array([query]), np.array([node])).ravel()
 
-    def _never_stopping(self, chances: NDArray[Any]) -> NDArray[Any]:
-        """[..., A]: probabilities of the M models, where the actions that stop are not named."""
-        more = len(self.names) - chances.shape[-1]
-        return np.pad(chances, [(0, 0)] * (chances.ndim - 1) + [(0, more)])
+    def _never_stopping(self, probabilities: NDArray[Any]) -> NDArray[Any]:
+        """Pad probabilities of the M models, [..., M], with 0 for all other actions: [..., A]."""
+        other_actions = len(self.action_names) - probabilities.shape[-1]
+        padding = [(0, 0)] * (probabilities.ndim - 1) + [(0, other_actions)]
+        return np.pad(probabilities, padding)
 
-    def _probabilities(self, chances: Floats, query: Integers, node: Integers) -> Floats:
-        """float64[n, A], refused unless they sum to 1; the rounding of float32 is taken out."""
-        with np.errstate(invalid="ignore"):  # inf - inf, which is refused
-            total = chances.sum(axis=-1, keepdims=True)
-            whole = np.abs(total[:, 0] - 1) <= TOLERANCE  # nor is NaN
-        for row in np.flatnonzero(~(whole & (chances >= 0).all(axis=-1))):
-            given = _cut(" ".join(f"{chance:.6g}" for chance in chances[row].tolist()))
+    def _normalize(self, probabilities: Floats, query: Integers, node: Integers) -> Floats:
+        """Check that rows sum to 1, and remove the rounding of float32: float64[n, A]."""
+        with np.errstate(invalid="ignore"):  # inf - inf is NaN, which is rejected below
+            total = probabilities.sum(axis=-1, keepdims=True)
+            sums_to_one = np.abs(total[:, 0] - 1) <= PROBABILITY_TOLERANCE  # False for NaN
+        is_valid = sums_to_one & (probabilities >= 0).all(axis=-1)
+        if not is_valid.all():
+            row = np.flatnonzero(~is_valid)[0]
+            numbers = " ".join(f"{number:.6g}" for number in probabilities[row].tolist())
             raise InputError(
-                f"policy gave no probabilities: {given}: {self._where(query[row], node[row])}; "
-                "they must be >= 0 and sum to 1"
+                f"policy gave no probabilities: {_cut(numbers)}: "
+                f"{self._where(query[row], node[row])}; they must be >= 0 and sum to 1"
             )
-        return chances / total
+        return probabilities / total
 
-    def _no_such_action(self, given: Any, query: int, node: int) -> InputError:
+    def _no_such_action(self, action: Any, query: int, node: int) -> InputError:
+        """The error for an action that does not exist or is illegal at a state."""
         legal = np.flatnonzero(self.actions.legal()[node])
-        listed = [f"{number} {self.names[number]}" for number in legal]
-        more = [f"{len(listed) - LISTED} more"] if len(listed) > LISTED else []
+        listed = [f"{number} {self.action_names[number]}" for number in legal]
+        if len(listed) > MAX_LISTED_ACTIONS:
+            rest = len(listed) - MAX_LISTED_ACTIONS
+            listed = [*listed[:MAX_LISTED_ACTIONS], f"{rest} more"]
         return InputError(
-            f"policy gave no such action: {_short(given)}: {self._where(query, node)}; "
-            f"actions: {', '.join([*listed[:LISTED], *more])}"
+            f"policy gave no such action: {_excerpt(action)}: {self._where(query, node)}; "
+            f"actions: {', '.join(listed)}"
         )
 
     def _where(self, query: int, node: int) -> str:
-        return f"{self.policy_name}: {self.place(query, node)}"
+        """The policy and a state, for errors."""
+        return f"{self.policy_name}: {self.describe_state(query, node)}"
 
-    def place(self, query: int, node: int) -> str:
-        """Which state it is, in words."""
+    def describe_state(self, query: int, node: int) -> str:
+        """Name the query and the stage of a state."""
         return f"query {self.tree.query_ids[query]}, stage {len(self.tree.routes.path(node))}"
 
 
-def _action(given: Any, names: tuple[str, ...]) -> int | None:
-    """The number of an action, -1 for a name that is none; None where it is no single action."""
-    if isinstance(given, str):
-        return names.index(given) if given in names else -1
+def _action_number(action: Any, names: tuple[str, ...]) -> int | None:
+    """Read the number of an action.
+
+    Args:
+        action: what a policy returned.
+        names: the name of each action.
+
+    Returns:
+        -1 for an unknown name; None if it is no single action.
+    """
+    if isinstance(action, str):
+        return names.index(action) if action in names else -1
+    if isinstance(action, bool):
+        return None
     try:
-        return None if isinstance(given, bool) else operator.index(given)
+        return operator.index(action)
     except TypeError:
         return None
 
@@ -294,65 +401,80 @@ class OwnPolicy:
     """A policy of the user's own.
 
     Attributes:
-        path: `module:object` where it comes from a module, else its name.
-        name: the object's own `name`, where it has one; else the path.
-        made: the object, or what was made of the class.
-        version: digest of its source, see `hierrouter.questions.own_code.source_digest`; empty
-            where it does not come from a path.
-        read: what it has read of any observation so far.
+        path: `module:object` if it was imported, else its name.
+        name: the object's own `name`, if it has one; else the path.
+        policy: the object; if the path names a class, an instance of it.
+        version: digest of its source, see `hierrouter.questions.own_code.source_digest`; empty if
+            it was not imported.
+        keys_read: the keys that it has read of any observation so far.
     """
 
     path: str
     name: str
-    made: Any
+    policy: Any
     version: str
-    read: set[str] = field(default_factory=set, compare=False)
+    keys_read: set[str] = field(default_factory=set, compare=False)
 
 
-def own_policy(given: Any, name: str | None = None) -> OwnPolicy:
-    """A policy of the user's own, as an object or as `module:object`.
+def own_policy(policy: Any, name: str | None = None) -> OwnPolicy:
+    """Wrap or import a policy of the user's own.
 
-    Raises InputError: the path is not `module:object`, the module cannot be imported or has no such
-    object, or the object is no policy that can be asked.
+    Args:
+        policy: a policy, or its import path `module:object`; a class is instantiated without
+            arguments.
+        name: its name in tables; None is its own name.
 
-    `given`: what can be asked; or its import path, where a class is made without arguments; `name`:
-    how tables call it; None is its own name.
+    Raises:
+        InputError: the path is not `module:object`, the module cannot be imported or lacks the
+            object, or the object is no policy that can be called.
     """
-    made, path, version = given, name or policy_name(given), ""
-    if isinstance(given, str):
-        path = given
+    if not isinstance(policy, str):
+        path = name or policy_name(policy)
+        version = ""
+    else:
+        path = policy
         module_name, attribute = import_path(path, "module:object")
         remedy = "it must be importable from here; a class is made without arguments"
         with own_code(f"policy cannot be made: {path}", remedy):
             module = importlib.import_module(module_name)
-            found = getattr(module, attribute)
-            made = found() if isinstance(found, type) else found
-        version = source_digest(module, found)
-        if not isinstance(getattr(made, "name", None), str):
+            imported = getattr(module, attribute)
+            policy = imported() if isinstance(imported, type) else imported
+        version = source_digest(module, imported)
+        if not isinstance(getattr(policy, "name", None), str):
             name = name or path
-    if policy_kind(made) not in ("act", "predict"):
-        raise _not_askable(made, path)
-    return OwnPolicy(path, name or policy_name(made), made, version)
+    if policy_kind(policy) not in ("act", "predict"):
+        raise _not_callable(policy, path)
+    return OwnPolicy(path, name or policy_name(policy), policy, version)
 
 
 def own_policies(policies: Any) -> tuple[OwnPolicy, ...]:
-    """Several at once: a list, a mapping by name, or one alone.
+    """Wrap or import several policies.
 
-    Raises InputError: as `own_policy`, or two of one name.
+    Args:
+        policies: a list, a mapping by name, or a single policy; see `own_policy`.
+
+    Raises:
+        InputError: as `own_policy`, or two policies have one name.
     """
     if isinstance(policies, Mapping):
-        found = tuple(own_policy(policy, name) for name, policy in policies.items())
+        wrapped = tuple(own_policy(policy, name) for name, policy in policies.items())
+    elif isinstance(policies, Iterable) and not isinstance(policies, str):
+        wrapped = tuple(own_policy(policy) for policy in policies)
     else:
-        several = isinstance(policies, Iterable) and not isinstance(policies, str)
-        found = tuple(own_policy(policy) for policy in (policies if several else [policies]))
-    require_distinct_names(found)
-    return found
+        wrapped = (own_policy(policies),)
+    require_distinct_names(wrapped)
+    return wrapped
 
 
 def require_distinct_names(policies: Iterable[OwnPolicy], taken: Iterable[str] = ()) -> None:
-    """Refuse two policies of one name, and one that is called as somebody else in the tables.
+    """Reject two policies of one name, and a policy with a name that tables use already.
 
-    Raises InputError: with the name.
+    Args:
+        policies: the policies.
+        taken: names that tables use already.
+
+    Raises:
+        InputError: with the name.
     """
     names = set(taken)
     for policy in policies:
@@ -364,7 +486,7 @@ def require_distinct_names(policies: Iterable[OwnPolicy], taken: Iterable[str] =
 
 
 def policy_name(policy: Any) -> str:
-    """How tables call a policy: its own `name`, else that of the function or class."""
+    """The policy's name in tables: its own `name`, else that of the function or class."""
     if isinstance(policy, str):
         return policy
     if isinstance(policy, np.ndarray):
@@ -376,13 +498,13 @@ def policy_name(policy: Any) -> str:
 
 
 def policy_kind(policy: Any) -> Literal["name", "table", "router", "act", "predict"] | None:
-    """Which sort of policy it is; None is none."""
+    """The kind of a policy; None if it is no policy."""
     if isinstance(policy, np.ndarray):
         return "table"
-    if isinstance(policy, type):  # it was forgotten to make an object of it
+    if isinstance(policy, type):  # the user forgot to instantiate the class
         return None
     if isinstance(getattr(policy, "actions", None), Actions):
-        return "router"  # `hierrouter.runs.run.Run` or what it holds
+        return "router"  # `hierrouter.runs.run.Run` or the router in it
     if isinstance(policy, str | os.PathLike):
         return "name"
     if callable(getattr(policy, "act", None)):
@@ -393,40 +515,55 @@ def policy_kind(policy: Any) -> Literal["name", "table", "router", "act", "predi
 
 
 def can_stop(policy: Any, tree: RouteTree, allow_return: bool = False) -> bool:
-    """Whether it has an action for every model that ends with its call."""
-    made = policy.made if isinstance(policy, OwnPolicy) else policy
+    """Whether a policy has, for every model, an action that stops after its call."""
+    if isinstance(policy, OwnPolicy):
+        policy = policy.policy
     count = Actions(tree.routes, True, allow_return).count
-    if isinstance(made, np.ndarray):
-        return bool(made.shape[-1] == count)
-    return bool(getattr(getattr(made, "action_space", None), "n", None) == count)
+    if isinstance(policy, np.ndarray):
+        return bool(policy.shape[-1] == count)
+    return bool(getattr(getattr(policy, "action_space", None), "n", None) == count)
 
 
-def as_table(given: NDArray[Any], tree: RouteTree, states: int) -> Floats:
-    """A table with a row for each query and each of so many states of the tree."""
-    wanted = (len(tree), states)
-    if given.ndim != 3 or given.shape[:2] != wanted or given.dtype.kind not in "fiu":
+def as_table(table: NDArray[Any], tree: RouteTree, states: int) -> Floats:
+    """Check the shape of a table of probabilities.
+
+    Args:
+        table: [queries, S, A], of any type of number.
+        tree: the queries.
+        states: S.
+
+    Returns:
+        float64[queries, S, A].
+
+    Raises:
+        InputError: the table has another shape, or holds no numbers.
+    """
+    expected = (len(tree), states)
+    if table.ndim != 3 or table.shape[:2] != expected or table.dtype.kind not in "fiu":
         raise InputError(
-            f"not a table of this tree: {given.dtype}{list(given.shape)}; a policy as an array is "
-            f"float64[{wanted[0]}, {wanted[1]}, A]: queries, states, actions"
+            f"not a table of this tree: {table.dtype}{list(table.shape)}; a policy as an array is "
+            f"float64[{expected[0]}, {expected[1]}, A]: queries, states, actions"
         )
-    return given.astype(np.float64)
+    return table.astype(np.float64)
 
 
-def _not_askable(policy: Any, name: str) -> InputError:
-    what = "a class" if isinstance(policy, type) else type(policy).__name__
+def _not_callable(policy: Any, name: str) -> InputError:
+    """The error for an object that is no policy."""
+    kind = "a class" if isinstance(policy, type) else type(policy).__name__
     return InputError(
-        f"not a policy to be asked: {name}, {what}; give a function of one observation, or an "
+        f"not a policy to be asked: {name}, {kind}; give a function of one observation, or an "
         "object with act(observation) or predict(observations, deterministic)"
     )
 
 
-def _short(given: Any) -> str:
-    """A value in an error, on one line."""
+def _excerpt(value: Any) -> str:
+    """The start of a value's `repr`, on one line, for errors."""
     try:
-        return _cut(" ".join(repr(given).split()))
-    except Exception:  # a repr of the user's own
-        return type(given).__name__
+        return _cut(" ".join(repr(value).split()))
+    except Exception:  # the `repr` is the user's code
+        return type(value).__name__
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= EXCERPT else f"{text[:EXCERPT]}..."
+    """The start of a text, for errors."""
+    return text if len(text) <= MAX_EXCERPT_LENGTH else f"{text[:MAX_EXCERPT_LENGTH]}..."

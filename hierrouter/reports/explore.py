@@ -179,7 +179,7 @@ def of_policy(
                 _expected(fold, one, call_probability(fold.routes, one))
                 for one in (*known, endings)
             ]
-        if "alpha" not in policy.read:
+        if "alpha" not in policy.keys_read:
             break
     every = len(ends) == len(alphas)
     note = "asked at every alpha" if every else "does the same at every alpha"
