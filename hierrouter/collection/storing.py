@@ -27,7 +27,7 @@ from hierrouter.pools.pool import (
     size_in,
 )
 from hierrouter.questions.query import Query
-from hierrouter.questions.scoring import GIVEN
+from hierrouter.questions.scoring import GIVEN_SCORER
 from hierrouter_cache.chain import seal_loose
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import call_key, digest, root_context
@@ -160,7 +160,7 @@ def store_answers(
                 merge.add("calls", call)
                 if score is not None:
                     row = {"call": call["key"], "references": query.references}
-                    merge.add("scores", {**row, "scorer": GIVEN.key, "value": score})
+                    merge.add("scores", {**row, "scorer": GIVEN_SCORER.key, "value": score})
             on_progress("import", done, len(answers.queries))
         merge.flush()
         merge.another_plan = store_plan(

@@ -17,7 +17,7 @@ from hierrouter.pools.pool import MAX_HOPS
 from hierrouter.questions.datasets import refuse_leaks, with_folds
 from hierrouter.questions.files import MAX_LINE, json_lines, parquet_rows
 from hierrouter.questions.query import Query, storable
-from hierrouter.questions.scoring import with_final
+from hierrouter.questions.scoring import with_final_answer
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import SEPARATOR, SPLITS
 
@@ -158,7 +158,7 @@ def _answer(row: Row, dataset: str, base: int) -> Answer:
             id=row.label("query_id"),
             dataset=row.label("dataset", dataset),
             question=question,
-            answers=with_final(
+            answers=with_final_answer(
                 (reference := row.label("answer"),), row.label("final_answer", reference)
             ),
             split=_split(row),

@@ -1,116 +1,170 @@
-r"""What a response states as its final answer, whatever form it is stated in.
+r"""Find the text that a response states as its final answer.
 
-From the clearest form to the vaguest: a field of JSON (`"answer": "17"`), answer tags, `\boxed`,
-the line after `####`, the sentence after "the answer is". A vaguer one never beats a clearer one.
-All of them look from the end, at a bounded part of the text: no response takes long.
+Models state an answer in many forms. From the clearest to the vaguest:
+
+1. a field of a JSON object, `"answer": "17"`, else answer tags, `[ANSWER]17[/ANSWER]`
+   (`declared_text`);
+2. a LaTeX box, `\boxed{17}` (`boxed_text`);
+3. the line after `####`, as in GSM8K (`marked_text`);
+4. the sentence after "the answer is" (`cued_text`).
+
+A vaguer form never wins over a clearer one (`stated_text`). Within a form the last occurrence
+counts, because responses reason first and answer last. Every function looks at a bounded part of
+the text only, so that no response takes long.
+
+Numbers, choices and formulas are read from that text in `hierrouter.questions.answers`.
 """
 
 import re
 
-FIELD = re.compile(r"[\"'](?:final[ _]?)?answer[\"']\s*:\s*", re.I)
-LONGEST_FIELD = 2000  # characters
-# A quote ends a field where the object ends, or the next field begins: quotes inside are often not
-# escaped.
-FIELD_END = re.compile(
+# A field of a JSON object. Fields and boxes are cut at a length that no answer has.
+ANSWER_FIELD_PATTERN = re.compile(r"[\"'](?:final[ _]?)?answer[\"']\s*:\s*", re.I)
+MAX_FIELD_CHARACTERS = 2000
+# Models often forget to escape quotes inside a value. So a quote ends the value only if the object
+# ends after it, or the next field begins.
+QUOTED_VALUE_END_PATTERN = re.compile(
     r"(?<!\\)(?:\\\\)*([\"'])(?=\s*(?:,\s*[\"'][\w ]{1,40}[\"']\s*:|,?\s*(?:\}|```|\Z)))"
 )
-BARE_END = re.compile(r",\s*[\"'][\w ]{1,40}[\"']\s*:|[}\n]|\Z")
-ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|[a-zA-Z]+|.)", re.S)
-CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
-# Commands that JSON would read as a control character and the rest of a word: "\frac" as "\f".
-COMMANDS = re.compile(
+BARE_VALUE_END_PATTERN = re.compile(r",\s*[\"'][\w ]{1,40}[\"']\s*:|[}\n]|\Z")
+ESCAPE_PATTERN = re.compile(r"\\(u[0-9a-fA-F]{4}|[a-zA-Z]+|.)", re.S)
+CONTROL_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+# LaTeX commands that JSON would read as a control character and the rest of a word: "\frac" as
+# "\f" and "rac".
+LATEX_COMMAND_PATTERN = re.compile(
     r"bar|begin|beta|bigg?|binom|bmod|boxed|bullet|forall|frac|nabla|neq?|not|nu|rangle|rceil|rfloor"
     r"|rho|right|rightarrow|rm|tanh?|tau|text(?:bf|it)?|tfrac|theta|therefore|times|to|triangle"
 )
-TAGS = (("[answer]", "[/answer]"), ("<answer>", "</answer>"))
-ASSERTED = re.compile(r"\s*assert\b.*==", re.S)  # as CRUXEval asks for it
 
-BOX = re.compile(r"\\(?:boxed|fbox)\b\s*")
-BOXES = 8  # so many are tried, the last ones; a response cut short may have open ones
-LONGEST_BOX = 2000  # characters
-MARK = "####"
-CUE = re.compile(
+ANSWER_TAGS = (("[answer]", "[/answer]"), ("<answer>", "</answer>"))  # compared in lower case
+ASSERTION_PATTERN = re.compile(r"\s*assert\b.*==", re.S)  # CRUXEval asks for `assert f(1) == 2`
+
+BOX_PATTERN = re.compile(r"\\(?:boxed|fbox)\b\s*")
+MAX_TRIED_BOXES = 8  # from the end; a response that was cut short may have boxes without an end
+MAX_BOX_CHARACTERS = 2000
+
+GSM8K_MARK = "####"
+
+CUE_PATTERN = re.compile(
     r"\banswer\b(?:[^\n.:=]{0,40}?\b(?:is|of)\b:?|[\s*_]*[:=])|^[ \t]*A[ \t]*:", re.I | re.M
 )
-OUTPUT = re.compile(
+OUTPUT_CUE_PATTERN = re.compile(
     r"\b(?:outputs?|result|returns?|return(?:ed)? value)\b"
     r"(?:[^\n.:=`]{0,40}?\b(?:is|be|as)\b:?|:)?\s*",
     re.I,
 )
-SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
+SENTENCE_END_PATTERN = re.compile(r"[.!?](?=\s|$)|\n")
+
+
+def stated_text(text: str) -> str | None:
+    """The text of the answer in the clearest form that the response has; None if it has no form."""
+    for read in (declared_text, boxed_text, marked_text, cued_text):
+        answer = read(text)
+        if answer is not None:
+            return answer
+    return None
 
 
 def declared_text(text: str) -> str | None:
-    """What stands in the last answer field of a JSON object, else between the last answer tags.
+    """The value of the last answer field of a JSON object, else the text in the last answer tags.
 
-    None where there is neither; a field may be empty. The object may be fenced, broken or cut
-    short, its strings may hold LaTeX or quotes that are not escaped.
+    The object may be in a code fence, broken or cut short, and its strings may hold LaTeX or quotes
+    that are not escaped.
+
+    Returns:
+        the text, which is empty if the field is; None without a field and tags.
     """
-    keys = list(FIELD.finditer(text))
-    if not keys:
+    fields = list(ANSWER_FIELD_PATTERN.finditer(text))
+    if not fields:
         return tagged_text(text)
-    return _field(text[keys[-1].end() : keys[-1].end() + LONGEST_FIELD]).strip()
+    start = fields[-1].end()
+    return _field_value(text[start : start + MAX_FIELD_CHARACTERS]).strip()
 
 
-def _field(rest: str) -> str:
-    """The value that a text begins with."""
-    if rest[:1] not in ("'", '"'):
-        return _bare(rest)
-    end = next((one for one in FIELD_END.finditer(rest, 1) if one[1] == rest[0]), None)
-    # One that is cut short ends with its line.
-    content = rest[1 : end.start(1)] if end else rest[1:].split("\n")[0].rstrip("\"',} ")
-    return ESCAPE.sub(_unescaped, content)
+def _field_value(rest: str) -> str:
+    """The value at the beginning of a text, without quotes and escapes."""
+    quote = rest[:1]
+    if quote not in ("'", '"'):
+        return _bare_value(rest)
+    ends = (end for end in QUOTED_VALUE_END_PATTERN.finditer(rest, 1) if end[1] == quote)
+    end = next(ends, None)
+    if end is None:
+        # The response was cut short: the value ends with its line.
+        line = rest[1:].split("\n")[0]
+        content = line.rstrip("\"',} ")
+    else:
+        content = rest[1 : end.start(1)]
+    return ESCAPE_PATTERN.sub(_unescape, content)
 
 
-def _bare(rest: str) -> str:
-    """A value without quotes: a list or an object as it is written, else the rest of its line."""
+def _bare_value(rest: str) -> str:
+    """A value without quotes: a whole list or object, else the rest of its line."""
     if rest[:1] in ("[", "{", "("):
         depth = 0
         for position, character in enumerate(rest):
-            depth += (character in "[{(") - (character in "]})")
+            if character in "[{(":
+                depth += 1
+            elif character in "]})":
+                depth -= 1
             if depth == 0:
                 return rest[: position + 1]
-    end = BARE_END.search(rest)
+    end = BARE_VALUE_END_PATTERN.search(rest)
     return rest[: end.start()].rstrip(" ,") if end else rest
 
 
-def _unescaped(match: re.Match[str]) -> str:
-    said = match[1]
-    if len(said) == 5 and said[1:].isalnum() and not said.isalpha():
-        return chr(int(said[1:], 16))
-    if not said.isalpha():
-        return said if said in "\"'/\\" else match[0]
-    if COMMANDS.fullmatch(said) or said[0] not in CONTROLS:
+def _unescape(match: re.Match[str]) -> str:
+    """The text that an escape of JSON means, unless it is a command of LaTeX."""
+    escape = match[1]
+    # `u0041`, but not a command of five letters such as `union`.
+    is_code_point = len(escape) == 5 and escape[1:].isalnum() and not escape.isalpha()
+    if is_code_point:
+        return chr(int(escape[1:], 16))
+    if not escape.isalpha():
+        return escape if escape in "\"'/\\" else match[0]
+    is_latex = LATEX_COMMAND_PATTERN.fullmatch(escape) is not None
+    if is_latex or escape[0] not in CONTROL_CHARACTERS:
         return match[0]
-    return CONTROLS[said[0]] + said[1:]
+    # The pattern takes all letters: of "\nthe" the first one is the escape.
+    return CONTROL_CHARACTERS[escape[0]] + escape[1:]
 
 
 def tagged_text(text: str) -> str | None:
-    """What stands between the last answer tags; of an assertion in them what it compares with."""
-    small = text.lower() if text.isascii() else text
-    for opening, closing in TAGS:
-        end = small.rfind(closing)
-        start = small.rfind(opening, 0, end) if end >= 0 else -1
-        if start >= 0:
-            inside = text[start + len(opening) : end][:LONGEST_FIELD]
-            if said := ASSERTED.sub("", inside, count=1).strip():
-                return said
+    """The text between the last answer tags; of an assertion there, only its right side."""
+    # Lower case can change the length of a text that is not ASCII, and with it the positions.
+    lowered = text.lower() if text.isascii() else text
+    for opening, closing in ANSWER_TAGS:
+        end = lowered.rfind(closing)
+        start = lowered.rfind(opening, 0, end) if end >= 0 else -1
+        if start < 0:
+            continue
+        content = text[start + len(opening) : end][:MAX_FIELD_CHARACTERS]
+        answer = ASSERTION_PATTERN.sub("", content, count=1).strip()
+        if answer:
+            return answer
     return None
 
 
 def boxed_text(text: str) -> str | None:
-    r"""What stands in the last whole `\boxed{...}`; `\boxed 5` without braces is `5`."""
-    contents = (_in_braces(text, box.end()) for box in reversed(list(BOX.finditer(text))[-BOXES:]))
-    return next((content for content in contents if content is not None), None)
+    r"""The content of the last complete `\boxed{...}`; of `\boxed 5`, without braces, `5`."""
+    boxes = list(BOX_PATTERN.finditer(text))[-MAX_TRIED_BOXES:]
+    for box in reversed(boxes):
+        content = _braced_content(text, box.end())
+        if content is not None:
+            return content
+    return None
 
 
-def _in_braces(text: str, start: int) -> str | None:
+def _braced_content(text: str, start: int) -> str | None:
+    """The text in the braces that open at `start`; without braces, the word there."""
+    limit = start + MAX_BOX_CHARACTERS
     if text[start : start + 1] != "{":
-        word = text[start : start + LONGEST_BOX].split(maxsplit=1)
-        return word[0].strip("$.,") if word else None
+        words = text[start:limit].split(maxsplit=1)
+        return words[0].strip("$.,") if words else None
     depth = 0
-    for position in range(start, min(len(text), start + LONGEST_BOX)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
+    for position in range(start, min(len(text), limit)):
+        if text[position] == "{":
+            depth += 1
+        elif text[position] == "}":
+            depth -= 1
         if depth == 0:
             return text[start + 1 : position]
     return None
@@ -118,32 +172,30 @@ def _in_braces(text: str, start: int) -> str | None:
 
 def marked_text(text: str) -> str | None:
     """The line after the last `####`, the way GSM8K writes its answers."""
-    _, mark, after = text.rpartition(MARK)
+    _, mark, after = text.rpartition(GSM8K_MARK)
     return after.strip().split("\n")[0] if mark else None
 
 
 def cued_text(text: str) -> str | None:
     """The rest of the sentence after the last "answer is", "Answer:" or "A:"."""
-    cues = list(CUE.finditer(text))
-    return sentences(text[cues[-1].end() :].lstrip())[0] if cues else None
+    cues = list(CUE_PATTERN.finditer(text))
+    if not cues:
+        return None
+    return sentences(text[cues[-1].end() :].lstrip())[0]
 
 
 def output_text(text: str) -> str | None:
     """The rest of the line after the last "the output is" or "returns", without backticks."""
-    cues = list(OUTPUT.finditer(text))
+    cues = list(OUTPUT_CUE_PATTERN.finditer(text))
     if not cues:
         return None
-    line = text[cues[-1].end() :][:LONGEST_FIELD].lstrip().split("\n")[0]
+    start = cues[-1].end()
+    line = text[start : start + MAX_FIELD_CHARACTERS].lstrip().split("\n")[0]
     quoted = re.match(r"`([^`]+)`", line)
     return (quoted[1] if quoted else line).strip()
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences and lines of a text that are not blank; one blank where all are."""
-    return [part for part in SENTENCE_END.split(text) if part.strip()] or [""]
-
-
-def stated_text(text: str) -> str | None:
-    """What a text states as its answer in the clearest form that it has; None where in none."""
-    forms = (read(text) for read in (declared_text, boxed_text, marked_text, cued_text))
-    return next((found for found in forms if found is not None), None)
+    """The sentences and lines of a text that are not blank; one empty text if all are blank."""
+    parts = [part for part in SENTENCE_END_PATTERN.split(text) if part.strip()]
+    return parts or [""]

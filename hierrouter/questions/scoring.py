@@ -1,4 +1,8 @@
-"""Scorers by name: the quality Q of a response, measured by us or by a function of the user's."""
+"""Scorers by name: functions that give a response its quality Q.
+
+The built-in ones are functions of `hierrouter.questions.answers`. A user's own function is named by
+its import path, `module:function`.
+"""
 
 import importlib
 import inspect
@@ -10,27 +14,30 @@ from dataclasses import dataclass, fields
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from hierrouter.questions.answers import boxed, choice, exact_match, numeric, plain_number, token_f1
-from hierrouter.questions.final import BOX, MARK
+from hierrouter.questions.answers import boxed, choice, exact_match, numeric, parse_number, token_f1
+from hierrouter.questions.final import BOX_PATTERN, GSM8K_MARK
 from hierrouter.questions.own_code import import_path, own_code, source_digest, source_file
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import Choices, digest
 
 
 class ScoreFunction(Protocol):
-    """Quality of `response` in [0, 1] against the best matching of `references`."""
+    """Quality of `response` in [0, 1]: the best over all `references`."""
 
     def __call__(self, response: str, references: Sequence[str], /) -> float: ...
 
 
 @dataclass(frozen=True)
-class Asked:
-    """All that a scorer may look at.
+class ScorerInput:
+    """All that a scorer can read about one response.
 
     Attributes:
-        references: reference answers; none where the query has none.
-        question: as it was asked, with a line for each choice.
-        choices: label and text of each choice, where there are some.
+        response: text of the model.
+        references: reference answers; empty if the query has none.
+        question: text of the query, with a line for each choice.
+        context: text that the model was given.
+        choices: label and text of each choice; empty if the query has none.
+        model: name of the model.
     """
 
     response: str
@@ -41,9 +48,10 @@ class Asked:
     model: str = ""
 
 
-READABLE = tuple(field.name for field in fields(Asked))
-# The same of a function that scores several at once: it is given lists.
-IN_BATCHES = {
+SCORER_ARGUMENTS = tuple(field.name for field in fields(ScorerInput))
+# Arguments of a function that scores several responses at once: each is a list of the values of one
+# field of `ScorerInput`.
+BATCH_ARGUMENTS = {
     "responses": "response",
     "references": "references",
     "questions": "question",
@@ -51,7 +59,7 @@ IN_BATCHES = {
     "choices": "choices",
     "models": "model",
 }
-BATCH = 256  # asked at once
+SCORING_BATCH_SIZE = 256  # responses in one call of such a function
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,10 @@ class Scorer:
     Attributes:
         name: what a user types.
         version: changes whenever the same response could get another value.
-        function: is given what it reads, in that order, and returns the value; one that scores in
-            batches is given a list of each and returns the values.
-        reads: fields of `Asked`.
-        in_batches: whether it scores several at once.
+        function: takes the fields that it reads, in that order, and returns the value. A function
+            that scores in batches takes a list for each field and returns the values.
+        reads: fields of `ScorerInput`.
+        in_batches: whether the function scores several responses at once.
     """
 
     name: str
@@ -75,156 +83,222 @@ class Scorer:
 
     @property
     def key(self) -> str:
-        """What a cache stores beside a value: one of another version is never read as this one."""
+        """Name and version, as stored in a cache: values of another version are not read."""
         return f"{self.name}@{self.version}"
 
     def __call__(
-        self, response: str, references: Sequence[str] = (), choices: Choices = (), **more: str
+        self,
+        response: str,
+        references: Sequence[str] = (),
+        choices: Choices = (),
+        *,
+        question: str = "",
+        context: str = "",
+        model: str = "",
     ) -> float:
-        """The quality of `response` in [0, 1].
+        """Score one response.
 
         Args:
-            more: question, context and model, for scorers that read them.
+            response: text of a model.
+            references: reference answers.
+            choices: label and text of each choice.
+            question: for scorers that read it.
+            context: for scorers that read it.
+            model: name of the model, for scorers that read it.
+
+        Returns:
+            the quality, in [0, 1].
 
         Raises:
-            InputError: there are no references where it reads them, or a user's own function failed
-                or gave no number in [0, 1].
+            InputError: the scorer reads references and there are none, or a user's own function
+                failed or returned something else than a number in [0, 1].
         """
-        return self.values([Asked(response, tuple(references), choices=tuple(choices), **more)])[0]
+        scorer_input = ScorerInput(
+            response, tuple(references), question, context, tuple(choices), model
+        )
+        return self.values([scorer_input])[0]
 
-    def values(self, asked: Sequence[Asked]) -> list[float]:
-        """The quality of each response, in [0, 1]; raises InputError: as above."""
-        if "references" in self.reads and not all(one.references for one in asked):
+    def values(self, inputs: Sequence[ScorerInput]) -> list[float]:
+        """Score several responses.
+
+        Returns:
+            the quality of each response, in [0, 1].
+
+        Raises:
+            InputError: see `__call__`.
+        """
+        if "references" in self.reads and not all(row.references for row in inputs):
             raise InputError(
                 f"{self.name} needs reference answers, and a query has none; "
                 "imported without them it has given scores: --scorer given"
             )
-        rows = [self.seen(one) for one in asked]
-        if self.in_batches:
-            return list(self.function(*map(list, zip(*rows, strict=True)))) if rows else []
-        return [self.function(*row) for row in rows]
+        rows = [self.arguments(row) for row in inputs]
+        if not self.in_batches:
+            return [self.function(*row) for row in rows]
+        if not rows:
+            return []
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return list(self.function(*columns))
 
-    def seen(self, asked: Asked) -> tuple[Any, ...]:
-        """What it looks at; the value depends on nothing else."""
-        return tuple(getattr(asked, name) for name in self.reads)
+    def arguments(self, scorer_input: ScorerInput) -> tuple[Any, ...]:
+        """The fields that the scorer reads; the value depends on nothing else."""
+        return tuple(getattr(scorer_input, name) for name in self.reads)
 
 
 def scorer(name: str) -> Scorer:
     """The scorer of this name, or the user's own function at `module:function`.
 
     Raises:
-        InputError: nothing of this name, or a function that cannot be used.
+        InputError: there is no scorer of this name, or the function cannot be used.
     """
-    known = {**SCORERS, GIVEN.name: GIVEN}
-    if name in known:
-        return known[name]
+    registered = {**SCORERS_BY_NAME, GIVEN_SCORER.name: GIVEN_SCORER}
+    if name in registered:
+        return registered[name]
     if ":" in name:
         return own_scorer(name)
-    meant = suggestion(name, [*known])
-    raise InputError(f"unknown scorer: {name}; {meant}or give your own as module:function")
+    hint = suggestion(name, [*registered])
+    raise InputError(f"unknown scorer: {name}; {hint}or give your own as module:function")
 
 
 def score_all(
     scorer: Scorer,
-    asked: Sequence[Asked],
+    inputs: Sequence[ScorerInput],
     on_scored: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[float]:
-    """The value of each response; what looks the same to the scorer is computed once.
+    """Score many responses; inputs that are equal for the scorer are scored once.
 
-    Raises InputError: a user's own function failed or gave no number in [0, 1].
+    Args:
+        scorer: any scorer.
+        inputs: one for each response.
+        on_scored: called after each batch with (values computed, values to compute in all).
+
+    Returns:
+        the quality of each response, in [0, 1].
+
+    Raises:
+        InputError: see `Scorer.__call__`.
     """
-    first = {scorer.seen(one): one for one in reversed(asked)}
-    distinct = [*dict.fromkeys(map(scorer.seen, asked))]
-    size = BATCH if scorer.in_batches else 1
-    values: dict[Any, float] = {}
-    for start in range(0, len(distinct), size):
-        part = distinct[start : start + size]
-        values |= zip(part, scorer.values([first[one] for one in part]), strict=True)
-        on_scored(len(values), len(distinct))
-    return [values[scorer.seen(one)] for one in asked]
+    arguments = [scorer.arguments(row) for row in inputs]
+    distinct: dict[tuple[Any, ...], ScorerInput] = {}
+    for key, row in zip(arguments, inputs, strict=True):
+        distinct.setdefault(key, row)
+    keys = list(distinct)
+    batch_size = SCORING_BATCH_SIZE if scorer.in_batches else 1
+    values: dict[tuple[Any, ...], float] = {}
+    for start in range(0, len(keys), batch_size):
+        batch = keys[start : start + batch_size]
+        scores = scorer.values([distinct[key] for key in batch])
+        values.update(zip(batch, scores, strict=True))
+        on_scored(len(values), len(keys))
+    return [values[key] for key in arguments]
 
 
-LABEL = re.compile(r"[A-J]")
+# The scorer `accuracy`: right or wrong, by the form of each reference.
+
+LABEL_REFERENCE_PATTERN = re.compile(r"[A-J]")
 # A formula without a box: a command that only mathematics has.
-FORMULA = re.compile(r"\\(?:[dt]?frac|sqrt|pi|left|text|begin|infty|cup|circ|cdot|in|pm)(?![a-z])")
+MATH_COMMAND_PATTERN = re.compile(
+    r"\\(?:[dt]?frac|sqrt|pi|left|text|begin|infty|cup|circ|cdot|in|pm)(?![a-z])"
+)
 
 
 def accuracy(response: str, references: Sequence[str], choices: Choices = ()) -> float:
-    """1 where the response is right, by the scorer that each reference's form asks for."""
-    return max(_judged(response, reference, choices) for reference in references)
+    """1 if the response is right, else 0.
+
+    Each reference is compared by the scorer for its form: a number, a formula, a label or a text.
+
+    Args:
+        response: text of a model.
+        references: reference answers; one match is enough.
+        choices: label and text of each choice.
+    """
+    return max(_accuracy_for(response, reference, choices) for reference in references)
 
 
-def _judged(response: str, reference: str, choices: Choices) -> float:
-    judge = judged_by(reference)
-    if judge is choice:
+def _accuracy_for(response: str, reference: str, choices: Choices) -> float:
+    function = score_function_for(reference)
+    if function is choice:
         return choice(response, [reference], choices)
-    return judge(response, [reference])
+    return function(response, [reference])
 
 
-# GSM8K's references hold the sums of a calculator, <<3*4=12>>, which no reader is to see.
-ANNOTATION = re.compile(r"<<[^<>\n]{1,200}>>")
+def score_function_for(reference: str) -> ScoreFunction:
+    """The function that tells right from wrong for a reference of this form."""
+    if GSM8K_MARK in reference or parse_number(reference) is not None:
+        return numeric
+    if BOX_PATTERN.search(reference) or MATH_COMMAND_PATTERN.search(reference):
+        return boxed
+    return choice if LABEL_REFERENCE_PATTERN.fullmatch(reference.strip()) else exact_match
+
+
+# References of GSM8K contain sums for a calculator, <<3*4=12>>, which no reader should see.
+CALCULATOR_PATTERN = re.compile(r"<<[^<>\n]{1,200}>>")
 
 
 def without_annotations(answer: str) -> str:
-    """A reference that marks its result as GSM8K's do, without the calculator's sums."""
-    return ANNOTATION.sub("", answer) if MARK in answer else answer
+    """A reference without the calculator's sums, if it marks its result as GSM8K does."""
+    return CALCULATOR_PATTERN.sub("", answer) if GSM8K_MARK in answer else answer
 
 
-def with_final(answers: Sequence[str], final: str) -> tuple[str, ...]:
-    """The references of a query whose result is `final`.
+def with_final_answer(answers: Sequence[str], final_answer: str) -> tuple[str, ...]:
+    """The references of a query, with its result as one more if no answer states it.
 
-    That is one reference more where no answer states its result in a form of its own.
+    An answer states its result if it is a number, a formula or a label; see `score_function_for`.
     """
-    if any(judged_by(answer) is not exact_match for answer in answers):
+    if any(score_function_for(answer) is not exact_match for answer in answers):
         return tuple(answers)
-    return tuple(dict.fromkeys((*answers, final)))
+    return tuple(dict.fromkeys((*answers, final_answer)))
 
 
-def judged_by(reference: str) -> ScoreFunction:
-    """The scorer that tells right from wrong for a reference of this form."""
-    if MARK in reference or plain_number(reference) is not None:
-        return numeric
-    if BOX.search(reference) or FORMULA.search(reference):
-        return boxed
-    return choice if LABEL.fullmatch(reference.strip()) else exact_match
+CHOICE_ARGUMENTS = ("response", "references", "choices")
 
-
-WITH_CHOICES = ("response", "references", "choices")
-
-# Raise the number of a scorer whenever one of its values can change.
-JUDGES = (
+# The scorers that `accuracy` uses. Raise the version of a scorer whenever one of its values can
+# change.
+ACCURACY_SCORERS = (
     Scorer("numeric", "2", numeric),
     Scorer("boxed", f"2-math-verify-{version('math-verify')}", boxed),
-    Scorer("choice", "3", choice, WITH_CHOICES),
+    Scorer("choice", "3", choice, CHOICE_ARGUMENTS),
     Scorer("exact_match", "2", exact_match),
 )
-BUILT_IN = (
+BUILT_IN_SCORERS = (
     Scorer("token_f1", "2", token_f1),
-    # Its values are those of the others, so their versions are part of its own.
-    Scorer("accuracy", f"2-{digest([judge.key for judge in JUDGES])[:8]}", accuracy, WITH_CHOICES),
-    *JUDGES,
+    Scorer(
+        "accuracy",
+        # Its values are those of the other scorers, so their versions are part of its version.
+        f"2-{digest([scorer.key for scorer in ACCURACY_SCORERS])[:8]}",
+        accuracy,
+        CHOICE_ARGUMENTS,
+    ),
+    *ACCURACY_SCORERS,
 )
-SCORERS: Mapping[str, Scorer] = {scorer.name: scorer for scorer in BUILT_IN}
+SCORERS_BY_NAME: Mapping[str, Scorer] = {scorer.name: scorer for scorer in BUILT_IN_SCORERS}
 
 
-def _given(response: str, references: Sequence[str]) -> float:
+def _refuse_to_score(response: str, references: Sequence[str]) -> float:
     raise InputError(
         f"no score was imported with the response {response!r:.40}; "
         "take another --scorer, or import a file that has one for each answer"
     )
 
 
-GIVEN = Scorer("given", "1", _given)
+# Scores that were imported with the responses; they are read from the cache and never computed.
+GIVEN_SCORER = Scorer("given", "1", _refuse_to_score)
 
 
-EXCERPT = 40  # characters of a response in an error
+# A user's own function.
+
+MAX_QUOTED_CHARACTERS = 40  # of a response in an error
 
 
 def own_scorer(path: str) -> Scorer:
-    """The function at an import path, checked at every call.
+    """The function at an import path; what it returns is checked at every call.
 
-    Raises InputError: the path is not `module:function`, the module cannot be imported, has no such
-    function, or the function takes what there is not.
+    Args:
+        path: `module:function`.
+
+    Raises:
+        InputError: the path has another form, the module cannot be imported, it has no such
+            function, or the function takes arguments that no scorer has.
     """
     module_name, attribute = import_path(path, "--scorer module:function")
     remedy = "the module must be importable from here or installed"
@@ -236,88 +310,125 @@ def own_scorer(path: str) -> Scorer:
             f"no function {attribute} in module {module_name}: {source_file(module)}; "
             f"--scorer {path} needs one"
         )
-    needed, optional = _parameters(function, path)
-    in_batches = needed[0] == "responses"
-    reads = [IN_BATCHES[name] if in_batches else name for name in (*needed, *optional)]
+    required, optional = _argument_names(function, path)
+    in_batches = required[0] == "responses"
+    reads = [*required, *optional]
+    if in_batches:
+        reads = [BATCH_ARGUMENTS[name] for name in reads]
 
     def call(*values: Any) -> Any:
-        place = len(needed)
-        return function(*values[:place], **dict(zip(optional, values[place:], strict=True)))
+        count = len(required)
+        keywords = dict(zip(optional, values[count:], strict=True))
+        return function(*values[:count], **keywords)
 
-    checked = (_checked_batch if in_batches else _checked)(call, path)
-    return Scorer(path, source_digest(module, function), checked, tuple(reads), in_batches)
+    check = _checked_batch_function if in_batches else _checked_function
+    return Scorer(
+        path, source_digest(module, function), check(call, path), tuple(reads), in_batches
+    )
 
 
-def _parameters(function: Any, path: str) -> tuple[list[str], list[str]]:
-    """What a function of the user's own reads, by place, and what it does by name if it is there.
+def _argument_names(function: Any, path: str) -> tuple[list[str], list[str]]:
+    """The arguments of a user's own function by the names that scorers have.
 
-    The first two may have any name where they are all that it needs: a response and its references.
+    A function with two required arguments, or with one, may call them as it likes: they are the
+    response and its references.
+
+    Returns:
+        the required arguments, in the order of the positions, and the optional ones that a scorer
+        can give by keyword.
+
+    Raises:
+        InputError: an argument that no scorer has, or no argument at all.
     """
-    usual = ["response", "references"]
+    usual_names = ["response", "references"]
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except ValueError:  # written in C, it does not tell
-        return usual, []
-    by_place = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, POSITIONAL)]
-    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
-        return usual, []
-    names = [one.name for one in by_place if one.default is one.empty]
-    known = tuple(IN_BATCHES) if "responses" in names[:1] else READABLE
-    if len(names) == 2 and names[0] != "responses" and names[1] not in known:
-        names = usual
-    elif names and names[0] not in known and len(names) <= 2:
-        names[0] = "response"
-    by_name = [one for one in parameters if one.kind in (POSITIONAL, one.KEYWORD_ONLY)]
-    optional = [one.name for one in by_name if one.name in known and one.name not in names]
-    left = [one for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
-    unknown = [name for name in (*names, *(one.name for one in left)) if name not in known]
-    if unknown or not names:
-        what = f"takes {unknown[0]}, which is not known" if unknown else "takes nothing"
+    except ValueError:  # a function written in C may have no signature
+        return usual_names, []
+    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+        return usual_names, []
+    required = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in POSITIONAL_KINDS and parameter.default is inspect.Parameter.empty
+    ]
+    allowed = tuple(BATCH_ARGUMENTS) if required[:1] == ["responses"] else SCORER_ARGUMENTS
+    if len(required) == 2 and required[0] != "responses" and required[1] not in allowed:
+        required = usual_names
+    elif required and required[0] not in allowed and len(required) <= 2:
+        required[0] = "response"
+    optional = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in KEYWORD_KINDS
+        and parameter.name in allowed
+        and parameter.name not in required
+    ]
+    required_keywords = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        and parameter.default is inspect.Parameter.empty
+    ]
+    unknown = [name for name in (*required, *required_keywords) if name not in allowed]
+    if unknown or not required:
+        problem = f"takes {unknown[0]}, which is not known" if unknown else "takes nothing"
         raise InputError(
-            f"scorer {what}: {path}; it may take {', '.join(READABLE)}, or for batches "
-            f"{', '.join(IN_BATCHES)}"
+            f"scorer {problem}: {path}; it may take {', '.join(SCORER_ARGUMENTS)}, or for batches "
+            f"{', '.join(BATCH_ARGUMENTS)}"
         )
-    return names, optional
+    return required, optional
 
 
-POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
+POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def _checked(function: Any, path: str) -> Callable[..., float]:
-    def score(response: str, *more: Any) -> float:
-        call = f"on the response {_short(response)!r}"
+def _checked_function(function: Any, path: str) -> Callable[..., float]:
+    def score(response: str, *arguments: Any) -> float:
+        call = f"on the response {_excerpt(response)!r}"
         with own_code(f"scorer failed: {path}", call):
-            value = function(response, *more)
-        return _in_range(value, path, call)
+            value = function(response, *arguments)
+        return _checked_score(value, path, call)
 
     return score
 
 
-def _checked_batch(function: Any, path: str) -> Callable[..., list[float]]:
-    def scores(responses: list[str], *more: Any) -> list[float]:
-        call = f"on {len(responses)} responses, the first {_short(responses[0])!r}"
+def _checked_batch_function(function: Any, path: str) -> Callable[..., list[float]]:
+    def scores(responses: list[str], *arguments: Any) -> list[float]:
+        call = f"on {len(responses)} responses, the first {_excerpt(responses[0])!r}"
         with own_code(f"scorer failed: {path}", call):
-            values = list(function(responses, *more))
+            values = list(function(responses, *arguments))
         if len(values) != len(responses):
             raise InputError(
                 f"scorer gave {len(values)} numbers: {path}; {call}; a batch gets one for each"
             )
-        pairs = zip(values, responses, strict=True)
-        return [_in_range(one, path, f"on the response {_short(said)!r}") for one, said in pairs]
+        return [
+            _checked_score(value, path, f"on the response {_excerpt(response)!r}")
+            for value, response in zip(values, responses, strict=True)
+        ]
 
     return scores
 
 
-def _in_range(value: Any, path: str, call: str) -> float:
+def _checked_score(value: Any, path: str, call: str) -> float:
+    """The value as a number.
+
+    Raises:
+        InputError: it is no number in [0, 1].
+    """
     number = math.nan
-    with suppress(TypeError, ValueError, OverflowError):
-        number = math.nan if isinstance(value, str | bytes) else float(value)
-    if not 0 <= number <= 1:  # nor is NaN
+    if not isinstance(value, str | bytes):  # float() would read a text
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
+    if not 0 <= number <= 1:  # NaN fails, too
         raise InputError(
-            f"scorer gave {_short(repr(value))}: {path}; {call}; a score is from 0 to 1"
+            f"scorer gave {_excerpt(repr(value))}: {path}; {call}; a score is from 0 to 1"
         )
     return number
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= EXCERPT else f"{text[:EXCERPT]}..."
+def _excerpt(text: str) -> str:
+    if len(text) <= MAX_QUOTED_CHARACTERS:
+        return text
+    return f"{text[:MAX_QUOTED_CHARACTERS]}..."

@@ -13,7 +13,7 @@ from typing import Any
 
 from hierrouter.questions.files import json_lines, parquet_rows
 from hierrouter.questions.query import Query, storable
-from hierrouter.questions.scoring import with_final, without_annotations
+from hierrouter.questions.scoring import with_final_answer, without_annotations
 from hierrouter_cache.errors import InputError, WorldError, reason_of
 
 Row = Mapping[str, Any]
@@ -104,7 +104,7 @@ def _answers(row: Row, where: str) -> list[str]:
         raise InputError(f"answers holds something empty or not a text: {where}; {REMEDY}")
     answers = [without_annotations(answer) for answer in answers]
     if "final_answer" in row:
-        return list(with_final(answers, _number_or_text(row, "final_answer", where)))
+        return list(with_final_answer(answers, _number_or_text(row, "final_answer", where)))
     return answers
 
 

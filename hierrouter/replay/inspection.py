@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hierrouter.pools.files import stored_pool
 from hierrouter.questions.query import stored_choices
-from hierrouter.questions.scoring import SCORERS
+from hierrouter.questions.scoring import SCORERS_BY_NAME
 from hierrouter.replay.states import SIGNALS
 from hierrouter.replay.stored_pool import load_planned_pool, open_pool
 from hierrouter_cache.embeddings import embedding_files, require_sound
@@ -258,7 +258,7 @@ def _row_fault(kind: str, row: Row) -> str | None:
 
 
 def _check_scores(reader: CacheReader) -> list[str]:
-    current = {scorer.key: scorer for scorer in SCORERS.values()}
+    current = {scorer.key: scorer for scorer in SCORERS_BY_NAME.values()}
     rows = reader.sql(
         "SELECT DISTINCT s.call, s.scorer, s.value, c.response, q.answers, q.choices FROM scores s "
         'JOIN calls c ON c.key = s.call JOIN queries q ON q."references" = s."references"'

@@ -19,7 +19,7 @@ from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.files import currency_of, given_prices, prices_of
 from hierrouter.pools.pool import Price, rates_of
 from hierrouter.questions.own_code import NO_SOURCE
-from hierrouter.questions.scoring import GIVEN, Scorer
+from hierrouter.questions.scoring import GIVEN_SCORER, Scorer
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.questions.shipped import GROUPS
 from hierrouter.questions.sources import dataset_called, is_file
@@ -180,7 +180,7 @@ def open_trees(
     is_judge = selection.scorer.endswith(".toml")
     scorer = judge_scorer(selection.scorer) if is_judge else scorer_named(selection.scorer)
     # Where Q is what the source of an import said, right and wrong are too.
-    accuracy = scorer if scorer is GIVEN or is_judge else scorer_named(ACCURACY)
+    accuracy = scorer if scorer is GIVEN_SCORER or is_judge else scorer_named(ACCURACY)
     reader = CacheReader(root)
     plan = reader.latest_plan()
     opened = open_pool(

@@ -16,7 +16,7 @@ from hierrouter.engines.identity import named_folder, saved_identity, served_ide
 from hierrouter.pools.files import load_pool, stored_pool
 from hierrouter.pools.pool import OPENAI, Endpoint, Identity, ModelSpec, Pool
 from hierrouter.questions.query import stored_choices
-from hierrouter.questions.scoring import Asked, Scorer, score_all
+from hierrouter.questions.scoring import Scorer, ScorerInput, score_all
 from hierrouter_cache.errors import CacheError, CacheLocked, InputError
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import SCORES
@@ -234,7 +234,7 @@ def _score_part(root: Path, scorer: Scorer, part: Sequence[Scored]) -> list[floa
     values = score_all(
         scorer,
         [
-            Asked(
+            ScorerInput(
                 response=call.response,
                 references=tuple(row["answers"]),
                 question=row["question"],

@@ -3,13 +3,14 @@
 from typing import Literal
 
 from hierrouter.evaluation.bounds import ANYTIME_ORACLE, ONE_HOP_ORACLE, TREE_ORACLE
-from hierrouter.questions.scoring import JUDGES
+from hierrouter.questions.scoring import ACCURACY_SCORERS
 from hierrouter.reports.results import Report, Saving
 from hierrouter.reports.values import ALL, Row
 from hierrouter.tables import money, one_line
 
 Verdict = Literal["untrained", "constant", "better", "worse", "open"]
-RIGHT_OR_WRONG = ("accuracy", *(judge.name for judge in JUDGES))  # scorers whose mean is a share
+# Scorers whose mean is a share.
+RIGHT_OR_WRONG = ("accuracy", *(scorer.name for scorer in ACCURACY_SCORERS))
 QUESTIONS = 1_000  # whose cost is what a person can picture
 
 

@@ -21,7 +21,7 @@ from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_ALPHA, PAPER_SCORER
 from hierrouter.pools.pool import price_table
-from hierrouter.questions.scoring import SCORERS
+from hierrouter.questions.scoring import SCORERS_BY_NAME
 from hierrouter.replay.stored_pool import open_pool
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import folders
@@ -165,7 +165,7 @@ def trained_on(tree: Tree) -> dict[str, Any]:
     on = {"cache": str(tree.root), "pool": tree.pool, "models": tree.models, "hops": tree.hops}
     state = _state(CacheReader(tree.root), on)
     state["prices"] = [tree.rate.tolist(), tree.second]
-    state["scorer"] = getattr(SCORERS.get(tree.scorer), "key", tree.scorer)
+    state["scorer"] = getattr(SCORERS_BY_NAME.get(tree.scorer), "key", tree.scorer)
     return {**on, "questions": len(tree), "state": state}
 
 
@@ -176,7 +176,7 @@ def _state(reader: CacheReader, on: Mapping[str, Any]) -> dict[str, Any]:
         "models or settings": digest([opened.spec.steps, opened.spec.direct]),
         "prices": [rate_table(opened.spec.models, opened.pool.rates()).tolist(), 0.0],
         "questions": digest(plan.queries),
-        "scorer": SCORERS[PAPER_SCORER].key,
+        "scorer": SCORERS_BY_NAME[PAPER_SCORER].key,
     }
 
 

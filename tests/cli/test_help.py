@@ -14,7 +14,7 @@ from hierrouter.learning.baselines.registry import BASELINES
 from hierrouter.learning.config import PRESETS
 from hierrouter.pools.files import CALLED, pool_names
 from hierrouter.questions.datasets import dataset_names
-from hierrouter.questions.scoring import SCORERS
+from hierrouter.questions.scoring import SCORERS_BY_NAME
 from hierrouter.replay.states import STATE_VIEWS
 from hierrouter.reports.figures import FORMATS
 from hierrouter_cache.tree import SPLITS
@@ -129,7 +129,7 @@ def test_the_offered_words_are_those_there_are() -> None:
     assert sorted(options.POOLS) == sorted(pool_names())
     assert sorted(options.BASELINES) == sorted(BASELINES)
     assert sorted(options.DATASETS) == sorted(dataset_names())
-    assert sorted(options.SCORERS) == sorted([*SCORERS, "given"])
+    assert sorted(options.SCORERS) == sorted([*SCORERS_BY_NAME, "given"])
     assert sorted(options.BACKENDS) == sorted(CALLED)
     assert sorted(options.FIGURES) == sorted(FORMATS)
     assert tuple(SPLITS) == options.FOLDS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.questions.scoring import SCORERS
+from hierrouter.questions.scoring import SCORERS_BY_NAME
 from tests.conftest import spawned
 
 CODE = (
@@ -18,12 +18,12 @@ CODE = (
 )
 
 
-@pytest.mark.parametrize("name", SCORERS)
+@pytest.mark.parametrize("name", SCORERS_BY_NAME)
 def test_no_answer_is_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for answer in CODE:
         for reference in (r"\boxed{x+1}", "#### 7", "A", answer):
-            assert 0 <= SCORERS[name](answer, [reference], [("A", answer), ("B", "x")]) <= 1
+            assert 0 <= SCORERS_BY_NAME[name](answer, [reference], [("A", answer), ("B", "x")]) <= 1
     assert not list(tmp_path.iterdir())
 
 
@@ -37,12 +37,12 @@ SCORE = """
 import resource, sys
 from hierrouter.engines.endpoint_client import FILTERED, TOO_LONG
 from hierrouter.tables import markdown_text
-from hierrouter.questions.scoring import SCORERS
+from hierrouter.questions.scoring import SCORERS_BY_NAME
 resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
 for unit in sys.argv[1:]:
     for end in ("x", "\\n!"):
         text = unit * (20_000 // len(unit)) + end
-        for scorer in SCORERS.values():
+        for scorer in SCORERS_BY_NAME.values():
             scorer(text, [r"\\boxed{x+1}" if scorer.name == "boxed" else "7"], [("A", "x")])
         TOO_LONG.search(text), FILTERED.search(text), markdown_text(text)
 print("done")

@@ -14,7 +14,7 @@ from hierrouter.questions.answers import (
     final_number,
     label_of_text,
     numeric,
-    plain_number,
+    parse_number,
     stated_label,
     token_f1,
 )
@@ -132,7 +132,7 @@ STATED: dict[Callable[[str], Any], list[tuple[str, Any]]] = {
         ("5 m^2", 5),
         ("The answer is below.\nIt took 4 and 5, then 9", 9),
     ],
-    plain_number: [
+    parse_number: [
         ("12", 12),
         ("-1,234.5", -1234.5),
         ("$3", 3),
@@ -169,7 +169,7 @@ LABELS = {
 }
 NOTHING: dict[Callable[[str], Any], tuple[str, ...]] = {
     final_number: ("1/0", "H2O", "e9", "the answer is unknown"),
-    plain_number: ("", "12 dogs", "1, 2", "C", "3 + 4", "version 2"),
+    parse_number: ("", "12 dogs", "1, 2", "C", "3 + 4", "version 2"),
     stated_label: (
         *("", "a whale", "A dog is a mammal.", "The answer is a mammal.", "Answer: A mammal"),
         *("I think it is a whale.", "The answer is I think a whale", "vitamin C is important"),
@@ -196,7 +196,7 @@ def test_what_a_text_states(read: Callable[[str], Any], text: str, found: object
 def test_a_written_number_is_read_back(number: Fraction | int, other: int) -> None:
     text = str(number)
     if len(text) < 300:
-        assert final_number(text) == plain_number(text) == number
+        assert final_number(text) == parse_number(text) == number
     assert numeric(f"The answer is {other:,}.", [text]) == (other == number)
 
 

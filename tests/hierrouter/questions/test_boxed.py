@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.questions.answers import WORKER, Judge, boxed, final_expressions
+from hierrouter.questions.answers import WORKER_FILE, Algebra, boxed, final_expressions
 from hierrouter_cache.errors import WorldError
 from tests.hierrouter.questions.real import answers
 
@@ -68,24 +68,26 @@ def test_the_final_expression(text: str, expression: str) -> None:
 )
 def test_what_cannot_be_parsed_is_wrong(text: str) -> None:
     assert boxed(rf"\boxed{{{text}}}", [r"\boxed{2}"]) == 0
-    assert boxed(r"\boxed{x+1}", [r"\boxed{1+x}"]) == 1  # the judge is still there
+    assert boxed(r"\boxed{x+1}", [r"\boxed{1+x}"]) == 1  # the worker is still there
 
 
 def test_what_takes_too_long_is_wrong(tmp_path: Path) -> None:
     """With a tenth of the processor time, which is as long as the tests can wait."""
-    path, text = tmp_path / "worker.py", WORKER.read_text()
-    path.write_text(text.replace("CPU_SECONDS = 5.0", "CPU_SECONDS = 0.5"))
+    path = tmp_path / "worker.py"
+    text = WORKER_FILE.read_text()
+    path.write_text(text.replace("CPU_LIMIT_S = 5.0", "CPU_LIMIT_S = 0.5"))
     assert path.read_text() != text
-    judge = Judge(path)
-    assert judge.equivalent(r"9^{9^{9^{9}}}", "2") is False
-    assert judge.equivalent("x+1", "1+x") is True
+    algebra = Algebra(path)
+    assert algebra.is_equivalent(r"9^{9^{9^{9}}}", "2") is False
+    assert algebra.is_equivalent("x+1", "1+x") is True
 
 
-def test_threads_share_a_judge() -> None:
-    judge, verdicts = Judge(), {}
+def test_threads_share_a_worker() -> None:
+    algebra = Algebra()
+    verdicts = {}
 
     def ask(number: int) -> None:
-        verdicts[number] = judge.equivalent(f"x+{number}", f"{number % 3}+x")
+        verdicts[number] = algebra.is_equivalent(f"x+{number}", f"{number % 3}+x")
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
     for thread in threads:
@@ -99,7 +101,7 @@ READY = "import os, signal\ninput()\nprint(1, flush=True)\ninput()\n"
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("raise ImportError", "boxed does not start"),
         (f"{READY}os.kill(os.getpid(), signal.SIGKILL)", "ended from outside"),
@@ -107,17 +109,17 @@ READY = "import os, signal\ninput()\nprint(1, flush=True)\ninput()\n"
         (f"{READY}exit()", "ended from outside"),
     ],
 )
-def test_a_judge_that_ends_is_no_verdict(tmp_path: Path, code: str, said: str) -> None:
+def test_a_worker_that_ends_is_no_verdict(tmp_path: Path, code: str, message: str) -> None:
     path = tmp_path / "worker.py"
     path.write_text(code)
-    with pytest.raises(WorldError, match=said):
-        Judge(path).equivalent("x", "x")
+    with pytest.raises(WorldError, match=message):
+        Algebra(path).is_equivalent("x", "x")
 
 
-def test_a_judge_whose_stack_is_full_says_wrong(tmp_path: Path) -> None:
+def test_an_answer_that_fills_the_stack_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "worker.py"
     path.write_text(f"{READY}os.kill(os.getpid(), signal.SIGSEGV)")
-    assert Judge(path).equivalent("x", "x") is False
+    assert Algebra(path).is_equivalent("x", "x") is False
 
 
 def test_real_answers_are_judged_as_by_their_source() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hierrouter.questions.answers import agreement_key, final_number, stated_label, token_f1
-from hierrouter.questions.final import FIELD, declared_text, output_text, stated_text
-from hierrouter.questions.scoring import SCORERS, accuracy, scorer
+from hierrouter.questions.final import ANSWER_FIELD_PATTERN, declared_text, output_text, stated_text
+from hierrouter.questions.scoring import SCORERS_BY_NAME, accuracy, scorer
 from tests.hierrouter.questions.real import answers
 
 FENCED = (
@@ -85,11 +85,14 @@ def test_what_code_gives() -> None:
     assert output_text("nothing of the kind") is None
 
 
-@given(st.text(st.sampled_from('{}[]"\\:,answer \n`nufx1\ud800')), st.sampled_from(list(SCORERS)))
+@given(
+    st.text(st.sampled_from('{}[]"\\:,answer \n`nufx1\ud800')),
+    st.sampled_from(list(SCORERS_BY_NAME)),
+)
 def test_broken_json_raises_nothing(text: str, name: str) -> None:
     if name not in ("boxed", "accuracy"):  # they ask another process: see test_scoring
         for response in (text, '"answer": ' + text, '{"answer": "' + text):
-            assert 0 <= SCORERS[name](response, ["'a'"]) <= 1
+            assert 0 <= SCORERS_BY_NAME[name](response, ["'a'"]) <= 1
 
 
 HUGE = {
@@ -132,7 +135,7 @@ def test_every_scorer_agrees_with_the_verdicts_of_real_sources() -> None:
     for (dataset, *_), agreed in found.items():
         assert sum(agreed) >= least[dataset] * len(agreed), found
     rows = answers("depth1_mmlu_pro_1500x4")
-    agreed = [SCORERS["choice"](row["response"], [row["final_answer"]]) for row in rows]
+    agreed = [SCORERS_BY_NAME["choice"](row["response"], [row["final_answer"]]) for row in rows]
     same = sum(value == row["right"] for value, row in zip(agreed, rows, strict=True))
     assert same >= 0.99 * len(rows)
 
@@ -178,5 +181,7 @@ def test_who_gives_another_answer_does_not() -> None:
 
 def test_a_field_is_called_answer() -> None:
     named = ('"answer" :', "'Answer':", '"final_answer":', '"final answer": ', '"FinalAnswer":')
-    assert all(FIELD.search(text) for text in named)
-    assert not any(FIELD.search(text) for text in ('"answers":', '"the_answer":', "answer:"))
+    assert all(ANSWER_FIELD_PATTERN.search(text) for text in named)
+    assert not any(
+        ANSWER_FIELD_PATTERN.search(text) for text in ('"answers":', '"the_answer":', "answer:")
+    )

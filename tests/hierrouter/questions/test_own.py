@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.questions.scoring import Asked, score_all, scorer
+from hierrouter.questions.scoring import ScorerInput, score_all, scorer
 from hierrouter_cache.errors import InputError
 from tests.cli.pages import DOCS, files
 from tests.models import save_random_reward_model
@@ -35,7 +35,7 @@ def test_a_function_in_the_working_directory_scores() -> None:
     assert mine.key.startswith("mine:score@")
 
 
-ASKED = Asked("seven", ("7",), "3+4?", "3+4?\n\nThink.", (("A", "7"),), "calc")
+ASKED = ScorerInput("seven", ("7",), "3+4?", "3+4?\n\nThink.", (("A", "7"),), "calc")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_batch_gets_one_number_for_each() -> None:
         "    SIZES.append(len(responses))\n    return [len(one) / 1000 for one in responses]"
     )
     mine = scorer("mine:score")
-    asked = [Asked("x" * (at % 600)) for at in range(900)]
+    asked = [ScorerInput("x" * (at % 600)) for at in range(900)]
     assert score_all(mine, asked) == [(at % 600) / 1000 for at in range(900)]
     assert sys.modules["mine"].SIZES == [256, 256, 88]
     del sys.modules["mine"]
@@ -88,7 +88,7 @@ def test_a_batch_gets_one_number_for_each() -> None:
     ):
         Path("mine.py").write_text(f"def score(responses): return {value}")
         with pytest.raises(InputError, match=words):
-            score_all(scorer("mine:score"), [Asked("a"), Asked("b")])
+            score_all(scorer("mine:score"), [ScorerInput("a"), ScorerInput("b")])
         del sys.modules["mine"]
 
 
@@ -99,7 +99,9 @@ def test_a_reward_model_scores_in_batches_what_was_asked_and_said(here: Path) ->
     Path("reward.py").write_text(shown.replace(name, str(save_random_reward_model(here / "judge"))))
     judge = scorer("reward:score")
     assert (judge.reads, judge.in_batches) == (("response", "question"), True)
-    asked = [Asked(said, question=asked) for asked in ("2+2?", "why?") for said in ("4", "no idea")]
+    asked = [
+        ScorerInput(said, question=asked) for asked in ("2+2?", "why?") for said in ("4", "no idea")
+    ]
     values = score_all(judge, [*asked, asked[0]])
     assert len(set(values[:4])) == 4 and values[4] == values[0]
     assert values[:4] == pytest.approx([judge.values([one])[0] for one in asked], abs=1e-5)

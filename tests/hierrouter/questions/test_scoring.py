@@ -33,20 +33,20 @@ PIECES = st.sampled_from(
     ["the answer is ", r"\boxed{", "}", "#### ", "(C)", "A", "1,2", "/", "-", r"\frac", "$", "\n"]
 )
 TEXT = st.text(max_size=20) | st.lists(PIECES | st.text(max_size=3), max_size=8).map("".join)
-IN_PROCESS = [name for name in scoring.SCORERS if name not in ("boxed", "accuracy")]
+IN_PROCESS = [name for name in scoring.SCORERS_BY_NAME if name not in ("boxed", "accuracy")]
 
 
 @given(TEXT, st.lists(TEXT, min_size=1, max_size=2))
 def test_any_text_gets_a_value(response: str, references: list[str]) -> None:
     for name in IN_PROCESS:
-        assert 0 <= scoring.SCORERS[name](response, references) <= 1
+        assert 0 <= scoring.SCORERS_BY_NAME[name](response, references) <= 1
 
 
 @settings(max_examples=30, deadline=None)  # these two ask another process
 @given(TEXT, TEXT)
 def test_any_expression_gets_a_value(response: str, reference: str) -> None:
     for name in ("boxed", "accuracy"):
-        assert scoring.SCORERS[name](response, [reference]) in (0, 1)
+        assert scoring.SCORERS_BY_NAME[name](response, [reference]) in (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -62,20 +62,21 @@ def test_any_expression_gets_a_value(response: str, reference: str) -> None:
     ],
 )
 def test_a_reference_is_right(name: str, reference: str) -> None:
-    assert scoring.SCORERS[name](reference, [reference]) == 1
-    assert scoring.SCORERS[name]("no idea", [reference]) == 0
+    assert scoring.SCORERS_BY_NAME[name](reference, [reference]) == 1
+    assert scoring.SCORERS_BY_NAME[name]("no idea", [reference]) == 0
 
 
 def test_a_key_names_scorer_and_version() -> None:
     assert scoring.scorer("token_f1").key == "token_f1@2"
     assert "math-verify-" in scoring.scorer("boxed").version
     assert len(scoring.scorer("accuracy").version) == len("2-") + 8  # of the others' versions
-    assert {found.name for found in scoring.SCORERS.values() if "choices" in found.reads} == {
-        "choice",
-        "accuracy",
-    }
-    assert len({found.key for found in scoring.SCORERS.values()}) == len(scoring.SCORERS)
-    assert all(found.name == name for name, found in scoring.SCORERS.items())
+    assert {
+        found.name for found in scoring.SCORERS_BY_NAME.values() if "choices" in found.reads
+    } == {"choice", "accuracy"}
+    assert len({found.key for found in scoring.SCORERS_BY_NAME.values()}) == len(
+        scoring.SCORERS_BY_NAME
+    )
+    assert all(found.name == name for name, found in scoring.SCORERS_BY_NAME.items())
     with pytest.raises(InputError, match=r"unknown scorer: token-f1; did you mean token_f1\?"):
         scoring.scorer("token-f1")
     with pytest.raises(InputError, match="no score was imported with the response 'x'"):
@@ -93,7 +94,7 @@ def test_what_looks_the_same_is_scored_once() -> None:
     values = scoring.score_all(
         scoring.Scorer("length", "1", length),
         [
-            scoring.Asked(response, (one,), question=str(at))
+            scoring.ScorerInput(response, (one,), question=str(at))
             for at, (response, one) in enumerate(pairs)
         ],
         lambda done, total: told.append((done, total)),
@@ -119,7 +120,7 @@ def either(response: str, references: Sequence[str], choices: Choices = ()) -> f
 def test_choices_are_looked_at_where_there_are_some_and_the_scorer_knows_what_to_do() -> None:
     one, two = (
         scoring.Scorer("one", "1", either),
-        scoring.Scorer("two", "1", either, scoring.WITH_CHOICES),
+        scoring.Scorer("two", "1", either, scoring.CHOICE_ARGUMENTS),
     )
     offered = (("A", "ice"),)
     assert one("x", ["y"]) == one("x", ["y"], offered) == two("x", ["y"]) == 0.25
@@ -145,7 +146,7 @@ def test_choices_are_looked_at_where_there_are_some_and_the_scorer_knows_what_to
     ],
 )
 def test_a_references_form_chooses_the_judge(reference: str, judge: scoring.ScoreFunction) -> None:
-    assert scoring.judged_by(reference) is judge
+    assert scoring.score_function_for(reference) is judge
 
 
 def test_each_reference_is_judged_by_its_own_form() -> None:
@@ -167,7 +168,7 @@ def test_each_reference_is_judged_by_its_own_form() -> None:
 def test_a_result_is_one_reference_more_where_no_answer_states_it(
     answers: list[str], references: tuple[str, ...]
 ) -> None:
-    assert scoring.with_final(answers, "7") == references
+    assert scoring.with_final_answer(answers, "7") == references
 
 
 @pytest.mark.parametrize(
@@ -183,7 +184,7 @@ def test_a_result_is_one_reference_more_where_no_answer_states_it(
 )
 def test_real_references(name: str, judge: scoring.ScoreFunction) -> None:
     for row in questions(name):
-        assert scoring.judged_by(row["answer"]) is judge, row["answer"]
+        assert scoring.score_function_for(row["answer"]) is judge, row["answer"]
         assert scoring.accuracy(row["answer"], [row["answer"]]) == 1
         assert scoring.accuracy("", [row["answer"]]) == 0
 

@@ -202,9 +202,9 @@ def test_a_pool_file_that_changed_is_seen(kept: Path, seen: Seen, tmp_path: Path
 def test_another_version_of_scorer_or_code_reads_anew(
     kept: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = replace(scoring.SCORERS["token_f1"], version="99")
+    other = replace(scoring.SCORERS_BY_NAME["token_f1"], version="99")
     with monkeypatch.context() as later:
-        later.setitem(scoring.SCORERS, "token_f1", other)  # type: ignore[arg-type]
+        later.setitem(scoring.SCORERS_BY_NAME, "token_f1", other)  # type: ignore[arg-type]
         assert seen(lambda: hr.open(kept))[0] == 1
     for module, name, value in ((trees, "FORMAT", 99), (opening, "__version__", "99")):
         hr.open(kept)
