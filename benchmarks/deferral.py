@@ -17,7 +17,7 @@ import measuring  # noqa: F401  makes `tests` importable
 
 from hierrouter.evaluation.deferral import DeferralPoint, point_within
 from hierrouter.learning.config import Objective, preset
-from hierrouter.learning.deferral import calibrated
+from hierrouter.learning.deferral import calibrate
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.tree import RouteTree
@@ -52,8 +52,8 @@ def cases(cache: Path | None) -> Iterator[tuple[str, RouteTree]]:
 def row(tree: RouteTree, name: str, alpha: float, algo: str, seed: int) -> None:
     """Print what handing over gives, and at some shares R, chance and oracle."""
     router = train(tree, Objective(alpha), preset("default", algo), seed)
-    deferral = calibrated(router, tree, name)
-    curve = deferral.on(tree.split("validation")).curve(alpha)
+    deferral = calibrate(router, tree, name)
+    curve = deferral.on_fold(tree.split("validation")).curve(alpha)
     best = deferral.point or curve[0]
     bound = max(point.oracle for point in curve)
     shares = "  ".join(f"{share:.0%} {told(point_within(curve, share))}" for share in SHARES)

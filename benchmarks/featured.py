@@ -18,10 +18,22 @@ from torch import Tensor, nn
 
 from hierrouter.evaluation.outcome import ROUTER, Actions, Outcome, greedy, policy_outcome
 from hierrouter.learning.config import ExactConfig, Objective
-from hierrouter.learning.exact import Enumeration
-from hierrouter.learning.forward import NEVER
-from hierrouter.learning.loop import TrainingFold, best_iterate
-from hierrouter.learning.network import States, action_values, state_table
+from hierrouter.learning.exact import (
+    action_values,
+    exact_loss,
+    noisy_trees,
+    query_batches,
+    total_steps,
+)
+from hierrouter.learning.forward import ILLEGAL_LOGIT
+from hierrouter.learning.network import (
+    States,
+    TrainingFold,
+    best_iterate,
+    make_adam,
+    state_table,
+    steps_taken,
+)
 from hierrouter.learning.training import Origin, training_folds
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -122,7 +134,7 @@ class FeaturedRouter(nn.Module):
             self.at_state(embedding[:, state], state, stage, examples, itself)
             for state, stage in enumerate(routes.depth()[: routes.states].tolist())
         ]
-        return torch.stack(logits, dim=1).masked_fill(~legal, NEVER)
+        return torch.stack(logits, dim=1).masked_fill(~legal, ILLEGAL_LOGIT)
 
     def at_state(
         self,
@@ -139,7 +151,7 @@ class FeaturedRouter(nn.Module):
         )
         similarity = self.sharpness[stage].exp() * (here @ there.T)
         if itself is not None:
-            similarity = similarity.scatter(1, itself[:, None], NEVER)
+            similarity = similarity.scatter(1, itself[:, None], ILLEGAL_LOGIT)
         attention = torch.softmax(similarity, dim=1)  # float32[n, train queries]
         expected = torch.einsum("nq,qaf->naf", attention, examples.values[state])
         to_best = expected - expected.amax(dim=1, keepdim=True)
@@ -235,13 +247,13 @@ def pools_of(tree: RouteTree) -> list[RouteTree]:
     return [tree, *(sub_pool(tree, kept) for kept in smaller)]
 
 
-class FeaturedLearner(Enumeration):
-    """Policy improvement on whole trees; each step in a pool drawn at random.
+class FeaturedLearner:
+    """Policy improvement on whole trees, as `ExactLearner`; each step in a pool drawn at random.
 
     Args:
         router: trained in place.
-        pools: what is known of the models of each; all have the same queries.
-        config: the numbers.
+        pools: the train fold of each pool; all have the same queries.
+        config: the settings.
         rng: source of the order of the queries, the pools and the noise.
     """
 
@@ -252,16 +264,32 @@ class FeaturedLearner(Enumeration):
         config: ExactConfig,
         rng: np.random.Generator,
     ) -> None:
-        super().__init__(router.parameters(), len(pools[0].reward), config, rng)
         self.router = router
         self._pools = pools
+        self._config = config
+        self._rng = rng
+        self._queries = len(pools[0].reward)
+        self._total_steps = total_steps(self._queries, config)
+        self._adam = make_adam(router.parameters(), config, self._total_steps)
+
+    def epoch(self) -> None:
+        """Make one gradient step on each batch of queries."""
+        for query in query_batches(self._queries, self._config, self._rng):
+            self._step(torch.from_numpy(query))
 
     def _step(self, query: Tensor) -> None:
+        """Make one gradient step on some queries, int64[n], in one of the pools."""
         examples = self._pools[int(self._rng.integers(len(self._pools)))]
-        states = self._visit(examples.fold, query)
+        states = noisy_trees(examples.fold, query, self._config, self._rng)
         logits = self.router(states, examples, query)
         legal = states.legal.reshape(logits.shape)
-        self._descend(examples.fold.actions, logits, legal, examples.reward[query])
+        reward = examples.reward[query]
+        progress = steps_taken(self._adam) / self._total_steps
+        actions = examples.fold.actions
+        loss = exact_loss(actions, logits, legal, reward, self._config, progress)
+        self._adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._adam.step()
 
 
 @torch.no_grad()

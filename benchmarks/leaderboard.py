@@ -58,7 +58,7 @@ class Learner:
     """One way to train a router.
 
     Attributes:
-        algo: see `hierrouter.learning.config.ALGORITHMS`; "value" is one fit for all alphas.
+        algo: see `hierrouter.learning.config.CONFIG_CLASSES`; "value" is one fit for all alphas.
         view: what it sees of a state.
         allow_return: whether it may give any answer of its route; all may stop early.
     """

@@ -64,8 +64,9 @@ def routers(
     config = training_config("default", algo)
     if isinstance(config, ValueConfig):
         sweep = train_sweep(tree, alphas, may, config, 0)
-        return [sweep.at(alpha).shipped(tree) for alpha in alphas]
-    return [train(tree, replace(may, alpha=alpha), config, 0).shipped(tree) for alpha in alphas]
+        return [sweep.at(alpha).with_fallback(tree) for alpha in alphas]
+    routers = [train(tree, replace(may, alpha=alpha), config, 0) for alpha in alphas]
+    return [router.with_fallback(tree) for router in routers]
 
 
 def said(differences: Floats) -> str:
@@ -98,7 +99,7 @@ def main() -> None:
     place = np.random.default_rng(0).permutation(len(tree)) % asked.folds
     print(f"{len(tree)} questions, {asked.folds} folds")
     for algo in asked.algos:
-        shipped, itself, safe = np.empty((3, len(alphas), len(tree)))
+        guarded, itself, safe = np.empty((3, len(alphas), len(tree)))
         constants = np.zeros(len(alphas), np.int64)
         for fold in range(asked.folds):
             held = place == fold
@@ -114,7 +115,7 @@ def main() -> None:
                 one, least = constant_rewards(learned, tested, alpha, asked.allow_stop)
                 alone = replace(router, constant=None)
                 safe[number, held] = router.outcome(tested).reward(alpha) - one
-                shipped[number, held] = router.outcome(tested).reward(alpha) - least
+                guarded[number, held] = router.outcome(tested).reward(alpha) - least
                 itself[number, held] = alone.outcome(tested).reward(alpha) - least
                 constants[number] += router.constant is not None
         print(
@@ -123,7 +124,7 @@ def main() -> None:
         )
         for number, alpha in enumerate(alphas):
             figures = (
-                f"{said(safe[number]):>30s}{said(shipped[number]):>28s}{said(itself[number]):>28s}"
+                f"{said(safe[number]):>30s}{said(guarded[number]):>28s}{said(itself[number]):>28s}"
             )
             print(f"{alpha:12.5g}{figures}  {constants[number]} of {asked.folds}", flush=True)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import Objective, PPOConfig, preset
-from hierrouter.learning.network import Router, shape_for, state_table
+from hierrouter.learning.network import RouterNetwork, shape_for, state_table
 from hierrouter.replay.env import Act
 from tests.hierrouter.trees import planted_tree
 
@@ -31,11 +31,11 @@ class PaperSize:
         self.actions = Actions(self.tree.routes)
         self.table = state_table(self.tree, Objective(ALPHA))
 
-    def router(self) -> Router:
+    def router(self) -> RouterNetwork:
         """A new one."""
-        return Router(shape_for(self.tree, self.actions, self.config))
+        return RouterNetwork(shape_for(self.tree, self.actions, self.config))
 
-    def sampler(self, router: Router, rng: np.random.Generator) -> Act:
+    def sampler(self, router: RouterNetwork, rng: np.random.Generator) -> Act:
         """Draws actions for state numbers."""
 
         @torch.no_grad()

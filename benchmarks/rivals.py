@@ -30,7 +30,7 @@ from torch.distributions import Categorical
 
 from hierrouter.learning.config import PPOConfig
 from hierrouter.learning.forward import RouterShape
-from hierrouter.learning.network import Router, States, StateTable
+from hierrouter.learning.network import RouterNetwork, States, StateTable
 from hierrouter.replay.env import ReplayEnv, Rollouts
 from hierrouter_cache.tree import Routes, RouteTree
 
@@ -77,7 +77,7 @@ def tianshou_heads(tree: RouteTree, alpha: float, config: PPOConfig) -> tuple[nn
 class RouterActor(nn.Module):
     """Our router on float observations."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: RouterNetwork) -> None:
         super().__init__()
         self.router = router
 
@@ -88,7 +88,7 @@ class RouterActor(nn.Module):
 class RouterCritic(nn.Module):
     """Our router on float observations."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: RouterNetwork) -> None:
         super().__init__()
         self.router = router
 
@@ -97,7 +97,7 @@ class RouterCritic(nn.Module):
         return value[:, None]
 
 
-def _states(obs: Any, router: Router) -> States:
+def _states(obs: Any, router: RouterNetwork) -> States:
     """What `flat_env` shows, taken apart; of the nodes of a stage, the first."""
     rows, shape = torch.as_tensor(obs), router.shape
     stage = rows[:, 1 + shape.dim :].argmax(dim=1).clamp(max=shape.hops - 1)
@@ -266,7 +266,7 @@ class Plain:
         router: trained in place.
     """
 
-    def __init__(self, router: Router, table: StateTable, config: PPOConfig) -> None:
+    def __init__(self, router: RouterNetwork, table: StateTable, config: PPOConfig) -> None:
         self._router = router
         self._table = table
         self._config = config

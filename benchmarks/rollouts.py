@@ -32,8 +32,8 @@ from tianshou.data import Collector, VectorReplayBuffer
 from tianshou.env import DummyVectorEnv
 from torch import nn
 
-from hierrouter.learning.collector import TreeCollector, to_buffer
-from hierrouter.learning.network import Router, States
+from hierrouter.learning.network import RouterNetwork, States
+from hierrouter.learning.ppo import TreeCollector, to_buffer
 from hierrouter.replay.env import QueryStream, ReplayEnv, ReplayVectorEnv, Rollouts, walk
 from hierrouter_cache.tree import RouteTree
 
@@ -48,7 +48,7 @@ Way = Callable[[], int]  # does the work once; returns the steps made
 class DictActor(nn.Module):
     """The router on the environment's observations."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: RouterNetwork) -> None:
         super().__init__()
         self.router = router
 
@@ -59,7 +59,7 @@ class DictActor(nn.Module):
         return self.router(States(torch.from_numpy(obs.embedding), node, cost, legal))[0], state
 
 
-def stock(tree: RouteTree, router: Router, envs: int, episodes: int) -> tuple[Way, Any]:
+def stock(tree: RouteTree, router: RouterNetwork, envs: int, episodes: int) -> tuple[Way, Any]:
     """Tianshou's collector, and the buffer it fills."""
     policy = DiscreteActorPolicy(actor=DictActor(router), action_space=Discrete(len(tree.models)))
     vector = DummyVectorEnv([lambda: ReplayEnv(tree, ALPHA)] * envs)
@@ -79,7 +79,7 @@ def stock(tree: RouteTree, router: Router, envs: int, episodes: int) -> tuple[Wa
 class NumberedActor(nn.Module):
     """The router on the numbers of states."""
 
-    def __init__(self, size: PaperSize, router: Router) -> None:
+    def __init__(self, size: PaperSize, router: RouterNetwork) -> None:
         super().__init__()
         self.router = router
         self.table = size.table
@@ -88,7 +88,7 @@ class NumberedActor(nn.Module):
         return self.router(self.table.rows(torch.as_tensor(obs)))[0], state
 
 
-def numbered(size: PaperSize, router: Router, episodes: int) -> Way:
+def numbered(size: PaperSize, router: RouterNetwork, episodes: int) -> Way:
     """Our collector, on the tree."""
     actor: Any = NumberedActor(size, router)
     policy = DiscreteActorPolicy(actor=actor, action_space=Discrete(size.actions.count))
@@ -117,7 +117,7 @@ def stable(tree: RouteTree, hidden: int, env: VecEnv) -> Way:
     return collect
 
 
-def puffer(tree: RouteTree, router: Router, num_envs: int) -> Way:
+def puffer(tree: RouteTree, router: RouterNetwork, num_envs: int) -> Way:
     """PufferLib steps the environments and packs their observations into one array."""
     emulation, vector = (importlib.import_module(f"pufferlib.{name}") for name in PUFFER)
 
@@ -144,7 +144,7 @@ def puffer(tree: RouteTree, router: Router, num_envs: int) -> Way:
     return collect
 
 
-def loop(size: PaperSize, router: Router, episodes: int) -> Way:
+def loop(size: PaperSize, router: RouterNetwork, episodes: int) -> Way:
     """A loop over the vectorised environment that keeps what a learner would keep."""
     envs = ReplayVectorEnv(size.tree, ALPHA, episodes)
     act = size.sampler(router, np.random.default_rng(0))
@@ -165,7 +165,7 @@ def loop(size: PaperSize, router: Router, episodes: int) -> Way:
     return collect
 
 
-def ours(size: PaperSize, router: Router, episodes: int) -> Way:
+def ours(size: PaperSize, router: RouterNetwork, episodes: int) -> Way:
     """All episodes walk together and the buffer is handed over."""
     rng = np.random.default_rng(0)
     reward, queries = size.tree.node_reward(ALPHA), QueryStream(len(size.tree), rng)
@@ -173,7 +173,7 @@ def ours(size: PaperSize, router: Router, episodes: int) -> Way:
     return lambda: len(to_buffer(walk(size.actions, reward, queries.draw(episodes), act)))
 
 
-def limit(size: PaperSize, router: Router, episodes: int) -> Way:
+def limit(size: PaperSize, router: RouterNetwork, episodes: int) -> Way:
     """L forward passes on random states, and nothing else."""
     table, hops, rng = size.table, size.tree.hops, np.random.default_rng(0)
 

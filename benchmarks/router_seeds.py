@@ -27,7 +27,7 @@ import hierrouter
 from hierrouter.evaluation.bounds import best_route_per_dataset, oracle
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.evaluation.outcome import Outcome, fixed_routes, single_calls
-from hierrouter.learning.config import ALGORITHMS, Objective, TrainConfig, preset
+from hierrouter.learning.config import CONFIG_CLASSES, Objective, TrainConfig, preset
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
 from hierrouter_cache.tree import RouteTree
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, default=0.005)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--algo", choices=sorted(ALGORITHMS), default="ppo")
+    parser.add_argument("--algo", choices=sorted(CONFIG_CLASSES), default="ppo")
     parser.add_argument("--fold", choices=("validation", "test"), default="validation")
     parser.add_argument("--preset", choices=("default", "paper"), default="default")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")

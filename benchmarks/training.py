@@ -28,10 +28,8 @@ from torch import Tensor
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.outcome import policy_outcome
-from hierrouter.learning.collector import to_buffer
-from hierrouter.learning.loop import TrainingFold
-from hierrouter.learning.network import Router, action_probabilities
-from hierrouter.learning.ppo import AdamFactory, PPOLearner, Trunk, build_ppo
+from hierrouter.learning.network import RouterNetwork, TrainingFold, action_probabilities
+from hierrouter.learning.ppo import AdamFactory, PPOLearner, Trunk, build_ppo, to_buffer
 from hierrouter.replay.env import QueryStream, Rollouts, walk
 
 PARTS = ("steps", "epoch", "curve", "value")
@@ -47,7 +45,7 @@ class World(PaperSize):
         """All of it, as ours learns from it."""
         return TrainingFold(self.tree, self.actions, self.table)
 
-    def sampled(self, router: Router, query: np.ndarray) -> Rollouts:
+    def sampled(self, router: RouterNetwork, query: np.ndarray) -> Rollouts:
         """An episode on each query under the stochastic policy."""
         act = self.sampler(router, np.random.default_rng(0))
         return walk(self.actions, self.tree.node_reward(ALPHA), query, act)
@@ -112,7 +110,7 @@ def update(world: World, episodes: Rollouts, shares: bool) -> Way:
     adam = AdamFactory(config, total)
     algorithm = build_ppo(Trunk(world.router(), world.table.rows), config, adam)
     if not shares:
-        algorithm.critic.trunk.hold = lambda *found: None
+        algorithm.critic.trunk.keep_for_critic = lambda *output: None
     buffer = to_buffer(episodes)
 
     def learn() -> None:

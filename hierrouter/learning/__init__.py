@@ -1,6 +1,7 @@
 """Routers: how they learn, and the baselines they are compared with.
 
-`config` holds the settings, `network` the model, `loop` the epochs; `ppo` and `exact` train the
-network, `value` is fitted in closed form. `training` trains a router for one alpha, `sweep` fits
-one for every alpha.
+`training` trains a router for one alpha, `sweep` fits one for every alpha. There are three
+algorithms, one file each: `ppo`, `exact` and `value`. `config` holds their settings; `network` what
+the first two share, and `forward` the trained network without torch. `deferral` decides when a
+router passes a query on to a stronger model.
 """

@@ -1,6 +1,10 @@
-"""What a training is for, and the numbers it is done with; light enough for the command line."""
+"""Objective and settings of a training.
+
+Nothing here imports torch, so that the command line can check settings without waiting for it.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
@@ -9,14 +13,23 @@ from hierrouter_cache.errors import InputError
 
 MAX_ALPHA = 1e9  # far beyond any use; float32 overflows near 1e38
 
+# Called after each evaluation with epochs done, epochs in all, value on the train fold, and value
+# on validation.
+OnEpoch = Callable[[int, int, float, float], None]
+
+
+def ignore_epoch(done: int, total: int, train: float, validation: float) -> None:
+    """Do nothing: the `OnEpoch` of a training without a progress display."""
+
 
 @dataclass(frozen=True)
 class Objective:
     """The decision problem, apart from the data (paper section 3.1).
 
     Attributes:
+        alpha: reward lost per unit of cost, R = Q - alpha * C.
         allow_stop: whether an episode may end before L calls (paper appendix A).
-        allow_return: whether any answer of the route may be given after each call.
+        allow_return: whether an episode may end after any call with any answer of its route.
 
     Raises:
         InputError: alpha is not finite, below 0 or above `MAX_ALPHA`.
@@ -34,22 +47,29 @@ class Objective:
 
     @property
     def ends_early(self) -> bool:
-        """Whether an episode may end before L calls, with an answer seen or unseen."""
+        """Whether an episode may end before L calls, in one of the two ways."""
         return self.allow_stop or self.allow_return
 
     def as_object(self) -> dict[str, Any]:
-        """JSON values; without `allow_return` as before there was one."""
-        found = asdict(self)
-        return found if found.pop("allow_return") is False else {**found, "allow_return": True}
+        """The objective as JSON values, by name.
+
+        `allow_return` is left out if it is False: files of versions without it have no such name.
+        """
+        values = asdict(self)
+        if not self.allow_return:
+            del values["allow_return"]
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """What every algorithm is told.
+    """The settings that all algorithms have.
 
     Attributes:
-        keep_anyway: ship the router even where it shows no gain over a constant choice, see
-            `TrainedRouter.shipped`.
+        algo: name of the algorithm.
+        preset: name of the preset that the settings come from.
+        keep_anyway: keep the router even if it shows no gain over a constant choice, see
+            `TrainedRouter.with_fallback`.
     """
 
     algo: ClassVar[str]
@@ -60,10 +80,10 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig(TrainConfig):
-    """The paper's router, a network, and how long it learns.
+    """Settings of the paper's network and of its training.
 
     Attributes:
-        epochs: length of the training; what an epoch is, the algorithm says.
+        epochs: length of the training; see the algorithm for the length of an epoch.
         learning_rate: Adam's, after the warm-up.
         adam_eps: Adam's epsilon.
         warmup_steps: gradient steps over which the learning rate rises from 0.
@@ -71,23 +91,25 @@ class NetworkConfig(TrainConfig):
         evaluate_every: epochs between exact evaluations of one router.
         patience: evaluations after which the training ends, if the value on validation has not
             risen by `min_gain` in them; 0 is never.
-        min_gain: of R, at least; what is better by less is kept, but prolongs no training.
+        min_gain: least gain of R that prolongs the training; weights that are better by less are
+            kept all the same.
         hidden: width of both layers of the router.
         stage_dim: length of the learned stage embedding.
-        knows_route: learn an embedding of each node, so that the router knows whom it has called,
-            and not only how often; the paper's l_t is the stage alone.
+        knows_route: learn an embedding of each node, so that the router knows which models it has
+            called, and not only how many; the paper's l_t is the stage alone.
         scale_embedding: multiply embeddings, which have length 1, by sqrt(dim), so that their
             components weigh as much as those of the other inputs.
-        scale_cost: divide the cost so far by its root mean square over the states, for routers see
-            few thousandths of a dollar as badly as thousands; the paper's C_t is as it is.
-        plain_start: all layers start as torch makes them, the first one as one map of its whole
+        scale_cost: divide the cost so far by its root mean square over the states, because a
+            network learns little from an input of thousandths, or of thousands; the paper's C_t
+            is not scaled.
+        plain_start: all layers start as torch makes them, the first one as one map of its complete
             input; otherwise the heads start small and orthogonal.
-        embedding_noise: length of the random vector added to the embedding of each state visited,
-            drawn anew on each visit of the training; keeps a router from learning single
-            questions by heart.
+        embedding_noise: length of the random vector added to the embedding of each visited state,
+            drawn anew on each visit of the training; keeps a router from memorising single
+            questions.
         standardise_reward: take from each reward the mean over all routes of its query, and
             divide by the standard deviation of the train fold. The best policy stays the best;
-            what the queries differ in and routes do not is no noise any more.
+            differences between queries that no route can change are noise, and vanish.
     """
 
     epochs: int
@@ -110,23 +132,23 @@ class NetworkConfig(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(NetworkConfig):
-    """Settings of PPO (paper appendix B).
+    """Settings of PPO (paper appendix B), see `hierrouter.learning.ppo`.
 
     An iteration collects `rollouts` episodes and updates on them; an epoch is `iterations` of
-    these. A learning-rate step is one mini-batch.
+    these. A gradient step is one mini-batch.
 
     Attributes:
-        iterations: iterations an epoch.
-        rollouts: episodes an iteration.
+        iterations: iterations per epoch.
+        rollouts: episodes per iteration.
         minibatches: parts into which an iteration's transitions are cut.
         update_epochs: passes over an iteration's transitions.
-        gamma: discount a hop.
+        gamma: discount per hop.
         clip: the probability ratio is clipped to 1 +- `clip`.
         gae_lambda: lambda of generalised advantage estimation.
         value_coefficient: weight of the value loss.
         entropy_coefficient: weight of the entropy bonus at the start.
-        entropy_end: its weight at the end; in between a straight line.
-        max_grad_norm: gradients are cut to this length.
+        entropy_end: its weight at the end; it changes linearly in between.
+        max_grad_norm: longer gradients are clipped to this length.
     """
 
     algo: ClassVar[str] = "ppo"
@@ -149,16 +171,16 @@ class PPOConfig(NetworkConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ExactConfig(NetworkConfig):
-    """Settings of learning by enumeration.
+    """Settings of learning by enumeration, see `hierrouter.learning.exact`.
 
-    An epoch is one pass over the train fold, or several where it is small.
+    An epoch is one pass over the train fold, or several if the fold is small.
 
     Attributes:
-        queries: whole trees a gradient step.
-        steps: gradient steps an epoch, at least.
-        temperature: of the improved policy that the first steps move towards, in standard
-            deviations of the reward.
-        return_weight: weight of the expected return, on which the last steps climb.
+        queries: queries per gradient step, each with its complete tree.
+        steps: gradient steps per epoch, at least.
+        temperature: temperature of the improved policy that the first steps move towards, in
+            standard deviations of the reward.
+        return_weight: weight of the expected return, which the last steps maximise.
     """
 
     algo: ClassVar[str] = "exact"
@@ -178,9 +200,9 @@ class ValueConfig(TrainConfig):
     """Settings of the value model, see `hierrouter.learning.value`.
 
     Attributes:
-        queries: it learns from at most so many.
-        landmarks: as many of them span the kernel, at most.
-        components: directions of a text's vectors that are read, at most.
+        queries: queries to learn from, at most.
+        landmarks: queries among them that span the kernel, at most.
+        components: main directions of a text's vectors that are read, at most.
     """
 
     algo: ClassVar[str] = "value"
@@ -190,13 +212,13 @@ class ValueConfig(TrainConfig):
     components: int = 128
 
 
-PRESETS: dict[tuple[str, str], TrainConfig] = {
+PRESET_CONFIGS: dict[tuple[str, str], TrainConfig] = {
     ("default", "ppo"): PPOConfig(),
     ("default", "exact"): ExactConfig(),
     ("default", "value"): ValueConfig(),
     ("paper", "ppo"): PPOConfig(preset="paper", patience=0, **PAPER_PPO),
 }
-ALGORITHMS: dict[str, type[TrainConfig]] = {
+CONFIG_CLASSES: dict[str, type[TrainConfig]] = {
     "ppo": PPOConfig,
     "exact": ExactConfig,
     "value": ValueConfig,
@@ -206,20 +228,27 @@ ALGORITHMS: dict[str, type[TrainConfig]] = {
 def preset(name: str, algo: str = "ppo") -> TrainConfig:
     """The preset of this name for an algorithm.
 
-    Raises InputError: there is no such algorithm, or it has no such preset.
+    Raises:
+        InputError: there is no such algorithm, or it has no such preset.
     """
-    if algo not in ALGORITHMS:
-        raise InputError(f"unknown algorithm: {algo}; known: {', '.join(sorted(ALGORITHMS))}")
-    known = sorted(preset for preset, of in PRESETS if of == algo)
-    if name not in known:
-        raise InputError(f"unknown preset: {name}; known for {algo}: {', '.join(known)}")
-    return PRESETS[name, algo]
+    if algo not in CONFIG_CLASSES:
+        raise InputError(f"unknown algorithm: {algo}; known: {', '.join(sorted(CONFIG_CLASSES))}")
+    names = sorted(preset_name for preset_name, owner in PRESET_CONFIGS if owner == algo)
+    if name not in names:
+        raise InputError(f"unknown preset: {name}; known for {algo}: {', '.join(names)}")
+    return PRESET_CONFIGS[name, algo]
 
 
 def algorithm(name: str | None, budget: object, alpha: object) -> str:
-    """The algorithm to train with: PPO, and the value model for a budget.
+    """The algorithm to train with: by default PPO, or the value model if there is a budget.
 
-    Raises InputError: a budget with what contradicts it.
+    Args:
+        name: the requested algorithm, if any.
+        budget: the requested budget, if any.
+        alpha: the requested alpha, if any.
+
+    Raises:
+        InputError: a budget with another algorithm, or with an alpha.
     """
     if budget is None:
         return name or "ppo"
@@ -238,21 +267,28 @@ def training_config(
 ) -> TrainConfig:
     """The settings of a training.
 
-    Raises InputError: an unknown preset or algorithm, fewer than 1 epoch, or epochs or several
-    seeds for an algorithm that has none.
+    Args:
+        name: name of the preset.
+        algo: name of the algorithm.
+        epochs: instead of the preset's.
+        seeds: how many trainings.
+        keep_anyway: see `TrainConfig`; the paper's preset always does.
 
-    `name`: of the preset; `epochs`: instead of the preset's; `seeds`: how many trainings;
-    `keep_anyway`: see `TrainConfig`; the paper's preset always does.
+    Raises:
+        InputError: an unknown preset or algorithm, fewer than 1 epoch, or epochs or several seeds
+            for an algorithm that has none.
     """
     config = preset(name, algo)
     if keep_anyway:
         config = replace(config, keep_anyway=True)
     if isinstance(config, NetworkConfig):
-        if epochs is not None and epochs < 1:
+        if epochs is None:
+            return config
+        if epochs < 1:
             raise InputError(f"epochs must be at least 1, got {epochs}")
-        return config if epochs is None else replace(config, epochs=epochs)
-    for flag, is_given in (("--epochs", epochs is not None), ("--seeds", seeds > 1)):
-        if is_given:
+        return replace(config, epochs=epochs)
+    for flag, is_requested in (("--epochs", epochs is not None), ("--seeds", seeds > 1)):
+        if is_requested:
             raise InputError(
                 f"{flag} with --algo {algo}: it is one fit, with nothing random in it; "
                 f"leave {flag} out"

@@ -1,6 +1,6 @@
-"""A trained router in doubt: how sure it is, and the threshold below which it hands over.
+"""Deferral of a trained router: how sure it is, and the threshold below which it hands over.
 
-What any threshold gives, of any policy, is in `hierrouter.evaluation.deferral`.
+The results of any threshold of any policy are in `hierrouter.evaluation.deferral`.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from hierrouter.learning.value import ValueRouter
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import RouteTree
 
-SHRINKAGE = 0.1  # of the ridge regression, times the mean variance of a feature
+RIDGE_STRENGTH = 0.1  # of the ridge regression, times the mean variance of a feature
 
 
 @dataclass(frozen=True)
 class GainHead:
-    """Expected gain of going on over handing over, linear in the router's features.
+    """Expected gain of going on over deferring, linear in the router's features.
 
     Attributes:
         weight: float64[L, hidden], of each stage.
@@ -34,24 +34,29 @@ class GainHead:
     def __call__(
         self, features: NDArray[np.float64], stage: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """float64[...]: R of going on less R of handing over, as expected.
+        """Expected R of going on, less R of deferring.
 
         Args:
             features: float64[..., hidden].
             stage: int64[...].
+
+        Returns:
+            float64[...].
         """
         return (features * self.weight[stage]).sum(axis=-1) + self.bias[stage]
 
 
 @dataclass(frozen=True)
 class Deferral:
-    """A router, and when its queries go to a stronger model.
+    """A router with the rule by which its queries go to a stronger model.
 
     Attributes:
-        head: how sure the router is.
-        threshold: a query is handed over where confidence is below it.
-        point: what that gives on the fold that chose the threshold.
-        chosen_on: name of that fold; empty where the threshold was given.
+        trained: the router.
+        stronger: name of the model.
+        head: how sure the router is: its confidence.
+        threshold: a query is deferred if confidence is below it.
+        point: result of the threshold on the fold that chose it; None if it was chosen otherwise.
+        chosen_on: name of that fold; empty if there is none.
     """
 
     trained: TrainedRouter
@@ -61,10 +66,11 @@ class Deferral:
     point: DeferralPoint | None = None
     chosen_on: str = ""
 
-    def on(self, fold: RouteTree) -> DeferringPolicy:
+    def on_fold(self, fold: RouteTree) -> DeferringPolicy:
         """The router on a fold, for any threshold.
 
-        Raises InputError: the tree is not one this router can read, or has no such direct call.
+        Raises:
+            InputError: this router cannot read the tree, or the tree has no such direct call.
         """
         stage = fold.routes.depth()[: fold.routes.states]
         return DeferringPolicy(
@@ -75,90 +81,115 @@ class Deferral:
         )
 
     def outcome(self, fold: RouteTree) -> Outcome:
-        """The exact outcome on a fold at the threshold; raises InputError: as `on`."""
-        return self.on(fold).outcome(self.threshold)
+        """The exact outcome on a fold at the threshold.
 
-    def doubts(
+        Raises:
+            InputError: as `on_fold`.
+        """
+        return self.on_fold(fold).outcome(self.threshold)
+
+    def defers(
         self,
         embedding: NDArray[np.float32],
         paths: Sequence[tuple[int, ...]],
         costs: Sequence[float],
     ) -> NDArray[np.bool_]:
-        """bool[n]: whether it hands over at some live states; as `TrainedRouter.decide_each`."""
-        router, routes = self.trained.router, self.trained.origin.routes
+        """Whether to defer at some live states.
+
+        Args:
+            embedding: see `TrainedRouter.decide_each`.
+            paths: see `TrainedRouter.decide_each`.
+            costs: see `TrainedRouter.decide_each`.
+
+        Returns:
+            bool[n].
+        """
+        router = self.trained.router
+        routes = self.trained.origin.routes
         node = np.array([routes.node(path) for path in paths])
         if isinstance(router, ValueRouter):
             values = router.expected(embedding, node.tolist(), costs)
             features = np.nan_to_num(values[..., 0] - router.alpha * values[..., 1])
         else:
-            spent = np.array(costs, np.float32)
-            features = router.features(embedding, node, spent).astype(np.float64)
+            cost = np.array(costs, np.float32)
+            features = router.features(embedding, node, cost).astype(np.float64)
         return self.head(features, routes.depth()[node]) < self.threshold
 
 
-def calibrated(
+def calibrate(
     trained: TrainedRouter, tree: RouteTree, stronger: str, share: float | None = None
 ) -> Deferral:
-    """The deferral whose threshold is best on the validation fold.
-
-    Raises InputError: no such direct call, a share outside [0, 1], nothing to fit on, or the router
-    may give earlier answers.
+    """Choose the threshold that is best on the validation fold.
 
     Args:
+        trained: the router.
         tree: all folds; without a validation fold the train fold chooses.
         stronger: one of `tree.direct.models`.
-        share: hand over as many as possible up to this share; None is what gives the highest R at
-            the router's alpha.
+        share: defer as many queries as possible up to this share; None is the share with the
+            highest R at the router's alpha.
+
+    Raises:
+        InputError: no such direct call, a share outside [0, 1], nothing to fit on, or the router
+            may give earlier answers.
     """
     if share is not None and not 0 <= share <= 1:
         raise InputError(f"a share of the queries is a number from 0 to 1, got {share}")
     if trained.objective.allow_return:
         raise InputError("a router with --allow-return cannot hand over; leave --defer-to out")
     learn_from, choose_on = training_folds(tree)
-    deferral = Deferral(trained, stronger, fit_head(trained, learn_from, stronger), -np.inf)
-    curve = deferral.on(choose_on).curve(trained.alpha)
+    head = fit_head(trained, learn_from, stronger)
+    deferral = Deferral(trained, stronger, head, threshold=-np.inf)
+    curve = deferral.on_fold(choose_on).curve(trained.alpha)
     point = best_point(curve) if share is None else point_within(curve, share)
     return replace(deferral, threshold=point.threshold, point=point, chosen_on=choosing_fold(tree))
 
 
 def fit_head(trained: TrainedRouter, fold: RouteTree, stronger: str) -> GainHead:
-    """Ridge regression of what going on gains, over the states that the router visits."""
-    visited = continuation_probability(fold.routes, trained.endings(fold)) > 0
-    seen, gain = trained.features(fold), gain_of_going_on(trained, fold, stronger)
-    heads = []
+    """Fit the gain of going on by ridge regression, over the states that the router visits."""
+    is_visited = continuation_probability(fold.routes, trained.endings(fold)) > 0
+    features = trained.features(fold)
+    gain = gain_of_going_on(trained, fold, stronger)
+    weights = []
+    biases = []
     for stage in range(fold.hops):
         level = fold.routes.level(stage)
-        here = visited[:, level]
-        if not here.any():  # the router always stops earlier: nobody will ask, but on other folds
-            here = np.ones_like(here)
-        heads.append(_ridge(seen[:, level][here], gain[:, level][here]))
-    return GainHead(
-        np.stack([weight for weight, _ in heads]), np.array([bias for _, bias in heads])
-    )
+        rows = is_visited[:, level]
+        if not rows.any():
+            # The router always stops earlier on this fold. On other folds it may not, so the head
+            # of this stage learns from all states of the stage.
+            rows = np.ones_like(rows)
+        weight, bias = _ridge(features[:, level][rows], gain[:, level][rows])
+        weights.append(weight)
+        biases.append(bias)
+    return GainHead(np.stack(weights), np.array(biases))
 
 
 def gain_of_going_on(trained: TrainedRouter, fold: RouteTree, stronger: str) -> NDArray[np.float64]:
-    """float64[queries, states]: exact R of the greedy policy from each state, less handing over."""
-    alpha, routes = trained.alpha, fold.routes
-    table = greedy(trained.probabilities(fold), fold.base_rate)
-    reward, levels = fold.node_reward(alpha), list[NDArray[np.float64]]()
+    """float64[queries, states]: exact R of the greedy policy from each state, less deferring."""
+    alpha = trained.alpha
+    routes = fold.routes
+    choice = greedy(trained.probabilities(fold), fold.base_rate)
+    reward = fold.node_reward(alpha)
+    levels: list[NDArray[np.float64]] = []
     value = reward[:, routes.leaves]
     for level in reversed(range(routes.hops)):
         after = value.reshape(len(fold), -1, routes.models)
         if trained.actions.allow_stop:
-            stopped = reward[:, routes.level(level + 1)].reshape(after.shape)
-            after = np.concatenate([after, stopped], axis=2)
-        value = (table[:, routes.level(level)] * after).sum(axis=2)
+            stopping = reward[:, routes.level(level + 1)].reshape(after.shape)
+            after = np.concatenate([after, stopping], axis=2)
+        value = (choice[:, routes.level(level)] * after).sum(axis=2)
         levels.insert(0, value)
-    handed = direct_call(fold, stronger).reward(alpha)[:, None]
-    spent = alpha * fold.cost[:, : fold.routes.states]
-    return np.concatenate(levels, axis=1) - (handed - spent)
+    # Deferring pays for the stronger model and for the calls so far.
+    deferred = direct_call(fold, stronger).reward(alpha)[:, None]
+    cost_so_far = alpha * fold.cost[:, : routes.states]
+    return np.concatenate(levels, axis=1) - (deferred - cost_so_far)
 
 
 def direct_call(tree: RouteTree, name: str) -> Outcome:
     """The outcome of one direct call on every query.
 
-    Raises InputError: the tree has no direct call of this model.
+    Raises:
+        InputError: the tree has no direct call of this model.
     """
     calls = {call.name: call for call in single_calls(tree)}
     if name not in calls:
@@ -171,10 +202,21 @@ def direct_call(tree: RouteTree, name: str) -> Outcome:
 def _ridge(
     inputs: NDArray[np.float64], target: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
-    """Weights, float64[hidden], and bias, for inputs float64[n, hidden]."""
-    mean, middle = inputs.mean(axis=0), float(target.mean())
-    moments = (inputs - mean).T @ (inputs - mean)
-    size = SHRINKAGE * (np.trace(moments) / len(moments) or 1.0)
-    wanted = (inputs - mean).T @ (target - middle)
-    weight: NDArray[np.float64] = np.linalg.solve(moments + size * np.eye(len(moments)), wanted)
-    return weight, middle - float(mean @ weight)
+    """Ridge regression with a bias that is not penalised.
+
+    Args:
+        inputs: float64[n, hidden].
+        target: float64[n].
+
+    Returns:
+        Weights float64[hidden], and the bias.
+    """
+    input_mean = inputs.mean(axis=0)
+    target_mean = float(target.mean())
+    centred = inputs - input_mean
+    moments = centred.T @ centred
+    penalty = RIDGE_STRENGTH * (np.trace(moments) / len(moments) or 1.0)
+    weight: NDArray[np.float64] = np.linalg.solve(
+        moments + penalty * np.eye(len(moments)), centred.T @ (target - target_mean)
+    )
+    return weight, target_mean - float(input_mean @ weight)

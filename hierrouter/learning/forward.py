@@ -1,4 +1,4 @@
-"""What a trained network decides, in numpy: who only serves or explains waits for no torch."""
+"""The paper's network once it is trained, in numpy: serving and explaining need no torch."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from hierrouter_cache.tree import Routes, RouteTree
 
 Array = NDArray[np.float32]
 
-# States worked out at once when a whole tree is evaluated.
-CHUNK = 16_384
-# The logit of what must not be chosen: its probability is 0, and no sum becomes NaN.
-NEVER = -1e9
-UNSEEN = 1e9  # the deviation of what was never there
-NUMBERS_GAIN = 4.0  # how much louder than one component of a text a number is
+# States evaluated at once when a whole tree is evaluated.
+STATES_PER_PASS = 16_384
+# The logit of an action that is not legal: its probability is 0, and no sum becomes NaN.
+ILLEGAL_LOGIT = -1e9
+UNSEEN_SPREAD = 1e9  # the deviation of a number that was absent at every state
+NUMBERS_GAIN = 4.0  # how much larger a standardised number is read than a component of a text
 
 
 @dataclass(frozen=True)
 class RouterShape:
-    """What must be known to build a router.
+    """The sizes and constants of a router's network, which checkpoints store.
 
     Attributes:
         actions: A, see `Actions`.
         models: M.
-        hops: stages at which a decision may be due: L; one more where answers may be returned.
-        dim: length of an embedding; 0 where no text is seen.
+        hops: stages at which a decision may be due: L, or L + 1 with return.
+        dim: length of an embedding; 0 if no text is visible.
         hidden: width of both layers.
         stage_dim: length of the learned stage embedding.
-        knows_route: whether that is one of the node, see `NetworkConfig`.
+        knows_route: whether each node has such an embedding instead, see `NetworkConfig`.
         embedding_scale: factor on embeddings.
-        cost_scale: costs are divided by it.
+        cost_scale: divisor of costs.
         plain_start: how a new router starts, see `NetworkConfig`.
         numbers: how many of `dim`, the last ones, are numbers that are standardised.
     """
@@ -52,121 +52,147 @@ class RouterShape:
     numbers: int = 0
 
     @property
-    def places(self) -> int:
-        """How many stages, or nodes, have an embedding of their own."""
+    def stage_rows(self) -> int:
+        """How many stages, or nodes, have a learned embedding."""
         return Routes(self.models, self.hops).states if self.knows_route else self.hops
 
     @property
     def weights(self) -> int:
         """How many numbers a router learns, biases aside."""
         width = self.dim + self.stage_dim + 1 + self.hidden + self.actions + 1
-        return self.places * self.stage_dim + self.hidden * width
+        return self.stage_rows * self.stage_dim + self.hidden * width
 
     @property
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """The shape of each of its tensors, all float32, by name."""
-        hidden, actions = self.hidden, self.actions
-        found: dict[str, tuple[int, ...]] = {
-            "stage.weight": (self.places, self.stage_dim),
+        hidden = self.hidden
+        shapes: dict[str, tuple[int, ...]] = {
+            "stage.weight": (self.stage_rows, self.stage_dim),
             "context.weight": (hidden, self.dim),
             "progress.weight": (hidden, self.stage_dim + 1),
             "progress.bias": (hidden,),
             "second.weight": (hidden, hidden),
             "second.bias": (hidden,),
-            "policy.weight": (actions, hidden),
-            "policy.bias": (actions,),
+            "policy.weight": (self.actions, hidden),
+            "policy.bias": (self.actions,),
             "value.weight": (1, hidden),
             "value.bias": (1,),
         }
         if self.numbers:
-            found |= {"centre": (self.numbers,), "spread": (self.numbers,)}
-        return found
+            shapes |= {"centre": (self.numbers,), "spread": (self.numbers,)}
+        return shapes
 
 
-class Network:
-    """A trained `hierrouter.learning.network.Router`: the same function of the same weights.
+class TrainedNetwork:
+    """A trained `hierrouter.learning.network.RouterNetwork`: the same function, same weights.
 
     Args:
+        shape: the sizes.
         weights: float32 arrays by name, see `RouterShape.tensors`.
 
     Raises:
-        ValueError: weights that are missing, too many, or of another shape or dtype.
+        ValueError: weights are missing, superfluous, or of another shape or dtype.
     """
 
     def __init__(self, shape: RouterShape, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        found = {name: value.shape for name, value in weights.items()}
-        if found != shape.tensors or any(value.dtype != np.float32 for value in weights.values()):
+        shapes = {name: value.shape for name, value in weights.items()}
+        if shapes != shape.tensors or any(value.dtype != np.float32 for value in weights.values()):
             raise ValueError("weights of another shape")
         self.shape = shape
         self.weights = dict(weights)
         self._depth = Routes(shape.models, shape.hops).depth()
 
-    def sees(self, number: int) -> bool:
-        """Whether one of the numbers was there in training."""
-        return bool(self.weights["spread"][number] < UNSEEN)
+    def has_learned(self, number: int) -> bool:
+        """Whether one of the numbers was present in training."""
+        return bool(self.weights["spread"][number] < UNSEEN_SPREAD)
 
     def features(self, embedding: Array, node: Integers, cost: Array) -> Array:
-        """float32[n, hidden]: what both heads read.
+        """The input of both heads.
 
-        `embedding`: float32[n, dim]; `node`: int64[n]; `cost`: float32[n], C so far in money.
+        Args:
+            embedding: float32[n, dim].
+            node: int64[n].
+            cost: float32[n], C so far in money.
+
+        Returns:
+            float32[n, hidden].
         """
-        shape, weights = self.shape, self.weights
-        place = node if shape.knows_route else self._depth[node]
-        spent = (cost / np.float32(shape.cost_scale))[:, None]
-        progress = np.concatenate([weights["stage.weight"][place], spent], axis=1)
+        shape = self.shape
+        stage = node if shape.knows_route else self._depth[node]
+        scaled_cost = (cost / np.float32(shape.cost_scale))[:, None]
+        progress = np.concatenate([self.weights["stage.weight"][stage], scaled_cost], axis=1)
         first = self._linear("progress", progress) + self._context(embedding)
         return np.tanh(self._linear("second", np.tanh(first)))
 
     def probabilities(
         self, embedding: Array, node: Integers, cost: Array, legal: Booleans
     ) -> Floats:
-        """float64[n, A]: the policy at some states.
+        """The policy at some states.
 
-        `embedding`, `node`, `cost`: as for `features`; `legal`: bool[n, A], what may be chosen.
+        Args:
+            embedding: float32[n, dim].
+            node: int64[n].
+            cost: float32[n], C so far in money.
+            legal: bool[n, A], which actions may be chosen.
+
+        Returns:
+            float64[n, A].
         """
         logits = self._linear("policy", self.features(embedding, node, cost))
-        return softmax(np.where(legal, logits.astype(np.float64), NEVER))
+        return softmax(np.where(legal, logits.astype(np.float64), ILLEGAL_LOGIT))
 
     def policy(self, tree: RouteTree, actions: Actions) -> Floats:
-        """float64[queries, S, A]: the policy at every state of a tree that shows them."""
+        """float64[queries, S, A]: the policy at every state of a tree with embeddings."""
         legal = actions.legal()
-        parts = [
-            self.probabilities(seen, node, cost, legal[node])
-            for seen, node, cost in _states(tree, actions)
+        chunks = [
+            self.probabilities(embedding, node, cost, legal[node])
+            for embedding, node, cost in _state_chunks(tree, actions)
         ]
-        return np.concatenate(parts).reshape(len(tree), actions.states, -1)
+        return np.concatenate(chunks).reshape(len(tree), actions.states, -1)
 
     def all_features(self, tree: RouteTree, actions: Actions) -> Floats:
-        """float64[queries, S, hidden]: the features of every state of a tree that shows them."""
-        parts = [self.features(*states).astype(np.float64) for states in _states(tree, actions)]
-        return np.concatenate(parts).reshape(len(tree), actions.states, -1)
+        """float64[queries, S, hidden]: the features of every state of a tree with embeddings."""
+        chunks = [
+            self.features(embedding, node, cost).astype(np.float64)
+            for embedding, node, cost in _state_chunks(tree, actions)
+        ]
+        return np.concatenate(chunks).reshape(len(tree), actions.states, -1)
 
     def _context(self, embedding: Array) -> Array:
         """float32[n, hidden]: the map of the encoder's vectors, scaled, and of the numbers."""
-        shape, weight = self.shape, self.weights["context.weight"]
+        shape = self.shape
+        weight = self.weights["context.weight"]
         scale = np.float32(shape.embedding_scale)
         if not shape.numbers:
             return scale * (embedding @ weight.T)
         numbers = embedding[:, -shape.numbers :]
-        read = (numbers - self.weights["centre"]) / self.weights["spread"]
-        read = np.where(numbers != 0, np.float32(NUMBERS_GAIN) * read, np.float32(0))
-        seen = np.concatenate([scale * embedding[:, : -shape.numbers], read], axis=1)
-        return seen @ weight.T
+        standardised = (numbers - self.weights["centre"]) / self.weights["spread"]
+        standardised = np.where(
+            numbers != 0, np.float32(NUMBERS_GAIN) * standardised, np.float32(0)
+        )
+        inputs = np.concatenate([scale * embedding[:, : -shape.numbers], standardised], axis=1)
+        return inputs @ weight.T
 
     def _linear(self, name: str, inputs: Array) -> Array:
+        """float32[n, outputs]: the layer of this name on inputs float32[n, inputs]."""
         return inputs @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
 
 
 def softmax(logits: Floats) -> Floats:
-    """Over the last axis; 0 where a logit is minus infinity."""
-    raised = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return raised / raised.sum(axis=-1, keepdims=True)
+    """Softmax over the last axis; a logit of minus infinity has probability 0."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def _states(tree: RouteTree, actions: Actions) -> Iterator[tuple[Array, Integers, Array]]:
-    """What a network reads at the states of a tree, chunk by chunk, query after query."""
+def _state_chunks(tree: RouteTree, actions: Actions) -> Iterator[tuple[Array, Integers, Array]]:
+    """The inputs of a network at all states of a tree, chunk by chunk, query after query.
+
+    Yields:
+        Embeddings float32[n, dim], nodes int64[n], and costs so far float32[n].
+    """
     tree.require_embedded(actions.allow_return)
-    for start in range(0, len(tree) * actions.states, CHUNK):
-        state = np.arange(start, min(start + CHUNK, len(tree) * actions.states))
+    total = len(tree) * actions.states
+    for start in range(0, total, STATES_PER_PASS):
+        state = np.arange(start, min(start + STATES_PER_PASS, total))
         query, node = np.divmod(state, actions.states)
         yield tree.embedding_at(query, node), node, tree.cost[query, node].astype(np.float32)

@@ -1,30 +1,50 @@
-"""The paper's router as a torch module, which is trained, and the states it reads."""
+"""What PPO and learning by enumeration share: the paper's network, its states, and the epochs.
+
+From top to bottom: the states of a tree as tensors, the network that reads them, one fold of a
+training with its reward and its exact value, the loop over epochs that keeps the best weights, and
+the optimiser. How an epoch changes the weights is in `ppo` and in `exact`.
+"""
+
+from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hierrouter.evaluation.outcome import Actions, ending_table
-from hierrouter.learning.config import NetworkConfig, Objective
-from hierrouter.learning.forward import CHUNK, NEVER, NUMBERS_GAIN, UNSEEN, Network, RouterShape
+from hierrouter.engines.devices import torch_threads
+from hierrouter.evaluation.outcome import Actions, ending_reward, greedy
+from hierrouter.learning.config import NetworkConfig, Objective, OnEpoch, ignore_epoch
+from hierrouter.learning.forward import (
+    ILLEGAL_LOGIT,
+    NUMBERS_GAIN,
+    STATES_PER_PASS,
+    UNSEEN_SPREAD,
+    RouterShape,
+    TrainedNetwork,
+)
+from hierrouter.replay.env import walk
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
+
+MIN_SPREAD = 1e-6  # a standard deviation below this is rounding: the values are all the same
 
 
 class States(NamedTuple):
     """Some states, a row each (paper section 3.1: s_t = (c_t, l_t, C_t)).
 
     Attributes:
-        embedding: float32[n, dim], the frozen encoder's vectors of what is seen of c_t.
-        node: int64[n], number of the node: who was called, in order; its depth is l_t.
+        embedding: float32[n, dim], the frozen encoder's vectors of the visible texts of c_t.
+        node: int64[n], number of the node: the called models, in order; its depth is l_t.
         cost: float32[n], C_t in money.
-        legal: bool[n, A], what may be chosen; see `Actions.legal`.
+        legal: bool[n, A], which actions may be chosen; see `Actions.legal`.
     """
 
     embedding: Tensor
@@ -35,16 +55,16 @@ class States(NamedTuple):
 
 @dataclass(frozen=True)
 class StateTable:
-    """All states of a tree, in the order of state numbers: `query * states + node`.
+    """All states of a tree, in the order of state numbers: `query * per_query + node`.
 
     Attributes:
-        vectors: for each part of the view float32[rows, width], those of the tree.
-        row: for each part int64[queries * states], row of its vectors.
-        node: int64[queries * states].
-        cost: float32[queries * states].
-        legal: bool[queries * states, A].
-        per_query: S, the states of a query.
-        numbers: how many of an embedding's numbers, the last ones, are no encoder's.
+        vectors: for each part of the view float32[rows, width], the tree's vectors.
+        row: for each part int64[queries * S], the row of its vectors at each state.
+        node: int64[queries * S].
+        cost: float32[queries * S].
+        legal: bool[queries * S, A].
+        per_query: S, the number of states of a query.
+        numbers: how many of an embedding's numbers, the last ones, come from no encoder.
     """
 
     vectors: tuple[Tensor, ...]
@@ -59,30 +79,38 @@ class StateTable:
         return len(self.node)
 
     def embedding(self, state: Tensor | slice) -> Tensor:
-        """float32[n, dim]: the vectors of all parts, side by side."""
-        parts = zip(self.vectors, self.row, strict=True)
-        seen = [vectors[row[state]] for vectors, row in parts]
-        if len(seen) == 1:
-            return seen[0]
-        return torch.cat([torch.empty(len(self.node[state]), 0), *seen], dim=1)
+        """float32[n, dim]: the vectors of all parts of the view, side by side."""
+        parts = [vectors[row[state]] for vectors, row in zip(self.vectors, self.row, strict=True)]
+        if len(parts) == 1:
+            return parts[0]
+        # The empty column block gives a view without any part its n rows.
+        return torch.cat([torch.empty(len(self.node[state]), 0), *parts], dim=1)
 
     def rows(self, state: Tensor | slice) -> States:
-        """Some states by number."""
+        """Some states by number, int64[n]."""
         return States(self.embedding(state), self.node[state], self.cost[state], self.legal[state])
 
     def trees(self, query: Tensor) -> States:
-        """All states of some queries, int64[n], those of one query after those of another."""
+        """All states of some queries, int64[n], the S states of a query after each other."""
         state = query[:, None] * self.per_query + torch.arange(self.per_query)
         return self.rows(state.ravel())
 
 
 def state_table(tree: RouteTree, objective: Objective) -> StateTable:
-    """The states of `tree`; its vectors are shared, so what is mapped stays mapped.
+    """The states of a tree as tensors.
 
-    Raises InputError: the leaves are states, and the tree does not show them.
+    Vectors are shared with the tree: if they are mapped from a file they stay so.
+
+    Args:
+        tree: the queries.
+        objective: decides which actions are legal, and whether leaves are states.
+
+    Raises:
+        InputError: leaves are states, and the tree has no vectors of them.
     """
     actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
-    states, queries = actions.states, len(tree)
+    states = actions.states
+    queries = len(tree)
     parts = tree.require_embedded(actions.allow_return)
     return StateTable(
         vectors=tuple(torch.from_numpy(part.vectors) for part in parts),
@@ -95,67 +123,35 @@ def state_table(tree: RouteTree, objective: Objective) -> StateTable:
     )
 
 
-class NoisyTable:
-    """A table as a router in training sees it: with noise on the embeddings of visited states.
-
-    Noise is drawn when a state is visited, and stays so until it is visited again: rollouts and
-    the updates on them read the same numbers, as PPO's ratio demands.
+def add_noise(
+    embedding: Tensor, length: float, rng: np.random.Generator, numbers: int = 0
+) -> Tensor:
+    """Add a random vector to each embedding.
 
     Args:
-        table: the states without noise.
-        length: expected length of the noise vector; 0 is none.
+        embedding: float32[n, dim].
+        length: expected length of the random vectors; 0 adds none.
         rng: source of the noise.
+        numbers: how many of the last columns come from no encoder; they stay as they are.
+
+    Returns:
+        float32[n, dim].
     """
-
-    def __init__(self, table: StateTable, length: float, rng: np.random.Generator) -> None:
-        self._table = table
-        self._length = length
-        self._rng = rng
-        self._place = torch.zeros(len(table), dtype=torch.int64)
-        self._seen: list[Tensor] = []
-
-    def begin(self) -> None:
-        """Forget what was visited: a new iteration begins."""
-        self._seen = []
-
-    def visit(self, state: Tensor) -> States:
-        """The rows of some states, int64[n], with new noise."""
-        if not self._length:
-            return self._table.rows(state)
-        visited, distinct = sum(len(rows) for rows in self._seen), torch.unique(state)
-        seen = self._table.embedding(distinct)
-        self._seen.append(noisy(seen, self._length, self._rng, self._table.numbers))
-        self._place[distinct] = torch.arange(visited, visited + len(distinct))
-        return self.rows(state)
-
-    def rows(self, state: Tensor) -> States:
-        """The rows of states that have been visited, with the noise they were seen with."""
-        table = self._table
-        if not self._length:
-            return table.rows(state)
-        if len(self._seen) > 1:
-            self._seen = [torch.cat(self._seen)]
-        embedding = self._seen[0][self._place[state]]
-        return States(embedding, table.node[state], table.cost[state], table.legal[state])
-
-
-def noisy(embedding: Tensor, length: float, rng: np.random.Generator, numbers: int = 0) -> Tensor:
-    """float32[n, dim]: embeddings with a random vector of about this length added to each.
-
-    `numbers`: how many of the last ones are no encoder's, and stay as they are.
-    """
-    n, dim = len(embedding), embedding.shape[1] - numbers
+    rows = len(embedding)
+    dim = embedding.shape[1] - numbers
     if not length or not dim:
         return embedding
-    noise = rng.standard_normal((n, dim), dtype=np.float32)
+    noise = rng.standard_normal((rows, dim), dtype=np.float32)
     noise *= np.float32(length / math.sqrt(dim))
     added = torch.from_numpy(noise)
-    return embedding + (nn.functional.pad(added, (0, numbers)) if numbers else added)
+    if numbers:
+        added = nn.functional.pad(added, (0, numbers))
+    return embedding + added
 
 
 def shape_for(tree: RouteTree, actions: Actions, config: NetworkConfig) -> RouterShape:
-    """The router to train on `tree` with the settings `config`."""
-    texts = tree.dim - tree.numbers
+    """The shape of the network to train on `tree` with the settings `config`."""
+    text_dim = tree.dim - tree.numbers
     return RouterShape(
         actions=actions.count,
         models=tree.routes.models,
@@ -164,26 +160,35 @@ def shape_for(tree: RouteTree, actions: Actions, config: NetworkConfig) -> Route
         hidden=config.hidden,
         stage_dim=config.stage_dim,
         knows_route=config.knows_route,
-        embedding_scale=math.sqrt(max(1, texts)) if config.scale_embedding else 1.0,
+        embedding_scale=math.sqrt(max(1, text_dim)) if config.scale_embedding else 1.0,
         cost_scale=cost_scale(tree, actions.states) if config.scale_cost else 1.0,
         plain_start=config.plain_start,
         numbers=tree.numbers,
     )
 
 
-SAME = 1e-6  # a deviation of less is none
+def cost_scale(tree: RouteTree, states: int | None = None) -> float:
+    """Root mean square of the costs at which decisions are due, except the root's cost of 0.
+
+    Args:
+        tree: the queries.
+        states: how many nodes are states; by default those before the last call.
+    """
+    cost = tree.cost[:, 1 : states or tree.routes.states]
+    return float(np.sqrt(np.square(cost).mean())) if cost.any() else 1.0
 
 
-class Router(nn.Module):
-    """Embedding, learned stage embedding and cost, concatenated; two layers, two heads.
+class RouterNetwork(nn.Module):
+    """The paper's router: two layers and two heads on text, stage and cost.
 
-    Where the router knows the route, each node has an embedding of its own instead of each stage.
+    Its input is the embedding, a learned embedding of the stage, and the cost so far,
+    concatenated. With `knows_route` each node has a learned embedding instead of each stage.
 
     The first layer is written as the sum of one map of the embedding and one of the rest. It is
     the same function as one map of the concatenation, but no gradient is computed towards the
     frozen embedding. With a plain start it also starts as one map would, and the heads as torch
-    makes them: where embeddings are not scaled, small heads and a loud stage would drown the text
-    for many epochs.
+    makes them: with unscaled embeddings, small heads and a large stage embedding would drown the
+    text for many epochs.
     """
 
     depth: Tensor
@@ -193,13 +198,13 @@ class Router(nn.Module):
     def __init__(self, shape: RouterShape) -> None:
         super().__init__()
         self.shape = shape
-        self.stage = nn.Embedding(shape.places, shape.stage_dim)
+        self.stage = nn.Embedding(shape.stage_rows, shape.stage_dim)
         if not shape.knows_route:
             depth = torch.from_numpy(Routes(shape.models, shape.hops).depth())
             self.register_buffer("depth", depth, persistent=False)
-        # torch warns where there is nothing to initialise.
-        make = nn.Linear if shape.dim else _empty
-        self.context = make(shape.dim, shape.hidden, bias=False)
+        # torch warns if there is nothing to initialise.
+        make_linear = nn.Linear if shape.dim else _linear_without_warning
+        self.context = make_linear(shape.dim, shape.hidden, bias=False)
         self.progress = nn.Linear(shape.stage_dim + 1, shape.hidden)
         self.second = nn.Linear(shape.hidden, shape.hidden)
         plain = shape.plain_start
@@ -215,53 +220,53 @@ class Router(nn.Module):
             self.register_buffer("spread", torch.ones(shape.numbers))
 
     def standardise(self, table: StateTable) -> None:
-        """Read numbers from now on by their mean and deviation where they are there: not 0.
+        """Set mean and deviation by which numbers are standardised; 0 means a number is absent.
 
-        What has one value wherever it is there, such as a mark, is 1 there; what is nowhere stays
-        unseen.
+        A number that has one value wherever it is present, such as a mark, is read as 1 there; one
+        that is present at no state stays unseen.
         """
         if not self.shape.numbers:
             return
-        numbers = table.vectors[-1][table.row[-1]].double()  # the last part
-        there = numbers != 0
-        count = there.sum(dim=0).clamp(min=1)
+        numbers = table.vectors[-1][table.row[-1]].double()  # the last part of the view
+        present = numbers != 0
+        count = present.sum(dim=0).clamp(min=1)
         mean = numbers.sum(dim=0) / count
-        spread = (((numbers - mean) * there).square().sum(dim=0) / count).sqrt()
-        is_mark = spread < SAME
+        spread = (((numbers - mean) * present).square().sum(dim=0) / count).sqrt()
+        is_mark = spread < MIN_SPREAD
         self.centre.copy_(torch.where(is_mark, 0.0, mean))
         spread = torch.where(is_mark, mean, spread)
-        self.spread.copy_(torch.where(there.any(dim=0), spread, UNSEEN))
+        self.spread.copy_(torch.where(present.any(dim=0), spread, UNSEEN_SPREAD))
 
-    def trained(self) -> Network:
-        """What it decides now, for good and without torch."""
+    def export(self) -> TrainedNetwork:
+        """A copy with the present weights that needs no torch."""
         weights = {name: value.numpy().copy() for name, value in self.state_dict().items()}
-        return Network(self.shape, weights)
+        return TrainedNetwork(self.shape, weights)
 
-    def _read(self, embedding: Tensor) -> Tensor:
-        """float32[n, dim]: the encoder's vectors, scaled, and the numbers, standardised."""
-        scaled = self.shape.embedding_scale * embedding
-        numbers = embedding[:, -self.shape.numbers :]
-        read = torch.where(numbers != 0, (numbers - self.centre) / self.spread, 0.0)
-        return torch.cat([scaled[:, : -self.shape.numbers], NUMBERS_GAIN * read], dim=1)
+    def features(self, states: States) -> Tensor:
+        """float32[n, hidden]: the input of both heads."""
+        return torch.tanh(self.second(torch.tanh(self.first(states))))
 
     def first(self, states: States) -> Tensor:
         """float32[n, hidden]: the first layer, before its nonlinearity."""
         cost = states.cost[:, None] / self.shape.cost_scale
-        place = states.node if self.shape.knows_route else self.depth[states.node]
-        progress = torch.cat([self.stage(place), cost], dim=1)
+        stage = states.node if self.shape.knows_route else self.depth[states.node]
+        progress = torch.cat([self.stage(stage), cost], dim=1)
         if self.shape.numbers:
-            context = self.context(self._read(states.embedding))
+            context = self.context(self._scaled(states.embedding))
         else:
             context = self.shape.embedding_scale * self.context(states.embedding)
         return context + self.progress(progress)
 
-    def features(self, states: States) -> Tensor:
-        """float32[n, hidden]: what both heads read."""
-        return torch.tanh(self.second(torch.tanh(self.first(states))))
+    def _scaled(self, embedding: Tensor) -> Tensor:
+        """float32[n, dim]: the encoder's vectors, scaled, and the numbers, standardised."""
+        scaled = self.shape.embedding_scale * embedding
+        numbers = embedding[:, -self.shape.numbers :]
+        standardised = torch.where(numbers != 0, (numbers - self.centre) / self.spread, 0.0)
+        return torch.cat([scaled[:, : -self.shape.numbers], NUMBERS_GAIN * standardised], dim=1)
 
     def logits(self, features: Tensor, legal: Tensor) -> Tensor:
-        """float32[n, A]; `NEVER` where an action is not legal, bool[n, A]."""
-        return self.policy(features).masked_fill(~legal, NEVER)
+        """float32[n, A]; `ILLEGAL_LOGIT` for an action that is not legal, bool[n, A]."""
+        return self.policy(features).masked_fill(~legal, ILLEGAL_LOGIT)
 
     def forward(self, states: States) -> tuple[Tensor, Tensor]:
         """Logits float32[n, A] and values float32[n]."""
@@ -269,14 +274,15 @@ class Router(nn.Module):
         return self.logits(features, states.legal), self.value(features)[:, 0]
 
 
-def _empty(inputs: int, outputs: int, bias: bool) -> nn.Linear:
+def _linear_without_warning(inputs: int, outputs: int, bias: bool) -> nn.Linear:
+    """A linear layer, which may have no inputs."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
         return nn.Linear(inputs, outputs, bias=bias)
 
 
 def _head(inputs: int, outputs: int, gain: float | None) -> nn.Linear:
-    """A linear layer that starts orthogonal, close to uniform with a small gain; None: as torch."""
+    """A linear layer with orthogonal weights, close to 0 with a small gain; None: as torch."""
     layer = nn.Linear(inputs, outputs)
     if gain is None:
         return layer
@@ -285,77 +291,254 @@ def _head(inputs: int, outputs: int, gain: float | None) -> nn.Linear:
     return layer
 
 
-def cost_scale(tree: RouteTree, states: int | None = None) -> float:
-    """Root mean square of the costs at which decisions are due, the root's 0 left out.
-
-    `states`: how many nodes are states; by default those before the last call.
-    """
-    cost = tree.cost[:, 1 : states or tree.routes.states]
-    return float(np.sqrt(np.square(cost).mean())) if cost.any() else 1.0
-
-
 def action_probabilities(
-    router: Router, table: StateTable, state: Tensor | None = None
+    router: RouterNetwork, table: StateTable, state: Tensor | None = None
 ) -> NDArray[np.float64]:
     """float64[n, A]: the policy at some states of the table, int64[n], or at all of them."""
-    logits = in_chunks(lambda states: router(states)[0], table, state)
+    logits = evaluate_in_chunks(lambda states: router(states)[0], table, state)
     return torch.softmax(logits.double(), dim=1).numpy()
 
 
 @torch.no_grad()
-def in_chunks(
+def evaluate_in_chunks(
     network: Callable[[States], Tensor], table: StateTable, state: Tensor | None = None
 ) -> Tensor:
-    """What a network makes of some states of the table, int64[n], or of all of them.
+    """Evaluate a network at many states, a chunk at a time, so that memory stays bounded.
 
-    `network`: gives a row for each state.
+    Args:
+        network: function from n states to a tensor of n rows.
+        table: the states.
+        state: int64[n], numbers of the states to evaluate; None is all of them.
+
+    Returns:
+        The rows of all chunks.
     """
     states = torch.arange(len(table)) if state is None else state
-    parts = states.split(CHUNK)  # type: ignore[no-untyped-call]
-    return torch.cat([network(table.rows(part)) for part in parts])
+    chunks = states.split(STATES_PER_PASS)  # type: ignore[no-untyped-call]
+    return torch.cat([network(table.rows(chunk)) for chunk in chunks])
 
 
-def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
-    """Q(s, a) of every action at every state: the expected reward after it, exactly.
+@dataclass(frozen=True)
+class TrainingFold:
+    """One fold of a tree, with its states as tensors."""
 
-    What is not legal is worth what it counts as, see `Actions.after`. Returns
-    float32[queries, S, A].
+    tree: RouteTree
+    actions: Actions
+    table: StateTable
 
-    `actions`: what may be done; `probabilities`: float32[queries, S, A], the policy that is
-    followed afterwards; `reward`: float32[queries, endings], paid where an episode ends.
+    @classmethod
+    def of(cls, tree: RouteTree, objective: Objective) -> TrainingFold:
+        """The fold `tree`, with the actions that the objective allows."""
+        actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
+        return cls(tree, actions, state_table(tree, objective))
+
+    def episode_reward(self, alpha: float, standardise: bool) -> NDArray[np.float64]:
+        """The reward of an episode with each ending.
+
+        Args:
+            alpha: reward lost per unit of cost.
+            standardise: take from each reward the mean of its query over all possible endings, and
+                divide by the standard deviation over all of them.
+
+        Returns:
+            float64[queries, endings].
+        """
+        reward = ending_reward(self.tree, alpha, self.actions.width)
+        if not standardise:
+            return reward
+        possible = self.actions.endings
+        centred = reward - reward[:, possible].mean(axis=1, keepdims=True)
+        return centred / (centred[:, possible].std() or 1.0)
+
+    def value(self, router: RouterNetwork, alpha: float) -> float:
+        """Exact mean R of the greedy policy; only states that it visits are evaluated."""
+
+        def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
+            probabilities = action_probabilities(router, self.table, torch.from_numpy(state))
+            choice = greedy(probabilities, self.tree.base_rate, self.actions.returns)
+            return choice.argmax(axis=1)
+
+        reward = ending_reward(self.tree, alpha, self.actions.width)
+        rollouts = walk(self.actions, reward, np.arange(len(self.tree)), act)
+        return float(rollouts.reward.sum(axis=1).mean())
+
+
+def fold_pair(
+    trees: tuple[RouteTree, RouteTree], objective: Objective
+) -> tuple[TrainingFold, TrainingFold]:
+    """The folds of `training.training_folds` as tensors; one fold twice if one tree is both."""
+    learn_from, choose_on = trees
+    fold = TrainingFold.of(learn_from, objective)
+    if choose_on is learn_from:
+        return fold, fold
+    return fold, TrainingFold.of(choose_on, objective)
+
+
+Fold = TypeVar("Fold")
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
+NetworkT_co = TypeVar("NetworkT_co", bound=nn.Module, covariant=True)
+
+
+class Learner(Protocol[NetworkT_co]):
+    """Improves a network, one epoch after the other."""
+
+    @property
+    def router(self) -> NetworkT_co:
+        """The network, which is trained in place."""
+
+    def epoch(self) -> None:
+        """Train for one epoch.
+
+        Raises:
+            FloatingPointError: the network's numbers are not finite any more.
+        """
+
+
+@dataclass
+class BestIterate:
+    """The best weights so far; before the first evaluation, those at the start.
+
+    Attributes:
+        weights: a copy of the weights by name.
+        train: their value on the train fold.
+        validation: their value on the validation fold.
+        history: value on validation at each evaluation.
+        evaluations_without_gain: evaluations since the value on validation last rose by the least
+            gain that counts.
+        last_gain: that value.
     """
-    routes, queries = actions.routes, len(reward)
-    levels: list[Tensor] = []
-    value = reward[:, routes.leaves]
-    for level in reversed(range(actions.steps)):
-        if level == routes.hops:
-            values = value[:, :, None].repeat_interleave(actions.calls, dim=2)
-        else:
-            values = value.reshape(queries, -1, routes.models)
-            if actions.allow_stop:
-                stopping = reward[:, routes.level(level + 1)].reshape(values.shape)
-                values = torch.cat([values, stopping], dim=2)
-        if actions.allow_return:
-            given = reward[:, ending_table(routes).number[routes.level(level)]]
-            values = torch.cat([values, given], dim=2)
-        levels.append(values)
-        value = (probabilities[:, routes.level(level)] * values).sum(dim=2)
-    return torch.cat(levels[::-1], dim=1)
+
+    weights: dict[str, Tensor]
+    train: float = -math.inf
+    validation: float = -math.inf
+    history: list[float] = field(default_factory=list)
+    evaluations_without_gain: int = 0
+    last_gain: float = -math.inf
+
+    def offer(
+        self, module: nn.Module, train: float, validation: float, min_gain: float = 0.0
+    ) -> None:
+        """Keep the weights of a module if they are better, by however little.
+
+        Args:
+            module: the network as it is now.
+            train: its value on the train fold, which decides between equals on validation.
+            validation: its value on the validation fold.
+            min_gain: least gain on validation that prolongs the training.
+        """
+        self.history.append(validation)
+        self.evaluations_without_gain += 1
+        if validation > self.last_gain + min_gain:
+            self.last_gain = validation
+            self.evaluations_without_gain = 0
+        if (validation, train) > (self.validation, self.train):
+            self.train = train
+            self.validation = validation
+            self.weights = _copy_weights(module)
 
 
-def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
-    """The value of a policy on each query, float32[queries]."""
-    routes, queries = actions.routes, len(reward)
-    reached, total = torch.ones(queries, 1), torch.zeros(queries)
-    for level in range(actions.steps):
-        decided = reached[:, :, None] * probabilities[:, routes.level(level)]
-        if actions.allow_return:
-            given = reward[:, ending_table(routes).number[routes.level(level)]]
-            total = total + (decided[:, :, actions.calls :] * given).sum(dim=(1, 2))
-        if level == routes.hops:
-            return total
-        reached = decided[:, :, : routes.models].reshape(queries, -1)
-        if actions.allow_stop:
-            stopped = decided[:, :, routes.models : actions.calls].reshape(queries, -1)
-            total = total + (stopped * reward[:, routes.level(level + 1)]).sum(dim=1)
-    return total + (reached * reward[:, routes.leaves]).sum(dim=1)
+def best_iterate(
+    start: Callable[[], Learner[NetworkT]],
+    value: Callable[[NetworkT, Fold], float],
+    folds: tuple[Fold, Fold],
+    config: NetworkConfig,
+    seed: int,
+    on_epoch: OnEpoch = ignore_epoch,
+) -> tuple[NetworkT, BestIterate]:
+    """Train epoch after epoch; keep the weights that are best on validation.
+
+    Args:
+        start: makes the network and its learner; called once torch's generator is seeded.
+        value: exact value of a network on a fold.
+        folds: to learn from, and to choose the iterate on. If they are the same fold it is valued
+            once.
+        config: number of epochs, patience, and how often to evaluate.
+        seed: of everything random.
+        on_epoch: called after each evaluation.
+
+    Returns:
+        The network with its best weights, frozen, and the record of the training.
+
+    Raises:
+        InputError: the training diverged.
+    """
+    learn_from, choose_on = folds
+    with _reproducible(seed):
+        learner = start()
+        network = learner.router
+        best = BestIterate(_copy_weights(network))
+        for epoch in range(1, config.epochs + 1):
+            _run_epoch(learner, epoch)
+            if epoch == config.epochs or epoch % config.evaluate_every == 0:
+                train = value(network, learn_from)
+                validation = train if choose_on is learn_from else value(network, choose_on)
+                best.offer(network, train, validation, config.min_gain)
+                on_epoch(epoch, config.epochs, train, validation)
+            if config.patience and best.evaluations_without_gain >= config.patience:
+                break
+    network.load_state_dict(best.weights)
+    return network.requires_grad_(False).eval(), best
+
+
+def _run_epoch(learner: Learner[nn.Module], number: int) -> None:
+    """Run one epoch; a network that has diverged is neither valued nor kept."""
+    try:
+        learner.epoch()
+        weights = learner.router.state_dict().values()
+        is_finite = all(bool(value.isfinite().all()) for value in weights)
+    except FloatingPointError:
+        is_finite = False
+    if not is_finite:
+        raise InputError(
+            f"training diverged in epoch {number}: the network's numbers are not finite (NaN); "
+            "lower learning_rate"
+        )
+
+
+def _copy_weights(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of the weights by name."""
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+@contextmanager
+def _reproducible(seed: int) -> Iterator[None]:
+    """Seed the global generators of torch and numpy, on one thread; restore both after.
+
+    New layers draw from torch's, and so do Tianshou's policies; its mini-batches come from numpy's.
+    One thread, because sums are added up in another order on another number of threads.
+    """
+    state_before = np.random.get_state()
+    with torch.random.fork_rng(devices=[]), torch_threads(1):
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            np.random.set_state(state_before)
+
+
+def make_adam(
+    parameters: Iterable[nn.Parameter], config: NetworkConfig, steps: int
+) -> torch.optim.Adam:
+    """Adam whose learning rate follows `config` over `steps` gradient steps."""
+    adam = torch.optim.Adam(
+        list(parameters), lr=config.learning_rate, eps=config.adam_eps, fused=True
+    )
+
+    def set_learning_rate(*_: object) -> None:
+        step = steps_taken(adam)
+        warm_up = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+        decay = 1 - step / steps if config.decay else 1.0
+        factor = warm_up * max(decay, 0.0)
+        for group in adam.param_groups:
+            group["lr"] = config.learning_rate * factor
+
+    # A hook, because Tianshou moves torch's schedulers once an update, not once a gradient step.
+    adam.register_step_pre_hook(set_learning_rate)
+    return adam
+
+
+def steps_taken(adam: torch.optim.Adam) -> int:
+    """Gradient steps so far, as Adam itself counts them."""
+    first = adam.param_groups[0]["params"][0]
+    return int(adam.state[first]["step"]) if first in adam.state else 0

@@ -1,4 +1,21 @@
-"""Tianshou's PPO on the replayed tree (paper appendix B)."""
+"""PPO on the replayed tree (paper appendix B): our rollouts, Tianshou's update.
+
+The path of one epoch, in the order of this file:
+
+1. Rollout: `TreeCollector` plays whole episodes, all at the same time, so that a hop of all of
+   them is one forward pass. `to_buffer` puts their transitions into Tianshou's buffer, where an
+   observation is the number of a state and not its vectors.
+2. Network: `Trunk`, `Actor` and `Critic` give the paper's router the signatures that Tianshou
+   calls. `NoisyTable` looks the states up by number and adds the noise of the training.
+3. Advantage and loss: Tianshou's own. `PPO._preprocess_batch` evaluates the buffer once and
+   computes generalised advantages (`compute_episodic_return`). `PPO._update_with_batch` cuts the
+   buffer into mini-batches and makes a gradient step on each: clipped ratio, plus value loss, less
+   entropy bonus. `build_ppo` sets all coefficients.
+4. Loop: `PPOLearner.epoch` alternates between rollouts and updates. `network.best_iterate` calls
+   it epoch after epoch, evaluates the greedy policy exactly, and keeps the best weights.
+
+Not covered: the network itself and the optimiser's schedule; both are in `network`.
+"""
 
 from __future__ import annotations
 
@@ -13,49 +30,259 @@ from numpy.typing import NDArray
 from tianshou.algorithm import PPO
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
 from tianshou.algorithm.optim import OptimizerFactory, ParamsType
-from tianshou.data import ReplayBuffer
+from tianshou.data import Batch, CollectStats, ReplayBuffer, to_numpy
+from tianshou.data.collector import BaseCollector
 from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from hierrouter.learning import loop
-from hierrouter.learning.collector import TreeCollector
+from hierrouter.evaluation.outcome import ending_reward
 from hierrouter.learning.config import PPOConfig
-from hierrouter.learning.network import NoisyTable, Router, States
-from hierrouter.replay.env import QueryStream
+from hierrouter.learning.network import (
+    RouterNetwork,
+    States,
+    StateTable,
+    TrainingFold,
+    add_noise,
+    make_adam,
+    steps_taken,
+)
+from hierrouter.replay.env import QueryStream, ReplayVectorEnv, Rollouts, walk
+from hierrouter_cache.tree import RouteTree
 
-# Rows that Tianshou evaluates at once before an update.
-LARGEST_BATCH = 65_536
+DEFAULT_BUFFER_SIZE = 65_536  # transitions of the buffer that a collector makes by default
+MAX_ROWS_PER_PASS = 65_536  # rows that Tianshou evaluates at once before an update
+
+# ------------------------------------------------------------------------------------- 1. Rollout
+
+
+def to_buffer(rollouts: Rollouts) -> ReplayBuffer:
+    """Put all transitions of some episodes into a buffer, episode after episode.
+
+    `obs_next` of a last hop is state 0: an episode that has terminated has no next state, and
+    Tianshou masks its value.
+    """
+    alive = rollouts.alive
+    next_state = np.zeros_like(rollouts.state)
+    next_state[:, :-1] = rollouts.state[:, 1:]
+    terminated = rollouts.last[alive]
+    return ReplayBuffer.from_data(
+        obs=rollouts.state[alive],
+        act=rollouts.action[alive],
+        rew=rollouts.reward[alive],
+        terminated=terminated,
+        truncated=np.zeros(len(terminated), dtype=bool),
+        done=terminated,
+        obs_next=next_state[alive],
+    )
+
+
+class SizedVectorEnv(ReplayVectorEnv):
+    """A vector environment with a length: Tianshou asks for the number of environments that way."""
+
+    def __len__(self) -> int:
+        return self.num_envs
+
+
+class MonotonicCollectStats(CollectStats):  # type: ignore[misc]
+    """Statistics of a collection that accept a clock that was set back meanwhile."""
+
+    def set_collect_time(self, collect_time: float, update_collect_speed: bool = True) -> None:
+        """Set the duration, in seconds, to a number above 0.
+
+        Tianshou refuses a negative one, and would end the training.
+        """
+        super().set_collect_time(max(collect_time, 1e-9), update_collect_speed)
+
+
+class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
+    """Tianshou's collector interface on a replayed tree: whole episodes, played together.
+
+    A collection takes at most L forward passes of the policy, L + 1 with return, however many
+    episodes it has. The policy observes the numbers of states, int64[n], as in `ReplayVectorEnv`.
+    If a number of steps is asked for, episodes are played until there are enough; none is cut.
+
+    Args:
+        policy: Tianshou's algorithm or policy that chooses the actions.
+        tree: the queries to play on.
+        alpha: reward lost per unit of cost.
+        allow_stop: whether an episode may end before L calls.
+        allow_return: whether it may end after any answer, with any answer of its route.
+        buffer: a plain `ReplayBuffer` for the transitions; by default a new one.
+        seed: seed of the order of the queries and of random actions. No query is drawn twice before
+            all have been drawn once.
+        draw: function from n to int64[n], the queries of the next n episodes, instead of that
+            order; a test collector takes `np.arange`, and as many episodes as there are queries.
+        reward: float64[queries, endings], reward of an episode with this ending, instead of R.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        tree: RouteTree,
+        alpha: float,
+        allow_stop: bool = False,
+        *,
+        allow_return: bool = False,
+        buffer: ReplayBuffer | None = None,
+        seed: int = 0,
+        draw: Callable[[int], NDArray[np.int64]] | None = None,
+        reward: NDArray[np.float64] | None = None,
+    ) -> None:
+        # Never stepped: Tianshou's base class reads the spaces and the length of an environment.
+        env = SizedVectorEnv(tree, alpha, 1, allow_stop, allow_return=allow_return)
+        super().__init__(
+            policy, env, ReplayBuffer(DEFAULT_BUFFER_SIZE) if buffer is None else buffer
+        )
+        self.tree = tree
+        self.actions = env.actions
+        self._rng = np.random.default_rng(seed)
+        self._draw = QueryStream(len(tree), self._rng).draw if draw is None else draw
+        if reward is None:
+            reward = ending_reward(tree, alpha, self.actions.width)
+        self._reward = reward
+
+    @torch.no_grad()
+    def _collect(
+        self,
+        n_step: int | None = None,
+        n_episode: int | None = None,
+        random: bool = False,
+        render: float | None = None,
+        gym_reset_kwargs: dict[str, Any] | None = None,
+    ) -> CollectStats:
+        """Play episodes and store their transitions: what Tianshou's `collect` calls.
+
+        Args:
+            n_step: transitions to make, at least; not cut to this number.
+            n_episode: episodes to play, instead of `n_step`.
+            random: draw legal actions at random instead of asking the policy.
+            render: not used; there is nothing to render.
+            gym_reset_kwargs: not used.
+        """
+        act = self._act_at_random if random else self._act
+        max_length = self.actions.steps
+        episodes_due = n_episode or -(-(n_step or 0) // max_length)
+        returns = [np.zeros(0)]
+        lengths = [np.zeros(0, dtype=np.int64)]
+        while episodes_due > 0:
+            rollouts = walk(self.actions, self._reward, self._draw(episodes_due), act)
+            self.buffer.update(to_buffer(rollouts))
+            returns.append(rollouts.reward.sum(axis=1))
+            lengths.append(rollouts.length)
+            if n_step is None:
+                break
+            # Episodes that end early leave steps to make; further episodes make them.
+            steps_due = n_step - sum(int(length.sum()) for length in lengths)
+            episodes_due = -(-steps_due // max_length)
+        all_returns = np.concatenate(returns)
+        all_lengths = np.concatenate(lengths)
+        steps = int(all_lengths.sum())
+        episodes = len(all_lengths)
+        self.collect_step += steps
+        self.collect_episode += episodes
+        return MonotonicCollectStats.with_autogenerated_stats(
+            all_returns, all_lengths, episodes, steps
+        )
+
+    def _act(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64[n]: actions of the policy at these states, int64[n]."""
+        return to_numpy(self.policy(Batch(obs=state, info=Batch())).act)
+
+    def _act_at_random(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64[n]: legal actions at these states, int64[n], all equally likely."""
+        legal = self.actions.legal()[state % self.actions.states]
+        scores = legal * self._rng.random(legal.shape)
+        return scores.argmax(axis=1)
+
+
+# ------------------------------------------------------------------------------------- 2. Network
+
+
+class NoisyTable:
+    """The states as PPO looks them up: with noise on the embedding of each visited state.
+
+    Noise is drawn when a state is visited and stays until it is visited again: rollouts and the
+    updates on them read the same numbers, because PPO's ratio compares policies on the same input.
+
+    Args:
+        table: the states without noise.
+        length: expected length of the noise vector; 0 adds none.
+        rng: source of the noise.
+    """
+
+    def __init__(self, table: StateTable, length: float, rng: np.random.Generator) -> None:
+        self._table = table
+        self._length = length
+        self._rng = rng
+        # Where the noisy embedding of each state is, among the rows of all visits of an iteration.
+        self._visit_row = torch.zeros(len(table), dtype=torch.int64)
+        self._visits: list[Tensor] = []
+
+    def begin(self) -> None:
+        """Forget the noise of all visits: a new iteration begins."""
+        self._visits = []
+
+    def visit(self, state: Tensor) -> States:
+        """The rows of some states, int64[n], with new noise."""
+        if not self._length:
+            return self._table.rows(state)
+        earlier_rows = sum(len(rows) for rows in self._visits)
+        distinct = torch.unique(state)
+        embedding = self._table.embedding(distinct)
+        self._visits.append(add_noise(embedding, self._length, self._rng, self._table.numbers))
+        self._visit_row[distinct] = torch.arange(earlier_rows, earlier_rows + len(distinct))
+        return self.rows(state)
+
+    def rows(self, state: Tensor) -> States:
+        """The rows of some visited states, int64[n], with the noise of their last visit."""
+        table = self._table
+        if not self._length:
+            return table.rows(state)
+        if len(self._visits) > 1:
+            self._visits = [torch.cat(self._visits)]
+        embedding = self._visits[0][self._visit_row[state]]
+        return States(embedding, table.node[state], table.cost[state], table.legal[state])
 
 
 class Trunk(nn.Module):
-    """Features of states by number.
+    """The layers that actor and critic share: features of states by number.
 
     Tianshou's updates ask the actor and then the critic, with the same array. The actor's features
-    are held for that next question and for no other: weights that fused Adam has changed do not
-    show it (`Tensor._version` stays), so what is held longer could be stale.
+    are kept for that next question and for no other: fused Adam changes weights without changing
+    `Tensor._version`, so features that are kept longer could be stale unnoticed.
 
     Args:
-        look: how states are looked up by number.
+        router: the network that is trained.
+        look_up: function from numbers of states, int64[n], to their rows.
     """
 
-    def __init__(self, router: Router, look: Callable[[Tensor], States]) -> None:
+    def __init__(self, router: RouterNetwork, look_up: Callable[[Tensor], States]) -> None:
         super().__init__()
         self.router = router
-        self.look = look
-        self._held: tuple[object, bool, tuple[Tensor, Tensor]] | None = None
+        self.look_up = look_up
+        # The actor's array, whether it recorded gradients, and its features and legality.
+        self._for_critic: tuple[object, bool, tuple[Tensor, Tensor]] | None = None
 
     def forward(self, obs: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Features float32[n, hidden] and legality bool[n, A] of these states, int64[n]."""
-        held, self._held = self._held, None
-        if held and held[0] is obs and held[1] == torch.is_grad_enabled():
-            return held[2]
-        states = self.look(torch.as_tensor(obs))
+        """Compute the features of some states, or take those kept for the critic.
+
+        Args:
+            obs: int64[n], numbers of the states.
+
+        Returns:
+            Features float32[n, hidden] and legality bool[n, A].
+        """
+        stored = self._for_critic
+        self._for_critic = None
+        if stored and stored[0] is obs and stored[1] == torch.is_grad_enabled():
+            return stored[2]
+        states = self.look_up(torch.as_tensor(obs))
         return self.router.features(states), states.legal
 
-    def hold(self, obs: object, found: tuple[Tensor, Tensor]) -> None:
-        """Keep what was found for `obs`: the critic asks for it next."""
-        self._held = obs, torch.is_grad_enabled(), found
+    def keep_for_critic(self, obs: object, output: tuple[Tensor, Tensor]) -> None:
+        """Keep what `forward` returned for `obs`: the critic asks for it next."""
+        self._for_critic = (obs, torch.is_grad_enabled(), output)
 
 
 class Actor(nn.Module):
@@ -68,28 +295,40 @@ class Actor(nn.Module):
     def forward(
         self, obs: NDArray[np.int64], state: Any = None, info: Any = None
     ) -> tuple[Tensor, Any]:
-        """Logits float32[n, A], not probabilities: the distribution must be told so.
+        """Logits float32[n, A], and `state` as it came.
 
-        Raises FloatingPointError: they are not finite.
+        They are not probabilities, so `build_ppo` makes the distribution from logits.
+
+        Args:
+            obs: int64[n], numbers of states.
+            state: hidden state of a recurrent network; there is none.
+            info: not used.
+
+        Raises:
+            FloatingPointError: the logits are not finite.
         """
-        found = self.trunk(obs)
-        self.trunk.hold(obs, found)
-        logits = self.trunk.router.logits(*found)
-        if not logits.detach().sum().isfinite():  # Tianshou's own complaint would name no cause
+        output = self.trunk(obs)
+        self.trunk.keep_for_critic(obs, output)
+        logits = self.trunk.router.logits(*output)
+        if not logits.detach().sum().isfinite():  # Tianshou's own error would name no cause
             raise FloatingPointError("logits are not finite")
         return logits, state
 
 
 class Critic(nn.Module):
-    """State numbers to values float32[n, 1], with Tianshou's signature."""
+    """State numbers to values, with Tianshou's signature."""
 
     def __init__(self, trunk: Trunk) -> None:
         super().__init__()
         self.trunk = trunk
 
     def forward(self, obs: NDArray[np.int64]) -> Tensor:
-        """float32[n, 1]."""
-        return self.trunk.router.value(self.trunk(obs)[0])
+        """float32[n, 1]: values of states, int64[n]."""
+        features, _ = self.trunk(obs)
+        return self.trunk.router.value(features)
+
+
+# -------------------------------------------------------------------------- 3. Advantage and loss
 
 
 class ActorPolicy(DiscreteActorPolicy):  # type: ignore[misc]
@@ -97,24 +336,24 @@ class ActorPolicy(DiscreteActorPolicy):  # type: ignore[misc]
 
     @staticmethod
     def _compile() -> None:
-        """Nothing: `uncompiled` runs the same loops as the Python they are written in."""
+        """Compile nothing: see `without_compiler`."""
 
 
-def uncompiled(function: Any) -> Any:
-    """Tianshou's own `function`, calling its compiled loops as the Python they are written in.
+def without_compiler(function: Any) -> Any:
+    """Copy a function of Tianshou such that it runs its compiled loops as plain Python.
 
     On the short episodes here that takes about a millisecond an update, and compiling takes longer
-    than a training. Nothing else in the process is changed: this is the same code with other names
-    in sight.
+    than a training. Nothing else in the process changes: the copy has the same code, but finds the
+    Python source of each compiled loop under the loop's name.
     """
-    seen = {
-        name: getattr(function.__globals__[name], "py_func", function.__globals__[name])
-        for name in function.__code__.co_names
-        if name in function.__globals__
-    }
+    plain_loops = {}
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            value = function.__globals__[name]
+            plain_loops[name] = getattr(value, "py_func", value)
     return FunctionType(
         function.__code__,
-        {**function.__globals__, **seen},
+        {**function.__globals__, **plain_loops},
         function.__name__,
         function.__defaults__,
         function.__closure__,
@@ -122,23 +361,34 @@ def uncompiled(function: Any) -> Any:
 
 
 class AdamFactory(OptimizerFactory):  # type: ignore[misc]
-    """Adam of `loop.make_adam`, as Tianshou asks for it; remembers which it made."""
+    """The optimiser of `make_adam`, in the form that Tianshou takes.
+
+    Attributes:
+        adam: the optimiser it made last, whose steps the learner counts.
+    """
 
     adam: torch.optim.Adam
 
     def __init__(self, config: PPOConfig, steps: int) -> None:
+        """Prepare an optimiser for a training of `steps` gradient steps."""
         super().__init__()
         self.config = config
         self.steps = steps
 
     def _create_optimizer_for_params(self, params: ParamsType) -> torch.optim.Optimizer:
-        self.adam = loop.make_adam(cast(Iterable[nn.Parameter], params), self.config, self.steps)
+        self.adam = make_adam(cast(Iterable[nn.Parameter], params), self.config, self.steps)
         return self.adam
 
 
 def build_ppo(trunk: Trunk, config: PPOConfig, optim: AdamFactory) -> Any:
-    """Tianshou's PPO on a router, its own in all that it computes."""
-    actor: Any = Actor(trunk)  # it has what Tianshou calls, but not its base class
+    """Tianshou's PPO on a router; advantage, loss and gradient step are Tianshou's own code.
+
+    Args:
+        trunk: the router, and how it looks up states.
+        config: coefficients of the loss and of the advantage.
+        optim: makes the optimiser.
+    """
+    actor: Any = Actor(trunk)  # it has what Tianshou calls, but not Tianshou's base class
     algorithm = PPO(
         policy=ActorPolicy(
             actor=actor,
@@ -153,34 +403,48 @@ def build_ppo(trunk: Trunk, config: PPOConfig, optim: AdamFactory) -> Any:
         max_grad_norm=config.max_grad_norm,
         gae_lambda=config.gae_lambda,
         gamma=config.gamma,
-        max_batchsize=LARGEST_BATCH,
+        max_batchsize=MAX_ROWS_PER_PASS,
     )
-    algorithm.compute_episodic_return = uncompiled(PPO.compute_episodic_return)
+    algorithm.compute_episodic_return = without_compiler(PPO.compute_episodic_return)
     return algorithm
 
 
-class PPOLearner:
-    """Tianshou's PPO on the replayed tree, driven by our loop.
+# ---------------------------------------------------------------------------------------- 4. Loop
 
-    An epoch is `config.iterations` rounds of rollouts and updates. Tianshou draws actions from
-    torch's global generator and mini-batches from numpy's.
+
+class PPOLearner:
+    """Learns the paper's router for one alpha from sampled episodes.
+
+    An epoch is `config.iterations` iterations of rollouts and updates. Tianshou draws actions from
+    torch's global generator and mini-batches from numpy's; `network.best_iterate` seeds both.
+
+    Args:
+        router: trained in place.
+        fold: the fold to learn from.
+        alpha: reward lost per unit of cost.
+        config: the settings.
+        rng: source of the order of the queries and of the noise.
+
+    Attributes:
+        algorithm: Tianshou's PPO.
+        collector: plays the episodes.
     """
 
     def __init__(
         self,
-        router: Router,
-        fold: loop.TrainingFold,
+        router: RouterNetwork,
+        fold: TrainingFold,
         alpha: float,
         config: PPOConfig,
         rng: np.random.Generator,
     ) -> None:
         self.router = router
         self._config = config
-        self._seen = NoisyTable(fold.table, config.embedding_noise, rng)
-        self._trunk = Trunk(router, self._seen.visit)
-        self._gradients = config.update_epochs * config.minibatches
-        self._steps = config.epochs * config.iterations * self._gradients
-        self._optim = AdamFactory(config, self._steps)
+        self._states = NoisyTable(fold.table, config.embedding_noise, rng)
+        self._trunk = Trunk(router, self._states.visit)
+        steps_per_iteration = config.update_epochs * config.minibatches
+        self._total_steps = config.epochs * config.iterations * steps_per_iteration
+        self._optim = AdamFactory(config, self._total_steps)
         self.algorithm = build_ppo(self._trunk, config, self._optim)
         self.collector = TreeCollector(
             self.algorithm,
@@ -196,22 +460,27 @@ class PPOLearner:
     def epoch(self) -> None:
         """Collect and update `config.iterations` times.
 
-        Raises FloatingPointError: logits are not finite.
+        Raises:
+            FloatingPointError: logits are not finite.
         """
         for _ in range(self._config.iterations):
-            self._seen.begin()
-            self._trunk.look = self._seen.visit
+            self._states.begin()
+            # Inside this context Tianshou's policy draws actions instead of taking the likeliest.
             with policy_within_training_step(self.algorithm.policy):
+                self._trunk.look_up = self._states.visit
                 self.collector.collect(n_episode=self._config.rollouts)
-                self._learn()
+                # Updates read states with the noise that the rollouts saw.
+                self._trunk.look_up = self._states.rows
+                self._update()
 
-    def _learn(self) -> None:
-        """Update on what was collected, seen as it was then, and drop it."""
-        config, algorithm, buffer = self._config, self.algorithm, self.collector.buffer
-        self._trunk.look = self._seen.rows
-        done = loop.steps_made(self._optim.adam) / self._steps
-        start, end = config.entropy_coefficient, config.entropy_end
-        algorithm.ent_coef = (1 - done) * start + done * end
-        minibatch = max(2, len(buffer) // config.minibatches)
-        algorithm.update(buffer, minibatch, config.update_epochs)
+    def _update(self) -> None:
+        """Update on the collected transitions, and empty the buffer."""
+        config = self._config
+        buffer = self.collector.buffer
+        progress = steps_taken(self._optim.adam) / self._total_steps
+        start = config.entropy_coefficient
+        self.algorithm.ent_coef = (1 - progress) * start + progress * config.entropy_end
+        # A mini-batch of one row has no standard deviation, by which advantages are divided.
+        minibatch_size = max(2, len(buffer) // config.minibatches)
+        self.algorithm.update(buffer, minibatch_size, config.update_epochs)
         self.collector.reset_buffer()

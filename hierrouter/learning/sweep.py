@@ -1,25 +1,25 @@
-"""Routers for many alphas: one model for every alpha, sweeps, grids, and budgets."""
+"""Routers for many alphas: the sweep of a value model, grids of alphas, and budgets."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hierrouter.evaluation.budget import policy_break_points, within_budget
-from hierrouter.learning.config import MAX_ALPHA, Objective, ValueConfig
+from hierrouter.learning.config import MAX_ALPHA, Objective, OnEpoch, ValueConfig
 from hierrouter.learning.training import Constant, Origin, TrainedRouter, fit_value, training_folds
-from hierrouter.learning.value import ValueModel, ValueRouter
+from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, ValueModel, ValueRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
-if TYPE_CHECKING:
-    from hierrouter.learning.loop import OnEpoch
+ALPHA_DIGITS = 2  # significant digits of an automatic alpha: a grid is read and typed by people
+DEFAULT_GRID_SIZE = 6  # alphas of an automatic grid
+BUDGET_CANDIDATES = 512  # alphas to choose from for a budget; a router's cost changes in steps
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,12 @@ class TrainedSweep:
     """The value model for every alpha, and where it comes from.
 
     Attributes:
-        objective: what it was trained for, whatever its alpha.
-        origin: where it comes from.
+        model: the value model.
+        alphas: the grid.
+        objective: what it was trained for; its alpha means nothing.
+        origin: its pool, inputs and training.
         constants: for each alpha of the grid the choice that is made instead, see `TrainedRouter`;
-            empty where nobody has looked.
+            empty before `with_fallback`.
     """
 
     model: ValueModel
@@ -42,8 +44,11 @@ class TrainedSweep:
     def at(self, alpha: float) -> TrainedRouter:
         """The router for one alpha >= 0; no training.
 
-        Where the router at the nearest alpha of the grid showed no gain, the same choice is made
-        here. Raises InputError: alpha is not finite, below 0 or too great for an `Objective`.
+        If the router at the nearest alpha of the grid showed no gain, its constant choice is made
+        here too.
+
+        Raises:
+            InputError: alpha is not finite, below 0 or too great for an `Objective`.
         """
         return TrainedRouter(
             router=ValueRouter(self.model, alpha),
@@ -58,31 +63,38 @@ class TrainedSweep:
         """The router for each alpha of the grid."""
         return [self.at(alpha) for alpha in self.alphas]
 
-    def like(self, trained: TrainedRouter | None, alpha: float) -> TrainedRouter | None:
-        """The router for one alpha, if it may do what `trained` may, or also stop early.
+    def matching(self, trained: TrainedRouter | None, alpha: float) -> TrainedRouter | None:
+        """The router for one alpha, if it has the actions of another router, or can also stop.
 
-        `trained`: None is anything.
+        Args:
+            trained: the other router; None matches anything.
+            alpha: the alpha.
         """
         router = self.at(alpha)
         if trained is None:
             return router
         stop = router.objective.allow_stop or trained.objective.allow_stop
-        wanted = replace(trained.objective, alpha=alpha, allow_stop=stop)
-        return router if router.objective == wanted else None
+        objective = replace(trained.objective, alpha=alpha, allow_stop=stop)
+        return router if router.objective == objective else None
 
-    def shipped(self, tree: RouteTree) -> TrainedSweep:
-        """What `TrainedRouter.shipped` says at each alpha of the grid."""
-        constants = (router.shipped(tree).constant for router in self.routers)
+    def with_fallback(self, tree: RouteTree) -> TrainedSweep:
+        """The sweep with the constant of `TrainedRouter.with_fallback` at each alpha of the grid.
+
+        Args:
+            tree: the tree it learned from; all folds, or all but the test fold.
+        """
+        constants = [router.with_fallback(tree).constant for router in self.routers]
         return replace(self, constants=tuple(constants))
 
     def _nearest(self, alpha: float) -> int:
-        """The place in the grid of the alpha that is fewest times as great or as small."""
+        """The position in the grid of the alpha with the smallest ratio to this one."""
         grid = np.array(self.alphas)
-        least = grid[grid > 0].min(initial=1.0) / 10  # so far is 0 from what is above it
-        return int(np.abs(np.log((grid + least) / (alpha + least))).argmin())
+        # 0 has no ratio to anything; it counts as a tenth of the least alpha above it.
+        offset = grid[grid > 0].min(initial=1.0) / 10
+        return int(np.abs(np.log((grid + offset) / (alpha + offset))).argmin())
 
 
-# For one alpha, or for every one.
+# A router for one alpha, or for every alpha.
 Policy = TrainedRouter | TrainedSweep
 
 
@@ -96,31 +108,39 @@ def train_sweep(
 ) -> TrainedSweep:
     """Fit the value model for all alphas.
 
-    Raises InputError: there is nothing to learn from.
-
     Args:
-        objective: what to train for; its alpha is not looked at.
+        tree: all folds.
+        alphas: the grid, which gives knots of the model.
+        objective: what to train for; its alpha is not used.
+        config: the settings.
         seed: names the fit; nothing in it is random.
+        on_epoch: called after each state.
+
+    Raises:
+        InputError: there is nothing to learn from.
     """
     model = fit_value(tree, alphas, objective, config, on_epoch)
     return TrainedSweep(model, tuple(alphas), objective, Origin.of(tree, config, seed))
 
 
-DIGITS = 2  # significant digits of an automatic alpha
-POINTS = 6  # of an automatic grid
-
-
-def alpha_grid(tree: RouteTree, count: int = POINTS, allow_stop: bool = False) -> tuple[float, ...]:
+def alpha_grid(
+    tree: RouteTree, count: int = DEFAULT_GRID_SIZE, allow_stop: bool = False
+) -> tuple[float, ...]:
     """Alphas spread over the range in which the best routes change.
 
     0 (quality alone), the paper's alpha, and quantiles of the exact break-points at which the tree
-    oracle takes another route on some query of the train fold, rounded for reading. Raises
-    InputError: `count` is below 2 or the train fold is empty. Returns ascending.
+    oracle takes another route on some query of the train fold, rounded for reading.
 
     Args:
-        tree: all folds; only "train" is looked at.
-        count: number of alphas, at least 2; there are fewer where they coincide.
+        tree: all folds; only "train" is used.
+        count: number of alphas, at least 2; there are fewer if some coincide.
         allow_stop: whether the oracle may take routes of fewer than L calls.
+
+    Returns:
+        The alphas, ascending.
+
+    Raises:
+        InputError: `count` is below 2, or the train fold is empty.
     """
     if count < 2:
         raise InputError(f"a grid needs at least 2 alphas, got {count}")
@@ -128,45 +148,45 @@ def alpha_grid(tree: RouteTree, count: int = POINTS, allow_stop: bool = False) -
     if not len(train):
         raise InputError("no query to choose alphas on: the train fold is empty; add queries")
     break_points = policy_break_points(train, allow_stop)
-    spread = (np.arange(count - 2) + 0.5) / max(count - 2, 1)
-    quantiles = np.quantile(break_points, spread) if len(break_points) else np.empty(0)
-    between: list[float] = np.minimum(quantiles, MAX_ALPHA).tolist()
-    # Two significant digits: a grid is read and typed by people.
-    rounded = (round(alpha, DIGITS - 1 - math.floor(math.log10(alpha))) for alpha in between)
-    return tuple(sorted({0.0, PAPER_ALPHA, *rounded}))
-
-
-CANDIDATES = 512  # alphas looked at; a router's cost changes in steps anyway
-BEYOND = 2.0  # above the last alpha at which the oracle changes, a router may still change
+    shares = (np.arange(count - 2) + 0.5) / max(count - 2, 1)
+    quantiles = np.quantile(break_points, shares) if len(break_points) else np.empty(0)
+    alphas = {0.0, PAPER_ALPHA}
+    for alpha in np.minimum(quantiles, MAX_ALPHA).tolist():
+        alphas.add(round(alpha, ALPHA_DIGITS - 1 - math.floor(math.log10(alpha))))
+    return tuple(sorted(alphas))
 
 
 def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedRouter:
     """The router at the smallest alpha whose mean cost is within the budget.
 
-    That is its cost where it flatters nobody, see `TrainedRouter.judged`.
-
-    A greater alpha makes a good router cheaper, so the alpha is found by bisection; what is
-    returned has been valued and is within the budget. Raises InputError: not even the router at the
-    greatest alpha is within the budget.
+    The cost is that on the queries of `TrainedRouter.judging_fold`. A greater alpha makes a good
+    router cheaper, so the alpha is found by bisection; the returned router has been valued and is
+    within the budget.
 
     Args:
         sweep: trained on `tree`.
-        tree: all folds; the train fold gives the alphas to look at.
+        tree: all folds; the train fold gives the alphas to choose from.
         budget: greatest mean of C over the queries, in money.
+
+    Raises:
+        InputError: not even the router at the greatest alpha is within the budget.
     """
-    learn_from, judged = training_folds(tree)[0], sweep.at(0.0).judged(tree)
+    learn_from, _ = training_folds(tree)
+    fold = sweep.at(0.0).judging_fold(tree)
     break_points = policy_break_points(learn_from, sweep.objective.ends_early)
-    knots = np.concatenate([[0.0], break_points, BEYOND * break_points[-1:]])
-    candidates = np.quantile(knots, np.linspace(0, 1, CANDIDATES))
+    # A router may still change above the last alpha at which the oracle does.
+    points = np.concatenate([[0.0], break_points, BEYOND_LAST_BREAK_POINT * break_points[-1:]])
+    candidates = np.quantile(points, np.linspace(0, 1, BUDGET_CANDIDATES))
     alphas = np.unique(np.minimum(candidates, MAX_ALPHA))
 
-    def cost(place: int) -> float:
-        return float(sweep.at(alphas[place]).outcome(judged).cost.mean())
+    def cost(position: int) -> float:
+        return float(sweep.at(alphas[position]).outcome(fold).cost.mean())
 
-    def is_met(place: int) -> bool:
-        return bool(within_budget(np.array(cost(place)), budget))
+    def is_met(position: int) -> bool:
+        return bool(within_budget(np.array(cost(position)), budget))
 
-    low, high = 0, len(alphas) - 1
+    low = 0
+    high = len(alphas) - 1
     if not is_met(high):
         raise InputError(
             f"no router is that cheap: --budget {budget:g}; at the greatest alpha it costs "

@@ -1,4 +1,4 @@
-"""Train a router for one alpha, and what a trained router is: its weights, origin and decisions."""
+"""Train a router for one alpha; a trained router: its weights, origin and decisions."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from hierrouter.learning.config import (
     ExactConfig,
     NetworkConfig,
     Objective,
+    OnEpoch,
     PPOConfig,
     TrainConfig,
     ValueConfig,
+    ignore_epoch,
 )
-from hierrouter.learning.forward import Network
+from hierrouter.learning.forward import TrainedNetwork
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_from
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 
-if TYPE_CHECKING:  # what trains a network needs torch, what a trained one decides does not
-    from hierrouter.learning.loop import Learner, OnEpoch, TrainingFold
-    from hierrouter.learning.network import Router
+if TYPE_CHECKING:  # training a network needs torch, deciding with a trained one does not
+    from hierrouter.learning.network import Learner, RouterNetwork, TrainingFold
 
 
 def train(
@@ -49,48 +50,72 @@ def train(
     seed: int,
     on_epoch: OnEpoch | None = None,
 ) -> TrainedRouter:
-    """Train a router for one alpha.
+    """Train a router for one alpha, with the algorithm that the settings belong to.
 
-    A network learns from the fold "train", and the iterate that is best on the fold "validation" is
-    kept: of two that are equally good there the better one on train, then the earlier one. Without
-    a validation fold the train fold chooses. The value model learns from both folds.
+    PPO and learning by enumeration train a network on the fold "train", and keep the iterate that
+    is best on the fold "validation": of equals there the better one on train, then the earlier one.
+    Without a validation fold the train fold chooses. The value model learns from both folds.
 
     Args:
         tree: all folds.
-        on_epoch: told of each evaluation.
+        objective: alpha, and how an episode may end.
+        config: the settings; their class is the choice of the algorithm.
+        seed: of everything random.
+        on_epoch: called after each evaluation.
 
     Raises:
         InputError: there is nothing to train on, or the training diverged.
     """
-    origin, alpha = Origin.of(tree, config, seed), objective.alpha
+    origin = Origin.of(tree, config, seed)
     if isinstance(config, ValueConfig):
-        model = fit_value(tree, [alpha], objective, config, on_epoch)
-        return TrainedRouter(ValueRouter(model, alpha), objective, origin, history=())
+        model = fit_value(tree, [objective.alpha], objective, config, on_epoch)
+        router = ValueRouter(model, objective.alpha)
+        return TrainedRouter(router, objective, origin, history=())
     assert isinstance(config, NetworkConfig)
-    from hierrouter.learning import loop, network
+    network, history = _train_network(tree, objective, config, seed, on_epoch or ignore_epoch)
+    return TrainedRouter(network, objective, origin, history)
 
-    trees = training_folds(tree)
-    folds = learn_from, _ = loop.fold_pair(trees, objective)
 
-    def start() -> Learner[Router]:
-        router = network.Router(network.shape_for(trees[0], learn_from.actions, config))
+def _train_network(
+    tree: RouteTree, objective: Objective, config: NetworkConfig, seed: int, on_epoch: OnEpoch
+) -> tuple[TrainedNetwork, tuple[float, ...]]:
+    """Train a network; return it with its value on validation at each evaluation."""
+    from hierrouter.learning import network  # torch: see above
+
+    folds = network.fold_pair(training_folds(tree), objective)
+    learn_from, _ = folds
+
+    def start() -> Learner[RouterNetwork]:
+        shape = network.shape_for(learn_from.tree, learn_from.actions, config)
+        router = network.RouterNetwork(shape)
         router.standardise(learn_from.table)
         rng = np.random.default_rng(seed)
-        if isinstance(config, PPOConfig):
-            # Tianshou takes longer to import than a training by enumeration takes.
-            from hierrouter.learning.ppo import PPOLearner
+        return _learner(router, learn_from, objective.alpha, config, rng)
 
-            return PPOLearner(router, learn_from, alpha, config, rng)
-        assert isinstance(config, ExactConfig)
-        from hierrouter.learning.exact import ExactLearner
+    def value(router: RouterNetwork, fold: TrainingFold) -> float:
+        return fold.value(router, objective.alpha)
 
-        return ExactLearner(router, learn_from, alpha, config, rng)
+    router, best = network.best_iterate(start, value, folds, config, seed, on_epoch)
+    return router.export(), tuple(best.history)
 
-    def value(router: Router, fold: TrainingFold) -> float:
-        return fold.value(router, alpha)
 
-    router, best = loop.best_iterate(start, value, folds, config, seed, on_epoch or loop.nobody)
-    return TrainedRouter(router.trained(), objective, origin, tuple(best.history))
+def _learner(
+    router: RouterNetwork,
+    fold: TrainingFold,
+    alpha: float,
+    config: NetworkConfig,
+    rng: np.random.Generator,
+) -> Learner[RouterNetwork]:
+    """The learner that the settings belong to."""
+    if isinstance(config, PPOConfig):
+        # Imported here because Tianshou takes longer to import than a training by enumeration.
+        from hierrouter.learning.ppo import PPOLearner
+
+        return PPOLearner(router, fold, alpha, config, rng)
+    assert isinstance(config, ExactConfig)
+    from hierrouter.learning.exact import ExactLearner
+
+    return ExactLearner(router, fold, alpha, config, rng)
 
 
 def fit_value(
@@ -100,41 +125,49 @@ def fit_value(
     config: ValueConfig,
     on_epoch: OnEpoch | None = None,
 ) -> ValueModel:
-    """`value.fit`; each state is an epoch to those who are told."""
+    """Call `value.fit`; to `on_epoch` each state is an epoch, and no value is known (NaN)."""
 
-    def told(done: int, total: int) -> None:
+    def on_state(done: int, total: int) -> None:
         if on_epoch:
-            on_epoch(done, total, math.nan, math.nan)  # nothing is valued on the way
+            on_epoch(done, total, math.nan, math.nan)
 
-    return fit(tree, alphas, objective, config, told)
+    return fit(tree, alphas, objective, config, on_state)
 
 
 def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
-    """The fold to learn from and the one that chooses the iterate; one tree where it does both.
+    """The fold to learn from and the one that chooses the iterate; one tree if it does both.
 
-    Raises InputError: there is nothing to train on.
+    Raises:
+        InputError: there is nothing to train on.
     """
     learn_from = tree.split("train")
     if not len(learn_from):
         raise InputError("no query to train on: the train fold is empty; add queries")
     chooser = choosing_fold(tree)
-    return learn_from, learn_from if chooser == "train" else tree.split(chooser)
+    if chooser == "train":
+        return learn_from, learn_from
+    return learn_from, tree.split(chooser)
 
 
 def choosing_fold(tree: RouteTree) -> str:
-    """Name of the fold that chooses: "validation", or "train" where there is none."""
+    """Name of the fold that chooses: "validation", or "train" without a validation fold."""
     return "validation" if "validation" in tree.splits else "train"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a policy comes from: what it reads, calls, and was trained with.
+    """The origin of a policy: its pool, its inputs, and its training.
 
     Attributes:
         models: M names; action a calls `models[a % M]`.
+        hops: L.
         rate: M pairs, cost of a token in and of a token out at the time of training.
         encoder: name of the encoder whose embeddings are read.
-        view: which texts these are of, see `hierrouter.replay.states`.
+        view: the texts that these are of, see `hierrouter.replay.states`.
+        config: the settings of the training.
+        seed: of the training.
+        fingerprint: of the tree it was trained on.
+        version: hierrouter's at the time of training.
         second: cost of a second of a call.
     """
 
@@ -151,7 +184,7 @@ class Origin:
 
     @classmethod
     def of(cls, tree: RouteTree, config: TrainConfig, seed: int) -> Origin:
-        """A training on `tree`, today."""
+        """The origin of a policy that is trained on `tree` by this version."""
         return cls(
             models=tree.models,
             hops=tree.hops,
@@ -176,11 +209,14 @@ class Origin:
         return np.array(self.rate).mean(axis=1)
 
     def check_matches(self, tree: RouteTree, dim: int) -> None:
-        """Make sure that a policy of this origin can read the states of `tree`.
+        """Check that a policy of this origin can read the states of a tree.
 
-        Raises InputError: other models, hops, view, encoder or length of embedding.
+        Args:
+            tree: the queries to decide on.
+            dim: length of the embeddings that the policy reads.
 
-        `dim`: length of the embeddings that it reads.
+        Raises:
+            InputError: other models, hops, view, encoder or length of embedding.
         """
         remedy = "`hierrouter report --retrain` trains it on this cache; or give one that fits"
         if self.models != tree.models:
@@ -215,19 +251,20 @@ class Origin:
             )
 
 
-WORTHWHILE = 0.01  # a gain of R that one would like to be shown
-PLENTY = 10_000_000  # more questions than anybody has
+WORTHWHILE_GAIN = 0.01  # a gain of R that a user would like to detect
+MAX_QUERIES_NEEDED = 10_000_000  # far beyond any dataset
 
 
 @dataclass(frozen=True)
 class Constant:
-    """One route for every question, shipped because nothing better was shown.
+    """One route for every question, chosen because the learned router shows no gain over it.
 
     Attributes:
         node: number of the node where the route ends.
-        gain: mean R of the router that was learned, less that of the route.
-        low, high: 95 % interval of the gain, over the queries.
-        needed: questions with which a gain of `WORTHWHILE` would show; 0 where both do the same.
+        gain: mean R of the learned router, less that of the route.
+        low: lower end of the 95 % interval of the gain, over the queries.
+        high: its upper end.
+        needed: queries with which a gain of `WORTHWHILE_GAIN` would show; 0 if both do the same.
     """
 
     node: int
@@ -237,102 +274,118 @@ class Constant:
     needed: int
 
     def policy(self, actions: Actions) -> Floats:
-        """float64[S, A], one-hot: the route, and off it the first action that is legal."""
-        routes, at = actions.routes, 0
+        """float64[S, A], one-hot: the route, and off it the first legal action."""
+        routes = actions.routes
         choice = actions.legal().argmax(axis=1)
         path = routes.path(self.node)
-        stops = actions.allow_stop and len(path) < routes.hops
+        is_short = len(path) < routes.hops
+        stops = actions.allow_stop and is_short
+        node = 0
         for model in path:
-            reached = int(routes.child(at, model))
-            choice[at] = model + (routes.models if stops and reached == self.node else 0)
-            at = reached
+            child = int(routes.child(node, model))
+            action = model
+            if stops and child == self.node:
+                action += routes.models  # calls this model and ends with its answer
+            choice[node] = action
+            node = child
         if actions.allow_return and not stops:
-            choice[at] = actions.calls + len(path) - 1
+            # The route does not end by itself: give its last answer.
+            choice[node] = actions.calls + len(path) - 1
         return np.eye(actions.count)[choice]
 
     def sentence(self, alpha: float, actions: Actions, models: tuple[str, ...]) -> str:
-        """Why it is shipped, with the figures."""
+        """The reason for the constant choice in a sentence, with the figures."""
         route = safe_text(actions.routes.name(self.node, models))
-        said = f"nothing learnable here at alpha {alpha:g}: always {route}"
+        message = f"nothing learnable here at alpha {alpha:g}: always {route}"
         if not self.needed:
-            return f"{said}; the best router found does the same"
-        more = f"about {self.needed:,} questions could show a gain of {WORTHWHILE:g}"
+            return f"{message}; the best router found does the same"
         return (
-            f"{said}; the best router found would be {self.gain:+.4f} "
-            f"[{self.low:+.4f}, {self.high:+.4f}]; {more}"
+            f"{message}; the best router found would be {self.gain:+.4f} "
+            f"[{self.low:+.4f}, {self.high:+.4f}]; "
+            f"about {self.needed:,} questions could show a gain of {WORTHWHILE_GAIN:g}"
         )
 
 
 @dataclass(frozen=True)
 class TrainedRouter:
-    """The weights of the best iterate and everything needed to use and to reproduce them.
+    """A router and everything needed to use and to reproduce it.
 
     Attributes:
-        origin: where it comes from.
-        history: exact greedy R of a network on the validation fold at each evaluation.
-        budget: mean cost of a query, in money, that alpha was chosen to keep within; None
-            where alpha was given.
-        constant: the choice that is made instead, because the router showed no gain; None where it
-            decides itself.
+        router: the network with its best weights, or the value model at one alpha.
+        objective: what it was trained for.
+        origin: its pool, inputs and training.
+        history: exact greedy R of a network on the validation fold at each evaluation; empty for
+            the value model.
+        budget: mean cost of a query, in money, that alpha was chosen to keep within; None if alpha
+            was chosen directly.
+        constant: the choice that is made instead, because the router shows no gain; None if the
+            router decides.
     """
 
-    router: Network | ValueRouter
+    router: TrainedNetwork | ValueRouter
     objective: Objective
     origin: Origin
     history: tuple[float, ...]
     budget: float | None = None
     constant: Constant | None = None
 
-    def shipped(self, tree: RouteTree) -> TrainedRouter:
-        """The router, and a constant choice instead of it where it shows no gain.
+    def with_fallback(self, tree: RouteTree) -> TrainedRouter:
+        """The same router, with a constant choice in its place if it shows no gain.
 
-        The gain is that over the best fixed route, one of fewer calls where the router may stop, on
-        the queries that judge the router, see `judged`; a gain is shown where the whole interval is
-        above 0.
+        The gain is that over the best fixed route (one of fewer calls too, if the router may stop)
+        on the queries of `judging_fold`. It shows if its complete interval is above 0.
+
+        Args:
+            tree: the tree it learned from; all folds, or all but the test fold.
         """
         if self.origin.config.keep_anyway:
             return self
-        judged = self.judged(tree)
-        chooses = judged if self.holds_out else tree.split("train")
-        node = best_ending(chooses, self.alpha, self.objective.ends_early)
-        constant = fixed_route(judged, node)
-        gains = self.outcome(judged).reward(self.alpha) - constant.reward(self.alpha)
+        fold = self.judging_fold(tree)
+        chooser = fold if self.holds_out else tree.split("train")
+        node = best_ending(chooser, self.alpha, self.objective.ends_early)
+        constant = fixed_route(fold, node)
+        gains = self.outcome(fold).reward(self.alpha) - constant.reward(self.alpha)
         low, high = interval(gains, rng=np.random.default_rng(0))
-        if low > 0 and len(judged) > 1:
+        if low > 0 and len(fold) > 1:
             return self
-        spread = float(gains.std(ddof=1)) if len(judged) > 1 else 0.0
-        needed = min(queries_needed(WORTHWHILE, spread), PLENTY) if spread else 0
+        spread = float(gains.std(ddof=1)) if len(fold) > 1 else 0.0
+        needed = 0
+        if spread:
+            needed = min(queries_needed(WORTHWHILE_GAIN, spread), MAX_QUERIES_NEEDED)
         return replace(self, constant=Constant(node, float(gains.mean()), low, high, needed))
 
     @property
     def constant_route(self) -> str:
-        """The constant choice in words; empty where the router decides."""
-        node = self.constant and self.constant.node
-        return self.actions.routes.name(node, self.origin.models) if node else ""
+        """The constant choice in words; empty if the router decides."""
+        if self.constant is None:
+            return ""
+        return self.actions.routes.name(self.constant.node, self.origin.models)
 
     @property
     def why_constant(self) -> str:
-        """Why a constant choice is made, with the figures; empty where the router decides."""
+        """The reason for a constant choice, with the figures; empty if the router decides."""
         if self.constant is None:
             return ""
         return self.constant.sentence(self.alpha, self.actions, self.origin.models)
 
     @property
     def alpha(self) -> float:
-        """The cost penalty it was trained for."""
+        """The reward lost per unit of cost that it was trained for."""
         return self.objective.alpha
 
     @property
     def actions(self) -> Actions:
-        """What it chooses from."""
-        may = self.objective
-        return Actions(self.origin.routes, may.allow_stop, may.allow_return)
+        """The actions it chooses from."""
+        objective = self.objective
+        return Actions(self.origin.routes, objective.allow_stop, objective.allow_return)
 
     def probabilities(self, tree: RouteTree) -> NDArray[np.float64]:
         """float64[queries, S, A]: the stochastic policy at every state.
 
-        The value model decides on a query that it learned from as if it had not. Raises InputError:
-        the tree is not one this router can read.
+        The value model decides on a query that it learned from as if it had not.
+
+        Raises:
+            InputError: this router cannot read the tree, see `Origin.check_matches`.
         """
         self.origin.check_matches(tree, self.dim)
         if self.constant:
@@ -344,45 +397,57 @@ class TrainedRouter:
     @property
     def dim(self) -> int:
         """Length of the embeddings that it reads."""
-        router = self.router
-        return router.model.dim if isinstance(router, ValueRouter) else router.shape.dim
+        if isinstance(self.router, ValueRouter):
+            return self.router.model.dim
+        return self.router.shape.dim
 
     @property
     def holds_out(self) -> bool:
-        """Whether a query it learned from is decided on without it, and so flatters nobody."""
+        """Whether it decides on each query that it learned from as if it had not."""
         return isinstance(self.router, ValueRouter)
 
     def features(self, tree: RouteTree) -> NDArray[np.float64]:
-        """float64[queries, S, width]: what a network's heads read at every state, or R expected."""
+        """Features of every state, for other models to learn from.
+
+        Returns:
+            float64[queries, S, width]: the input of a network's heads, or the expected R of each
+            action; 0 for an action that is not legal.
+        """
         if isinstance(self.router, ValueRouter):
             rewards = self.router.rewards(tree)
             return np.where(np.isfinite(rewards), rewards, 0.0)
         return self.router.all_features(tree, self.actions)
 
-    def judged(self, tree: RouteTree) -> RouteTree:
-        """The queries whose R flatters nobody: those it learned from, where it decides on each as
-        if it had not; else the fold that chose its weights.
+    def judging_fold(self, tree: RouteTree) -> RouteTree:
+        """The queries on which its R is a fair estimate, without looking at the test fold.
 
-        `tree`: that it learned from; of all folds, or without the test fold.
+        These are the queries it learned from, if it decides on each as if it had not; else the fold
+        that chose its weights.
+
+        Args:
+            tree: the tree it learned from; all folds, or all but the test fold.
         """
         return learned_from(tree) if self.holds_out else tree.split(choosing_fold(tree))
 
     def outcome(self, tree: RouteTree) -> Outcome:
-        """The exact outcome of the greedy policy on every query of `tree`.
+        """The exact outcome of the greedy policy on every query of a tree.
 
-        Raises InputError: the tree is not one this router can read.
+        Raises:
+            InputError: this router cannot read the tree, see `Origin.check_matches`.
         """
         return from_endings(tree, self.endings(tree), ROUTER, "router")
 
     def endings(self, tree: RouteTree) -> NDArray[np.float64]:
-        """float64[queries, endings]: how the greedy policy ends, 1 in one place of each row.
+        """float64[queries, endings]: the ending under the greedy policy, one-hot.
 
-        Endings are nodes, but where earlier answers may be given, see
-        `hierrouter.evaluation.outcome.ending_table`. Raises InputError: the tree is not one this
-        router can read.
+        Endings are nodes; with `allow_return` see `hierrouter.evaluation.outcome.ending_table`.
+
+        Raises:
+            InputError: this router cannot read the tree, see `Origin.check_matches`.
         """
-        chances, actions = self.probabilities(tree), self.actions
-        return ending_probabilities(actions, greedy(chances, tree.base_rate, actions.returns))
+        probabilities = self.probabilities(tree)
+        actions = self.actions
+        return ending_probabilities(actions, greedy(probabilities, tree.base_rate, actions.returns))
 
     def expected_each(
         self,
@@ -390,14 +455,20 @@ class TrainedRouter:
         paths: Sequence[tuple[int, ...]],
         costs: Sequence[float],
     ) -> NDArray[np.float64] | None:
-        """float64[n, A, 2]: Q, and C from there on, after each action at some live states.
+        """Expected quality and cost after each action at some live states.
 
-        NaN where an action is not legal; None where the router does not say, as networks do not.
-        The arguments are those of `decide_each`.
+        Args:
+            embedding: see `decide_each`.
+            paths: see `decide_each`.
+            costs: see `decide_each`.
+
+        Returns:
+            float64[n, A, 2]: Q, and C from the state on; NaN for an action that is not legal. None
+            for a network, which predicts neither.
         """
         if not isinstance(self.router, ValueRouter):
             return None
-        return self.router.expected(embedding, list(map(self.actions.routes.node, paths)), costs)
+        return self.router.expected(embedding, self._nodes(paths), costs)
 
     def decide_each(
         self,
@@ -405,33 +476,52 @@ class TrainedRouter:
         paths: Sequence[tuple[int, ...]],
         costs: Sequence[float],
     ) -> NDArray[np.float64]:
-        """float64[n, A]: the stochastic policy at some live states, worked out together.
+        """The stochastic policy at some live states, evaluated together.
 
-        `embedding`: float32[n, dim], the encoder's vectors of the view; `paths`: the models called
-        so far, by number, fewer than L but with `allow_return`; `costs`: C so far, in money.
+        Args:
+            embedding: float32[n, dim], the encoder's vectors of the view.
+            paths: of each state the models called so far, by number: fewer than L, or up to L with
+                `allow_return`.
+            costs: of each state C so far, in money.
+
+        Returns:
+            float64[n, A].
         """
-        nodes = [self.actions.routes.node(path) for path in paths]
+        nodes = self._nodes(paths)
         if self.constant:
             return self.constant.policy(self.actions)[nodes]
         if isinstance(self.router, ValueRouter):
             return self.router.live(embedding, nodes, costs)
         node = np.array(nodes)
-        seen, spent = np.asarray(embedding, np.float32), np.array(costs, np.float32)
-        return self.router.probabilities(seen, node, spent, self.actions.legal()[node])
+        return self.router.probabilities(
+            np.asarray(embedding, np.float32),
+            node,
+            np.array(costs, np.float32),
+            self.actions.legal()[node],
+        )
+
+    def _nodes(self, paths: Sequence[tuple[int, ...]]) -> list[int]:
+        """The node where each path ends."""
+        return [self.actions.routes.node(path) for path in paths]
 
 
 def training_remarks(
     trained: TrainedRouter, alpha: float, tree: RouteTree | None = None
 ) -> tuple[str, ...]:
-    """How a router is shown otherwise than it was trained.
+    """Differences between the training of a router and the present use of it, in words.
 
-    `alpha`: that it is shown at; `tree`: that it is shown on; None where there is none.
+    Args:
+        trained: the router.
+        alpha: the alpha at which it is shown.
+        tree: the tree on which it is shown; None if there is no tree.
     """
-    found = []
+    remarks = []
     fingerprint = trained.origin.fingerprint
     if tree is not None and fingerprint != tree.fingerprint:
-        what = "under other prices" if tree.same_content(fingerprint) else "on other data or scores"
-        found.append(f"the router was trained {what} than shown here")
+        change = (
+            "under other prices" if tree.same_content(fingerprint) else "on other data or scores"
+        )
+        remarks.append(f"the router was trained {change} than shown here")
     if trained.alpha != alpha:
-        found.append(f"the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}")
-    return tuple(found)
+        remarks.append(f"the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}")
+    return tuple(remarks)

@@ -43,7 +43,7 @@ MOST = 0.9999  # of leverage: a query that alone decides its own prediction
 SAME = 1e-9  # two R that differ by less, in standard deviations, are equal; the least chance
 SAMPLE = 8192  # vectors of a text, at most about, that its directions are taken from
 KNOTS = 32
-BEYOND = 2.0  # the last knot, as a multiple of the last break-point
+BEYOND_LAST_BREAK_POINT = 2.0  # the last knot, as a multiple of the last break-point
 TEMPERATURES = np.geomspace(0.003, 3.0, 25)  # in standard deviations of R
 HELD = 1 << 26  # predictions that are kept, for the next alpha
 
@@ -306,7 +306,7 @@ class ValueRouter:
     model: ValueModel
     alpha: float
 
-    def sees(self, number: int) -> bool:
+    def has_learned(self, number: int) -> bool:
         """Whether one of the numbers was there in training."""
         return bool(self.model.numbers[number])
 
@@ -421,7 +421,7 @@ def _knots(tree: RouteTree, alphas: Sequence[float], objective: Objective) -> tu
     """Where decisions change on the tree, 0, an alpha beyond, and those that are asked for."""
     points = policy_break_points(tree, objective.ends_early)
     evenly = np.quantile(points, np.linspace(0, 1, KNOTS)) if len(points) else np.empty(0)
-    found = np.concatenate([[0.0], alphas, evenly, BEYOND * evenly[-1:]])
+    found = np.concatenate([[0.0], alphas, evenly, BEYOND_LAST_BREAK_POINT * evenly[-1:]])
     return tuple(np.unique(np.minimum(found, MAX_ALPHA)).tolist())
 
 

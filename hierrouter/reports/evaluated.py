@@ -15,7 +15,7 @@ from hierrouter.evaluation.budget import optimum_at_mean_cost, policy_break_poin
 from hierrouter.evaluation.outcome import ROUTER, Outcome, fixed_routes, from_endings, single_calls
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_distinct_names
 from hierrouter.learning.config import Objective
-from hierrouter.learning.deferral import Deferral, calibrated, direct_call
+from hierrouter.learning.deferral import Deferral, calibrate, direct_call
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter.replay.inspection import cost_notes, data_notes
@@ -86,7 +86,7 @@ def report_on(
     may = trained.objective if trained else untrained
     learned = [(one.alpha, one.outcome(fold)) for one in sweep.routers] if sweep else []
     points = policy_break_points(fold, may.ends_early)
-    deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
+    deferral = calibrate(trained, tree, defer.stronger, defer.share) if trained and defer else None
     if may.ends_early and mine.endings is not None:
         add_depths(found, fold, mine.endings, alpha)
     swept_stop = sweep is not None and sweep.objective.ends_early
@@ -221,7 +221,7 @@ def _handing_over(
     """What the router and the stronger model behind it do on a fold, at any threshold."""
     if deferral is None:
         return None
-    on_fold = deferral.on(fold)
+    on_fold = deferral.on_fold(fold)
     return results.HandingOver(
         stronger=deferral.stronger,
         chosen_on=deferral.chosen_on,

@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.learning.config import ALGORITHMS, Objective
-from hierrouter.learning.forward import Network, RouterShape
+from hierrouter.learning.config import CONFIG_CLASSES, Objective
+from hierrouter.learning.forward import RouterShape, TrainedNetwork
 from hierrouter.learning.sweep import Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Origin, TrainedRouter
 from hierrouter.learning.value import Position, Text, ValueModel, ValueRouter
@@ -192,7 +192,7 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Arra
         rate=tuple(
             (float(tokens_in), float(tokens_out)) for tokens_in, tokens_out in found["rate"]
         ),
-        config=ALGORITHMS[found["algo"]](**found["config"]),
+        config=CONFIG_CLASSES[found["algo"]](**found["config"]),
         **{name: found[name] for name in AS_WRITTEN},
         second=float(found.get("second", 0.0)),
     )
@@ -208,9 +208,9 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Arra
             if constants and len(constants) != len(grid):
                 raise ValueError(f"{len(constants)} constants")
             return TrainedSweep(model, grid, objective, origin, tuple(constants))
-        router: Network | ValueRouter = ValueRouter(model, objective.alpha)
+        router: TrainedNetwork | ValueRouter = ValueRouter(model, objective.alpha)
     else:
-        router = Network(shape, tensors)
+        router = TrainedNetwork(shape, tensors)
     budget = found.get("budget")  # None where alpha was given, and in files of before
     if budget is not None and not 0 < budget < np.inf:
         raise ValueError(f"budget {budget}")

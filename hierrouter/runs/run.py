@@ -19,8 +19,14 @@ from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.learning import config as presets
-from hierrouter.learning.config import NetworkConfig, Objective, TrainConfig, ValueConfig
-from hierrouter.learning.loop import OnEpoch, nobody
+from hierrouter.learning.config import (
+    NetworkConfig,
+    Objective,
+    OnEpoch,
+    TrainConfig,
+    ValueConfig,
+    ignore_epoch,
+)
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, choosing_fold
 from hierrouter.learning.training import train as train_once
@@ -56,7 +62,7 @@ class RunWatch:
     on_folder: Callable[[Path], None] = lambda folder: None
     on_note: Callable[[str], None] = lambda line: None
     training: Callable[[str, int, Path], AbstractContextManager[OnEpoch]] = (
-        lambda label, epochs, folder: nullcontext(nobody)
+        lambda label, epochs, folder: nullcontext(ignore_epoch)
     )
 
     @classmethod
@@ -86,8 +92,8 @@ class Reached:
 
     @classmethod
     def by(cls, trained: TrainedRouter, tree: RouteTree) -> Reached:
-        """What a router reaches on the tree that it learned from, see `TrainedRouter.judged`."""
-        fold, alpha, stop = trained.judged(tree), trained.alpha, trained.objective.ends_early
+        """The result of a router on the tree it learned from, see `TrainedRouter.judging_fold`."""
+        fold, alpha, stop = trained.judging_fold(tree), trained.alpha, trained.objective.ends_early
         chooses = fold if trained.holds_out else tree.split("train")
         reward = trained.outcome(fold).reward(alpha)
         fixed = best_fixed_route(chooses, alpha, fold, stop).reward(alpha)
@@ -114,7 +120,7 @@ def _load_instead() -> NoReturn:
 
 
 def judged_in_words(trained: TrainedRouter, fold: RouteTree) -> str:
-    """On what a router was judged, see `TrainedRouter.judged`."""
+    """On what a router was judged, see `TrainedRouter.judging_fold`."""
     if trained.holds_out:
         return f"{len(fold):,} held-out questions"
     return choosing_fold(fold)
@@ -341,7 +347,7 @@ def train_run(
             trained = meet_budget(every, tree, budget)
             if not begun.is_finished:
                 checkpoint.save_checkpoint(trained, folder)
-            watch.on_note(_bought(trained, trained.judged(tree), budget))
+            watch.on_note(_bought(trained, trained.judging_fold(tree), budget))
         reached, learned = Reached.by(trained, tree), checkpoint.learned(trained)
         told = {
             "gain": reached.reward - reached.fixed,
@@ -452,7 +458,7 @@ def train_router(
     named = training_named(Origin.of(tree, config, seed), objective)
 
     def start(on_epoch: OnEpoch) -> TrainedRouter:
-        return train_once(tree, objective, config, seed, on_epoch).shipped(tree)
+        return train_once(tree, objective, config, seed, on_epoch).with_fallback(tree)
 
     epochs = config.epochs if isinstance(config, NetworkConfig) else tree.routes.states
     return _once(f"train {objective.alpha:g}", named, epochs, folder, start, watch)
@@ -471,7 +477,7 @@ def train_alphas(
     named = training_named(Origin.of(tree, config, seed), objective, alphas)
 
     def start(on_epoch: OnEpoch) -> TrainedSweep:
-        return train_sweep(tree, alphas, objective, config, seed, on_epoch).shipped(tree)
+        return train_sweep(tree, alphas, objective, config, seed, on_epoch).with_fallback(tree)
 
     return _once("fit", named, tree.routes.states, folder, start, watch)
 
@@ -497,7 +503,7 @@ def _once(
 def sweep_table(sweep: TrainedSweep, tree: RouteTree) -> str:
     """Alpha, quality, cost and reward, where they flatter nobody."""
     routers = sweep.routers
-    fold = routers[0].judged(tree)
+    fold = routers[0].judging_fold(tree)
     lines = [f"alpha      Q      C      R    ({judged_in_words(routers[0], fold)})"]
     for alpha, router in zip(sweep.alphas, routers, strict=True):
         reached, route = router.outcome(fold), router.constant_route

@@ -93,7 +93,7 @@ def select_run(
     if is_lacking or with_sweep:
         sweep_run = sweep_run or latest_run(tree, "sweep-alpha")[0]
         sweep = load_sweep(sweep_run) if sweep_run else None
-    if is_lacking and sweep and (found := sweep.like(trained, value)):
+    if is_lacking and sweep and (found := sweep.matching(trained, value)):
         may_stop = trained and found.objective.allow_stop > trained.objective.allow_stop
         run, trained = sweep_run, found
         no_run = "" if by_sweep else f"no run of `train` for alpha {value:g} on this tree; "

@@ -170,7 +170,7 @@ class LivePolicy:
             return ()
         places = (confidence_flag_column(len(models), number) for number in range(len(models)))
         return tuple(
-            name for name, at in zip(models, places, strict=True) if trained.router.sees(at)
+            name for name, at in zip(models, places, strict=True) if trained.router.has_learned(at)
         )
 
     def decide(self, states: Sequence[LiveState], embedded: NDArray[np.float32]) -> list[Decision]:
@@ -191,7 +191,7 @@ class LivePolicy:
                 expected = trained.expected_each(embedded[places], paths, costs)
             doubts, name = np.zeros(len(places), np.bool_), ""
             if self.handing:
-                doubts = self.handing.at(trained.alpha).doubts(embedded[places], paths, costs)
+                doubts = self.handing.at(trained.alpha).defers(embedded[places], paths, costs)
                 name = self.handing.model.name
             table = greedy(chances, self.origin.base_rate, trained.actions.returns)
             likeliest = table.argmax(axis=1).tolist()

@@ -30,7 +30,7 @@ from hierrouter.engines.generator import (
     prompt_text,
 )
 from hierrouter.engines.identity import endpoint_of
-from hierrouter.learning.deferral import calibrated
+from hierrouter.learning.deferral import calibrate
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.pool import IMPORTED, OPENAI, ModelSpec, Pool
@@ -159,9 +159,9 @@ class Router:
         """Let a model answer what the policy doubts, as `report --defer-to` would; before loading.
 
         Raises CacheError: the cache has not what this is calibrated on; InputError: it has no
-        direct calls of this model, or nobody can ask it, or see `calibrated`.
+        direct calls of this model, or nobody can ask it, or see `calibrate`.
 
-        `cache`: with the questions; `alphas`: that will be asked for; `share`: see `calibrated`;
+        `cache`: with the questions; `alphas`: that will be asked for; `share`: see `calibrate`;
         `scorer`, `pool`: that the cache is opened with; `allow_endpoints`: as of the router.
         """
         origin = self.policy.origin
@@ -171,7 +171,7 @@ class Router:
         selection = replace(selection, scorer=scorer, price_of_second=origin.second)
         tree = open_tree(cache, selection)
         routers = [self.policy.at(alpha) for alpha in dict.fromkeys(alphas)]
-        deferrals = {one.alpha: calibrated(one, tree, name, share) for one in routers}
+        deferrals = {one.alpha: calibrate(one, tree, name, share) for one in routers}
         column = tree.direct.models.index(name)
         known = {model.name: model for model in self.pool.everyone}
         if name not in known:  # collected since the training

@@ -20,9 +20,9 @@ LIMIT = "30"
 BRIEF = """
 from dataclasses import replace
 from hierrouter.learning import config
-for name, full in config.PRESETS.items():
+for name, full in config.PRESET_CONFIGS.items():
     if isinstance(full, config.NetworkConfig):
-        config.PRESETS[name] = replace(full, epochs=max(2, full.epochs // 6))
+        config.PRESET_CONFIGS[name] = replace(full, epochs=max(2, full.epochs // 6))
 """
 COMMAND = "from hierrouter_cli.__main__ import main\nmain()\n"
 

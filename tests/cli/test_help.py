@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from hierrouter.learning.baselines.registry import BASELINES
-from hierrouter.learning.config import PRESETS
+from hierrouter.learning.config import PRESET_CONFIGS
 from hierrouter.pools.files import CALLED, pool_names
 from hierrouter.questions.datasets import dataset_names
 from hierrouter.questions.scoring import SCORERS_BY_NAME
@@ -134,5 +134,5 @@ def test_the_offered_words_are_those_there_are() -> None:
     assert sorted(options.FIGURES) == sorted(FORMATS)
     assert tuple(SPLITS) == options.FOLDS
     assert tuple(STATE_VIEWS) == options.STATES
-    assert {*options.PRESETS} == {name for name, _ in PRESETS}
-    assert {*options.ALGORITHMS} == {algo for _, algo in PRESETS}
+    assert {*options.PRESETS} == {name for name, _ in PRESET_CONFIGS}
+    assert {*options.ALGORITHMS} == {algo for _, algo in PRESET_CONFIGS}

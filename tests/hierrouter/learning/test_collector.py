@@ -18,11 +18,9 @@ from tianshou.data.collector import BaseCollector
 from tianshou.env import DummyVectorEnv
 
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.learning.collector import TreeCollector
 from hierrouter.learning.config import Objective, PPOConfig
-from hierrouter.learning.loop import TrainingFold
-from hierrouter.learning.network import Router, shape_for
-from hierrouter.learning.ppo import PPOLearner
+from hierrouter.learning.network import RouterNetwork, TrainingFold, shape_for
+from hierrouter.learning.ppo import PPOLearner, TreeCollector
 from hierrouter.replay.env import ReplayEnv
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.replay.test_vector import scripted
@@ -120,7 +118,7 @@ def test_the_algorithm_is_tianshous_and_nothing_is_compiled() -> None:
     compiled = [loop.signatures for loop in loops]
     tree, objective = random_tree(Routes(3, 2), 10, seed=0), Objective(ALPHA)
     config = PPOConfig(hidden=16, rollouts=20, minibatches=4, embedding_noise=0.0)
-    router = Router(shape_for(tree, Actions(tree.routes), config))
+    router = RouterNetwork(shape_for(tree, Actions(tree.routes), config))
     fold, rng = TrainingFold.of(tree, objective), np.random.default_rng(0)
     made = PPOLearner(router, fold, ALPHA, config, rng)
     assert type(made.algorithm) is PPO

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hierrouter.learning.config import ExactConfig, PPOConfig, TrainConfig
-from hierrouter.learning.forward import Network
+from hierrouter.learning.forward import TrainedNetwork
 from hierrouter.learning.training import train
 from tests.conftest import SOURCES
 from tests.hierrouter.learning.trainings import OBJECTIVE
@@ -35,7 +35,7 @@ def trace(config: TrainConfig) -> dict[str, Any]:
     router = train(
         tree, OBJECTIVE, config, 0, lambda done, total, *both: values.append(both)
     ).router
-    assert isinstance(router, Network)
+    assert isinstance(router, TrainedNetwork)
     return {
         "train": [train for train, _ in values],
         "validation": [validation for _, validation in values],

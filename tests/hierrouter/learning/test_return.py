@@ -9,7 +9,7 @@ import pytest
 from hierrouter.evaluation.bounds import best_fixed_route
 from hierrouter.evaluation.outcome import ending_table, single_calls
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
-from hierrouter.learning.deferral import calibrated, gain_of_going_on
+from hierrouter.learning.deferral import calibrate, gain_of_going_on
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.runs import checkpoint
@@ -93,7 +93,7 @@ def test_there_and_back_and_as_before(
 
 def test_what_it_does_not_go_with(spoiling: RouteTree, trained: TrainedRouter) -> None:
     with pytest.raises(InputError, match="cannot hand over"):
-        calibrated(trained, spoiling, "model-0")
+        calibrate(trained, spoiling, "model-0")
     with pytest.raises(InputError, match="open the cache with allow_return"):
         train(trainings.small_tree(), MAY, EXACT, 0)
 
@@ -116,7 +116,7 @@ def router(doubtful: RouteTree, request: pytest.FixtureRequest) -> TrainedRouter
 def test_handing_over_in_doubt_beats_both_models_and_chance(
     doubtful: RouteTree, router: TrainedRouter
 ) -> None:
-    tree, deferral = doubtful, calibrated(router, doubtful, LARGE)
+    tree, deferral = doubtful, calibrate(router, doubtful, LARGE)
     test = tree.split("test")
     alone = router.outcome(test).reward(trainings.ALPHA).mean()
     large = single_calls(test)[-1].reward(trainings.ALPHA).mean()
@@ -124,15 +124,15 @@ def test_handing_over_in_doubt_beats_both_models_and_chance(
     assert deferral.point is not None
     assert deferral.point.reward > deferral.point.chance + 0.05
     shown = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
-    assert calibrated(router, shown, LARGE).point == deferral.point
+    assert calibrate(router, shown, LARGE).point == deferral.point
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
 def test_a_share_holds_on_validation(
     doubtful: RouteTree, router: TrainedRouter, share: float
 ) -> None:
-    tree, deferral = doubtful, calibrated(router, doubtful, LARGE, share=share)
-    reached = deferral.on(tree.split("validation")).share(deferral.threshold)
+    tree, deferral = doubtful, calibrate(router, doubtful, LARGE, share=share)
+    reached = deferral.on_fold(tree.split("validation")).share(deferral.threshold)
     assert share - 0.02 < reached <= share + 1e-9
     if not share:
         assert deferral.outcome(tree).quality == pytest.approx(router.outcome(tree).quality)
@@ -157,14 +157,14 @@ def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
 def test_unknown_models_and_shares_fail(stronger: str, share: float | None, named: str) -> None:
     tree = trainings.small_tree()
     with pytest.raises(InputError, match=named):
-        calibrated(trainings.glimpse(tree), tree, stronger, share)
+        calibrate(trainings.glimpse(tree), tree, stronger, share)
 
 
 def test_a_router_that_always_stops_at_once_may_still_hand_over() -> None:
     tree = trainings.small_tree()
     router = train(tree, Objective(trainings.ALPHA, allow_stop=True), ExactConfig(epochs=1), 0)
     router.router.weights["policy.bias"][len(tree.models) :] = 10
-    deferral = calibrated(router, tree, LARGE, share=0.5)
-    assert not deferral.on(tree).deciding[:, 1:].any()
-    assert np.isfinite(deferral.on(tree).confidence).all()
-    assert 0 < deferral.on(tree.split("validation")).share(deferral.threshold) <= 0.5
+    deferral = calibrate(router, tree, LARGE, share=0.5)
+    assert not deferral.on_fold(tree).deciding[:, 1:].any()
+    assert np.isfinite(deferral.on_fold(tree).confidence).all()
+    assert 0 < deferral.on_fold(tree.split("validation")).share(deferral.threshold) <= 0.5

@@ -56,7 +56,7 @@ def test_where_there_is_nothing_to_learn_it_is_a_constant(
     noise: RouteTree, config: TrainConfig
 ) -> None:
     learned = train(noise, OBJECTIVE, config, 0)
-    found = learned.shipped(noise)
+    found = learned.with_fallback(noise)
     assert found.constant and found.constant.low <= 0
     assert replace(found, constant=None) == learned
     table = found.probabilities(noise.split("test"))
@@ -75,12 +75,12 @@ def test_where_there_is_nothing_to_learn_it_is_a_constant(
 def test_where_there_is_something_it_is_the_router(config: TrainConfig) -> None:
     tree = replace(planted_tree(per_family=(30, 15, 5), dim=32), encoder="planted")
     learned = train(tree, OBJECTIVE, config, 0)
-    assert learned.shipped(tree) is learned
+    assert learned.with_fallback(tree) is learned
 
 
 def test_who_wants_it_keeps_it(noise: RouteTree) -> None:
     kept = train(noise, OBJECTIVE, replace(QUICK, keep_anyway=True), 0)
-    assert kept.shipped(noise) is kept
+    assert kept.with_fallback(noise) is kept
 
 
 ODD = (
@@ -95,14 +95,14 @@ def test_odd_trees_give_a_constant_choice_or_a_router_and_no_error(
     noise: RouteTree, name: str, config: TrainConfig
 ) -> None:
     tree = odd(noise)[name]
-    found = train(tree, OBJECTIVE, config, 0).shipped(tree)
+    found = train(tree, OBJECTIVE, config, 0).with_fallback(tree)
     assert np.isfinite(found.outcome(tree).reward(ALPHA)).all()
     if name in ("one query", "constant scores", "one model"):
         assert found.constant and found.why_constant
 
 
 def test_a_sweep_decides_for_each_alpha_and_for_those_between(noise: RouteTree) -> None:
-    swept = train_sweep(noise, GRID, OBJECTIVE, VALUE, 0).shipped(noise)
+    swept = train_sweep(noise, GRID, OBJECTIVE, VALUE, 0).with_fallback(noise)
     assert len(swept.constants) == len(GRID)
     told = replace(swept, constants=(replace(ANY, node=4), None, replace(ANY, node=6)))
     nodes = [
@@ -117,12 +117,12 @@ def test_a_sweep_decides_for_each_alpha_and_for_those_between(noise: RouteTree) 
 
 @each_way
 def test_a_checkpoint_keeps_it(noise: RouteTree, config: TrainConfig, tmp_path: Path) -> None:
-    found = train(noise, OBJECTIVE, config, 0).shipped(noise)
+    found = train(noise, OBJECTIVE, config, 0).with_fallback(noise)
     save_checkpoint(found, tmp_path)
     loaded = load_checkpoint(tmp_path)
     assert isinstance(loaded, TrainedRouter) and loaded.constant == found.constant
     assert digest(loaded, tmp_path / "a") == digest(found, tmp_path / "b")
-    swept = train_sweep(noise, GRID, OBJECTIVE, VALUE, 0).shipped(noise)
+    swept = train_sweep(noise, GRID, OBJECTIVE, VALUE, 0).with_fallback(noise)
     save_checkpoint(swept, tmp_path)
     again = load_checkpoint(tmp_path)
     assert isinstance(again, TrainedSweep) and again.constants == swept.constants

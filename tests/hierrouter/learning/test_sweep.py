@@ -57,7 +57,7 @@ def cost_of(trained: TrainedRouter, fold: RouteTree) -> float:
 def test_a_budget_is_met_and_made_use_of(
     planted: RouteTree, every_alpha: TrainedSweep, share: float
 ) -> None:
-    fold = every_alpha.at(0.0).judged(planted)
+    fold = every_alpha.at(0.0).judging_fold(planted)
     dear, cheap = (cost_of(every_alpha.at(alpha), fold) for alpha in (0.0, 5.0))
     budget = cheap + share * (dear - cheap)
     trained = meet_budget(every_alpha, planted, budget)
@@ -79,7 +79,7 @@ def test_the_least_budget_is_told_and_the_greatest_buys_the_best(
     assert told
     cheapest = 1.001 * float(told[1])  # it is told with four digits
     trained = meet_budget(every_alpha, planted, cheapest)
-    assert cost_of(trained, trained.judged(planted)) <= cheapest
+    assert cost_of(trained, trained.judging_fold(planted)) <= cheapest
     assert meet_budget(every_alpha, planted, 1e9).alpha == 0
 
 
@@ -109,7 +109,7 @@ def test_a_finished_sweep_has_a_router_for_any_alpha(tmp_path: Path) -> None:
         load_sweep(tmp_path)
     finished_sweep(tmp_path, every)
     sweep = load_sweep(tmp_path)
-    found = sweep.like(None, 0.1)
+    found = sweep.matching(None, 0.1)
     assert found and (found.alpha, found.origin.seed) == (0.1, 7)
     assert (sweep.alphas, sweep.origin) == (GRID, every.origin)
     assert tuple(router.alpha for router in sweep.routers) == GRID

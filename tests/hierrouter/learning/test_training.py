@@ -17,10 +17,10 @@ from benchmarks.featured import train_featured
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.outcome import Actions, ending_probabilities, greedy
 from hierrouter.learning import config as presets
-from hierrouter.learning import loop, network
+from hierrouter.learning import exact, network
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
-from hierrouter.learning.forward import CHUNK
-from hierrouter.learning.network import Router, in_chunks, state_table
+from hierrouter.learning.forward import STATES_PER_PASS
+from hierrouter.learning.network import RouterNetwork, evaluate_in_chunks, state_table
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.errors import InputError
@@ -120,11 +120,11 @@ def test_patience_ends_a_training_that_gets_no_better() -> None:
 
 
 def test_a_small_gain_is_kept_and_prolongs_no_training() -> None:
-    best, module = loop.Best({}), nn.Linear(1, 1)
+    best, module = network.BestIterate({}), nn.Linear(1, 1)
     for value, since in ((0.5, 0), (0.5004, 1), (0.5008, 0), (0.5009, 1), (0.2, 2)):
         best.offer(module, 0.0, value, min_gain=0.0005)
-        assert best.since == since
-    assert (best.validation, best.risen) == (0.5009, 0.5008)
+        assert best.evaluations_without_gain == since
+    assert (best.validation, best.last_gain) == (0.5009, 0.5008)
 
 
 def test_without_a_validation_fold_the_train_fold_chooses() -> None:
@@ -268,14 +268,14 @@ def test_the_papers_preset_has_the_papers_numbers() -> None:
 
 
 def test_a_training_is_of_a_preset_and_takes_one_epoch_or_more() -> None:
-    for (name, algo), config in presets.PRESETS.items():
+    for (name, algo), config in presets.PRESET_CONFIGS.items():
         assert presets.training_config(name, algo) is config
         assert (config.preset, config.algo) == (name, algo)
-        assert type(config) is presets.ALGORITHMS[algo]
+        assert type(config) is presets.CONFIG_CLASSES[algo]
         kept: TrainConfig = presets.training_config(name, algo, keep_anyway=True)
         assert kept == replace(config, keep_anyway=True)
     assert presets.training_config("default", "exact", 1, seeds=3) == replace(
-        presets.PRESETS["default", "exact"], epochs=1
+        presets.PRESET_CONFIGS["default", "exact"], epochs=1
     )
     with pytest.raises(InputError, match="epochs must be at least 1, got 0"):
         presets.training_config("default", "ppo", 0)
@@ -295,16 +295,18 @@ def test_a_budget_takes_the_value_model_and_nothing_that_contradicts_it() -> Non
 
 
 def test_chunks_are_put_together_in_order() -> None:
-    table = state_table(random_tree(Routes(3, 2), CHUNK // 2, seed=0), OBJECTIVE)
-    assert len(table) == 2 * CHUNK
-    assert torch.equal(in_chunks(lambda states: states.cost[:, None], table)[:, 0], table.cost)
+    table = state_table(random_tree(Routes(3, 2), STATES_PER_PASS // 2, seed=0), OBJECTIVE)
+    assert len(table) == 2 * STATES_PER_PASS
+    columns = evaluate_in_chunks(lambda states: states.cost[:, None], table)
+    assert torch.equal(columns[:, 0], table.cost)
     some = torch.arange(0, len(table), 3).flip(0)
-    assert torch.equal(in_chunks(lambda states: states.cost, table, some), table.cost[some])
+    costs = evaluate_in_chunks(lambda states: states.cost, table, some)
+    assert torch.equal(costs, table.cost[some])
 
 
-def new_router(tree: RouteTree, config: TrainConfig) -> Router:
+def new_router(tree: RouteTree, config: TrainConfig) -> RouterNetwork:
     torch.manual_seed(0)
-    return Router(network.shape_for(tree, Actions(tree.routes), config))
+    return RouterNetwork(network.shape_for(tree, Actions(tree.routes), config))
 
 
 @pytest.mark.parametrize("knows_route", [False, True])
@@ -364,8 +366,8 @@ def test_values_of_an_action_are_those_of_all_that_may_follow(
         return float(table[query, child] @ below)
 
     reward = torch.from_numpy(pays)
-    policy = network.action_values(actions, torch.from_numpy(table), reward).numpy()
+    policy = exact.action_values(actions, torch.from_numpy(table), reward).numpy()
     for place in np.ndindex(*policy.shape):
         assert policy[place] == pytest.approx(value(*place))
-    found = network.expected_return(actions, torch.from_numpy(table), reward)
+    found = exact.expected_return(actions, torch.from_numpy(table), reward)
     assert found.numpy() == pytest.approx((table[:, 0] * policy[:, 0]).sum(axis=1))

@@ -267,7 +267,7 @@ def test_many_queries_that_only_numbers_tell_apart_are_learned() -> None:
 def test_a_number_that_was_never_there_is_not_looked_at() -> None:
     tree = with_numbers(small_tree())
     trained, (text, numbers) = train(tree, OBJECTIVE, VALUE, 0), tree.parts
-    assert [trained.router.sees(number) for number in range(3)] == [True, False, True]
+    assert [trained.router.has_learned(number) for number in range(3)] == [True, False, True]
 
     def decided(shift: list[float]) -> NDArray[np.float64]:
         shifted = replace(numbers, vectors=numbers.vectors + np.float32(shift))
@@ -324,7 +324,9 @@ def test_where_the_text_tells_the_best_route_it_is_nearly_the_oracle(
     bound = oracle(fold, alpha).reward(alpha).mean()
     reached = router.outcome(fold).reward(alpha).mean()
     assert bound - fixed > 0.3 and reached > bound - 0.03 * (bound - fixed)
-    judged = router.judged(planted)  # what it learned from, each as if it had not been there
-    assert len(judged) == 400 and router.holds_out
-    gap = oracle(judged, alpha).reward(alpha).mean() - router.outcome(judged).reward(alpha).mean()
+    # It is judged on the queries it learned from, on each as if it had not learned from it.
+    judging = router.judging_fold(planted)
+    assert len(judging) == 400 and router.holds_out
+    bound = oracle(judging, alpha).reward(alpha).mean()
+    gap = bound - router.outcome(judging).reward(alpha).mean()
     assert 0 < gap < 0.05

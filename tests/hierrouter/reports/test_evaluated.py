@@ -10,7 +10,7 @@ import pytest
 
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig, ValueConfig
-from hierrouter.learning.deferral import calibrated
+from hierrouter.learning.deferral import calibrate
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import cost_notes
@@ -88,7 +88,7 @@ def test_a_budget_is_reported_with_what_it_comes_to_on_the_fold(split: str) -> N
 def test_a_router_that_hands_over_is_one_more_baseline(share: float | None) -> None:
     tree, trained = half_easy(), router(EXACT)
     report = shown(trained, defer=DeferTo("large", share))
-    deferral, fold = calibrated(trained, tree, "large", share), tree.split("test")
+    deferral, fold = calibrate(trained, tree, "large", share), tree.split("test")
     [row] = [row for row in report.overall if row.policy == "hierrouter, else large"]
     assert row.kind == "baseline"
     assert row.reward == pytest.approx(deferral.outcome(fold).reward(ALPHA).mean())
@@ -97,7 +97,7 @@ def test_a_router_that_hands_over_is_one_more_baseline(share: float | None) -> N
     found = report.deferral
     assert found is not None and (found.chosen_on, found.share_allowed) == ("validation", share)
     assert found.chosen.reward == pytest.approx(row.reward)
-    assert found.chosen.share == pytest.approx(deferral.on(fold).share(deferral.threshold))
+    assert found.chosen.share == pytest.approx(deferral.on_fold(fold).share(deferral.threshold))
     single = next(row for row in report.overall if row.policy == "large")
     assert report.router is not None
     assert (found.curve[0].share, found.curve[-1].share) == (0, 1)
@@ -111,7 +111,7 @@ def test_the_same_threshold_hands_over_under_every_price_list() -> None:
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
     lists = {"own": tree, "dear": repriced(tree, {name: Rate(*rate) for name, rate in rates})}
     report = shown(trained, price_lists=lists, defer=DeferTo("large", 0.3))
-    deferral = calibrated(trained, tree, "large", 0.3)
+    deferral = calibrate(trained, tree, "large", 0.3)
     for priced in report.price_lists:
         [row] = [row for row in priced.rows if row.policy == "hierrouter, else large"]
         expected = deferral.outcome(lists[priced.name].split("test")).cost.mean()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hierrouter.learning.config import Objective, training_config
-from hierrouter.learning.deferral import calibrated
+from hierrouter.learning.deferral import calibrate
 from hierrouter.learning.training import train
 from hierrouter.pools.files import load_pool
 from hierrouter.replay.opening import Selection, open_tree
@@ -68,9 +68,9 @@ def tree_in(place: Place) -> Tree:
 def test_the_same_questions_are_handed_over_as_in_a_report(place: Place, algo: str) -> None:
     """Each test question by `route --file`: who answers, what for, and what it costs."""
     tree = tree_in(place)
-    deferral = calibrated(router_at(place / algo, None), tree, "facts")
+    deferral = calibrate(router_at(place / algo, None), tree, "facts")
     fold = tree.split("test")
-    on_fold = deferral.on(fold)
+    on_fold = deferral.on_fold(fold)
     share = on_fold._parted(deferral.threshold)[1].sum(axis=1)
     told = place.tells(
         f"report --pool pool.toml --checkpoint {algo} --split validation --defer-to facts"
