@@ -1,8 +1,9 @@
 """How local models decode many prompts: in batches of fixed shapes.
 
-A response must not depend on who is in its batch, so a batch has one of few shapes, which
-follows from the lengths of its prompts, and is filled up. Draws have a source of their own for each
-prompt. Small models, which gain nothing from a second thread, decode in several processes instead.
+A response must not depend on the other prompts of its batch. So a batch has one of a few shapes,
+which follows from the lengths of its prompts, and is filled up to it. Each prompt has its own
+source of random draws. Small models, which gain nothing from a second thread, decode in several
+processes instead.
 """
 
 from __future__ import annotations
@@ -36,36 +37,53 @@ from hierrouter.engines.soundness import Recorder
 from hierrouter.pools.pool import Generation
 from hierrouter_cache.keys import digest
 
-# What a device works on at once; more is slower on a CPU, whose caches it leaves.
-ROWS = {"cpu": 32, "cuda": 512}
-PROMPT_TOKENS = {"cpu": 2_048, "cuda": 131_072}
-TINY = 2_000_000  # parameters; below, a CPU takes twice as much
-# Keys, values and logits get this much of the free memory; the rest is for all between.
+# Part of a local model's identity, because a response's last digits, and sometimes its text, depend
+# on the shape of its batch. Change it with any change of the shapes.
+SHAPES_VERSION = "2"
+# The most that a device works on at once; larger batches are slower on a CPU, because they do not
+# fit its caches.
+BATCH_ROWS = {"cpu": 32, "cuda": 512}
+BATCH_PROMPT_TOKENS = {"cpu": 2_048, "cuda": 131_072}
+TINY_MODEL_PARAMETERS = 2_000_000  # for models below this size a CPU takes batches twice as large
+# Share of the free memory for keys, values and logits; the rest is for activations.
 CACHE_SHARE = 0.6
 # Below this size an operation is over before a second thread has woken up.
 ONE_THREAD_PARAMETERS = 10_000_000
-WORTH_A_FORK = 4  # so many batches
+# A further process pays off only if it has this many batches to decode.
+MIN_BATCHES_PER_PROCESS = 4
+MIN_WIDTH = 16  # tokens of the narrowest shape
 
-# (key of the prompt, the token it was continued with)
+# Called with the key of a prompt and the token that continues it.
 OnToken = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens as the model sees them, and the seed of the prompt's own draws."""
+    """A prompt's tokens as the model sees them, and the seed of its random draws."""
 
     tokens: Sequence[int]
     seed: int
 
 
+@dataclass(frozen=True)
+class DecodedResponse:
+    """A response's tokens, the end token included if there is one, and the model's confidence."""
+
+    tokens: list[int]
+    confidence: Confidence | None
+
+
 class StaticBatches:
-    """One rectangle of tokens after the other, each decoded to its end.
+    """Decodes prompts in rectangles of tokens, each from its first token to its last.
 
     Args:
-        pad: the token that fills up.
+        model: a causal language model.
+        pad: the token that fills up rows.
+        ends: the tokens that end a response.
+        generation: the decoding settings.
 
     Attributes:
-        limits: of a batch; less after memory ran out.
+        limits: of a batch; they shrink when memory runs out.
     """
 
     def __init__(self, model: Any, pad: int, ends: frozenset[int], generation: Generation) -> None:
@@ -74,12 +92,19 @@ class StaticBatches:
         self._ends = ends
         self._generation = generation
         self.limits = limits_for(model, generation.max_new_tokens)
-        self._threads, self._processes = torch.get_num_threads(), 1
+        self._threads = torch.get_num_threads()
+        self._processes = 1
         if model.num_parameters() < ONE_THREAD_PARAMETERS:
-            # Elsewhere a fork is not safe, and a fresh process takes longer than it saves.
-            may_fork = model.device.type == "cpu" and sys.platform == "linux"
-            may_fork = may_fork and not multiprocessing.current_process().daemon
-            self._threads, self._processes = 1, self._threads if may_fork else 1
+            # On other systems a fork is not safe, and starting a fresh process takes longer than
+            # it saves. A daemonic process may not have children.
+            can_fork = (
+                model.device.type == "cpu"
+                and sys.platform == "linux"
+                and not multiprocessing.current_process().daemon
+            )
+            if can_fork:
+                self._processes = self._threads
+            self._threads = 1
 
     def decode(
         self,
@@ -88,99 +113,110 @@ class StaticBatches:
         is_live: bool = False,
         on_token: OnToken | None = None,
     ) -> Iterator[tuple[int, DecodedResponse]]:
-        """(key, response) of each prompt; longest prompts first.
-
-        Raises RuntimeError: the model failed, e.g. one prompt alone needs too much memory, or
-        memory ran out after a token was told.
+        """Decode prompts, the longest ones first.
 
         Args:
-            stop: once it says so no further batch is begun.
-            is_live: make batches no higher than needed: sooner, but the last bit may differ.
-            on_token: for live prompts; told each token as it is generated, those after the end of
-                a response too.
+            prompts: prompts by key.
+            stop: once it returns true, no further batch is begun.
+            is_live: make batches no higher than needed. Responses come sooner, but their last
+                digits may differ.
+            on_token: for live prompts; called with each token as it is generated, including tokens
+                after the end of a response.
+
+        Yields:
+            (key, response) of each prompt.
+
+        Raises:
+            RuntimeError: the model failed, e.g. one prompt alone needs too much memory, or memory
+                ran out after `on_token` was called.
         """
-        waiting = {row: len(prompt.tokens) for row, prompt in prompts.items()}
+        waiting = {key: len(prompt.tokens) for key, prompt in prompts.items()}
         limits = self.limits
         while waiting:
-            due = batches(waiting, limits)
-            if (count := self._processes_for(due, limits)) > 1 and not is_live:
-                attempts = self._side_by_side(count, due, prompts, stop)
+            planned = plan_batches(waiting, limits)
+            processes = self._count_processes(planned, limits)
+            if processes > 1 and not is_live:
+                attempts = self._decode_in_parallel(processes, planned, prompts, stop)
             else:
-                attempts = self._in_turn(due, prompts, stop, is_live, on_token)
-            for shape, rows, generated in attempts:
-                if generated is None:
-                    limits = self._less(limits, shape)
+                attempts = self._decode_in_turn(planned, prompts, stop, is_live, on_token)
+            for shape, keys, responses in attempts:
+                if responses is None:
+                    limits = self._shrink(limits, shape)
+                    # Live batches are small already: their limits say little about others.
                     if not is_live:
                         self.limits = limits
                     break
-                for row, decoded in zip(rows, generated, strict=True):
-                    del waiting[row]
-                    yield row, decoded
+                for key, response in zip(keys, responses, strict=True):
+                    del waiting[key]
+                    yield key, response
             else:
+                # No batch ran out of memory: all are decoded, or `stop` returned true.
                 return
 
-    def _in_turn(
+    def _decode_in_turn(
         self,
-        due: Sequence[tuple[Shape, list[int]]],
+        planned: Sequence[Batch],
         prompts: Mapping[int, Prompt],
         stop: Stop,
         is_live: bool = False,
         on_token: OnToken | None = None,
     ) -> Iterator[Attempt]:
-        for shape, rows in due:
+        for shape, keys in planned:
             if stop():
                 return
             if is_live:
-                shape = replace(shape, height=len(rows))
-            follower = _Follower(rows, on_token) if on_token else None
-            yield shape, rows, self._attempt([prompts[row] for row in rows], shape, follower)
+                shape = replace(shape, height=len(keys))
+            streamer = _TokenStreamer(keys, on_token) if on_token else None
+            batch_prompts = [prompts[key] for key in keys]
+            yield shape, keys, self._attempt(batch_prompts, shape, streamer)
 
-    def _processes_for(self, due: Sequence[tuple[Shape, list[int]]], limits: Limits) -> int:
-        """How many have enough to do, and room for the largest batch each."""
-        new = limits.new_tokens
-        largest = max(shape.height * (shape.width + new) for shape, _ in due)
-        return min(self._processes, len(due) // WORTH_A_FORK, limits.cache_tokens // largest)
+    def _count_processes(self, planned: Sequence[Batch], limits: Limits) -> int:
+        """Count the processes that have enough to do, and memory for the largest batch each."""
+        largest = max(shape.height * (shape.width + limits.new_tokens) for shape, _ in planned)
+        return min(
+            self._processes, len(planned) // MIN_BATCHES_PER_PROCESS, limits.cache_tokens // largest
+        )
 
-    def _side_by_side(
-        self,
-        processes: int,
-        due: Sequence[tuple[Shape, list[int]]],
-        prompts: Mapping[int, Prompt],
-        stop: Stop,
+    def _decode_in_parallel(
+        self, processes: int, planned: Sequence[Batch], prompts: Mapping[int, Prompt], stop: Stop
     ) -> Iterator[Attempt]:
-        """As `_in_turn`, to the same bits and in the same order, in processes of their own."""
-        begun = deque[tuple[Shape, list[int], Future[list[DecodedResponse] | None]]]()
-        with ExitStack() as held:
+        """As `_decode_in_turn`, in several processes, with the same results in the same order."""
+        running = deque[tuple[Shape, list[int], Future[list[DecodedResponse] | None]]]()
+        with ExitStack() as stack:
             try:
-                begin = held.enter_context(fork_workers(self._attempt, processes))
+                submit = stack.enter_context(fork_workers(self._attempt, processes))
             except (OSError, NotImplementedError):  # no more processes, or no semaphores
-                yield from self._in_turn(due, prompts, stop)
+                yield from self._decode_in_turn(planned, prompts, stop)
                 return
-            for shape, rows in due:
+            for shape, keys in planned:
                 if stop():
                     break
-                begun.append((shape, rows, begin([prompts[row] for row in rows], shape, None)))
-                if len(begun) > processes:  # one waits, so that no process does
-                    shape, rows, future = begun.popleft()
-                    yield shape, rows, future.result()
-            for shape, rows, future in begun:
-                yield shape, rows, future.result()
+                batch_prompts = [prompts[key] for key in keys]
+                running.append((shape, keys, submit(batch_prompts, shape, None)))
+                # One batch more than there are processes, so that no process waits for work.
+                if len(running) > processes:
+                    oldest_shape, oldest_keys, future = running.popleft()
+                    yield oldest_shape, oldest_keys, future.result()
+            for shape, keys, future in running:
+                yield shape, keys, future.result()
 
     def _attempt(
-        self, prompts: list[Prompt], shape: Shape, follower: _Follower | None
+        self, prompts: list[Prompt], shape: Shape, streamer: _TokenStreamer | None
     ) -> list[DecodedResponse] | None:
-        """The responses, or None where memory ran out."""
+        """Decode a batch; None if memory ran out."""
         try:
             with torch_threads(self._threads):
-                return self._decode_batch(prompts, shape, follower)
+                return self._decode_batch(prompts, shape, streamer)
         except (RuntimeError, MemoryError) as error:
-            # What was told cannot be taken back.
-            if (follower and follower.has_told) or not is_out_of_memory(error):
+            # Tokens that were streamed cannot be taken back: a second attempt may differ.
+            if streamer and streamer.has_streamed:
                 raise
-        return None  # not in the handler: the error's frames hold the batch
+            if not is_out_of_memory(error):
+                raise
+        return None  # outside the handler, because the error's frames keep the batch in memory
 
-    def _less(self, limits: Limits, shape: Shape) -> Limits:
-        """Limits after a batch of this shape was too much."""
+    def _shrink(self, limits: Limits, shape: Shape) -> Limits:
+        """Return limits that are smaller than a batch of this shape, which ran out of memory."""
         give_back_memory()
         if shape.height == 1:
             raise RuntimeError(
@@ -191,12 +227,13 @@ class StaticBatches:
 
     @torch.inference_mode()
     def _decode_batch(
-        self, prompts: list[Prompt], shape: Shape, follower: _Follower | None
+        self, prompts: list[Prompt], shape: Shape, streamer: _TokenStreamer | None
     ) -> list[DecodedResponse]:
-        filled = prompts + [prompts[0]] * (shape.height - len(prompts))
+        # Copies of the first prompt fill the batch up to its shape.
+        rows = prompts + [prompts[0]] * (shape.height - len(prompts))
         tokens = torch.full((shape.height, shape.width), self._pad)
         mask = torch.zeros((shape.height, shape.width), dtype=torch.long)
-        for row, prompt in enumerate(filled):
+        for row, prompt in enumerate(rows):
             start = shape.width - len(prompt.tokens)
             tokens[row, start:] = torch.tensor(prompt.tokens)
             mask[row, start:] = 1
@@ -210,54 +247,71 @@ class StaticBatches:
                     [recorder, *processors(self._generation, seeds, device)]
                 ),
                 max_new_tokens=self._generation.max_new_tokens,
-                do_sample=False,  # where sampling is on, the processors have drawn already
+                do_sample=False,  # to sample, the processors add noise, and the maximum is drawn
                 num_beams=1,
                 temperature=None,
                 top_p=None,
                 top_k=None,
                 pad_token_id=self._pad,
-                streamer=follower,
+                streamer=streamer,
             )
         recorder.finish(output[:, -1])
-        sure = recorder.total.tolist(), recorder.lowest.tolist()
-        rows = [
-            up_to_end(row, self._ends) for row in output[: len(prompts), shape.width :].tolist()
-        ]
-        return [
-            DecodedResponse(row, Confidence(total, lowest, len(row)))
-            for row, total, lowest in zip(rows, *sure, strict=True)
-        ]
+        generated = output[: len(prompts), shape.width :].tolist()
+        totals = recorder.total.tolist()
+        lowest_values = recorder.lowest.tolist()
+        responses = []
+        for row_tokens, total, lowest in zip(generated, totals, lowest_values, strict=True):
+            response = up_to_end(row_tokens, self._ends)
+            confidence = Confidence(total, lowest, len(response))
+            responses.append(DecodedResponse(response, confidence))
+        return responses
 
 
-# Shape and rows of a batch, and the responses of its rows; None where memory ran out.
+# A planned batch: its shape and the keys of its prompts.
+Batch = tuple["Shape", list[int]]
+# A batch with the responses to its prompts; None if memory ran out.
 Attempt = tuple["Shape", list[int], "list[DecodedResponse] | None"]
 
 
 @contextmanager
 def fork_workers(work: Callable[..., Any], processes: int) -> Iterator[Callable[..., Future[Any]]]:
-    """A function that calls `work` in one of several copies of this process; gone with the block.
+    """Fork copies of this process that call a function; they end with the block.
 
-    What `work` refers to is not sent but there, as it was when the block began. A copy leaves
-    Ctrl-C to this process, ends when this one is killed, and is killed when the block is left
-    early. It computes and does nothing else: a lock that another thread held stays held in it.
+    What `work` refers to is not sent: the copies have it as it was when the block began. A copy
+    leaves Ctrl-C to this process, ends when this process is killed, and is killed when the block is
+    left early. Use it for pure computation only: a lock that another thread held at the fork stays
+    locked in the copy.
 
-    Raises RuntimeError: a copy was killed; OSError, NotImplementedError: none can be made here.
+    Args:
+        work: the function.
+        processes: number of copies.
+
+    Yields:
+        A function that takes the arguments of `work`, calls it in a copy, and returns a future.
+
+    Raises:
+        RuntimeError: a copy was killed.
+        OSError: no copies can be made on this machine.
+        NotImplementedError: likewise.
     """
-    others = set(multiprocessing.active_children())
+    other_children = set(multiprocessing.active_children())
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(processes, context, _become_worker, (work,))
     try:
-        pool.submit(int).result()  # with the first call all copies are made
+        pool.submit(int).result()  # the first call makes all copies
         yield lambda *arguments: pool.submit(_work, arguments)
     except BaseException as error:
-        for copy in set(multiprocessing.active_children()) - others:
-            copy.kill()
+        for worker in set(multiprocessing.active_children()) - other_children:
+            worker.kill()
         if isinstance(error, BrokenProcessPool):
-            why = "one of its processes was killed, e.g. for lack of memory"
-            raise RuntimeError(why) from error
+            reason = "one of its processes was killed, e.g. for lack of memory"
+            raise RuntimeError(reason) from error
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+_working: Callable[..., Any]  # the function of a worker process
 
 
 def _become_worker(work: Callable[..., Any]) -> None:
@@ -269,7 +323,8 @@ def _become_worker(work: Callable[..., Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    if parent := multiprocessing.parent_process():
+    parent = multiprocessing.parent_process()
+    if parent:
         parent.join()
     os._exit(1)
 
@@ -278,80 +333,90 @@ def _work(arguments: Sequence[Any]) -> Any:
     return _working(*arguments)
 
 
-_working: Callable[..., Any]  # of a copy
-
-
-@dataclass(frozen=True)
-class DecodedResponse:
-    """Tokens of a response, the end token included where there is one, and how sure they are."""
-
-    tokens: list[int]
-    confidence: Confidence | None
-
-
 def up_to_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
-    """The tokens of a response without what follows its end token."""
-    end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
-    return tokens[: end + 1]
+    """Return the tokens up to the first end token, which is included."""
+    for position, token in enumerate(tokens):
+        if token in ends:
+            return tokens[: position + 1]
+    return tokens
 
 
-class _Follower(BaseStreamer):  # type: ignore[misc]
-    """Hands on each row's tokens; the prompts come first and are left out.
+class _TokenStreamer(BaseStreamer):  # type: ignore[misc]
+    """Passes each row's tokens to a callback.
+
+    Args:
+        keys: the key of each row's prompt.
+        on_token: called with the key and each token.
 
     Attributes:
-        has_told: whether anything was handed on.
+        has_streamed: whether the callback was called.
     """
 
-    def __init__(self, rows: Sequence[int], on_token: OnToken) -> None:
-        self._rows = rows
+    def __init__(self, keys: Sequence[int], on_token: OnToken) -> None:
+        self._keys = keys
         self._on_token = on_token
-        self._has_begun = False
-        self.has_told = False
+        self._has_prompts = False
+        self.has_streamed = False
 
     def put(self, value: torch.Tensor) -> None:
-        """The prompts, or one more token of each row."""
-        if self._has_begun:
-            self.has_told = True
-            for row, token in zip(self._rows, value.tolist(), strict=True):
-                self._on_token(row, token)
-        self._has_begun = True
+        """Receive the prompts in the first call, then the next token of each row."""
+        if self._has_prompts:
+            self.has_streamed = True
+            for key, token in zip(self._keys, value.tolist(), strict=True):
+                self._on_token(key, token)
+        self._has_prompts = True
 
     def end(self) -> None:
-        """Every row is finished."""
+        """Do nothing when all rows are finished."""
 
 
 def limits_for(model: Any, new_tokens: int) -> Limits:
-    """What fits the free memory beside the weights.
+    """Return the limits of batches that fit the free memory beside the weights.
 
-    `model`: loaded already; `new_tokens`: the longest response.
+    Args:
+        model: the loaded model.
+        new_tokens: tokens of the longest response.
+
+    Returns:
+        The limits.
     """
     free, _ = memory({parameter.device for parameter in model.parameters()})
     config = model.config.get_text_config()
-    # As they come, recorded, processed, compared.
-    logits = config.vocab_size * torch.float32.itemsize * 4
-    token = cache_bytes(config, model.dtype) + logits // (new_tokens + 1)
+    # Four copies of a step's logits: as returned, recorded, processed, and compared.
+    logits_bytes = config.vocab_size * torch.float32.itemsize * 4
+    token_bytes = cache_bytes(config, model.dtype) + logits_bytes // (new_tokens + 1)
+    cache_tokens = int(CACHE_SHARE * free) // token_bytes
     kind = model.device.type
-    cache_tokens = int(CACHE_SHARE * free) // token
-    times = 2 if kind == "cpu" and model.num_parameters() < TINY else 1
-    return Limits(times * ROWS[kind], times * PROMPT_TOKENS[kind], cache_tokens, new_tokens)
+    is_tiny = kind == "cpu" and model.num_parameters() < TINY_MODEL_PARAMETERS
+    factor = 2 if is_tiny else 1
+    return Limits(
+        factor * BATCH_ROWS[kind], factor * BATCH_PROMPT_TOKENS[kind], cache_tokens, new_tokens
+    )
 
 
 def cache_bytes(config: Any, dtype: torch.dtype) -> int:
-    """Bytes of one token's keys and values in all layers."""
+    """Return the bytes of one token's keys and values in all layers.
+
+    Args:
+        config: the model's configuration.
+        dtype: of keys and values.
+
+    Returns:
+        Bytes.
+    """
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * width * dtype.itemsize)
-
-
-NARROWEST = 16  # tokens
-SHAPES_VERSION = (
-    "2"  # of static batches; another shape, another last digit, and now and then another text
-)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * head_dim * dtype.itemsize)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Rows and columns of a batch of prompts, in tokens."""
+    """The shape of a batch.
+
+    Attributes:
+        height: rows, one for each prompt.
+        width: tokens of a row.
+    """
 
     height: int
     width: int
@@ -359,13 +424,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a batch may be at most.
+    """The largest batch that is decoded at once.
 
     Attributes:
-        rows: prompts at a time.
-        prompt_tokens: height times width, since more than a device can work on at once is no gain.
-        cache_tokens: height times width and response, for memory.
-        new_tokens: the longest response.
+        rows: number of prompts.
+        prompt_tokens: height times width; a device gains nothing from more than it can work on at
+            once.
+        cache_tokens: height times width and response together, for memory.
+        new_tokens: tokens of the longest response.
     """
 
     rows: int
@@ -374,61 +440,82 @@ class Limits:
     new_tokens: int
 
     def shape(self, length: int) -> Shape:
-        """The shape of the batch in which a prompt of `length` tokens is decoded."""
+        """Return the shape of the batch in which a prompt of `length` tokens is decoded."""
         width = width_for(length)
-        room = step_below(self.cache_tokens // (width + self.new_tokens))
-        return Shape(max(1, min(self.rows, self.prompt_tokens // width, room)), width)
+        fitting_rows = step_below(self.cache_tokens // (width + self.new_tokens))
+        height = min(self.rows, self.prompt_tokens // width, fitting_rows)
+        return Shape(max(1, height), width)
 
     def halved(self, shape: Shape) -> Limits:
-        """Limits under which a batch of this width has half the rows; it has more than one."""
+        """Return limits under which batches of a shape's width have half its rows.
+
+        Args:
+            shape: a shape of more than one row.
+
+        Returns:
+            The limits.
+        """
         rows = step_below(shape.height // 2)
         return replace(self, cache_tokens=rows * (shape.width + self.new_tokens))
 
 
-def batches(lengths: Mapping[int, int], limits: Limits) -> list[tuple[Shape, list[int]]]:
-    """Shape and rows of each batch, widest first: out of memory then shows at once.
+def plan_batches(lengths: Mapping[int, int], limits: Limits) -> list[Batch]:
+    """Distribute prompts over batches, the widest first: a lack of memory then shows at once.
 
-    `lengths`: of the prompts in tokens, by row; `limits`: of each batch.
+    Args:
+        lengths: tokens of each prompt, by the prompt's key.
+        limits: of each batch.
+
+    Returns:
+        The shape of each batch and the keys of its prompts.
     """
     by_shape: dict[Shape, list[int]] = {}
-    for row, length in lengths.items():
-        by_shape.setdefault(limits.shape(length), []).append(row)
-    ordered = sorted(by_shape.items(), key=lambda item: item[0].width, reverse=True)
-    return [
-        (shape, rows[start : start + shape.height])
-        for shape, rows in ordered
-        for start in range(0, len(rows), shape.height)
-    ]
+    for key, length in lengths.items():
+        by_shape.setdefault(limits.shape(length), []).append(key)
+    planned: list[Batch] = []
+    for shape in sorted(by_shape, key=lambda shape: shape.width, reverse=True):
+        keys = by_shape[shape]
+        for start in range(0, len(keys), shape.height):
+            planned.append((shape, keys[start : start + shape.height]))
+    return planned
 
 
-STEPS = sorted(first << n for n in range(60) for first in (1, 3))  # 1, 2, 3, 4, 6, 8, 12, ...
+HEIGHTS = sorted(first << n for n in range(60) for first in (1, 3))  # 1, 2, 3, 4, 6, 8, 12, ...
 
 
 def width_for(length: int) -> int:
-    """The least of 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, ... that is not below `length`."""
+    """Return the least of 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, ... not below `length`."""
     step = 1 << max((length - 1).bit_length() - 3, 2)  # an eighth to a quarter of the width
-    return max(NARROWEST, -(-length // step) * step)
+    return max(MIN_WIDTH, -(-length // step) * step)
 
 
 def step_below(number: int) -> int:
-    """The largest of 1, 2, 3, 4, 6, 8, 12, 16, ... that is not above `number`; 0 below 1."""
-    return STEPS[bisect_right(STEPS, number) - 1] if number >= 1 else 0
+    """Return the largest of 1, 2, 3, 4, 6, 8, 12, 16, ... not above `number`; 0 below 1."""
+    return HEIGHTS[bisect_right(HEIGHTS, number) - 1] if number >= 1 else 0
 
 
 def prompt_seed(weights: str, seed: int, prompt: str) -> int:
-    """60 bits that are this prompt's own.
+    """Compute the seed of one prompt's random draws.
 
-    `weights`: name of the content of the weights; with the same numbers the models of a pool would
-    tend to be right and wrong together; `seed`: of the decoding settings; `prompt`: the text.
+    Args:
+        weights: name of the content of the weights. With the same random numbers, the models of a
+            pool would tend to be right and wrong together.
+        seed: of the decoding settings.
+        prompt: the prompt's text.
+
+    Returns:
+        A number of 60 bits.
     """
     return int(digest(["draw", weights, seed, prompt])[:15], 16)
 
 
 class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
-    """Add standard Gumbel noise to the logits of the first `len(seeds)` rows.
+    """Adds standard Gumbel noise to the logits of the first `len(seeds)` rows.
+
+    The token with the highest noisy logit is a draw from the model's distribution.
 
     Args:
-        seeds: one a row; rows beyond are left as they are.
+        seeds: one for each row; further rows get no noise.
         device: where the logits are.
     """
 
@@ -436,18 +523,35 @@ class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
         self._sources = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """float32[rows, vocabulary]: the logits with this step's noise."""
-        waits = torch.ones_like(scores)
-        for row, source in zip(waits, self._sources, strict=False):
+        """Add this step's noise to the logits.
+
+        Args:
+            input_ids: int64[rows, length], ignored.
+            scores: float32[rows, vocabulary], the logits.
+
+        Returns:
+            float32[rows, vocabulary], the logits with noise.
+        """
+        draws = torch.ones_like(scores)  # rows without a source keep 1, whose logarithm is 0
+        for row, source in zip(draws, self._sources, strict=False):
             row.exponential_(generator=source)
         # -log of an exponential draw is a Gumbel draw; 0 would win against every logit.
-        return scores - waits.clamp_min_(torch.finfo(waits.dtype).tiny).log_()
+        return scores - draws.clamp_min_(torch.finfo(draws.dtype).tiny).log_()
 
 
 def processors(
     generation: Generation, seeds: Sequence[int], device: torch.device
 ) -> LogitsProcessorList:
-    """What greedy `generate` must apply to draw by these settings; nothing at temperature 0."""
+    """Return the processors with which greedy decoding draws by decoding settings.
+
+    Args:
+        generation: the decoding settings.
+        seeds: one for each row.
+        device: where the logits are.
+
+    Returns:
+        The processors; none at temperature 0.
+    """
     chain = LogitsProcessorList()
     if generation.temperature == 0:
         return chain

@@ -1,6 +1,6 @@
-"""Frozen text encoders: what a policy sees of a context.
+"""Frozen text encoders: they turn a context into the vector that a policy reads.
 
-Another encoder is a class with `description` and `encode`, and a line in `load_encoder`.
+To add an encoder, write a class with `description` and `encode`, and a line in `load_encoder`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import asyncio
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import mmh3
 import numpy as np
@@ -26,106 +27,154 @@ from hierrouter.pools.pool import OPENAI, Endpoint, ModelSpec, Pool
 from hierrouter.questions.shipped import is_shipped
 from hierrouter_cache.errors import InputError, WorldError, reason_of, suggestion
 
+if TYPE_CHECKING:  # the client of servers takes long to import, and few encoders need it
+    from hierrouter.engines.endpoint_client import Deployment, Patience
+
 BUILT_IN_ENCODER = "hashed-ngrams"
 PAPER = "paper"
 PAPER_ENCODER = "sentence-transformers/all-mpnet-base-v2"
-PAPER_TOKENS = 512  # section 4; the model's own setting is 384
-NAMED = re.compile(r"(?P<model>.+?)(:(?P<tokens>[1-9]\d{0,5}))?(?P<truncate>:truncate)?")
-SERVED = "served:"  # begins the name of an encoder on a server, which does not say where that is
-OFFLINE = f"give a saved model's folder, or --encoder {BUILT_IN_ENCODER}, which works offline"
+PAPER_TOKENS = 512  # section 4; the default of the model is 384
+# MODEL, MODEL:TOKENS, MODEL:truncate or MODEL:TOKENS:truncate.
+ENCODER_NAME_PATTERN = re.compile(
+    r"(?P<model>.+?)(:(?P<tokens>[1-9]\d{0,5}))?(?P<truncate>:truncate)?"
+)
+# Begins the description of an encoder on a server, without the address.
+SERVED_PREFIX = "served:"
+OFFLINE_HINT = f"give a saved model's folder, or --encoder {BUILT_IN_ENCODER}, which works offline"
 
 
 class Encoder(Protocol):
-    """A frozen map from text to vectors.
+    """A frozen map from texts to vectors.
 
     Attributes:
-        description: decides the vectors; it names their folder in the cache.
+        description: a name that changes whenever the vectors change; it is the name of their folder
+            in the cache.
     """
 
     description: str
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """float32[len(texts), dim], each row a function of its own text alone."""
+        """Embed texts.
+
+        Args:
+            texts: the texts.
+
+        Returns:
+            float32[len(texts), dim], each row a function of its text alone.
+        """
         ...
 
 
 def default_encoder(pool: Pool) -> str:
-    """The encoder that a pool names.
+    """Return the name of the encoder that a pool uses unless the user names another one.
 
-    Where it names none: hashed n-grams for the package's models, which were made for them, and
-    the paper's model for all others, over windows, so that the newest answer is seen. Raises
-    InputError: it names a server, which only a user may do: a pool may come from others.
+    Args:
+        pool: the pool.
+
+    Returns:
+        The encoder that the pool names. If it names none: hashed n-grams for the package's models,
+        which were made for them, else the paper's model over windows, so that the newest response
+        is always read.
+
+    Raises:
+        InputError: the pool names a server. Only a user may do that, because a pool may come from
+            someone else.
     """
     if names_server(pool.encoder or ""):
-        raise InputError(f"a pool names a server that embeds: {pool.encoder}; give it by --encoder")
-    ours = all(is_shipped(model.model) for model in pool.everyone)
-    return pool.encoder or (BUILT_IN_ENCODER if ours else PAPER_ENCODER)
+        raise InputError(
+            f"a pool may not name a server as its encoder: {pool.encoder}; give it by --encoder"
+        )
+    if pool.encoder:
+        return pool.encoder
+    is_package_pool = all(is_shipped(model.model) for model in pool.everyone)
+    return BUILT_IN_ENCODER if is_package_pool else PAPER_ENCODER
 
 
 def encoder_note(preset: str | None, encoder: str) -> str:
-    """What to say of a training by the paper's numbers that reads with another encoder."""
+    """Return a note for training by the paper's settings with another encoder than the paper's.
+
+    Args:
+        preset: name of the training's settings.
+        encoder: name of the encoder.
+
+    Returns:
+        The note; empty if there is nothing to note.
+    """
     if preset != PAPER or encoder == PAPER:
         return ""
     return f"preset paper with encoder {encoder}, not the paper's ({PAPER_ENCODER}:{PAPER_TOKENS})"
 
 
 def load_encoder(name: str) -> Encoder:
-    """An encoder by name.
-
-    Raises InputError: there cannot be such a model, or it cannot read so many tokens; WorldError:
-    the model cannot be loaded.
+    """Load an encoder by name.
 
     Args:
         name: `hashed-ngrams` (built in), `paper` (all-mpnet-base-v2, cut at 512 tokens), or a
-            sentence-transformers model. `:N` after it sets its length to N tokens, `:truncate`
-            after that cuts longer contexts. Or a server: `URL#MODEL`, or a pool file of one model;
-            by the name that runs and caches know it by it is asked only after it was given so.
+            sentence-transformers model: its hub id or folder, followed by `:N` to set its length to
+            N tokens, and by `:truncate` to cut longer contexts. For an encoder on a server:
+            `URL#MODEL`, or a pool file of one model. Runs and caches store the description of such
+            an encoder (`served:...`): with this name, its server is called only if the user has
+            given its address before.
+
+    Returns:
+        The encoder.
+
+    Raises:
+        InputError: no model can have this name, or it cannot read as many tokens.
+        WorldError: the model cannot be loaded.
     """
     if name == BUILT_IN_ENCODER:
         return HashedNgrams()
-    if name.startswith(SERVED):
-        return GIVEN.get(name) or EndpointEncoder(name)
+    if name.startswith(SERVED_PREFIX):
+        return USER_ENCODERS.get(name) or EndpointEncoder(name)
     if names_server(name):
         encoder = EndpointEncoder.of(name)
-        return GIVEN.setdefault(encoder.description, encoder)
-    return SentenceEncoder(*_parsed(name))
+        return USER_ENCODERS.setdefault(encoder.description, encoder)
+    model, truncates, tokens = _parse_name(name)
+    return SentenceEncoder(model, truncates, tokens)
 
 
-def _parsed(name: str) -> tuple[str, bool, int | None]:
-    """The model, whether long contexts are cut, and the number of tokens if it is given."""
+def _parse_name(name: str) -> tuple[str, bool, int | None]:
+    """Split a name into the model, whether long contexts are cut, and the tokens if given."""
     if name == PAPER:
         return PAPER_ENCODER, True, PAPER_TOKENS
-    found = NAMED.fullmatch(name)
-    if found is None:
+    match = ENCODER_NAME_PATTERN.fullmatch(name)
+    if match is None:
         raise InputError(f"no such encoder: {name!r}; take {BUILT_IN_ENCODER}, {PAPER}, or a model")
-    tokens = int(found["tokens"]) if found["tokens"] else None
-    return found["model"], bool(found["truncate"]), tokens
+    tokens = int(match["tokens"]) if match["tokens"] else None
+    return match["model"], bool(match["truncate"]), tokens
 
 
 def require_encoder(name: str) -> None:
-    """Refuse an encoder that is not there, before anything is paid for; loads none.
+    """Check that an encoder exists, before anything is paid for; no model is loaded.
 
-    Raises InputError: a folder that is not there, a name that looks mistyped, that no model can
-    have, or that the hub does not know; WorldError: a hub id that is neither cached nor reachable.
+    Args:
+        name: as for `load_encoder`.
+
+    Raises:
+        InputError: a folder does not exist, the name looks mistyped, no model can have it, or the
+            hub does not know it.
+        WorldError: a hub model is neither cached nor can the hub be reached.
     """
-    if name == BUILT_IN_ENCODER or name.startswith(SERVED):
+    if name == BUILT_IN_ENCODER or name.startswith(SERVED_PREFIX):
         return
     if names_server(name):
         load_encoder(name).encode(["OK"])
     else:
-        _resolved(_parsed(name)[0])
+        model, _, _ = _parse_name(name)
+        _resolve_model(model)
 
 
-WORD = re.compile(r"\w+|[^\w\s]")  # punctuation counts: a sum and a word differ by their sign
+WORD_PATTERN = re.compile(r"\w+|[^\w\s]")  # punctuation counts: it tells a sum from a word
 
 
 class HashedNgrams:
-    """Words and pairs of words, hashed; no model, no download, no fitting.
+    """Hashed words and pairs of words: no model, no download, no fitting.
 
-    The first half of a vector describes the whole context, the second half its last paragraph
-    alone: the end of the newest response, or of the question where there is none yet. A policy can
-    so tell what was asked from what was just said. Digits are folded, because which number it is
-    says little and that there is one says much.
+    The first half of a vector describes the whole context. The second half describes its last
+    paragraph alone: the end of the newest response, or of the question if there is no response yet.
+    So a policy can tell the question from the newest response. All digits are treated alike,
+    because which number occurs says little, while that a number occurs says much.
 
     Args:
         dim: length of a vector, even.
@@ -136,10 +185,18 @@ class HashedNgrams:
         self._half = dim // 2
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """float32[len(texts), dim]; each half has unit length / sqrt(2)."""
-        whole = self._hash(texts)
-        newest = self._hash([text.rsplit(PART_BREAK, 1)[-1] for text in texts])
-        both: NDArray[np.float32] = np.concatenate([whole, newest], axis=1)
+        """Embed texts.
+
+        Args:
+            texts: the texts.
+
+        Returns:
+            float32[len(texts), dim]; each half of a row has length 1 / sqrt(2), or 0 if it has no
+            words.
+        """
+        contexts = self._hash(texts)
+        paragraphs = self._hash([text.rsplit(PART_BREAK, 1)[-1] for text in texts])
+        both: NDArray[np.float32] = np.concatenate([contexts, paragraphs], axis=1)
         both /= np.float32(np.sqrt(2))
         return both
 
@@ -147,11 +204,11 @@ class HashedNgrams:
         counts = np.zeros((len(texts), self._half))
         for row, text in zip(counts, texts, strict=True):
             folded = "".join("0" if char.isdigit() else char for char in text)
-            words = WORD.findall(folded.lower())
+            words = WORD_PATTERN.findall(folded.lower())
             pairs = map(" ".join, pairwise(words))
-            hashed = np.array([mmh3.hash(one) for one in (*words, *pairs)], dtype=np.int64)
-            # The sign of its hash is that of a word: those that share a place rather cancel out.
-            np.add.at(row, np.abs(hashed) % self._half, np.where(hashed < 0, -1.0, 1.0))
+            hashes = np.array([mmh3.hash(term) for term in (*words, *pairs)], dtype=np.int64)
+            # A term counts with the sign of its hash, so that collisions tend to cancel out.
+            np.add.at(row, np.abs(hashes) % self._half, np.where(hashes < 0, -1.0, 1.0))
         length = np.sqrt((counts**2).sum(axis=1, keepdims=True))
         return (counts / np.where(length, length, 1.0)).astype(np.float32)
 
@@ -162,18 +219,18 @@ class SentenceEncoder:
     Args:
         name: hub id or folder.
         truncates: cut a long context, as the paper does at 512 tokens; else average over windows
-            of the model's length, so that the newest response is seen.
-        tokens: length of the model, instead of its own setting.
+            of the model's length, so that the newest response is read.
+        tokens: length of the model, instead of its default.
 
     Raises:
-        InputError: there cannot be such a model, or it cannot read so many tokens.
+        InputError: no model can have this name, or it cannot read as many tokens.
         WorldError: the model cannot be loaded.
     """
 
     def __init__(self, name: str, truncates: bool = False, tokens: int | None = None) -> None:
         from sentence_transformers import SentenceTransformer
 
-        content, source, commit = _resolved(name)
+        content, source, commit = _resolve_model(name)
         try:
             self._model = SentenceTransformer(
                 source,
@@ -183,12 +240,12 @@ class SentenceEncoder:
             )
         except (OSError, ValueError) as error:
             reason = reason_of(error, 160)
-            raise WorldError(f"cannot load encoder {name}: {reason}; {OFFLINE}") from error
+            raise WorldError(f"cannot load encoder {name}: {reason}; {OFFLINE_HINT}") from error
         if tokens is not None:
-            most = self._model[0].auto_model.config.max_position_embeddings
-            if tokens > most:
+            max_tokens = self._model[0].auto_model.config.max_position_embeddings
+            if tokens > max_tokens:
                 raise InputError(
-                    f"encoder {name} reads at most {most} tokens: {tokens}; give fewer"
+                    f"encoder {name} reads at most {max_tokens} tokens: {tokens}; give fewer"
                 )
             self._model.max_seq_length = tokens
         length = "" if tokens is None else f"-{tokens}"
@@ -196,21 +253,29 @@ class SentenceEncoder:
         self._truncates = truncates
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """float32[len(texts), dim], rows of unit length."""
-        pieces = [[text] if self._truncates else self._split(text) for text in texts]
-        owner = np.repeat(np.arange(len(texts)), [len(windows) for windows in pieces])
+        """Embed texts.
+
+        Args:
+            texts: the texts.
+
+        Returns:
+            float32[len(texts), dim], rows of unit length.
+        """
+        windows: list[str] = []
+        owners: list[int] = []  # the text of each window
+        for row, text in enumerate(texts):
+            text_windows = [text] if self._truncates else self._split(text)
+            windows += text_windows
+            owners += [row] * len(text_windows)
         vectors = self._model.encode(
-            [window for windows in pieces for window in windows],
-            convert_to_numpy=True,
-            normalize_embeddings=True,
-            show_progress_bar=False,
+            windows, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False
         )
         total = np.zeros((len(texts), vectors.shape[1]), np.float32)
-        np.add.at(total, owner, vectors)
+        np.add.at(total, np.array(owners, dtype=np.intp), vectors)
         return _unit(total)
 
     def _split(self, text: str) -> list[str]:
-        """The text cut into windows of at most the model's length, at token borders."""
+        """Cut a text into windows of at most the model's length, between tokens."""
         tokenizer = self._model.tokenizer
         room = self._model.max_seq_length - tokenizer.num_special_tokens_to_add()
         spans = tokenizer(
@@ -220,34 +285,63 @@ class SentenceEncoder:
         if len(offsets) <= room:
             return [text]
         starts = [offsets[index][0] for index in range(0, len(offsets), room)]
-        return [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+        ends = [*starts[1:], None]
+        return [text[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 def names_server(name: str) -> bool:
-    """Whether a name of an encoder says where a server is."""
+    """Tell whether the name of an encoder gives the address of a server."""
     return "://" in name or name.endswith(".toml")
+
+
+@dataclass(frozen=True)
+class _Session:
+    """State of an encoder between its calls of a server.
+
+    Attributes:
+        loop: an event loop that runs in a thread.
+        client: the connection.
+        patience: retries.
+        slots: limits the requests under way.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    client: Deployment
+    patience: Patience
+    slots: asyncio.Semaphore
 
 
 class EndpointEncoder:
     """A model behind `/v1/embeddings`; keys, retries and limits are those of any endpoint.
 
-    A text that is too long for it counts as the mean direction of its halves.
+    The vector of a text that is too long for the model is the mean direction of its halves.
 
     Args:
-        description: what decides its vectors: `served:MODEL@DEPLOYMENT`.
-        spec: the model with its endpoint; None where nobody said where it is: then all texts must
-            have been embedded before.
+        description: decides the vectors: `served:MODEL@DEPLOYMENT`.
+        spec: the model with its endpoint; None if the user has not given the server's address: then
+            all texts must have been embedded before.
     """
 
     def __init__(self, description: str, spec: ModelSpec | None = None) -> None:
         self.description = description
         self._spec = spec
-        self._ask: Any = None  # once it was asked
-        self._dim = 0
+        self._session: _Session | None = None  # begun by the first call
+        self._dim = 0  # known after the first call
 
     @classmethod
     def of(cls, name: str) -> EndpointEncoder:
-        """The one that a file or `URL#MODEL` names; raises InputError: it names none, or no key."""
+        """Make the encoder that a user names.
+
+        Args:
+            name: a pool file of one model with an endpoint, or `URL#MODEL`.
+
+        Returns:
+            The encoder; its server is not called yet.
+
+        Raises:
+            InputError: the name gives no model, the endpoint cannot be called, or its key is not
+                set.
+        """
         if name.endswith(".toml"):
             models = load_pool(name).models
             if len(models) != 1 or models[0].backend != OPENAI:
@@ -263,86 +357,126 @@ class EndpointEncoder:
         identity = served_identity(spec)
         endpoint_of(spec).key("--encoder")
         revision = f"@{spec.revision}" if spec.revision else ""
-        return cls(f"{SERVED}{spec.model}@{identity['deployment']}{revision}", spec)
+        description = f"{SERVED_PREFIX}{spec.model}@{identity['deployment']}{revision}"
+        return cls(description, spec)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """float32[len(texts), dim], rows of unit length, of blank texts zeros.
+        """Embed texts.
 
-        Raises InputError: nobody said where the server is; WorldError: it gives no vectors, or
-        others than it gave before.
+        Args:
+            texts: the texts.
+
+        Returns:
+            float32[len(texts), dim], rows of unit length; zeros for blank texts.
+
+        Raises:
+            InputError: the user has not given the server's address.
+            WorldError: the server returns no vectors, or those of another model.
         """
         if self._spec is None:
-            known = f", not {', '.join(GIVEN)}" if GIVEN else ""
+            alternatives = f" (given: {', '.join(USER_ENCODERS)})" if USER_ENCODERS else ""
             raise InputError(
-                f"a server embeds: {self.description}{known}; say where it is by --encoder"
+                f"the encoder is on a server of unknown address: {self.description}{alternatives}; "
+                "give it by --encoder"
             )
-        from hierrouter.engines.endpoint_client import Deployment, Patience
-
-        if self._ask is None:
-            # A loop of its own: this is called with and without one, from any thread.
-            loop, endpoint = asyncio.new_event_loop(), endpoint_of(self._spec)
-            Thread(target=loop.run_forever, name="encoder", daemon=True).start()
-            client = Deployment(endpoint, endpoint.key("--encoder"))
-            width = endpoint.concurrency * len(endpoint.servers)
-            probe = partial(self._attempt, client, ["OK"])
-            patience = Patience(endpoint.attempts, width, probe, never)
-            self._ask = loop, client, patience, asyncio.Semaphore(width)
-        said = [text for text in texts if text.strip()] or ["OK"]
-        rows = asyncio.run_coroutine_threadsafe(self._all(said), self._ask[0]).result()
+        if self._session is None:
+            self._session = self._begin_session(self._spec)
+        # Servers may refuse blank texts. If there are no others, "OK" tells the vectors' length.
+        positions = [position for position, text in enumerate(texts) if text.strip()]
+        requested = [texts[position] for position in positions] or ["OK"]
+        rows = asyncio.run_coroutine_threadsafe(
+            self._embed_all(self._session, requested), self._session.loop
+        ).result()
         vectors = np.zeros((len(texts), self._dim), np.float32)
-        vectors[[at for at, text in enumerate(texts) if text.strip()]] = rows[: len(texts)]
+        if positions:
+            vectors[positions] = rows
         return vectors
 
-    async def _all(self, texts: list[str]) -> NDArray[np.float32]:
-        _, client, patience, places = self._ask
+    def _begin_session(self, spec: ModelSpec) -> _Session:
+        from hierrouter.engines.endpoint_client import Deployment, Patience
+
+        # A new event loop in a thread: callers run in any thread, with and without a loop.
+        loop = asyncio.new_event_loop()
+        Thread(target=loop.run_forever, name="encoder", daemon=True).start()
+        endpoint = endpoint_of(spec)
+        client = Deployment(endpoint, endpoint.key("--encoder"))
+        width = endpoint.concurrency * len(endpoint.servers)
+        probe = partial(self._request, client, ["OK"])
+        patience = Patience(endpoint.attempts, width, probe, never)
+        return _Session(loop, client, patience, asyncio.Semaphore(width))
+
+    async def _embed_all(self, session: _Session, texts: list[str]) -> NDArray[np.float32]:
+        starts = range(0, len(texts), TEXTS_PER_REQUEST)
+        requests = [
+            self._embed(session, texts[start : start + TEXTS_PER_REQUEST]) for start in starts
+        ]
+        return np.concatenate(await asyncio.gather(*requests))
+
+    async def _embed(self, session: _Session, texts: list[str]) -> NDArray[np.float32]:
+        """Embed the texts of one request, in halves if they are too long together."""
         from hierrouter.engines.endpoint_client import Refusal
 
-        async def embedded(some: list[str]) -> NDArray[np.float32]:
-            try:
-                async with places:
-                    found: NDArray[np.float32] = await patience.call_with_retries(
-                        partial(self._attempt, client, some)
-                    )
-                return found
-            except Refusal as refused:
-                if refused.status != "too_long" or len(some[0]) < 2:
-                    raise WorldError(f"no embeddings: {self.description}: {refused}") from None
-            half = len(some) // 2
-            if half:
-                both = await embedded(some[:half]), await embedded(some[half:])
-                return np.concatenate(both)
-            half = len(some[0]) // 2
-            return _unit((await embedded([some[0][:half], some[0][half:]])).sum(0, keepdims=True))
+        try:
+            async with session.slots:
+                rows: NDArray[np.float32] = await session.patience.call_with_retries(
+                    partial(self._request, session.client, texts)
+                )
+            return rows
+        except Refusal as refusal:
+            if refusal.status != "too_long" or len(texts[0]) < 2:
+                raise WorldError(f"no embeddings: {self.description}: {refusal}") from None
+        middle = len(texts) // 2
+        if middle:
+            first = await self._embed(session, texts[:middle])
+            second = await self._embed(session, texts[middle:])
+            return np.concatenate([first, second])
+        [text] = texts
+        middle = len(text) // 2
+        halves = await self._embed(session, [text[:middle], text[middle:]])
+        return _unit(halves.sum(0, keepdims=True))
 
-        pieces = (texts[at : at + TEXTS_AT_ONCE] for at in range(0, len(texts), TEXTS_AT_ONCE))
-        return np.concatenate(await asyncio.gather(*map(embedded, pieces)))
+    async def _request(self, client: Deployment, texts: list[str]) -> NDArray[np.float32]:
+        """Send one request, and check that the reply has a vector of the same model for each text.
 
-    async def _attempt(self, client: Any, texts: list[str]) -> NDArray[np.float32]:
+        Args:
+            client: the connection.
+            texts: at least one.
+
+        Returns:
+            float32[len(texts), dim], rows of unit length.
+
+        Raises:
+            TransientError: the reply is malformed.
+            WorldError: the reply is from another model.
+        """
         from hierrouter.engines.endpoint_client import TransientError
 
         assert self._spec and self._spec.endpoint
         request = {"model": self._spec.model, "input": texts, "encoding_format": "float"}
         body = await client.embed(request)
         try:
-            found = json.loads(body)
-            data = sorted(found["data"], key=lambda one: one["index"])
-            rows = np.array([one["embedding"] for one in data], np.float32)
+            reply = json.loads(body)
+            entries = sorted(reply["data"], key=lambda entry: entry["index"])
+            rows = np.array([entry["embedding"] for entry in entries], np.float32)
             if rows.ndim != 2 or len(rows) != len(texts) or not np.isfinite(rows).all():
                 raise ValueError(rows.shape)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise TransientError(f"no embeddings from {client.address}: {error!r:.80}") from None
+            message = f"no embeddings from {client.address}: {error!r:.80}"
+            raise TransientError(message) from None
         self._dim = self._dim or rows.shape[1]
-        named = self._spec.endpoint.answers_as or self._spec.model
-        if found.get("model") != named or rows.shape[1] != self._dim:
+        expected_model = self._spec.endpoint.answers_as or self._spec.model
+        if reply.get("model") != expected_model or rows.shape[1] != self._dim:
             raise WorldError(
-                f"{client.address} embeds by {found.get('model')!r:.50} with {rows.shape[1]} "
-                f"numbers, not by {named} with {self._dim}; set answers_as if that is its name"
+                f"{client.address} embeds by {reply.get('model')!r:.50} with {rows.shape[1]} "
+                f"numbers, not by {expected_model} with {self._dim}; set answers_as if that is "
+                "its name"
             )
         return _unit(rows)
 
 
-GIVEN: dict[str, EndpointEncoder] = {}  # by description, those that the user said where they are
-TEXTS_AT_ONCE = 32  # in a request
+# Encoders whose server the user named in this process, by description.
+USER_ENCODERS: dict[str, EndpointEncoder] = {}
+TEXTS_PER_REQUEST = 32
 
 
 def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -350,8 +484,19 @@ def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return rows / np.maximum(length, np.finfo(np.float32).tiny)
 
 
-def _resolved(name: str) -> tuple[str, str, str | None]:
-    """What a name stands for: its content in words, where to load it, and the commit there."""
+def _resolve_model(name: str) -> tuple[str, str, str | None]:
+    """Resolve the name of a sentence-transformers model.
+
+    Args:
+        name: hub id or folder.
+
+    Returns:
+        A name of its content, the folder or hub id it is loaded from, and its commit on the hub.
+
+    Raises:
+        InputError: a folder does not exist, or no model has this name.
+        WorldError: a hub model is neither cached nor can the hub be reached.
+    """
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder_digest(folder), str(folder), None
@@ -364,22 +509,18 @@ def _resolved(name: str) -> tuple[str, str, str | None]:
     try:
         commit = hub_commit(model, None)
     except WorldError as error:
-        # Its fault, and not that of the network, which nobody knows offline.
+        question = suggestion(name, (BUILT_IN_ENCODER, PAPER), "").rstrip()  # "did you mean ...?"
         if isinstance(error.__cause__, HFValidationError | RepositoryNotFoundError):
-            known = (
+            # The name is wrong. With any other cause the network may be down.
+            choices = (
                 f"take {BUILT_IN_ENCODER}, {PAPER}, the folder of a saved model, "
                 "or a model of the hub"
             )
-            raise InputError(f"no such encoder: {name}; {_meant(name) or known}") from error
-        if meant := _meant(name):
-            raise InputError(f"no such encoder: {name}; {meant}") from error
+            raise InputError(f"no such encoder: {name}; {question or choices}") from error
+        if question:
+            raise InputError(f"no such encoder: {name}; {question}") from error
         raise WorldError(
             f"encoder {name} is not on this machine, and the hub cannot be reached or does not "
-            f"have it; {OFFLINE}"
+            f"have it; {OFFLINE_HINT}"
         ) from error
     return f"{model}@{commit}", model, commit
-
-
-def _meant(name: str) -> str:
-    """A name of ours that this one looks like, as a question; empty where there is none."""
-    return suggestion(name, (BUILT_IN_ENCODER, PAPER), "").rstrip()

@@ -1,8 +1,10 @@
-"""The openai engine: models that an OpenAI-compatible server answers for.
+"""The openai engine: models on an OpenAI-compatible server.
 
-The backend comes first, then `EndpointGenerator`, which asks for many answers at once, and
-`Caller`, which makes one attempt at one. The connection, what its errors mean, and how long all
-callers wait together are in `hierrouter.engines.endpoint_client`.
+From top to bottom: `EndpointBackend` checks that the server has a model; `EndpointGenerator` keeps
+many calls under way at once; `Caller` makes one attempt at one call. All differences between
+servers (vLLM, llama.cpp, TGI, Ollama, `transformers serve`, hosted ones) are in `Caller`. The
+connection, what its errors mean, and how all callers wait together are in
+`hierrouter.engines.endpoint_client`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -43,87 +45,110 @@ from hierrouter_cache.keys import digest
 
 
 class EndpointBackend:
-    """Models that a server answers for."""
+    """Models on a server."""
 
     def identify(self, spec: ModelSpec) -> Identity:
-        """See `served_identity`; the key must be there, as it will be wanted.
+        """Identify a model, as `served_identity`, and check that its key is set.
 
-        Raises InputError: no base_url, or no key in the variable that should hold it.
+        Args:
+            spec: a model with an endpoint.
+
+        Returns:
+            What decides its responses.
+
+        Raises:
+            InputError: it has no base_url, or the key's environment variable is not set.
         """
         endpoint_of(spec).key(f"model {spec.name}")
         return served_identity(spec)
 
     def weight_bytes(self, spec: ModelSpec) -> int:
-        """None of this machine's memory."""
+        """Return 0: the model takes no memory of this machine."""
         return 0
 
     def load(self, spec: ModelSpec) -> EndpointGenerator:
-        """Ask the server whether it serves this model.
+        """Check that the server has the model.
 
-        Raises InputError: see `identify`; Outage: it cannot be reached, refuses the key, or serves
-        other models; WorldError: the tokenizer that is to count cannot be loaded.
+        Args:
+            spec: a model with an endpoint.
+
+        Returns:
+            The model, ready to answer.
+
+        Raises:
+            InputError: as `identify`.
+            Outage: the server cannot be reached, refuses the key, or does not have the model.
+            WorldError: the tokenizer that counts tokens cannot be loaded.
         """
         endpoint = endpoint_of(spec)
         key = endpoint.key(f"model {spec.name}")
-        with _session(endpoint, key) as (portal, client):
-            portal.call(_require_served, client, spec.model)
+        with _connection(endpoint, key) as (portal, client):
+            portal.call(_require_model, client, spec.model)
         return EndpointGenerator(spec, endpoint, key)
 
 
-LIST_ATTEMPTS = 2
-NAMED = 5  # models of a server, in a message
+LISTING_ATTEMPTS = 2
+MAX_LISTED_MODELS = 5  # of a server, in a message
 
 
-async def _require_served(client: server.Deployment, model: str) -> None:
-    """Ask for the list of models; a server that has none is not asked further."""
-    ask = partial(_listed, client)
+async def _require_model(client: server.Deployment, model: str) -> None:
+    """Check that a server lists a model; without a list, the first call will tell."""
+    request_list = partial(_list_models, client)
+    patience = server.Patience(LISTING_ATTEMPTS, 1, request_list, never)
     try:
-        names = await server.Patience(LIST_ATTEMPTS, 1, ask, never).call_with_retries(ask)
+        names = await patience.call_with_retries(request_list)
     except server.Refusal as error:
         raise Outage(str(error)) from None
-    # `transformers serve` lists what it has from the hub, but serves folders as well; Ollama
-    # takes a name without its tag.
-    if not names or Path(model).is_absolute() or {model, f"{model}:latest"} & set(names):
+    if not names:
         return
-    close = get_close_matches(model, names, NAMED, 0.0)
-    more = f" and {len(names) - len(close)} more" if len(names) > len(close) else ""
+    # `transformers serve` lists its models of the hub, but serves folders as well.
+    if Path(model).is_absolute():
+        return
+    # Ollama accepts a name without its tag.
+    if model in names or f"{model}:latest" in names:
+        return
+    close = get_close_matches(model, names, MAX_LISTED_MODELS, 0.0)
+    rest = f" and {len(names) - len(close)} more" if len(names) > len(close) else ""
     raise Outage(
         f"model {model} is not served at {client.address}, which serves "
-        f"{', '.join(f'{name:.30}' for name in close)}{more}"
+        f"{', '.join(f'{name:.30}' for name in close)}{rest}"
     )
 
 
-async def _listed(client: server.Deployment) -> list[str]:
-    """Names of the served models; empty where the server does not tell."""
+async def _list_models(client: server.Deployment) -> list[str]:
+    """Return the names of a server's models; empty if it has no list."""
     try:
         body = await client.list_models()
     except server.ServerBusy as busy:
-        if busy.is_there:
+        if busy.is_reachable:
             raise
         raise Outage(f"{busy}; start the server, or correct base_url") from None
     if body is None:
         return []
     try:
-        parsed = json.loads(body)
+        reply = json.loads(body)
     except (ValueError, RecursionError):
         raise Outage(
             f"unexpected answer from {client.address}: no JSON; is base_url right "
             "(it often ends in /v1)?"
         ) from None
-    models = parsed.get("data") if isinstance(parsed, dict) else None
-    models = models if isinstance(models, list) else []
+    models = reply.get("data") if isinstance(reply, dict) else None
+    if not isinstance(models, list):
+        return []
     names = [model.get("id") for model in models if isinstance(model, dict)]
     return [name for name in names if isinstance(name, str)]
 
 
 class EndpointGenerator:
-    """One model of one server.
+    """A model of one endpoint.
 
     Args:
-        key: for the server, where it wants one.
+        spec: the model.
+        endpoint: its endpoint.
+        key: the API key; None for a server that needs none.
 
     Attributes:
-        caller: how it is asked.
+        caller: makes the calls.
     """
 
     def __init__(self, spec: ModelSpec, endpoint: Endpoint, key: str | None) -> None:
@@ -134,44 +159,54 @@ class EndpointGenerator:
     def generate(
         self, prompts: Sequence[str] | Feed, stop: Stop = never
     ) -> Iterator[tuple[int, Answer]]:
-        """The answers as they come.
+        """Answer prompts, many at a time. Closing the iterator cancels the calls under way.
 
-        Once `stop()` is true, what the server is answering is still delivered; a call that waits
-        for its next attempt is not made. Closing the iterator cancels what is under way. Raises
-        Outage: the server gives nothing but failures; what was under way is delivered before;
-        RuntimeError: another model answers, or answers come without token counts.
+        Args:
+            prompts: the prompts, or a feed that another thread fills; the iterator ends once the
+                feed is closed.
+            stop: once it returns true, no further prompt is begun, and calls that wait for their
+                next attempt are given up. Calls that the server is answering are finished.
 
-        `prompts`: all of them, or a feed that others fill meanwhile; it ends once that is closed.
+        Yields:
+            (position, answer) as the answers arrive.
+
+        Raises:
+            Outage: the server returns nothing but failures; answers under way are yielded before.
+            RuntimeError: another model answers, or answers come without token counts.
         """
-        width = self._endpoint.concurrency * len(self._endpoint.servers)
+        max_pending = self._endpoint.concurrency * len(self._endpoint.servers)
         if isinstance(prompts, Feed):
             feed = prompts
         else:
-            feed, width = Feed(prompts), min(width, len(prompts))
+            feed = Feed(prompts)
             feed.close()
+            max_pending = min(max_pending, len(prompts))
         stopping = Event()
-        pending: dict[Future[Answer | None], int] = {}
+        pending: dict[Future[Answer | None], int] = {}  # positions by call
         outage: Outage | None = None
-        with _session(self._endpoint, self._key) as (portal, client):
+        with _connection(self._endpoint, self._key) as (portal, client):
             probe = partial(self.caller.probe, client)
-            patience = server.Patience(self._endpoint.attempts, width, probe, stopping.is_set)
+            patience = server.Patience(self._endpoint.attempts, max_pending, probe, stopping.is_set)
             try:
                 while True:
-                    feed.changed.clear()  # before it is looked at, so that nothing is missed
-                    over, is_last = outage is not None or stop(), feed.closed
-                    while not over and len(pending) < width and (item := feed.take()):
-                        call = partial(self.caller.complete, client, item[1])
+                    # Cleared before the feed is read, so that no change is missed.
+                    feed.changed.clear()
+                    is_over = outage is not None or stop()
+                    is_last = feed.closed
+                    while not is_over and len(pending) < max_pending and (item := feed.take()):
+                        position, prompt = item
+                        call = partial(self.caller.complete, client, prompt)
                         future = portal.start_task_soon(_final_answer, patience, call)
-                        pending[future] = item[0]
+                        pending[future] = position
                         future.add_done_callback(lambda _: feed.changed.set())
-                        over = stop()
-                    if over:
+                        is_over = stop()
+                    if is_over:
                         stopping.set()
-                    if feed.cancelled or (not pending and (over or is_last)):
+                    if feed.cancelled or (not pending and (is_over or is_last)):
                         break
                     feed.changed.wait(server.TICK_S)
                     try:
-                        yield from _finished(pending)
+                        yield from _take_finished(pending)
                     except Outage as error:
                         outage = outage or error
             finally:
@@ -184,7 +219,7 @@ class EndpointGenerator:
 async def _final_answer(
     patience: server.Patience, call: Callable[[], Awaitable[Answer]]
 ) -> Answer | None:
-    """What comes of one prompt; None where the collection stops before."""
+    """Return the answer to one prompt after all attempts; None if the collection was stopped."""
     try:
         return await patience.call_with_retries(call)
     except server.Refusal as error:
@@ -193,39 +228,69 @@ async def _final_answer(
         return None
 
 
-def _finished(pending: dict[Future[Answer | None], int]) -> Iterator[tuple[int, Answer]]:
-    """Take out what is finished; an error comes after the answers."""
+def _take_finished(pending: dict[Future[Answer | None], int]) -> Iterator[tuple[int, Answer]]:
+    """Remove the finished calls, and yield their answers; errors are raised after the answers."""
     done = [future for future in pending if future.done()]
-    for future in sorted(done, key=lambda each: each.exception() is not None):
-        place = pending.pop(future)
+    done.sort(key=lambda future: future.exception() is not None)
+    for future in done:
+        position = pending.pop(future)
         answer = future.result()
         if answer is not None:
-            yield place, answer
+            yield position, answer
 
 
-PROBE_PROMPT = "Say OK."  # what tells a server that is out from prompts that never work
-LIMIT, OTHER_LIMIT = "max_tokens", "max_completion_tokens"  # the second for newer hosted models
-# What servers call the end of an answer: vLLM, llama.cpp, Ollama and hosted ones; then TGI.
-STOPS = ("stop", "eos", "eos_token", "stop_sequence")
-MOST_TOKENS = 2**31 - 1  # what the cache has room for
+PROBE_PROMPT = "Say OK."  # no server can mind it: it tells a failed server from bad prompts
+# Two names of the longest response: newer hosted models accept the second one only.
+MAX_TOKENS = "max_tokens"
+MAX_COMPLETION_TOKENS = "max_completion_tokens"
+# Reasons for the end of a complete response: vLLM, llama.cpp, Ollama and hosted ones; then TGI.
+STOP_REASONS = ("stop", "eos", "eos_token", "stop_sequence")
+MAX_TOKEN_COUNT = 2**31 - 1  # what the cache can store
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Parameters that not all servers accept; learned from what a server refuses.
+
+    Attributes:
+        max_tokens_field: the parameter for the longest response.
+        has_logprobs: whether log-probabilities are requested.
+    """
+
+    max_tokens_field: str = MAX_TOKENS
+    has_logprobs: bool = True
 
 
 class Caller:
-    """How one model of one server is asked, and how its answers are read.
+    """Makes one attempt at a call of one model, and reads the reply.
+
+    `complete` runs through these methods, in this order. To support a server with another dialect,
+    override the method whose step differs:
+
+        request_body   the prompt and options as the body of a request
+        gather_stream  the pieces of a stream as the body of one reply
+        read_reply     the body of a reply as an answer
+        check_model    is the reply from the right model?
+        read_message   text, tool calls and reason of the end
+        count_tokens   tokens of prompt and response
+        adapt          change the dialect if the server refuses a parameter
+
+    Args:
+        spec: the model.
+        endpoint: its endpoint.
 
     Raises:
-        WorldError: the tokenizer that is to count cannot be loaded.
+        WorldError: the tokenizer that counts tokens cannot be loaded.
     """
 
     def __init__(self, spec: ModelSpec, endpoint: Endpoint) -> None:
         self._model = spec.model
         self._generation = spec.generation
-        self._limit = LIMIT
-        self._asks_logprobs = True
-        named = endpoint.answers_as or spec.model
-        # `transformers serve` puts the revision behind the name.
-        self._names = (named, f"{named}@{spec.revision or 'main'}")
-        self._tokenizer = _tokenizer(spec, endpoint.tokenizer) if endpoint.tokenizer else None
+        self._dialect = Dialect()
+        name = endpoint.answers_as or spec.model
+        # `transformers serve` appends the revision to the name.
+        self._model_names = (name, f"{name}@{spec.revision or 'main'}")
+        self._tokenizer = _load_tokenizer(spec, endpoint.tokenizer) if endpoint.tokenizer else None
 
     async def complete(
         self,
@@ -234,195 +299,315 @@ class Caller:
         on_text: Callable[[str], None] | None = None,
         options: CallOptions = NO_OPTIONS,
     ) -> Answer:
-        """What one attempt gives.
+        """Make one attempt at one call.
 
-        Raises TransientError, ServerBusy, Refusal, Outage: see
-        `hierrouter.engines.endpoint_client`; perhaps after a part of the answer was told;
-        RuntimeError: another model answers, or answers come without token counts.
+        Args:
+            client: the connection.
+            prompt: the prompt's text.
+            on_text: called with each further piece of the text while it arrives; None to request
+                the response at once.
+            options: of the user's client.
 
-        `client`: the connection to its server; `prompt`: the text; `on_text`: told what comes next
-        of the answer, while it comes; `options`: by a client.
+        Returns:
+            The answer.
+
+        Raises:
+            TransientError: see `hierrouter.engines.endpoint_client`; with `on_text`, perhaps after
+                a part of the text, as all of these.
+            ServerBusy: likewise.
+            Refusal: likewise.
+            Outage: likewise.
+            RuntimeError: another model answers, or answers come without token counts.
         """
-        limit, asks_logprobs = self._limit, self._asks_logprobs
-        request = self._request(prompt, limit, options)
+        dialect = self._dialect  # other calls may change it before this one is refused
+        request = self.request_body(prompt, options, dialect)
         try:
             if on_text:
-                body = await client.stream(request, self._gathered, on_text)
+                body = await client.stream(request, self.gather_stream, on_text)
             else:
                 body = await client.complete(request)
-            return self._answer(prompt, body, has_tools="tools" in options.settings)
-        except server.Refusal as refused:
-            if refused.status != "error":
-                return Failure(refused.status, str(refused))
-            if asks_logprobs and "logprob" in str(refused):
-                self._asks_logprobs = False
-            elif limit != OTHER_LIMIT and OTHER_LIMIT in str(refused) and not refused.is_doubtful:
-                self._limit = OTHER_LIMIT
-            else:
+            return self.read_reply(prompt, body, has_tools="tools" in options.settings)
+        except server.Refusal as refusal:
+            if refusal.status != "error":
+                return Failure(refusal.status, str(refusal))
+            if not self.adapt(dialect, refusal):
                 raise
         except ValueError as error:
-            raise server.TransientError(
-                f"unexpected answer from {client.address}: {error}"
-            ) from None
+            message = f"unexpected answer from {client.address}: {error}"
+            raise server.TransientError(message) from None
         return await self.complete(client, prompt, on_text, options)
 
     async def probe(self, client: server.Deployment) -> None:
-        """One attempt at a prompt that no server can mind."""
+        """Make one attempt at a prompt that no server can mind.
+
+        Args:
+            client: the connection.
+
+        Raises:
+            TransientError: the server has no response, or as `complete`.
+            ServerBusy: as `complete`.
+            Refusal: as `complete`.
+            Outage: as `complete`.
+            RuntimeError: as `complete`.
+        """
         answer = await self.complete(client, PROBE_PROMPT)
         if isinstance(answer, Failure):
             raise server.TransientError(answer.detail)
 
-    def _request(self, prompt: str, limit: str, options: CallOptions) -> dict[str, Any]:
-        generation, settings = self._generation, dict(options.settings)
+    def request_body(self, prompt: str, options: CallOptions, dialect: Dialect) -> dict[str, Any]:
+        """Write the body of a request.
+
+        Args:
+            prompt: the prompt's text.
+            options: of the user's client; its settings override those of the pool.
+            dialect: of the server.
+
+        Returns:
+            The body.
+        """
+        generation = self._generation
+        settings = dict(options.settings)
         request: dict[str, Any] = {
             "model": self._model,
             "messages": message_of(prompt),
             "temperature": generation.temperature,
-            limit: generation.max_new_tokens,
+            dialect.max_tokens_field: generation.max_new_tokens,
         }
         if options.images:
             text = {"type": "text", "text": prompt}
             request["messages"] = [{"role": "user", "content": [text, *options.images]}]
-        if self._asks_logprobs and "tools" not in settings:  # some servers have them not together
+        # Some servers do not support log-probabilities and tools together.
+        if dialect.has_logprobs and "tools" not in settings:
             request["logprobs"] = True
-        for name in (LIMIT, OTHER_LIMIT):
+        # A client may use either name; the server may accept one only.
+        for name in (MAX_TOKENS, MAX_COMPLETION_TOKENS):
             if name in settings:
-                request[limit] = settings.pop(name)
+                request[dialect.max_tokens_field] = settings.pop(name)
         if generation.temperature and not settings.keys() & {"temperature", "top_p", "seed"}:
-            # A seed of its own for each model and prompt: see docs/decisions.md on draws.
+            # A different seed for each model and prompt: see docs/decisions.md on draws.
             seed = digest(["draw", self._model, generation.seed, prompt])
-            request |= {"top_p": generation.top_p, "seed": int(seed[:7], 16)}
+            request["top_p"] = generation.top_p
+            request["seed"] = int(seed[:7], 16)
         return {**request, **settings}
 
-    def _answer(self, prompt: str, body: str, *, has_tools: bool = False) -> Answer:
-        """The answer to `prompt` that this body holds.
+    def adapt(self, dialect: Dialect, refusal: server.Refusal) -> bool:
+        """Change the dialect if the server refused a parameter.
 
-        An empty text is an answer where the model ended by itself, and where all the tokens that it
-        may generate went elsewhere, as into thinking that the server does not show. Raises
-        ValueError: it is no JSON, is an error, lacks choice, text, reason or model, or counts what
-        cannot be; RuntimeError: another model answers, or there are no token counts.
+        Args:
+            dialect: of the refused request.
+            refusal: the server's message.
+
+        Returns:
+            Whether the call should be made again.
         """
-        completion = _json_object(body)
-        if words := _error_in(completion):
-            if status := server.prompt_fault(words):
-                return Failure(status, words)
-            raise ValueError(f"an error: {words}")
-        choices = completion.get("choices")
-        if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
-            raise ValueError("no choices")
-        self._check_model(completion.get("model"))
-        reason = choices[0].get("finish_reason")
-        if reason == "content_filter":
-            return Failure("filtered", "the server withheld the response")
-        calls = _tool_calls(choices[0]) if has_tools else ()
-        if reason not in (*STOPS, "length", *(["tool_calls"] if has_tools else [])):
-            raise ValueError(f"finish_reason {reason!r:.40}")
-        finish = "length" if reason == "length" else "stop"
-        message = choices[0].get("message")
-        text = message.get("content") if isinstance(message, dict) else None
-        if text is None and isinstance(message, dict) and (finish == "length" or calls):
-            text = ""
-        if not isinstance(text, str):
-            raise ValueError("no content")
-        tokens_in, tokens_out = self._tokens(completion.get("usage"), prompt, text, finish)
-        if tokens_out == 0 and finish == "length":
-            return Failure("too_long", f"{tokens_in} tokens of prompt left no room for a response")
-        sure = Confidence.of(_logprobs(choices[0]), tokens_out, has_end=finish == "stop")
-        return Response(text.strip(), tokens_in, tokens_out, finish, sure, calls)
+        message = str(refusal)
+        if dialect.has_logprobs and "logprob" in message:
+            self._dialect = replace(self._dialect, has_logprobs=False)
+            return True
+        is_other_name = MAX_COMPLETION_TOKENS in message and not refusal.needs_probe
+        if is_other_name and dialect.max_tokens_field != MAX_COMPLETION_TOKENS:
+            self._dialect = replace(self._dialect, max_tokens_field=MAX_COMPLETION_TOKENS)
+            return True
+        return False
 
-    async def _gathered(self, pieces: AsyncIterator[Any], on_text: Callable[[str], None]) -> str:
-        """The body of a completion that comes in pieces, as if it had come whole.
+    async def gather_stream(
+        self, pieces: AsyncIterator[Any], on_text: Callable[[str], None]
+    ) -> str:
+        """Join the pieces of a stream to the body of one reply.
 
-        Raises ValueError: a piece that is none; RuntimeError: another model answers; nothing of
-        that is told.
+        Args:
+            pieces: `openai.types.chat.ChatCompletionChunk`s, not validated.
+            on_text: called with each piece's text, once the model's name is checked.
 
-        `pieces`: `openai.types.chat.ChatCompletionChunk`s, which nobody has checked; `on_text`:
-        told what each piece adds to the text.
+        Returns:
+            The body, as if it had come in one piece.
+
+        Raises:
+            ValueError: a piece is malformed.
+            RuntimeError: another model answers; `on_text` has not been called.
         """
         texts: list[str] = []
-        told: list[Any] = []
+        logprobs: list[Any] = []
         body: dict[str, Any] = {}
         choice: dict[str, Any] = {}
         async for piece in pieces:
-            found = _piece(piece)
-            body |= {name: found[name] for name in ("model", "usage", "error") if found.get(name)}
-            for first in found.get("choices") or ():
-                if first.get("finish_reason"):
-                    choice["finish_reason"] = first["finish_reason"]
-                told += _logprobs(first)
-                if text := (first.get("delta") or {}).get("content"):
-                    self._check_model(body.get("model"))
+            chunk = _chunk_of(piece)
+            for name in ("model", "usage", "error"):
+                if chunk.get(name):
+                    body[name] = chunk[name]
+            for chunk_choice in chunk.get("choices") or ():
+                if chunk_choice.get("finish_reason"):
+                    choice["finish_reason"] = chunk_choice["finish_reason"]
+                logprobs += _logprobs(chunk_choice)
+                text = (chunk_choice.get("delta") or {}).get("content")
+                if text:
+                    self.check_model(body.get("model"))
                     texts.append(text)
                     on_text(text)
         if choice or texts:
-            logprobs = {"content": [{"logprob": one} for one in told]}
-            message = {"content": "".join(texts)}
-            body["choices"] = [{**choice, "message": message, "logprobs": logprobs}]
+            choice["message"] = {"content": "".join(texts)}
+            choice["logprobs"] = {"content": [{"logprob": logprob} for logprob in logprobs]}
+            body["choices"] = [choice]
         return json.dumps(body)
 
-    def _check_model(self, named: Any) -> None:
-        if named is None:
+    def read_reply(self, prompt: str, body: str, *, has_tools: bool = False) -> Answer:
+        """Read the answer to a prompt out of a reply.
+
+        Args:
+            prompt: the prompt's text.
+            body: of the reply.
+            has_tools: whether the model was given tools.
+
+        Returns:
+            The answer. A response may have an empty text, see `read_message`.
+
+        Raises:
+            ValueError: the body is no JSON, holds an error, lacks a choice, text, reason or model
+                name, or has impossible token counts.
+            RuntimeError: another model answers, or there are no token counts.
+        """
+        completion = _json_object(body)
+        error_message = _error_in(completion)
+        if error_message:
+            status = server.prompt_fault(error_message)
+            if status:
+                return Failure(status, error_message)
+            raise ValueError(f"an error: {error_message}")
+        choices = completion.get("choices")
+        if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
+            raise ValueError("no choices")
+        choice = choices[0]
+        self.check_model(completion.get("model"))
+        if choice.get("finish_reason") == "content_filter":
+            return Failure("filtered", "the server withheld the response")
+        text, tool_calls, finish = self.read_message(choice, has_tools)
+        tokens_in, tokens_out = self.count_tokens(completion.get("usage"), prompt, text, finish)
+        if tokens_out == 0 and finish == "length":
+            return Failure("too_long", f"{tokens_in} tokens of prompt left no room for a response")
+        confidence = Confidence.of(_logprobs(choice), tokens_out, has_end=finish == "stop")
+        return Response(text.strip(), tokens_in, tokens_out, finish, confidence, tool_calls)
+
+    def check_model(self, name: Any) -> None:
+        """Check that a reply is from the right model.
+
+        Args:
+            name: the model's name in the reply, not validated.
+
+        Raises:
+            ValueError: the reply names no model.
+            RuntimeError: it names another model.
+        """
+        if name is None:
             raise ValueError("no name of a model")
-        if named not in self._names:
+        if name not in self._model_names:
             raise RuntimeError(
-                f"answers come from {named!r:.50}; if that is the same model, set answers_as"
+                f"answers come from {name!r:.50}; if that is the same model, set answers_as"
             )
 
-    def _tokens(self, usage: Any, prompt: str, text: str, finish: str) -> tuple[int, int]:
-        """Of prompt and response; those of the server where it sends them."""
+    def read_message(
+        self, choice: dict[str, Any], has_tools: bool
+    ) -> tuple[str, tuple[dict[str, Any], ...], str]:
+        """Read the message of a choice.
+
+        A missing text counts as empty if the model called tools, or if the response was cut: then
+        all tokens may have gone into thinking that the server does not show.
+
+        Args:
+            choice: of a completion.
+            has_tools: whether the model was given tools.
+
+        Returns:
+            Text, tool calls, and "stop" or "length" as in `Response.finish_reason`.
+
+        Raises:
+            ValueError: there is no text, or the reason of the end is unknown.
+        """
+        tool_calls = _tool_calls(choice) if has_tools else ()
+        reason = choice.get("finish_reason")
+        is_tool_call = has_tools and reason == "tool_calls"
+        if reason not in STOP_REASONS and reason != "length" and not is_tool_call:
+            raise ValueError(f"finish_reason {reason!r:.40}")
+        finish = "length" if reason == "length" else "stop"
+        message = choice.get("message")
+        text = message.get("content") if isinstance(message, dict) else None
+        if text is None and isinstance(message, dict) and (finish == "length" or tool_calls):
+            text = ""
+        if not isinstance(text, str):
+            raise ValueError("no content")
+        return text, tool_calls, finish
+
+    def count_tokens(self, usage: Any, prompt: str, text: str, finish: str) -> tuple[int, int]:
+        """Return the tokens of prompt and response, as the server counts them if it does.
+
+        Args:
+            usage: the server's counts, not validated.
+            prompt: the prompt's text.
+            text: the response's text.
+            finish: "stop" or "length".
+
+        Returns:
+            Tokens of the prompt, and tokens of the response, the end token included.
+
+        Raises:
+            ValueError: the server's counts are impossible.
+            RuntimeError: the server sends no counts, and no tokenizer is named.
+        """
         counts = usage if isinstance(usage, dict) else {}
         tokens_in = _token_count(counts.get("prompt_tokens"))
         tokens_out = _token_count(counts.get("completion_tokens"))
-        # 0 for a text that is there is a count that the server did not make.
+        # A server that reports 0 tokens for a text has not counted them.
         if tokens_in and tokens_out is not None and (tokens_out or not text):
             return tokens_in, tokens_out
         if self._tokenizer is None:
             raise RuntimeError("answers come without usage (token counts); name a tokenizer")
         generated = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        # The end token counts too.
-        return len(tokenize_prompt(self._tokenizer, prompt)), len(generated) + (finish == "stop")
+        end_tokens = 1 if finish == "stop" else 0
+        return len(tokenize_prompt(self._tokenizer, prompt)), len(generated) + end_tokens
 
 
-def _tokenizer(spec: ModelSpec, name: str) -> Any:
-    """What counts where the server does not: a folder, a hub id or `testbed:NAME`."""
+def _load_tokenizer(spec: ModelSpec, name: str) -> Any:
+    """Load the tokenizer that counts for a server: a folder, a hub id or `testbed:NAME`."""
     from transformers import AutoTokenizer  # with torch it takes seconds, and few pools need it
 
-    place = f"model {spec.name}"
     source = str(named_folder(replace(spec, model=name)) or name)
     try:
-        loaded = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = reason_of(error)
         raise WorldError(
-            f"cannot load tokenizer {name}: {place}: {reason}; name another"
+            f"cannot load tokenizer {name}: model {spec.name}: {reason}; name another"
         ) from error
-    if loaded.chat_template is None:
-        raise WorldError(f"tokenizer {name} has no chat template: {place}; name another")
-    return loaded
+    if tokenizer.chat_template is None:
+        raise WorldError(f"tokenizer {name} has no chat template: model {spec.name}; name another")
+    return tokenizer
 
 
 def _json_object(body: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError):
+        if not body.strip():
+            raise ValueError("an empty body") from None
         kind = "HTML" if body.lstrip()[:1] == "<" else "cut or broken JSON"
-        raise ValueError(kind if body.strip() else "an empty body") from None
-    if not isinstance(parsed, dict):
+        raise ValueError(kind) from None
+    if not isinstance(value, dict):
         raise ValueError("JSON that is no object")
-    return parsed
+    return value
 
 
 def _error_in(completion: dict[str, Any]) -> str:
-    """The words of an error that came with status 200, as some servers send it; else nothing."""
+    """Return the message of an error that some servers send with status 200; else nothing."""
     error = completion if completion.get("object") == "error" else completion.get("error")
-    words = error.get("message", error) if isinstance(error, dict) else error
-    return " ".join(str(words).split())[: server.LONGEST_DETAIL] if words else ""
+    message = error.get("message", error) if isinstance(error, dict) else error
+    if not message:
+        return ""
+    return " ".join(str(message).split())[: server.MAX_DETAIL_LENGTH]
 
 
 def _logprobs(choice: dict[str, Any]) -> list[Any]:
-    """Of each token what the server sends, whatever that is; nothing where it sends none."""
-    told = choice.get("logprobs")
-    tokens = told.get("content") if isinstance(told, dict) else None
+    """Return each token's log-probability as the server sends it; none if it sends none."""
+    logprobs = choice.get("logprobs")
+    tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(tokens, list) or not all(isinstance(token, dict) for token in tokens):
         return []
     return [token.get("logprob") for token in tokens]
@@ -434,38 +619,42 @@ def _tool_calls(choice: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     if not calls:
         return ()
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-        raise ValueError("tool_calls that are none")
+        raise ValueError("malformed tool_calls")
     return tuple(calls)
 
 
 def _token_count(value: Any) -> int | None:
-    """A number of tokens; None where none is sent."""
+    """Validate a number of tokens; None if the server sent none."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    if not is_int or not 0 <= value <= MAX_TOKEN_COUNT:
         raise ValueError(f"{value!r:.20} tokens")
-    return value
+    return int(value)
 
 
-def _piece(piece: Any) -> dict[str, Any]:
-    """A chunk as plain values, once they are known to be what they should be."""
-    found = piece.model_dump(warnings=False) if isinstance(piece, BaseModel) else None
-    choices = found.get("choices") or [] if isinstance(found, dict) else None
+def _chunk_of(piece: Any) -> dict[str, Any]:
+    """Validate a piece of a stream, and return it as plain values."""
+    # OpenAI's client builds chunks without validation.
+    chunk = piece.model_dump(warnings=False) if isinstance(piece, BaseModel) else None
+    choices = chunk.get("choices") or [] if isinstance(chunk, dict) else None
     if not isinstance(choices, list) or not all(map(_is_choice, choices)):
-        raise ValueError("a piece of a stream that is none")
-    return found or {}
+        raise ValueError("a malformed piece of a stream")
+    return chunk or {}
 
 
 def _is_choice(choice: Any) -> bool:
-    delta = choice.get("delta") or {} if isinstance(choice, dict) else None
+    if not isinstance(choice, dict):
+        return False
+    delta = choice.get("delta") or {}
     return isinstance(delta, dict) and isinstance(delta.get("content") or "", str)
 
 
 @contextmanager
-def _session(
+def _connection(
     endpoint: Endpoint, key: str | None
 ) -> Iterator[tuple[BlockingPortal, server.Deployment]]:
-    """A client and an event loop in a thread of its own to run it in; both gone afterwards."""
+    """Open a connection, and an event loop in a thread to use it; close both with the block."""
     client = server.Deployment(endpoint, key)
     with start_blocking_portal("asyncio", name=f"endpoint {client.address}") as portal:
         try:

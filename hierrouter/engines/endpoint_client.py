@@ -1,4 +1,15 @@
-"""A server: the connection, what its errors mean, and how all callers wait for it together."""
+"""The connection to a server, what its errors mean, and how all its callers wait together.
+
+`Client` calls one server and translates every failure into one of the errors below, `Deployment`
+distributes calls over the servers of an endpoint, and `Patience` makes a call until it succeeds:
+
+    error           what happened                              what `Patience` does
+    TransientError  this attempt failed, another may succeed   makes a further attempt
+    ServerBusy      the server takes no calls at the moment    lets all callers wait, and repeats it
+    Refusal         this prompt has no answer                  gives up the prompt
+    Outage          the server answers no prompt at all        gives up the server
+    Cancellation    the collection was stopped during a wait   (raised by `Patience` itself)
+"""
 
 import json
 import logging
@@ -32,52 +43,56 @@ from hierrouter.engines.addresses import ForbiddenAddress, restrict_connections
 from hierrouter.engines.generator import Outage
 from hierrouter.pools.pool import Endpoint, is_loopback
 
-LOG = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
-# Puts a body together from all pieces of a stream; the text is told on the way.
+# Joins the pieces of a stream to the body of a completion, and passes on their text meanwhile.
 Gather = Callable[[AsyncIterator[Any], Callable[[str], None]], Awaitable[str]]
 
 
 class TransientError(Exception):
-    """This attempt gave nothing; another one may."""
+    """This attempt failed; another one may succeed."""
 
 
 class ServerBusy(Exception):
-    """The server takes no calls at the moment, or is not there; it may come back.
+    """The server takes no calls at the moment, or cannot be reached; it may come back.
 
     Args:
-        wait_s: for how long, where it said that too.
-        is_there: whether anybody answered.
+        detail: an explanation for people.
+        wait_s: seconds that the server asks to wait; None if it does not say.
+        is_reachable: whether a server answered at all.
     """
 
-    def __init__(self, detail: str, wait_s: float | None = None, is_there: bool = True) -> None:
+    def __init__(self, detail: str, wait_s: float | None = None, is_reachable: bool = True) -> None:
         super().__init__(detail)
         self.wait_s = wait_s
-        self.is_there = is_there
+        self.is_reachable = is_reachable
 
 
 class Refusal(Exception):
     """This prompt has no answer.
 
     Args:
-        status: of `generator.STATUSES`: "error" where we do not know the reason.
-        is_doubtful: every other prompt may be refused, too: a harmless one tells.
+        detail: an explanation for people.
+        status: one of `generator.STATUSES`; "error" if the reason is unknown.
+        needs_probe: whether the server may refuse every other prompt as well, so that a harmless
+            prompt must be tried.
     """
 
-    def __init__(self, detail: str, status: str = "error", is_doubtful: bool = False) -> None:
+    def __init__(self, detail: str, status: str = "error", needs_probe: bool = False) -> None:
         super().__init__(detail)
         self.status = status
-        self.is_doubtful = is_doubtful
+        self.needs_probe = needs_probe
 
 
 class Cancellation(Exception):
-    """A call that was waiting for its next attempt is made no more."""
+    """The collection was stopped while a call waited for its next attempt."""
 
 
-CONNECT_S = 10.0
-LISTING_S = 30.0  # whatever time a completion may take
-HIDDEN = "***"
-SHORTEST_SECRET = 8
+CONNECT_TIMEOUT_S = 10.0
+LISTING_TIMEOUT_S = 30.0  # for the list of models, even if a completion may take longer
+KEY_MASK = "***"
+MIN_KEY_LENGTH = 8
+# How servers say that a prompt is too long: OpenAI, vLLM, llama.cpp, TGI, Ollama and others.
 TOO_LONG_PATTERN = re.compile(
     r"context.{0,12}(length|window|size)|maximum.{0,20}context|too many tokens"
     r"|(prompt|input|message|request|sequence|content|text)s?( is| are)? too long"
@@ -85,28 +100,39 @@ TOO_LONG_PATTERN = re.compile(
     r"|too large to process|must have less than \d+ tokens|max_tokens must be at least 1",
     re.IGNORECASE,
 )
+# How servers say that a filter rejected a prompt.
 FILTERED_PATTERN = re.compile(
     r"content.?(filter|policy|management)|safety (filter|system|settings)"
     r"|(input|prompt|content|message|request|text)s?.{0,12}flagged",
     re.IGNORECASE,
 )
-LONGEST_DETAIL = 150  # characters of what the server says
-BUSY = (429, 503, 529)
-UNLUCKY = (408, 409, 425)
-LOCKED = (401, 402)
-MISSING = (404, 405)
-KEY_RIGHT = "is the API key right? api_key_env names its variable"
+MAX_DETAIL_LENGTH = 150  # characters of a server's message
+BUSY_STATUSES = (429, 503, 529)
+RETRYABLE_STATUSES = (408, 409, 425)
+AUTHORIZATION_STATUSES = (401, 402)
+NOT_FOUND_STATUSES = (404, 405)
+KEY_HINT = "is the API key right? api_key_env names its variable"
 
 
 class Client:
-    """A server with a connection pool; for one event loop."""
+    """One server with a connection pool; for one event loop.
+
+    Args:
+        endpoint: the endpoint; its `base_url` is this server's.
+        key: the API key; None for a server that needs none.
+
+    Attributes:
+        address: the server's address for messages.
+    """
 
     def __init__(self, endpoint: Endpoint, key: str | None) -> None:
         self.address = endpoint.address
         self._timeout_s = endpoint.timeout_s
-        # A word such as "none", for servers that want any key, is no secret and may be an answer.
-        self._secret = key if key and len(key) >= SHORTEST_SECRET and not key.isalpha() else None
-        timeout = Timeout(None, connect=min(CONNECT_S, endpoint.timeout_s))
+        # A word such as "none", for servers that want any key, is no secret, and hiding it could
+        # change a response.
+        is_secret = key is not None and len(key) >= MIN_KEY_LENGTH and not key.isalpha()
+        self._secret = key if is_secret else None
+        timeout = Timeout(None, connect=min(CONNECT_TIMEOUT_S, endpoint.timeout_s))
         http_client = DefaultAsyncHttpxClient(
             follow_redirects=False,
             timeout=timeout,
@@ -123,240 +149,330 @@ class Client:
             default_headers={"Authorization": f"Bearer {key or 'none'}"},
             http_client=http_client,
         )
-        self._openai.organization = self._openai.project = None  # else from the environment
+        # OpenAI's client takes both from the environment; another server must not see them.
+        self._openai.organization = None
+        self._openai.project = None
 
     async def complete(self, request: dict[str, Any]) -> str:
-        """The body of one chat completion.
+        """Request one chat completion.
 
-        Raises TransientError, ServerBusy, Refusal, Outage: what a caller shall do.
+        Args:
+            request: the body of the request.
+
+        Returns:
+            The body of the reply.
+
+        Raises:
+            TransientError: see the module.
+            ServerBusy: see the module.
+            Refusal: see the module.
+            Outage: see the module.
         """
-        with self._guarded(self._timeout_s):
+        with self._translated_errors(self._timeout_s):
             create = self._openai.chat.completions.with_raw_response.create
-            return self._body(await create(**_named(request)))
+            return self._body_of(await create(**_as_arguments(request)))
 
     async def stream(
         self, request: dict[str, Any], gather: Gather, on_text: Callable[[str], None]
     ) -> str:
-        """As `complete`, the text handed on as it comes.
+        """Request one chat completion as a stream.
 
-        Raises TransientError, ServerBusy, Refusal, Outage: as `complete`; perhaps after a part;
-        ValueError, RuntimeError: what `gather` raises.
+        Args:
+            request: the body of the request.
+            gather: joins the pieces of the stream to a body, and calls `on_text`.
+            on_text: called with each further piece of the text.
 
-        `gather`: puts the body together from all pieces; the text is told on the way; `on_text`:
-        told what comes next of the answer.
+        Returns:
+            The body of the reply, as `gather` returns it.
+
+        Raises:
+            TransientError: see the module; perhaps after a part of the text, as all of these.
+            ServerBusy: see the module.
+            Refusal: see the module.
+            Outage: see the module.
+            ValueError: as `gather`.
+            RuntimeError: as `gather`.
         """
-        whole = {**request, "stream": True, "stream_options": {"include_usage": True}}
-        with self._guarded(self._timeout_s):
-            async with await self._openai.chat.completions.create(**_named(whole)) as pieces:
-                body = await gather(pieces, lambda text: on_text(self._hidden(text)))
-        return self._hidden(body)
+        stream_request = {**request, "stream": True, "stream_options": {"include_usage": True}}
+        arguments = _as_arguments(stream_request)
+        with self._translated_errors(self._timeout_s):
+            async with await self._openai.chat.completions.create(**arguments) as pieces:
+                body = await gather(pieces, lambda text: on_text(self._mask_secret(text)))
+        return self._mask_secret(body)
 
     async def embed(self, request: dict[str, Any]) -> str:
-        """The body of one request for embeddings; raises Again, Busy, Refused, Outage."""
-        with self._guarded(self._timeout_s):
+        """Request embeddings.
+
+        Args:
+            request: the body of the request.
+
+        Returns:
+            The body of the reply.
+
+        Raises:
+            TransientError: see the module.
+            ServerBusy: see the module.
+            Refusal: see the module.
+            Outage: see the module.
+        """
+        with self._translated_errors(self._timeout_s):
             create = self._openai.embeddings.with_raw_response.create
-            return self._body(await create(**request))
+            return self._body_of(await create(**request))
 
     async def list_models(self) -> str | None:
-        """The body of the list of models; None where the server has none, or breaks over it.
+        """Request the list of models.
 
-        Raises TransientError, ServerBusy, Refusal, Outage: as `complete`.
+        Returns:
+            The body of the reply; None if the server has no list, or fails to make one.
+
+        Raises:
+            TransientError: see the module.
+            ServerBusy: see the module.
+            Refusal: see the module.
+            Outage: see the module.
         """
-        with self._guarded(min(self._timeout_s, LISTING_S)):
+        with self._translated_errors(min(self._timeout_s, LISTING_TIMEOUT_S)):
             try:
-                return self._body(await self._openai.models.with_raw_response.list())
+                return self._body_of(await self._openai.models.with_raw_response.list())
             except APIStatusError as error:
-                # `transformers serve` breaks here where it has no hub cache.
-                if error.status_code in MISSING or is_broken(error.status_code):
+                # `transformers serve` fails here on a machine without a hub cache.
+                status = error.status_code
+                if status in NOT_FOUND_STATUSES or is_server_fault(status):
                     return None
                 raise
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         await self._openai.close()
 
     @contextmanager
-    def _guarded(self, timeout_s: float) -> Iterator[None]:
-        """Within it, at most for so long, errors of the client become those that we act on."""
+    def _translated_errors(self, timeout_s: float) -> Iterator[None]:
+        """Limit the block to `timeout_s` seconds, and translate its errors, see the module."""
         try:
             with anyio.fail_after(timeout_s):
                 yield
         except TimeoutError:
-            raise TransientError(
-                f"no answer from {self.address}: timed out after {timeout_s:g} s"
-            ) from None
+            message = f"no answer from {self.address}: timed out after {timeout_s:g} s"
+            raise TransientError(message) from None
         except ForbiddenAddress as error:
             raise Outage(str(error)) from None
         except APIError as error:
-            raise self._meaning(error) from None
-        except TransportError as error:  # in the middle of an answer
-            raise TransientError(f"{self.address}: {type(error).__name__}: {error}") from None
-        except (json.JSONDecodeError, UnicodeDecodeError):  # a piece of a stream
-            raise TransientError(f"unexpected answer from {self.address}: broken JSON") from None
+            raise self._translate(error) from None
+        except TransportError as error:  # the connection failed in the middle of a reply
+            message = f"{self.address}: {type(error).__name__}: {error}"
+            raise TransientError(message) from None
+        except (json.JSONDecodeError, UnicodeDecodeError):  # a malformed piece of a stream
+            message = f"unexpected answer from {self.address}: broken JSON"
+            raise TransientError(message) from None
 
-    def _body(self, reply: Any) -> str:
-        return self._hidden(reply.content.decode("utf-8-sig", "replace"))
+    def _body_of(self, reply: Any) -> str:
+        return self._mask_secret(reply.content.decode("utf-8-sig", "replace"))
 
-    def _hidden(self, text: str) -> str:
-        return text.replace(self._secret, HIDDEN) if self._secret else text
+    def _mask_secret(self, text: str) -> str:
+        """Mask the API key: some servers quote it in their errors."""
+        return text.replace(self._secret, KEY_MASK) if self._secret else text
 
-    def _meaning(self, error: APIError) -> Exception:
-        """What a caller shall do after this error: an `Again`, `Busy`, `Refused` or `Outage`."""
+    def _translate(self, error: APIError) -> Exception:
+        """Translate an error of OpenAI's client, see the module."""
         if isinstance(error, APITimeoutError):
-            return ServerBusy(f"cannot connect to {self.address}: timed out", is_there=False)
+            return ServerBusy(f"cannot connect to {self.address}: timed out", is_reachable=False)
         if isinstance(error, APIConnectionError):
-            return self._no_connection(error)
+            return self._translate_connection_error(error)
         if isinstance(error, APIStatusError):
-            return self._refusal(error)
-        return TransientError(self._hidden(f"{self.address}: {error}"))
+            return self._translate_status_error(error)
+        return TransientError(self._mask_secret(f"{self.address}: {error}"))
 
-    def _no_connection(self, error: APIConnectionError) -> Exception:
-        """Nobody there, which a restart may change, or a line that was cut."""
-        problem: BaseException = error
-        while inner := problem.__cause__ or problem.__context__:
-            problem = inner
-        words = str(problem) or type(problem).__name__
-        if isinstance(problem, OSError) and problem.errno and problem.errno > 0:
-            words = os.strerror(problem.errno)
-        words = self._hidden(words)
+    def _translate_connection_error(self, error: APIConnectionError) -> Exception:
+        """Tell an unreachable server, which may be restarting, from a cut connection."""
+        root_cause: BaseException = error
+        while inner := root_cause.__cause__ or root_cause.__context__:
+            root_cause = inner
+        reason = str(root_cause) or type(root_cause).__name__
+        if isinstance(root_cause, OSError) and root_cause.errno and root_cause.errno > 0:
+            reason = os.strerror(root_cause.errno)
+        reason = self._mask_secret(reason)
         if type(error.__cause__).__name__ == "ConnectError":
-            return ServerBusy(f"cannot connect to {self.address}: {words.lower()}", is_there=False)
-        return TransientError(f"connection to {self.address} was cut: {words}")
+            message = f"cannot connect to {self.address}: {reason.lower()}"
+            return ServerBusy(message, is_reachable=False)
+        return TransientError(f"connection to {self.address} was cut: {reason}")
 
-    def _refusal(self, error: APIStatusError) -> Exception:
-        """By its status; by its words only where the status leaves open what is wrong."""
-        status, words, headers = error.status_code, self._words(error), error.response.headers
-        detail = f"{self.address} answered {status}: {words}"
+    def _translate_status_error(self, error: APIStatusError) -> Exception:
+        """Translate by HTTP status, and by the server's message if the status leaves it open."""
+        status = error.status_code
+        headers = error.response.headers
+        message = self._message_of(error)
+        detail = f"{self.address} answered {status}: {message}"
         if status < 400:
-            target = self._hidden(headers.get("location", "nowhere").partition("?")[0])
+            # The query of the target may hold a secret.
+            target = self._mask_secret(headers.get("location", "nowhere").partition("?")[0])
             return Outage(f"{self.address} answered with a redirect, not followed: {target:.80}")
-        if status in LOCKED:
-            return Outage(f"{detail}; {KEY_RIGHT}")
+        if status in AUTHORIZATION_STATUSES:
+            return Outage(f"{detail}; {KEY_HINT}")
         if status == 429 and error.code == "insufficient_quota":
             return Outage(detail)
-        if status in BUSY:
-            return ServerBusy(detail, wait_of(headers.get("retry-after", "")))
-        fault = prompt_fault(words)
-        if is_broken(status) and (status != 500 or not fault):  # llama.cpp has sent these with 500
+        if status in BUSY_STATUSES:
+            return ServerBusy(detail, parse_retry_after(headers.get("retry-after", "")))
+        fault = prompt_fault(message)
+        # Some versions of llama.cpp report a prompt's fault with status 500.
+        if is_server_fault(status) and not (status == 500 and fault):
             return TransientError(detail)
         if fault:
             return Refusal(detail, fault)
-        if status in MISSING:
+        if status in NOT_FOUND_STATUSES:
             return Outage(f"{detail}; is the model there, and base_url right (often .../v1)?")
         if status == 413:
             return Refusal(detail, "too_long")
         if status == 403:
-            return Refusal(f"{detail}; {KEY_RIGHT}", is_doubtful=True)
+            # Either a filter rejected this prompt, or the key is not allowed to use the model.
+            return Refusal(f"{detail}; {KEY_HINT}", needs_probe=True)
         return Refusal(detail)
 
-    def _words(self, error: APIStatusError) -> str:
-        """The server's own words, and its code, which tells filters apart."""
+    def _message_of(self, error: APIStatusError) -> str:
+        """Return the server's message, followed by its error code, which may name a filter."""
         body = error.body
         if isinstance(body, dict):
-            words = body.get("message") or body.get("detail") or body.get("error") or ""
-            body = f"{words} {body.get('code') or body.get('type') or ''}".strip()
-        text = self._hidden(str(body or ""))
-        return "HTML" if text.lstrip().startswith("<") else " ".join(text.split())[:LONGEST_DETAIL]
+            message = body.get("message") or body.get("detail") or body.get("error") or ""
+            body = f"{message} {body.get('code') or body.get('type') or ''}".strip()
+        text = self._mask_secret(str(body or ""))
+        if text.lstrip().startswith("<"):
+            return "HTML"
+        return " ".join(text.split())[:MAX_DETAIL_LENGTH]
 
 
-RETIRED_S = 10.0  # a replica that cannot be reached is left out for so long, where others can
-BURST_S = 1.0  # of a limit a minute, what may be asked for at once
+RETIRED_S = 10.0  # how long a server that cannot be reached is avoided, if there are others
+BURST_S = 1.0  # how many seconds of a limit per minute may be used at once
 
 
 class Deployment:
-    """All servers of one endpoint: calls go to who has the fewest, within the limits a minute."""
+    """All servers of one endpoint: each call goes to the least busy one, within the rate limits.
+
+    Args:
+        endpoint: the endpoint.
+        key: the API key; None for servers that need none.
+
+    Attributes:
+        address: the servers' addresses for messages.
+    """
 
     def __init__(self, endpoint: Endpoint, key: str | None) -> None:
         urls = endpoint.servers
         self._clients = [Client(replace(endpoint, base_url=url), key) for url in urls]
         self._under_way = [0] * len(urls)
-        self._retired = [0.0] * len(urls)
-        self._requests = _limiter(endpoint.requests_per_minute)
-        self._tokens = _limiter(endpoint.tokens_per_minute)
+        self._retired_until = [0.0] * len(urls)
+        self._request_limiter = _make_limiter(endpoint.requests_per_minute)
+        self._token_limiter = _make_limiter(endpoint.tokens_per_minute)
         self.address = ", ".join(client.address for client in self._clients)
 
     async def complete(self, request: dict[str, Any]) -> str:
-        """As that of `Client`."""
-        return await self._by_one(lambda client: client.complete(request), request)
+        """Request one chat completion, as `Client.complete`."""
+        await self._wait_for_limits(request)
+        return await self._ask_server(lambda client: client.complete(request))
 
     async def stream(
         self, request: dict[str, Any], gather: Gather, on_text: Callable[[str], None]
     ) -> str:
-        """As that of `Client`."""
-        return await self._by_one(lambda client: client.stream(request, gather, on_text), request)
+        """Request one chat completion as a stream, as `Client.stream`."""
+        await self._wait_for_limits(request)
+        return await self._ask_server(lambda client: client.stream(request, gather, on_text))
 
     async def embed(self, request: dict[str, Any]) -> str:
-        """As that of `Client`."""
-        return await self._by_one(lambda client: client.embed(request), request)
+        """Request embeddings, as `Client.embed`."""
+        await self._wait_for_limits(request)
+        return await self._ask_server(lambda client: client.embed(request))
 
     async def list_models(self) -> str | None:
-        """As that of `Client`."""
-        return await self._by_one(lambda client: client.list_models())
+        """Request the list of models, as `Client.list_models`."""
+        return await self._ask_server(lambda client: client.list_models())
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         for client in self._clients:
             await client.close()
 
-    async def _by_one(
-        self, ask: Callable[[Client], Awaitable[T]], request: dict[str, Any] | None = None
-    ) -> T:
-        """What one of the servers gives; another one is tried where it cannot be reached."""
-        if request and self._requests:
-            await self._requests.acquire()
-        if request and self._tokens:
-            await self._tokens.acquire(min(_tokens_of(request), self._tokens.max_rate))
-        for left in reversed(range(len(self._clients))):
-            now, places = monotonic(), range(len(self._clients))
-            at = min(places, key=lambda place: (self._retired[place] > now, self._under_way[place]))
-            self._under_way[at] += 1
+    async def _wait_for_limits(self, request: dict[str, Any]) -> None:
+        """Wait until the limits per minute allow a request."""
+        if self._request_limiter:
+            await self._request_limiter.acquire()
+        if self._token_limiter:
+            tokens = _estimate_tokens(request)
+            # A limiter never grants more than its burst.
+            await self._token_limiter.acquire(min(tokens, self._token_limiter.max_rate))
+
+    async def _ask_server(self, ask: Callable[[Client], Awaitable[T]]) -> T:
+        """Ask the least busy server, and another one if it cannot be reached."""
+        for attempts_left in reversed(range(len(self._clients))):
+            server = self._least_busy_server()
+            self._under_way[server] += 1
             try:
-                return await ask(self._clients[at])
+                return await ask(self._clients[server])
             except ServerBusy as busy:
-                if busy.is_there or not left:
+                if busy.is_reachable or attempts_left == 0:
                     raise
-                self._retired[at] = monotonic() + RETIRED_S
+                self._retired_until[server] = monotonic() + RETIRED_S
             finally:
-                self._under_way[at] -= 1
+                self._under_way[server] -= 1
         raise AssertionError("an endpoint has at least one server")
 
+    def _least_busy_server(self) -> int:
+        """Return the index of the server with the fewest calls; a retired one comes last."""
+        now = monotonic()
+        return min(
+            range(len(self._clients)),
+            key=lambda server: (self._retired_until[server] > now, self._under_way[server]),
+        )
 
-def _named(request: dict[str, Any]) -> dict[str, Any]:
-    """A body as arguments of OpenAI's client, which does not know what each server takes."""
-    known = ("model", "messages", "stream")
-    more = {name: value for name, value in request.items() if name not in known}
-    return {**{name: request[name] for name in known if name in request}, "extra_body": more}
+
+def _as_arguments(request: dict[str, Any]) -> dict[str, Any]:
+    """Turn a body into arguments of OpenAI's client, which lacks some servers' parameters."""
+    declared = ("model", "messages", "stream")
+    arguments = {name: request[name] for name in declared if name in request}
+    extra_body = {name: value for name, value in request.items() if name not in declared}
+    return {**arguments, "extra_body": extra_body}
 
 
-def _limiter(per_minute: float | None) -> AsyncLimiter | None:
+def _make_limiter(per_minute: float | None) -> AsyncLimiter | None:
     if per_minute is None:
         return None
-    most = max(per_minute * BURST_S / 60, 1.0)
-    return AsyncLimiter(most, 60 * most / per_minute)
+    burst = max(per_minute * BURST_S / 60, 1.0)
+    return AsyncLimiter(burst, 60 * burst / per_minute)
 
 
-def _tokens_of(request: dict[str, Any]) -> float:
-    """About what a request may take: four characters a token, and the longest answer."""
-    asked = request.get("input") or [one.get("content") for one in request["messages"]]
-    prompt = len(json.dumps(asked))
-    longest = request.get("max_tokens") or request.get("max_completion_tokens") or 0
-    return prompt / 4 + float(longest)
+def _estimate_tokens(request: dict[str, Any]) -> float:
+    """Estimate the tokens of a request: four characters a token, and the longest response."""
+    texts = request.get("input") or [message.get("content") for message in request["messages"]]
+    characters = len(json.dumps(texts))
+    max_tokens = request.get("max_tokens") or request.get("max_completion_tokens") or 0
+    return characters / 4 + float(max_tokens)
 
 
-def is_broken(status: int) -> bool:
-    """Whether this HTTP status says that the server itself failed."""
-    return status in UNLUCKY or (status >= 500 and status not in BUSY)
+def is_server_fault(status: int) -> bool:
+    """Tell whether an HTTP status says that the server itself failed, and may work again."""
+    return status in RETRYABLE_STATUSES or (status >= 500 and status not in BUSY_STATUSES)
 
 
-def prompt_fault(words: str) -> str | None:
-    """What the words of a server say about the prompt: a status of `Failure`, or nothing."""
-    if TOO_LONG_PATTERN.search(words):
+def prompt_fault(message: str) -> str | None:
+    """Return the fault of a prompt that a server's message describes.
+
+    Args:
+        message: of the server.
+
+    Returns:
+        "too_long" or "filtered", as in `generator.STATUSES`; None if it describes neither.
+    """
+    if TOO_LONG_PATTERN.search(message):
         return "too_long"
-    return "filtered" if FILTERED_PATTERN.search(words) else None
+    return "filtered" if FILTERED_PATTERN.search(message) else None
 
 
-def wait_of(retry_after: str) -> float | None:
-    """The seconds that a Retry-After asks for, by a number or a date; None where it is neither."""
+def parse_retry_after(retry_after: str) -> float | None:
+    """Parse the header Retry-After.
+
+    Args:
+        retry_after: a number of seconds, or a date.
+
+    Returns:
+        The seconds to wait; None if it is neither.
+    """
     try:
         seconds = float(retry_after)
     except ValueError:
@@ -367,112 +483,133 @@ def wait_of(retry_after: str) -> float | None:
     return max(seconds, 0.0) if isfinite(seconds) else None
 
 
-ROUNDS = 2  # of nothing but failed attempts, and the server is doubted
-PAUSES = 7  # in a row, without one answer in between; they double, so the last one is a minute
+FAILED_ROUNDS = 2  # failed attempts in a row, per caller, before the server is probed
+# Pauses in a row without an answer in between. They double, so the last one lasts a minute.
+MAX_PAUSES = 7
 FIRST_PAUSE_S = 1.0
 FIRST_BACKOFF_S = 0.5
-LONGEST_BACKOFF_S = 30.0
-LONGEST_WAIT_S = 600.0  # what asks for more is not waited for
-SPREAD = 0.1  # of a pause, over which the callers come back
-WORTH_SAYING_S = 4.0  # a wait that a person wonders about
-TICK_S = 0.1  # how soon a waiting call hears that the collection is to stop
+MAX_BACKOFF_S = 30.0
+MAX_WAIT_S = 600.0
+PAUSE_SPREAD = 0.1  # share of a pause over which the callers come back
+MIN_LOGGED_WAIT_S = 4.0  # a person would wonder about a longer silence
+TICK_S = 0.1  # how soon a waiting call notices that the collection is to stop
 
 
 @dataclass
 class Patience:
-    """The waits that the callers of one server share.
+    """Retries and waits that all callers of one server share.
 
     Attributes:
-        callers: how many calls may be under way; `ROUNDS` times as many failed attempts in a row,
-            of any calls, and the server is doubted.
-        probe: a call that a server in order answers; made before it is given up.
-        stopped: whether waiting is over because the collection stops.
-        pauses: how often a busy server is waited for in a row.
-        longest_wait_s: what asks for more is not waited for.
+        attempts: attempts at one call.
+        callers: how many calls may be under way. After `FAILED_ROUNDS` times as many failed
+            attempts in a row, of any calls, the server is probed.
+        probe: a call that a working server answers; made before the server is given up.
+        is_stopped: whether waiting calls shall be cancelled.
+        max_pauses: how many times in a row a busy server is waited for.
+        max_wait_s: seconds; a server that asks for a longer wait is given up.
     """
 
     attempts: int
     callers: int
     probe: Callable[[], Awaitable[object]]
-    stopped: Callable[[], bool]
-    pauses: int = PAUSES
-    longest_wait_s: float = LONGEST_WAIT_S
+    is_stopped: Callable[[], bool]
+    max_pauses: int = MAX_PAUSES
+    max_wait_s: float = MAX_WAIT_S
     _random: Random = field(default_factory=Random, init=False)
-    _failed: int = field(default=0, init=False)  # attempts in a row
-    _paused: int = field(default=0, init=False)  # times in a row
+    _failures: int = field(default=0, init=False)  # attempts in a row
+    _pauses: int = field(default=0, init=False)  # in a row
     _pause_began: float = field(default=0.0, init=False)
     _pause_ends: float = field(default=0.0, init=False)
 
     async def call_with_retries(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What the call gives, after as many attempts as it takes.
+        """Make a call, with as many attempts as it takes and is allowed.
 
-        Raises Refused: it was refused, or each attempt failed; with what was said last; Outage: the
-        server answers nobody, or asks for too long a wait; Stopped: the collection stops.
+        Args:
+            call: makes one attempt.
+
+        Returns:
+            The result of the call.
+
+        Raises:
+            Refusal: the call was refused, or all attempts failed; with the last error's message.
+            Outage: the server answers no prompt, or asks for too long a wait.
+            Cancellation: waiting calls are cancelled.
         """
         detail = ""
         for attempt in range(self.attempts):
-            if attempt:
-                longest = min(FIRST_BACKOFF_S * 2.0 ** (attempt - 1), LONGEST_BACKOFF_S)
-                await self._sleep(longest * (0.75 + 0.25 * self._random.random()))
+            if attempt > 0:
+                backoff = min(FIRST_BACKOFF_S * 2.0 ** (attempt - 1), MAX_BACKOFF_S)
+                # Random, so that the callers do not come back all at once.
+                await self._sleep(backoff * (0.75 + 0.25 * self._random.random()))
             try:
-                return await self._admitted(call)
-            except Refusal as refused:
-                await self._count_failure(str(refused), refused.is_doubtful)
+                return await self._call_after_pause(call)
+            except Refusal as refusal:
+                await self._count_failure(str(refusal), refusal.needs_probe)
                 raise
-            except TransientError as again:
-                detail = str(again)
+            except TransientError as error:
+                detail = str(error)
                 await self._count_failure(detail)
         raise Refusal(f"{detail} ({self.attempts} attempts)")
 
-    async def _count_failure(self, detail: str, is_doubtful: bool = False) -> None:
-        """One more attempt that gave nothing."""
-        self._failed += 1
-        # One call alone, failing at every attempt, is no outage.
-        if self._failed >= max(ROUNDS * self.callers, self.attempts + 1):
-            detail = f"{detail}; {self._failed} failed attempts in a row"
-        elif not is_doubtful:
+    async def _count_failure(self, detail: str, needs_probe: bool = False) -> None:
+        """Count a failed attempt, and raise an Outage if the server fails a probe, too."""
+        self._failures += 1
+        # A single call that fails at every attempt is no outage.
+        if self._failures >= max(FAILED_ROUNDS * self.callers, self.attempts + 1):
+            detail = f"{detail}; {self._failures} failed attempts in a row"
+        elif not needs_probe:
             return
-        if self.stopped():
+        if self.is_stopped():
             return
-        self._failed = 0
+        self._failures = 0
         try:
-            await self._admitted(self.probe)
+            await self._call_after_pause(self.probe)
         except (TransientError, Refusal):
             raise Outage(detail) from None
 
-    async def _admitted(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The call, made when the server takes calls."""
+    async def _call_after_pause(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call once the pause is over, and again after each pause that it causes."""
         while True:
             while (left := self._pause_ends - monotonic()) > 0:
-                await self._sleep(left + self._random.random() * min(SPREAD * left, 1.0))
+                await self._sleep(left + self._random.random() * min(PAUSE_SPREAD * left, 1.0))
             sent_at = monotonic()
             try:
                 result = await call()
             except ServerBusy as busy:
                 self._pause(busy, sent_at)
             else:
-                self._failed = self._paused = 0
+                self._failures = 0
+                self._pauses = 0
                 return result
 
     def _pause(self, busy: ServerBusy, sent_at: float) -> None:
-        """Let nobody call for a while; what was sent before a pause began makes no second one."""
+        """Let all callers wait for a while.
+
+        Args:
+            busy: the server's reply.
+            sent_at: when the call was sent. If a pause began since then, it does not count as a
+                further pause.
+
+        Raises:
+            Refusal: the server was waited for too many times.
+            Outage: the server asks for too long a wait.
+        """
         is_new = sent_at >= self._pause_began
         if is_new:
-            self._paused += 1
+            self._pauses += 1
             self._pause_began = monotonic()
-        if self._paused > self.pauses:
-            raise Refusal(f"{busy}; still so after {self.pauses} waits", is_doubtful=True)
-        wait = busy.wait_s or FIRST_PAUSE_S * 2 ** (self._paused - 1)
-        if wait > self.longest_wait_s:
-            longest = f"{self.longest_wait_s:.0f}"
-            raise Outage(f"{busy}; it asks to wait {wait:.0f} s, more than {longest}")
-        self._pause_ends = max(self._pause_ends, monotonic() + wait)
-        if is_new and wait >= WORTH_SAYING_S:
-            LOG.warning("%s; nobody calls it for %.0f s", busy, wait)
+        if self._pauses > self.max_pauses:
+            raise Refusal(f"{busy}; still so after {self.max_pauses} waits", needs_probe=True)
+        wait_s = busy.wait_s or FIRST_PAUSE_S * 2 ** (self._pauses - 1)
+        if wait_s > self.max_wait_s:
+            raise Outage(f"{busy}; it asks to wait {wait_s:.0f} s, more than {self.max_wait_s:.0f}")
+        self._pause_ends = max(self._pause_ends, monotonic() + wait_s)
+        if is_new and wait_s >= MIN_LOGGED_WAIT_S:
+            LOGGER.warning("%s; no calls are sent to it for %.0f s", busy, wait_s)
 
     async def _sleep(self, seconds: float) -> None:
-        ends = monotonic() + seconds
-        while (left := ends - monotonic()) > 0:
-            if self.stopped():
+        end = monotonic() + seconds
+        while (left := end - monotonic()) > 0:
+            if self.is_stopped():
                 raise Cancellation
             await anyio.sleep(min(left, TICK_S))

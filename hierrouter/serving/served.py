@@ -56,8 +56,8 @@ class ServedModel:
             width,
             partial(self._caller.probe, self._client),
             never,
-            pauses=PAUSES,
-            longest_wait_s=LONGEST_WAIT_S,
+            max_pauses=PAUSES,
+            max_wait_s=LONGEST_WAIT_S,
         )
         self.takes = frozenset(endpoint.takes)
         self.takes_settings = True

@@ -233,10 +233,12 @@ def test_a_server_that_embeds_otherwise_is_refused(
 
 def test_a_server_is_named_by_the_user_alone(tmp_path: Path) -> None:
     """Not by a run, a cache or a pool, which may come from others."""
-    with pytest.raises(InputError, match=r"a server embeds: served:x@y.*say where it is by --enc"):
+    with pytest.raises(
+        InputError, match=r"on a server of unknown address: served:x@y.*give it by --enc"
+    ):
         encoders.load_encoder("served:x@y").encode(["a"])
     pool = load_pool("testbed")
-    with pytest.raises(InputError, match="a pool names a server that embeds"):
+    with pytest.raises(InputError, match="a pool may not name a server as its encoder"):
         encoders.default_encoder(replace(pool, encoder=f"{URL}#{MODEL}"))
     (tmp_path / "two.toml").write_text('[[models]]\nname = "a"\nmodel = "b"\nbase_rate = 1.0\n')
     for name, error in (

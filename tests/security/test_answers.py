@@ -35,7 +35,7 @@ REPEATED = (
 )
 SCORE = """
 import resource, sys
-from hierrouter.engines.endpoint_client import FILTERED, TOO_LONG
+from hierrouter.engines.endpoint_client import FILTERED_PATTERN, TOO_LONG_PATTERN
 from hierrouter.tables import markdown_text
 from hierrouter.questions.scoring import SCORERS_BY_NAME
 resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
@@ -44,7 +44,7 @@ for unit in sys.argv[1:]:
         text = unit * (20_000 // len(unit)) + end
         for scorer in SCORERS_BY_NAME.values():
             scorer(text, [r"\\boxed{x+1}" if scorer.name == "boxed" else "7"], [("A", "x")])
-        TOO_LONG.search(text), FILTERED.search(text), markdown_text(text)
+        TOO_LONG_PATTERN.search(text), FILTERED_PATTERN.search(text), markdown_text(text)
 print("done")
 """
 

@@ -192,9 +192,9 @@ def test_a_router_reads_what_a_server_embeds(place: Place, servers: Servers, sta
         process.send_signal(signal.SIGINT)
     assert [name for name in ("torch", "transformers", "scipy") if f"/{name}/" in mapped] == []
     route = "route --checkpoint reads --allow-endpoint 127.0.0.1 'compute 1+1'"
-    assert "a server embeds: served:facts@http" in place.refuses(route)
+    assert "on a server of unknown address: served:facts@http" in place.refuses(route)
     text = f"http://127.0.0.1:{servers.ports['text']}/v1#text"
-    assert ", not served:text@http" in place.refuses(f"{route} --encoder {text}")
+    assert "(given: served:text@http" in place.refuses(f"{route} --encoder {text}")
 
 
 SHORT_WAITS = """from hierrouter.engines import endpoint_client

@@ -19,9 +19,9 @@ from hierrouter.engines import backend
 from hierrouter.engines.batches import (
     Limits,
     Shape,
-    batches,
     cache_bytes,
     limits_for,
+    plan_batches,
     step_below,
     width_for,
 )
@@ -65,7 +65,7 @@ def test_halved_limits_halve_the_batch_that_was_too_large() -> None:
 
 def test_every_prompt_is_in_one_batch_and_the_widest_come_first() -> None:
     lengths = dict(enumerate([5, 700, 18, 5, 33, 31] * 40))
-    planned = batches(lengths, LIMITS)
+    planned = plan_batches(lengths, LIMITS)
     assert sorted(row for _, rows in planned for row in rows) == sorted(lengths)
     assert all(len(rows) <= shape.height for shape, rows in planned)
     assert all(lengths[row] <= shape.width for shape, rows in planned for row in rows)
