@@ -1,4 +1,4 @@
-"""Tables of plain values, and their text: terminal, Markdown, LaTeX, CSV, JSON."""
+"""Tables of plain values, rendered for a terminal, Markdown, LaTeX and CSV; and texts made safe."""
 
 from __future__ import annotations
 
@@ -21,47 +21,58 @@ from rich.text import Text
 
 from hierrouter_cache.errors import InputError
 
-DIGITS = 12
-REPR_WIDTH = 200  # columns
-THOUSANDS = ("", "k", "M", "G", "T")
-DAYS, HOURS, MINUTES = 86_400, 3_600, 60
+SIGNIFICANT_DIGITS = 12  # enough to read a number back, few enough to hide rounding errors
+REPR_WIDTH = 200  # columns of the terminal for which `repr` prints a table
+UNIT_PREFIXES = ("", "k", "M", "G", "T")
+MINUTE_S = 60
+HOUR_S = 3_600
+DAY_S = 86_400
 
 
-def json_text(found: Mapping[str, Any], what: str) -> str:
-    """An object, indented, ASCII only, with a newline at its end.
+def json_text(values: Mapping[str, Any], what: str) -> str:
+    """Write an object as JSON: indented, ASCII only, with a newline at its end.
 
-    Raises InputError: it holds what JSON cannot say.
+    Args:
+        values: the object; its numbers are rounded to 12 significant digits.
+        what: a name of the object, for the error's message.
+
+    Returns:
+        The text.
+
+    Raises:
+        InputError: the object holds a value that JSON cannot express.
     """
     try:
-        text = json.dumps(_plain(found), sort_keys=True, indent=2, allow_nan=False)
+        text = json.dumps(_plain(values), sort_keys=True, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"not JSON: {what}: {error}; give texts and finite numbers") from None
     return f"{text}\n"
 
 
 def significant(value: float) -> float:
-    """`value` to 12 significant digits, without a negative zero."""
-    return float(f"{value:.{DIGITS}g}") + 0.0
+    """Round a number to 12 significant digits, and turn a negative zero into zero."""
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}") + 0.0
 
 
 def finite_or_none(value: float) -> float | None:
-    """None in place of what JSON cannot say."""
+    """Return a finite number, and None for infinity or NaN, which JSON cannot express."""
     return value if math.isfinite(value) else None
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, float):
         return significant(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
+        return [_plain(entry) for entry in value]
     return value
 
 
 # Control, format (bidi, zero width, tags), surrogate, line and paragraph separator.
 INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-KEPT = frozenset("\n\t")
+HARMLESS_CONTROLS = frozenset("\n\t")
+# A spreadsheet takes a cell that begins with one of these for a formula.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 _LATEX = str.maketrans(
@@ -86,41 +97,57 @@ _LATEX = str.maketrans(
         "−": "$-$",  # which not every LaTeX knows
     }
 )
-_LABEL = re.compile(r"[^a-z0-9]+")  # what is left out of a label
+_NOT_IN_LABEL = re.compile(r"[^a-z0-9]+")
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]|~$!])")
 
 
-class _Visible(dict[int, int | str]):
-    """What `safe_text` makes of each code point, worked out when it is first met."""
+class _VisibleCharacters(dict[int, int | str]):
+    """The translation table of `safe_text`; an entry is computed when it is first needed."""
 
     def __missing__(self, code: int) -> int | str:
         character = chr(code)
-        steers = unicodedata.category(character) in INVISIBLE_CATEGORIES and character not in KEPT
-        self[code] = shown = _escaped(code) if steers else code
-        return shown
+        is_invisible = unicodedata.category(character) in INVISIBLE_CATEGORIES
+        is_escaped = is_invisible and character not in HARMLESS_CONTROLS
+        visible = _escape(code) if is_escaped else code
+        self[code] = visible
+        return visible
 
 
-def _escaped(code: int) -> str:
+def _escape(code: int) -> str:
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
-_VISIBLE = _Visible()
+_VISIBLE_CHARACTERS = _VisibleCharacters()
 
 
 def safe_text(text: str) -> str:
-    r"""`text` with everything that could steer a terminal made visible.
+    r"""Escape all characters that could control a terminal.
 
     C0 except newline and tab, DEL, C1, bidi and other format characters, line and paragraph
-    separators and lone surrogates become `\x1b`, `\u202e` or `\U000e0041`. Other text, accents and
-    emoji included, is left alone.
+    separators and lone surrogates become `\x1b`, `\u202e` or `\U000e0041`. Other characters,
+    accents and emoji included, are unchanged.
+
+    Args:
+        text: any text.
+
+    Returns:
+        The escaped text.
     """
-    return text.translate(_VISIBLE)
+    return text.translate(_VISIBLE_CHARACTERS)
 
 
 def one_line(text: str, limit: int | None = None) -> str:
-    """`safe_text` without line breaks and tabs, cut to `limit` characters with an ellipsis."""
+    """Escape a text as `safe_text`, and put it on one line.
+
+    Args:
+        text: any text.
+        limit: characters; a longer text is cut and ends with an ellipsis. None for no limit.
+
+    Returns:
+        The text without line breaks and tabs.
+    """
     flat = " ".join(safe_text(text).split())
     if limit is None or len(flat) <= limit:
         return flat
@@ -128,26 +155,27 @@ def one_line(text: str, limit: int | None = None) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """One line of Markdown in which no character of `text` has a meaning; HTML is inert too."""
+    """Escape a text for one line of Markdown: no character has a meaning, HTML included."""
     escaped = _MARKDOWN_SPECIAL.sub(r"\\\1", one_line(text))
     return escaped.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def latex_text(text: str) -> str:
-    """One line of LaTeX that prints `text` and runs nothing."""
+    """Escape a text for one line of LaTeX: it is printed, and no command in it is run."""
     return one_line(text).translate(_LATEX)
 
 
 def csv_text(text: str) -> str:
-    """A text cell that no spreadsheet takes for a formula: a quote is put before it if needed."""
+    """Escape a text for a CSV cell: a quote precedes it if a spreadsheet would see a formula."""
     safe = safe_text(text)
+    # Some spreadsheets ignore white space before a formula.
     looks_like_formula = text.startswith(FORMULA_STARTS) or text.lstrip().startswith(FORMULA_STARTS)
     return f"'{safe}" if looks_like_formula else safe
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Two numbers that belong together in one cell."""
+    """The two ends of an interval, in one cell."""
 
     low: float
     high: float
@@ -158,12 +186,14 @@ Cell = str | int | float | Interval | None
 
 @dataclass(frozen=True)
 class Column:
-    """How to read one column.
+    """How to print one column.
 
     Attributes:
-        best: whether the highest or the lowest number is the best; None marks none.
-        signed: whether positive numbers carry a plus.
-        money: whether its numbers have three significant digits, however small they are.
+        title: the heading.
+        digits: decimals of its numbers.
+        best: whether the highest or the lowest number is the best; None to mark none.
+        signed: whether positive numbers are printed with a plus.
+        money: whether numbers are amounts, printed with three significant digits.
     """
 
     title: str
@@ -173,7 +203,7 @@ class Column:
     money: bool = False
 
     def show(self, cell: Cell) -> str:
-        """The cell as text, not escaped; "-" where there is nothing."""
+        """Return the cell as text, not escaped; "-" for an empty cell."""
         if cell is None:
             return "-"
         if isinstance(cell, str | int):
@@ -189,7 +219,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table; `ranked` rows are in the running for the best value."""
+    """One row of a table.
+
+    Attributes:
+        group: name of the group that it belongs to; "" for none.
+        cells: one for each column.
+        ranked: whether it takes part in the choice of the best values.
+    """
 
     group: str
     cells: tuple[Cell, ...]
@@ -198,11 +234,15 @@ class Line:
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Title, columns, rows in groups, and a note to stand below.
+    """A table of plain values.
 
     Attributes:
-        number: its place among the tables shown with it, from 1; 0 for one that stands alone.
-        name: a short one, for the label that a paper refers to it by.
+        title: the title.
+        columns: the columns.
+        rows: the rows; those of a group follow each other.
+        note: a text below the table.
+        number: its number among the tables printed with it, from 1; 0 for a single table.
+        name: a short name, for the label that a paper refers to it by.
     """
 
     title: str
@@ -214,54 +254,67 @@ class Table:
 
     @property
     def heading(self) -> str:
-        """The title, behind its number where it has one."""
+        """The title, after the table's number if it has one."""
         return f"Table {self.number}. {self.title}" if self.number else self.title
 
     def cell_texts(self) -> list[list[str]]:
-        """Every cell as text, not escaped."""
+        """Return all cells as texts, not escaped, row by row."""
         return [
             [column.show(cell) for column, cell in zip(self.columns, row.cells, strict=True)]
             for row in self.rows
         ]
 
     def groups(self) -> list[tuple[str, list[int]]]:
-        """Each group's name and the positions of its rows."""
-        positions = groupby(range(len(self.rows)), lambda at: self.rows[at].group)
-        return [(name, list(members)) for name, members in positions]
+        """Return each group's name and the indices of its rows."""
+        rows = range(len(self.rows))
+        groups = groupby(rows, lambda row: self.rows[row].group)
+        return [(name, list(members)) for name, members in groups]
 
     def __repr__(self) -> str:
-        """As on a wide terminal, without colour."""
+        """Return the table as on a wide terminal, without colour."""
         page = Console(file=io.StringIO(), width=REPR_WIDTH, no_color=True, force_terminal=False)
-        with page.capture() as shown:
+        with page.capture() as capture:
             page.print(as_rich(self, REPR_WIDTH))
-        return "\n".join(line.rstrip() for line in shown.get().strip().splitlines())
+        return "\n".join(line.rstrip() for line in capture.get().strip().splitlines())
 
     def best(self) -> frozenset[tuple[int, int]]:
-        """(row, column) of the best values; all that print like the best, unless all do."""
+        """Return (row, column) of the best values.
+
+        All values that print like the best one count, unless all values of the column do.
+        """
         marked: set[tuple[int, int]] = set()
-        for at, column in enumerate(self.columns):
-            numbers = {
-                line: cell
-                for line, row in enumerate(self.rows)
-                if row.ranked and isinstance(cell := row.cells[at], float)
-            }
-            if column.best and numbers:
-                top = (max if column.best == "highest" else min)(numbers.values())
-                winners = {
-                    n for n, cell in numbers.items() if column.show(cell) == column.show(top)
-                }
-                if len(winners) < len(numbers):
-                    marked.update((line, at) for line in winners)
+        for position, column in enumerate(self.columns):
+            if column.best is None:
+                continue
+            numbers: dict[int, float] = {}
+            for row, line in enumerate(self.rows):
+                cell = line.cells[position]
+                if line.ranked and isinstance(cell, float):
+                    numbers[row] = cell
+            if not numbers:
+                continue
+            choose = max if column.best == "highest" else min
+            best_text = column.show(choose(numbers.values()))
+            best_rows = [row for row, number in numbers.items() if column.show(number) == best_text]
+            if len(best_rows) < len(numbers):
+                marked.update((row, position) for row in best_rows)
         return frozenset(marked)
 
 
 def interval(low: float | None, high: float | None) -> Interval | None:
-    """The cell of an interval; nothing where an end is not known."""
+    """Return the cell of an interval; None if an end is unknown."""
     return None if low is None or high is None else Interval(low, high)
 
 
 def number_tables(tables: Mapping[str, Table]) -> tuple[Table, ...]:
-    """The tables with their names, and their places from 1."""
+    """Number tables from 1, and give them their names.
+
+    Args:
+        tables: tables by name.
+
+    Returns:
+        The tables in the same order.
+    """
     return tuple(
         replace(table, number=number, name=name)
         for number, (name, table) in enumerate(tables.items(), start=1)
@@ -272,82 +325,125 @@ MONEY_DIGITS = 3
 
 
 def money(amount: float) -> str:
-    """An amount with three significant digits: 0.000178, 0.0163, 1.22, 27.1, 3,404."""
-    if amount == 0 or not math.isfinite(amount):
-        return f"{amount:g}".removeprefix("-") if amount == 0 else f"{amount:g}"
+    """Format an amount with three significant digits: 0.000178, 0.0163, 1.22, 27.1, 3,404."""
+    if amount == 0:
+        return "0"  # also for a negative zero
+    if not math.isfinite(amount):
+        return f"{amount:g}"
     decimals = max(MONEY_DIGITS - 1 - math.floor(math.log10(abs(amount))), 0)
-    return f"{amount:,.{decimals}f}" if decimals <= DIGITS else f"{amount:.2e}"
+    return f"{amount:,.{decimals}f}" if decimals <= SIGNIFICANT_DIGITS else f"{amount:.2e}"
 
 
 GUTTER = 2  # characters between two columns
-FIRST_COLUMN = 36  # a longer name is broken into lines
+MAX_FIRST_COLUMN = 36  # characters; a longer name is broken into lines
 
 
 def as_rich(table: Table, width: int = 80) -> Group:
-    """The table for a terminal, folded into several where `width` characters are too few."""
+    """Render a table for a terminal, in several parts if it is too wide.
+
+    Args:
+        table: the table.
+        width: characters of a line.
+
+    Returns:
+        Title, parts and note.
+    """
     title = Text(one_line(table.heading), style="bold")
-    blocks = [item for part in fold_table(table, width) for item in (Text(), _rich_block(part))]
+    blocks: list[Text | RichTable] = []
+    for part in fold_table(table, width):
+        blocks += [Text(), _rich_block(part)]
     note = [Text(one_line(table.note), style="dim")] if table.note else []
     return Group(title, *blocks, Text(), *note)
 
 
 def as_markdown(table: Table) -> str:
-    """A heading and a pipe table; a group's name, if any, is in italics on a line of its own."""
-    shown, best, names = (
-        table.cell_texts(),
-        table.best(),
-        [column.title for column in table.columns],
-    )
+    """Render a table as Markdown: a heading and a pipe table.
+
+    A group's name is in italics on a line above its rows.
+
+    Args:
+        table: the table.
+
+    Returns:
+        The text.
+    """
+    texts = table.cell_texts()
+    best = table.best()
+    titles = [column.title for column in table.columns]
+    empty_cells = ["" for _ in titles[1:]]
     lines = [
         f"### {markdown_text(table.heading)}",
         "",
-        _pipes([markdown_text(name) for name in names]),
+        _markdown_row([markdown_text(title) for title in titles]),
+        _markdown_row([":--", *("--:" for _ in titles[1:])]),
     ]
-    lines.append(_pipes([":--", *("--:" for _ in names[1:])]))
-    for group, members in table.groups():
+    for group, rows in table.groups():
         if group:
-            lines.append(_pipes([f"*{markdown_text(group)}*", *("" for _ in names[1:])]))
-        for at in members:
-            cells = [markdown_text(cell) for cell in shown[at]]
-            lines.append(
-                _pipes([_bold(c, (at, n) in best, "**", "**") for n, c in enumerate(cells)])
-            )
-    note = ["", markdown_text(table.note)] if table.note else []
-    return "\n".join([*lines, *note]) + "\n"
+            lines.append(_markdown_row([f"*{markdown_text(group)}*", *empty_cells]))
+        for row in rows:
+            cells = [
+                _bold(markdown_text(text), (row, column) in best, "**", "**")
+                for column, text in enumerate(texts[row])
+            ]
+            lines.append(_markdown_row(cells))
+    if table.note:
+        lines += ["", markdown_text(table.note)]
+    return "\n".join(lines) + "\n"
 
 
-# A table wider than its column is shrunk to it; a narrower one is left as large as its letters.
+# A table wider than its column is shrunk to it; a narrower one keeps the size of its letters.
 _SHRUNK = r"\resizebox{\ifdim\width>\columnwidth\columnwidth\else\width\fi}{!}{%"
 
 
 def as_latex(table: Table) -> str:
-    """A `table` environment in the style of the paper; needs the packages booktabs and graphicx.
+    """Render a table as a `table` environment in the style of the paper.
 
-    LaTeX counts it; `\\label` is `tab:` and the table's name. It fits any column: what is too
-    wide is shrunk, and long words of title and note are not set in full lines.
+    LaTeX numbers it, and `\\label` is `tab:` and the table's name. It needs the packages booktabs
+    and graphicx. It fits any column: a table that is too wide is shrunk, and the title and the note
+    are set flush left, so that long words do not stretch their lines.
+
+    Args:
+        table: the table.
+
+    Returns:
+        The text.
     """
-    shown, best, width = table.cell_texts(), table.best(), len(table.columns)
+    texts = table.cell_texts()
+    best = table.best()
+    width = len(table.columns)
     title = latex_text(table.title)
     lines = [r"\begin{table}[h]", r"\centering", rf"\caption[{{{title}}}]{{\raggedright {title}}}"]
-    lines += [rf"\label{{tab:{_LABEL.sub('-', table.name)}}}"] if table.name else []
+    if table.name:
+        lines.append(rf"\label{{tab:{_NOT_IN_LABEL.sub('-', table.name)}}}")
     lines += [_SHRUNK, rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule"]
-    lines.append(_ampersands([latex_text(column.title) for column in table.columns]))
-    for group, members in table.groups():
+    lines.append(_latex_row([latex_text(column.title) for column in table.columns]))
+    for group, rows in table.groups():
         lines.append(r"\midrule")
         if group:
             lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{latex_text(group)}}}}} \\")
-        for at in members:
-            cells = [latex_text(cell) for cell in shown[at]]
-            bold = [_bold(c, (at, n) in best, r"\textbf{", "}") for n, c in enumerate(cells)]
-            lines.append(_ampersands(bold))
+        for row in rows:
+            cells = [
+                _bold(latex_text(text), (row, column) in best, r"\textbf{", "}")
+                for column, text in enumerate(texts[row])
+            ]
+            lines.append(_latex_row(cells))
     lines += [r"\bottomrule", r"\end{tabular}}"]
-    note = latex_text(table.note)
-    lines += [rf"\par\smallskip{{\footnotesize\raggedright {note}\par}}"] if note else []
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
+    if table.note:
+        note = latex_text(table.note)
+        lines.append(rf"\par\smallskip{{\footnotesize\raggedright {note}\par}}")
+    lines.append(r"\end{table}")
+    return "\n".join(lines) + "\n"
 
 
 def as_csv(table: Table) -> str:
-    """Header and rows, 12 significant digits, empty cells empty; inert in a spreadsheet."""
+    """Render a table as CSV: header and rows, 12 significant digits, no formulas.
+
+    Args:
+        table: the table.
+
+    Returns:
+        The text; an empty cell is empty.
+    """
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow([csv_text(column.title) for column in table.columns])
@@ -357,60 +453,77 @@ def as_csv(table: Table) -> str:
 
 
 def fold_table(table: Table, width: int) -> list[Table]:
-    """The same table in parts of at most `width` characters, the first column in each.
+    """Divide a table into parts that are narrow enough, each with the first column.
 
-    A part has at least one column besides the first, however narrow the terminal is.
+    Args:
+        table: the table.
+        width: characters of a line.
+
+    Returns:
+        The parts. Each has at least one column besides the first, however narrow the terminal is.
     """
-    sizes = _widths(table)
-    parts: list[list[int]] = [[]]
-    room = width - sizes[0]
+    first_width, *other_widths = _column_widths(table)
+    room = width - first_width
+    parts: list[list[int]] = [[]]  # columns besides the first
     left = room
-    for at, size in enumerate(sizes[1:], start=1):
-        if parts[-1] and size + GUTTER > left:
+    for column, column_width in enumerate(other_widths, start=1):
+        if parts[-1] and column_width + GUTTER > left:
             parts.append([])
             left = room
-        parts[-1].append(at)
-        left -= size + GUTTER
+        parts[-1].append(column)
+        left -= column_width + GUTTER
     if len(parts) == 1:
         return [table]
     return [select_columns(table, [0, *columns]) for columns in parts]
 
 
 def _rich_block(table: Table) -> RichTable:
-    shown, best = table.cell_texts(), table.best()
+    texts = table.cell_texts()
+    best = table.best()
     first, *others = table.columns
     block = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    block.add_column(Text(one_line(first.title)), overflow="fold", max_width=FIRST_COLUMN)
+    block.add_column(Text(one_line(first.title)), overflow="fold", max_width=MAX_FIRST_COLUMN)
     for column in others:
         block.add_column(Text(one_line(column.title)), justify="right", no_wrap=True)
-    width = len(table.columns)
-    for group, members in table.groups():
+    for group, rows in table.groups():
         if group:
             heading = Text(one_line(group), style="italic")
-            block.add_row(heading, *(Text() for _ in range(width - 1)))
-        for at in members:
-            cells = [one_line(cell) for cell in shown[at]]
-            styles = ["bold" if (at, number) in best else "" for number in range(width)]
-            block.add_row(*(Text(c, style=s) for c, s in zip(cells, styles, strict=True)))
+            block.add_row(heading, *(Text() for _ in others))
+        for row in rows:
+            cells = []
+            for position, text in enumerate(texts[row]):
+                style = "bold" if (row, position) in best else ""
+                cells.append(Text(one_line(text), style=style))
+            block.add_row(*cells)
     return block
 
 
-def _widths(table: Table) -> list[int]:
-    texts = [[column.title for column in table.columns], *table.cell_texts()]
-    widths = [
-        max(cell_len(one_line(text)) for text in column) for column in zip(*texts, strict=True)
-    ]
-    widths[0] = min(max([widths[0], *(len(row.group) for row in table.rows)]), FIRST_COLUMN)
+def _column_widths(table: Table) -> list[int]:
+    """Return the characters of each column; a group's name counts for the first one."""
+    titles = [column.title for column in table.columns]
+    widths = []
+    for texts in zip(titles, *table.cell_texts(), strict=True):
+        widths.append(max(cell_len(one_line(text)) for text in texts))
+    group_widths = [len(row.group) for row in table.rows]
+    widths[0] = min(max([widths[0], *group_widths]), MAX_FIRST_COLUMN)
     return widths
 
 
 def select_columns(table: Table, columns: list[int]) -> Table:
-    """The table with these columns; what is best in a column does not depend on the others."""
+    """Return a table with some of its columns.
+
+    Args:
+        table: the table.
+        columns: the indices of the columns, in the order of the result.
+
+    Returns:
+        The table. The best values are the same, because they are chosen column by column.
+    """
     return replace(
         table,
-        columns=tuple(table.columns[at] for at in columns),
+        columns=tuple(table.columns[column] for column in columns),
         rows=tuple(
-            Line(row.group, tuple(row.cells[at] for at in columns), row.ranked)
+            Line(row.group, tuple(row.cells[column] for column in columns), row.ranked)
             for row in table.rows
         ),
     )
@@ -424,42 +537,46 @@ def _csv_cell(cell: Cell) -> str | float | None:
     return significant(cell) if isinstance(cell, float) else cell
 
 
-def _bold(text: str, wanted: bool, opening: str, closing: str) -> str:
-    return f"{opening}{text}{closing}" if wanted else text
+def _bold(text: str, is_bold: bool, opening: str, closing: str) -> str:
+    return f"{opening}{text}{closing}" if is_bold else text
 
 
-def _pipes(cells: list[str]) -> str:
+def _markdown_row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _ampersands(cells: list[str]) -> str:
+def _latex_row(cells: list[str]) -> str:
     return rf"{' & '.join(cells)} \\"
 
 
 def whole_number(number: float) -> str:
-    """A count: 33,000."""
+    """Format a count: 33,000."""
     return f"{number:,.0f}"
 
 
 def short_number(number: float) -> str:
-    """Three digits and a unit: 1.23M."""
+    """Format a number with three digits and a prefix: 1.23M."""
     power = 0
-    while number >= 999.5 and power < len(THOUSANDS) - 1:
-        number, power = number / 1000, power + 1
-    return f"{number:.3g}{THOUSANDS[power]}"
+    # 999.5 would be rounded to 1,000.
+    while number >= 999.5 and power < len(UNIT_PREFIXES) - 1:
+        number /= 1000
+        power += 1
+    return f"{number:.3g}{UNIT_PREFIXES[power]}"
 
 
 def size(count: float) -> str:
-    """Bytes: 1.23 MB."""
+    """Format a number of bytes: 1.23 MB."""
     text = short_number(count)
-    digits = text.rstrip("".join(THOUSANDS))
+    digits = text.rstrip("".join(UNIT_PREFIXES))
     return f"{digits} {text[len(digits) :]}B"
 
 
 def duration(seconds: float) -> str:
-    """The two largest units: 2 d 3 h, 3 h 5 min, 5 min, 12 s."""
-    if seconds >= DAYS:
-        return f"{seconds // DAYS:.0f} d {seconds % DAYS // HOURS:.0f} h"
-    if seconds >= HOURS:
-        return f"{seconds // HOURS:.0f} h {seconds % HOURS // MINUTES:.0f} min"
-    return f"{seconds / MINUTES:.0f} min" if seconds >= 10 * MINUTES else f"{seconds:.0f} s"
+    """Format a duration in its two largest units: 2 d 3 h, 3 h 5 min, 5 min, 12 s."""
+    if seconds >= DAY_S:
+        return f"{seconds // DAY_S:.0f} d {seconds % DAY_S // HOUR_S:.0f} h"
+    if seconds >= HOUR_S:
+        return f"{seconds // HOUR_S:.0f} h {seconds % HOUR_S // MINUTE_S:.0f} min"
+    if seconds >= 10 * MINUTE_S:
+        return f"{seconds / MINUTE_S:.0f} min"
+    return f"{seconds:.0f} s"
