@@ -1,4 +1,4 @@
-"""The cached tree as environments: one episode, thousands that step together, whole rollouts."""
+"""The cached tree as environments: single episodes, vectorized episodes and whole rollouts."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Observation = dict[str, Any]
 Info = dict[str, Any]
 Observations = NDArray[np.int64] | dict[str, NDArray[np.generic]]
 Step = tuple[Observations, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]
-# From state numbers, int64[episodes], to actions, int64[episodes].
+# A policy: from state numbers, int64[episodes], to actions, int64[episodes].
 Act = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 register(
@@ -42,10 +42,11 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     ## Action Space
     `Discrete(M)`: a_t is the model to call next, in the order of the tree's `models`. With
     `allow_stop` it is `Discrete(2M)`: action M + i calls model i, and the episode ends with that
-    call. At the last hop it ends anyway, so M + i does there what i does. With `allow_return` L
-    more call nobody and end the episode with answer 1, 2, ... of the route, and the last call does
-    not end it. An answer that is not there yet counts as the last one, and so does a call after the
-    last; at the root there is none, and Q is 0.
+    call. At the last hop it ends anyway, so M + i and i have the same effect there. With
+    `allow_return` there are L more actions, which call no model and end the episode with answer 1,
+    2, ... of the route, and the last call does not end it. Returning an answer that does not exist
+    yet returns the last one, and so does a call after the last call; at the root there is no
+    answer, and Q is 0.
 
     ## Observation Space
     `Dict` with the three parts of the state s_t = (c_t, l_t, C_t):
@@ -53,35 +54,36 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     | key         | space                     | meaning                                        |
     |-------------|---------------------------|------------------------------------------------|
     | `embedding` | `Box(float32, (dim,))`    | the frozen encoder's vector of the context c_t,|
-    |             |                           | or of what else the tree's `view` shows        |
+    |             |                           | or of the texts that the tree's `view` selects |
     | `stage`     | `Discrete(L + 1)`         | l_t, the number of models called so far        |
-    | `cost`      | `Box(float32, (1,))`      | C_t, in money                          |
+    | `cost`      | `Box(float32, (1,))`      | C_t, in money                                  |
 
-    Only contexts in which a decision is due are embedded, with `allow_return` also those after L
-    calls, and the tree must show them (`hierrouter.open(..., allow_return=True)`). In the terminal
-    observation `embedding` is all zeros; `stage` and `cost` are true.
+    Only contexts in which a decision is due are embedded. With `allow_return` these include those
+    after L calls, and the tree must have been opened with them (`hierrouter.open(...,
+    allow_return=True)`). In the terminal observation `embedding` is all zeros; `stage` and `cost`
+    are true.
 
     ## Starting State
     A query, drawn uniformly: c_0 is the question, l_0 = 0, C_0 = 0.
     `reset(options={"query": i})` takes the query at position i of the tree instead.
 
     ## Rewards
-    0 before the last step; then R = Q(c_T) - alpha * C_T, with Q the score of the response that is
-    given, the last one but with `allow_return`, and C_T the cost of all calls.
+    0 before the last step; then R = Q(c_T) - alpha * C_T. Q is the score of the response that is
+    returned: the last one, or with `allow_return` the chosen one. C_T is the cost of all calls.
 
     ## Episode End
     The episode terminates after L calls, or after a call that stops; with `allow_return` when an
-    answer is given. It is never truncated.
+    answer is returned. It is never truncated.
 
     ## Information
     `reset()` and `step()` return the query's id under `query`, the `node` number (see
     `hierrouter_cache.tree.Routes`), and under `state` the number of the state in the tree,
-    `position * states + node`, or `len(tree) * states` where the episode has ended; with
+    `position * states + node`, or `len(tree) * states` if the episode has ended; with
     `allow_return` all nodes are states.
 
     ## Arguments
     * `tree`: the queries to route, e.g. `tree.split("train")`.
-    * `alpha`: reward lost per unit of cost; 0.005 in the paper.
+    * `alpha`: cost penalty, the reward lost per unit of cost; 0.005 in the paper.
     * `allow_stop`: whether an episode may end before L calls.
     * `allow_return`: whether it may end after any answer, with any answer of its route.
 
@@ -100,7 +102,9 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         self.actions = Actions(tree.routes, allow_stop, allow_return)
         self.action_space = spaces.Discrete(self.actions.count)
         self.observation_space = feature_space(tree)
-        self._query = self._node = self._stage = 0
+        self._query = 0
+        self._node = 0
+        self._stage = 0
         self._ended = True
 
     def reset(
@@ -108,28 +112,36 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     ) -> tuple[Observation, Info]:
         """Start an episode; see the class docstring for `options`.
 
-        Raises ValueError: no query of the tree is at that position.
+        Raises:
+            ValueError: `options` ask for a position at which the tree has no query.
         """
         super().reset(seed=seed)
-        chosen = chosen_queries(options, (), self.tree)
-        self._query = int(self.np_random.integers(len(self.tree)) if chosen is None else chosen)
-        self._node = self._stage = 0
+        requested = requested_queries(options, (), self.tree)
+        if requested is None:
+            self._query = int(self.np_random.integers(len(self.tree)))
+        else:
+            self._query = int(requested)
+        self._node = 0
+        self._stage = 0
         self._ended = False
         return self._observe(), self._info()
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
-        """Call one model, or give an answer.
+        """Call one model, or return an answer.
 
-        Raises gymnasium.error.ResetNeeded: the episode has ended, or none has begun;
-        gymnasium.error.InvalidAction: there is no such action.
+        Raises:
+            gymnasium.error.ResetNeeded: the episode has ended, or none has begun.
+            gymnasium.error.InvalidAction: there is no such action.
         """
         if self._ended:
             raise gymnasium.error.ResetNeeded("no episode is under way; call reset()")
         if not 0 <= action < self.actions.count:
             raise gymnasium.error.InvalidAction(f"no action {action} among {self.actions.count}")
         node, ending, ended = self.actions.transition(self._node, int(action))
+        # Returning an answer stays at the node: no model was called.
         self._stage += int(node != self._node)
-        self._node, self._ended = int(node), bool(ended)
+        self._node = int(node)
+        self._ended = bool(ended)
         reward = 0.0
         if ended:
             endings = ending_table(self.tree.routes)
@@ -139,10 +151,12 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         return self._observe(), reward, self._ended, False, self._info()
 
     def _observe(self) -> Observation:
+        """The observation of the current state."""
         if self._ended:
             embedding = np.zeros(self.tree.dim, dtype=np.float32)
         else:
-            query, node = np.array([self._query]), np.array([self._node])
+            query = np.array([self._query])
+            node = np.array([self._node])
             embedding = self.tree.embedding_at(query, node)[0]
         return {
             "embedding": embedding,
@@ -151,62 +165,69 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         }
 
     def _info(self) -> Info:
+        """The information on the current state, see the class docstring."""
         states = self.actions.states
-        begun = self._query * states + self._node
-        return {
-            "query": self.tree.query_ids[self._query],
-            "node": self._node,
-            "state": len(self.tree) * states if self._ended else begun,
-        }
+        state = len(self.tree) * states if self._ended else self._query * states + self._node
+        return {"query": self.tree.query_ids[self._query], "node": self._node, "state": state}
 
 
-def chosen_queries(
+def requested_queries(
     options: dict[str, Any] | None, shape: tuple[int, ...], tree: RouteTree
 ) -> NDArray[np.int64] | None:
-    """int64[*shape]: positions of the queries that `options` of a reset asks for, if it does.
+    """Read the positions of the queries that the options of a reset ask for.
 
-    Raises ValueError: as many were not wanted, or no query is at such a position.
+    Args:
+        options: the options of the reset; the positions are under "query".
+        shape: the expected shape of the positions.
+        tree: the queries.
+
+    Returns:
+        int64[*shape]; None if the options ask for no queries.
+
+    Raises:
+        ValueError: the positions have another shape, or the tree has no query at one of them.
     """
-    asked = (options or {}).get("query")
-    if asked is None:
+    requested = (options or {}).get("query")
+    if requested is None:
         return None
-    chosen = np.asarray(asked)
-    if chosen.shape != shape or not np.issubdtype(chosen.dtype, np.integer):
-        raise ValueError(f"query must be whole numbers of shape {shape}, got {asked!r:.60}")
-    if (chosen < 0).any() or (chosen >= len(tree)).any():
-        raise ValueError(f"query must be from 0 to {len(tree) - 1}, got {asked!r:.60}")
-    return chosen.astype(np.int64)
+    positions = np.asarray(requested)
+    if positions.shape != shape or not np.issubdtype(positions.dtype, np.integer):
+        raise ValueError(f"query must be whole numbers of shape {shape}, got {requested!r:.60}")
+    if (positions < 0).any() or (positions >= len(tree)).any():
+        raise ValueError(f"query must be from 0 to {len(tree) - 1}, got {requested!r:.60}")
+    return positions.astype(np.int64)
 
 
 def feature_space(tree: RouteTree) -> spaces.Dict:
-    """The space of one observation."""
-    # The largest number without its sign, at least 1; what is mapped is not copied.
-    ends = [
-        (part.vectors.min(initial=-1), part.vectors.max(initial=1))
-        for part in tree.require_embedded()
-    ]
-    longest = max((max(-float(low), float(high)) for low, high in ends), default=1.0)
-    dearest = float(np.float32(tree.cost.max(initial=0.0)))
+    """Make the observation space of one episode, see `ReplayEnv`."""
+    # The bound is the largest absolute value, at least 1. Minimum and maximum are taken apart,
+    # because `abs` would copy vectors that are mapped from a file.
+    bound = 1.0
+    for part in tree.require_embedded():
+        lowest = part.vectors.min(initial=-1)
+        highest = part.vectors.max(initial=1)
+        bound = max(bound, -float(lowest), float(highest))
+    max_cost = float(np.float32(tree.cost.max(initial=0.0)))
     return spaces.Dict(
         {
-            "embedding": spaces.Box(-longest, longest, (tree.dim,), np.float32),
+            "embedding": spaces.Box(-bound, bound, (tree.dim,), np.float32),
             "stage": spaces.Discrete(tree.hops + 1),
-            "cost": spaces.Box(0.0, dearest, (1,), np.float32),
+            "cost": spaces.Box(0.0, max_cost, (1,), np.float32),
         }
     )
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Whole episodes, one a row (paper section 3.1).
+    """Whole episodes, one per row (paper section 3.1).
 
-    Columns are the choices of an episode, T at most: `Actions.steps`, which is L but with return.
+    Columns are the decisions of an episode, at most T = `Actions.steps`: L, or L + 1 with return.
 
     Attributes:
-        state: int64[episodes, T], the state number before each choice; 0 after the end.
+        state: int64[episodes, T], the state number before each decision; 0 after the end.
         action: int64[episodes, T], see `Actions`; 0 after the end.
-        reward: float64[episodes, T], R = Q - alpha * C at the last choice, else 0.
-        length: int64[episodes], choices made, 1 to T.
+        reward: float64[episodes, T], R = Q - alpha * C at the last decision, else 0.
+        length: int64[episodes], the number of decisions, 1 to T.
     """
 
     state: NDArray[np.int64]
@@ -216,27 +237,28 @@ class Rollouts:
 
     @property
     def alive(self) -> NDArray[np.bool_]:
-        """bool[episodes, T]: whether a choice was made."""
+        """bool[episodes, T]: whether a decision was made."""
         return np.arange(self.state.shape[1]) < self.length[:, None]
 
     @property
     def last(self) -> NDArray[np.bool_]:
-        """bool[episodes, T]: whether the choice was the last one of its episode."""
+        """bool[episodes, T]: whether the decision was the last one of its episode."""
         return np.arange(1, self.state.shape[1] + 1) == self.length[:, None]
 
 
 def walk(
     actions: Actions, reward: NDArray[np.float64], query: NDArray[np.int64], act: Act
 ) -> Rollouts:
-    """Play one episode on each of the given queries.
+    """Play one episode on each of some queries.
 
     Args:
-        actions: what may be chosen; whether a choice is legal is left to the policy.
-        reward: float64[queries, endings], see `ending_reward`.
+        actions: the actions; the policy has to choose legal ones.
+        reward: float64[queries, endings], see `hierrouter.evaluation.outcome.ending_reward`.
         query: int64[episodes], positions of queries; they may repeat.
-        act: the policy; it is called at most T times, with the states of all episodes that go on.
+        act: the policy; it is called at most T times, with the states of all episodes that have
+            not ended.
     """
-    shape = len(query), actions.steps
+    shape = (len(query), actions.steps)
     rollouts = Rollouts(
         state=np.zeros(shape, dtype=np.int64),
         action=np.zeros(shape, dtype=np.int64),
@@ -245,27 +267,38 @@ def walk(
     )
     playing = np.arange(len(query))
     node = np.zeros(len(query), dtype=np.int64)
-    for hop in range(actions.steps):
+    for step in range(actions.steps):
         state = query[playing] * actions.states + node
         action = act(state)
         node, ending, over = actions.transition(node, action)
-        rollouts.state[playing, hop] = state
-        rollouts.action[playing, hop] = action
+        rollouts.state[playing, step] = state
+        rollouts.action[playing, step] = action
         if over.any():
             ended = playing[over]
-            rollouts.length[ended] = hop + 1
-            rollouts.reward[ended, hop] = reward[query[ended], ending[over]]
-            playing, node = playing[~over], node[~over]
+            rollouts.length[ended] = step + 1
+            rollouts.reward[ended, step] = reward[query[ended], ending[over]]
+            playing = playing[~over]
+            node = node[~over]
         if not len(playing):
             break
     return rollouts
 
 
 class QueryStream:
-    """Queries in random order, none twice before all have been drawn once."""
+    """Positions of queries in random order; none is drawn twice before all were drawn once.
+
+    Args:
+        queries: number of queries; positions are 0 to `queries - 1`.
+        rng: source of the order.
+
+    Attributes:
+        waiting: int64[n], the rest of the current order, without the positions drawn so far.
+
+    Raises:
+        ValueError: there are no queries.
+    """
 
     def __init__(self, queries: int, rng: np.random.Generator) -> None:
-        """Draw from positions 0 to `queries - 1`."""
         if queries < 1:
             raise ValueError("no queries to draw from")
         self._queries = queries
@@ -273,13 +306,14 @@ class QueryStream:
         self.waiting = np.empty(0, dtype=np.int64)
 
     def draw(self, count: int) -> NDArray[np.int64]:
-        """int64[count]: the next queries; a new shuffle starts where one is used up."""
-        short = count - len(self.waiting)
-        if short > 0:
-            epochs = math.ceil(short / self._queries)
+        """Draw int64[count], the next positions; start a new order whenever one is used up."""
+        missing = count - len(self.waiting)
+        if missing > 0:
+            epochs = math.ceil(missing / self._queries)
             shuffled = [self._rng.permutation(self._queries) for _ in range(epochs)]
             self.waiting = np.concatenate([self.waiting, *shuffled])
-        drawn, self.waiting = self.waiting[:count], self.waiting[count:]
+        drawn = self.waiting[:count]
+        self.waiting = self.waiting[count:]
         return drawn
 
 
@@ -288,26 +322,28 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
 
     ## Observation Space
     `observation="state"`: the number of the state, `position * states + node`, for policies that
-    hold the tree's vectors themselves; 8 bytes. The highest number, `len(tree) * states`, is no
-    state: it stands for the end, in `final_obs` only.
+    look up the tree's vectors themselves; 8 bytes. The highest number, `len(tree) * states`, is no
+    state: it means the end, in `final_obs` only.
     `observation="features"`: the dictionary of `ReplayEnv`, batched.
 
     ## Starting State
     Queries in random order, none twice before all have been drawn once.
-    `reset(options={"query": positions})` takes one given query for each episode instead.
+    `reset(options={"query": positions})` takes the query at one position for each episode instead.
 
     ## Episode End
     As in `ReplayEnv`; the next episode begins in the same step (`AutoresetMode.SAME_STEP`). The
-    observation is the new episode's; the old one's last is in `infos["final_obs"]`, its information
-    in `infos["final_info"]`, both where `infos["_final_obs"]` is true.
+    observation is that of the new episode; the last observation of the old one is in
+    `infos["final_obs"]`, its information in `infos["final_info"]`, both for the episodes for which
+    `infos["_final_obs"]` is true.
 
     ## Information
     `query`, `node` and `state` as in `ReplayEnv`, each an array.
 
     ## Arguments
     * `tree`, `alpha`, `allow_stop`, `allow_return`: as in `ReplayEnv`.
-    * `num_envs`: how many episodes are under way at any time.
-    * `observation`: "state" or "features"; the first needs no tree that shows the leaves.
+    * `num_envs`: the number of episodes that are under way at any time.
+    * `observation`: "state" or "features"; only the second needs a tree with embeddings, with
+      `allow_return` also of the leaves.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore
@@ -341,73 +377,92 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         self._depth = tree.routes.depth()
         self._ids = np.array(tree.query_ids, dtype=object)
         self._queries: QueryStream | None = None
-        self._query = self._node = np.zeros(num_envs, dtype=np.int64)
+        self._query = np.zeros(num_envs, dtype=np.int64)
+        self._node = np.zeros(num_envs, dtype=np.int64)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, Info]:
         """Start all episodes; see the class docstring for `options`.
 
-        A seed begins the order of the queries anew; without one it goes on. Raises ValueError: not
-        one query of the tree is asked for in each episode.
+        A seed starts a new order of the queries; without a seed the order continues.
+
+        Raises:
+            ValueError: `options` do not ask for one query of the tree in each episode.
         """
         super().reset(seed=seed)
         if seed is not None or self._queries is None:
             self._queries = QueryStream(len(self.tree), self.np_random)
-        chosen = chosen_queries(options, (self.num_envs,), self.tree)
-        self._query = self._queries.draw(self.num_envs) if chosen is None else chosen
+        requested = requested_queries(options, (self.num_envs,), self.tree)
+        self._query = self._queries.draw(self.num_envs) if requested is None else requested
         self._node = np.zeros(self.num_envs, dtype=np.int64)
         return self._observe(), self._infos()
 
     def step(self, actions: ArrayLike) -> Step:
-        """Call one model in each episode, or give an answer of it.
+        """Call one model, or return an answer, in each episode.
 
-        Raises gymnasium.error.ResetNeeded: `reset` has not been called;
-        gymnasium.error.InvalidAction: there is no such action.
+        Args:
+            actions: int64[num_envs].
 
-        `actions`: int64[num_envs].
+        Raises:
+            gymnasium.error.ResetNeeded: `reset` has not been called.
+            gymnasium.error.InvalidAction: there is no such action.
         """
         if self._queries is None:
             raise gymnasium.error.ResetNeeded("no episode is under way; call reset()")
-        chosen = np.asarray(actions, dtype=np.int64)
-        if chosen.shape != self._node.shape:
+        action = np.asarray(actions, dtype=np.int64)
+        if action.shape != self._node.shape:
             raise gymnasium.error.InvalidAction(
-                f"{self.num_envs} actions wanted, got an array of shape {chosen.shape}"
+                f"{self.num_envs} actions wanted, got an array of shape {action.shape}"
             )
-        if chosen.min() < 0 or chosen.max() >= self.actions.count:
+        if action.min() < 0 or action.max() >= self.actions.count:
             raise gymnasium.error.InvalidAction(f"an action is not among {self.actions.count}")
-        self._node, ending, ended = self.actions.transition(self._node, chosen)
+        self._node, ending, ended = self.actions.transition(self._node, action)
         reward = np.where(ended, self._reward[self._query, ending], 0.0)
-        final = self._begin_anew(ended, self._queries) if ended.any() else {}
+        final = self._start_next_episodes(ended, self._queries) if ended.any() else {}
         return self._observe(), reward, ended, np.zeros_like(ended), {**self._infos(), **final}
 
-    def _begin_anew(self, ended: NDArray[np.bool_], queries: QueryStream) -> Info:
-        """Start the next episode where one has ended; returns what is told of the old ones."""
+    def _start_next_episodes(self, ended: NDArray[np.bool_], queries: QueryStream) -> Info:
+        """Start the next episode in place of each that has ended.
+
+        Args:
+            ended: bool[num_envs].
+            queries: source of the next queries.
+
+        Returns:
+            The last observations of the old episodes and the information on them.
+        """
         final = {
             "final_obs": self._last_observations(ended),
             "_final_obs": ended,
             "final_info": self._infos(ended),
             "_final_info": ended,
         }
+        # The array may be a view of the stream's buffer.
         self._query = self._query.copy()
         self._query[ended] = queries.draw(int(ended.sum()))
         self._node = np.where(ended, 0, self._node)
         return final
 
     def _infos(self, ended: NDArray[np.bool_] | None = None) -> Info:
-        """Of all episodes, or of those that have ended."""
-        known = np.ones(self.num_envs, dtype=np.bool_) if ended is None else ended
+        """The information on all episodes, or on those that have ended.
+
+        As in Gymnasium, `_key` says for which episodes `key` is valid.
+        """
+        is_valid = np.ones(self.num_envs, dtype=np.bool_) if ended is None else ended
         values = {
             "query": self._ids[self._query],
             "node": self._node,
             "state": self._state() if ended is None else np.full(self.num_envs, self.end),
         }
-        return {**values, **{f"_{key}": known for key in values}}
+        return {**values, **{f"_{key}": is_valid for key in values}}
 
     def _state(self) -> NDArray[np.int64]:
+        """The state numbers of all episodes."""
         return self._query * self.actions.states + self._node
 
     def _observe(self) -> Observations:
+        """The observations of all episodes."""
         if self._shows_state:
             return self._state()
         return {
@@ -417,15 +472,18 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         }
 
     def _last_observations(self, ended: NDArray[np.bool_]) -> NDArray[np.object_]:
-        """object[num_envs]: one observation each, as Gymnasium has it; None where none is last."""
+        """The last observations, object[num_envs] as in Gymnasium.
+
+        None for episodes that have not ended.
+        """
         last = np.full(self.num_envs, None, dtype=object)
         if self._shows_state:
             last[ended] = self.end
             return last
-        blank = np.zeros(self.tree.dim, dtype=np.float32)
-        blank.flags.writeable = False
+        zeros = np.zeros(self.tree.dim, dtype=np.float32)
+        zeros.flags.writeable = False  # all last observations share it
         cost = self.tree.cost[self._query, self._node].astype(np.float32)[:, None]
         for number in np.flatnonzero(ended):
             stage = self._depth[self._node[number]]
-            last[number] = {"embedding": blank, "stage": stage, "cost": cost[number]}
+            last[number] = {"embedding": zeros, "stage": stage, "cost": cost[number]}
         return last

@@ -1,4 +1,4 @@
-"""What a policy sees of a state: texts as an encoder's vectors, and numbers that answers have."""
+"""The view that a policy has of a state: texts as an encoder's vectors, and numbers on the answers."""
 
 from __future__ import annotations
 
@@ -20,34 +20,55 @@ from hierrouter_cache.reader import CacheReader, Signals, first_match
 from hierrouter_cache.tree import StatePart
 from hierrouter_cache.walk import Forest, State, TreeSpec
 
-CONTEXT, QUESTION, ANSWER = "context", "question", "answer"  # kinds of text
-# Kinds of numbers: how long each answer is, why it ended, and whether it says what an earlier one
-# has said; the other one has these, and how sure the model was.
-AGREEMENT, SIGNALS = "agreement", "signals"
+# Kinds of texts.
+CONTEXT = "context"
+QUESTION = "question"
+ANSWER = "answer"
+# Kinds of numbers. Agreement: how long each answer is, whether it was cut off, and whether it
+# agrees with an earlier one. Signals: these, and how confident the model was.
+AGREEMENT = "agreement"
+SIGNALS = "signals"
 
-TEXTS = {
+VIEW_TEXTS = {
     "context": (CONTEXT,),  # the paper's
     "query+answer": (QUESTION, ANSWER),
     "query": (QUESTION,),
     "stage": (),
 }
-STATE_VIEWS: dict[str, tuple[str, ...]] = {
-    f"{name}+{numbers}".strip("+"): (*texts, numbers) if numbers else texts
-    for numbers in ("", SIGNALS, AGREEMENT)
-    for name, texts in TEXTS.items()
-}
+
+
+def _state_views() -> dict[str, tuple[str, ...]]:
+    """Combine each choice of texts with each choice of numbers: the kinds that each view shows."""
+    views: dict[str, tuple[str, ...]] = dict(VIEW_TEXTS)
+    for numbers in (SIGNALS, AGREEMENT):
+        for name, texts in VIEW_TEXTS.items():
+            views[f"{name}+{numbers}"] = (*texts, numbers)
+    return views
+
+
+STATE_VIEWS = _state_views()
 DEFAULT_VIEW = "context"
-TEXTS_PER_FILE = 16_384
-FILES_HELD = 16  # whose texts are held at once; each time all parts are read for them
+
+TEXTS_PER_FILE = 16_384  # texts whose vectors go into one embedding file
+FILES_PER_READ = 16  # files whose texts are in memory at once; each read goes through all parts
+MIN_PROBABILITY = 1e-6  # 0 means unknown, so a known probability is never below this
 
 OnTexts = Callable[[int, int], None]
 
 
 def state_texts(view: str, question: str, responses: Sequence[str]) -> tuple[str, ...]:
-    """The texts that a policy sees of a state, stored or live.
+    """Select the texts that a policy reads of a state, stored or live.
 
     A state's embedding is the encoder's vectors of these texts, one after the other, and then its
-    numbers, see `state_numbers`. Raises InputError: an unknown view.
+    numbers, see `state_numbers`.
+
+    Args:
+        view: one of `STATE_VIEWS`.
+        question: text of the query.
+        responses: those of the route so far.
+
+    Raises:
+        InputError: an unknown view.
     """
     texts = {
         CONTEXT: context_text(question, responses),
@@ -58,38 +79,48 @@ def state_texts(view: str, question: str, responses: Sequence[str]) -> tuple[str
 
 
 def text_kinds(view: str) -> tuple[str, ...]:
-    """What kind of text each part of a state's embedding is of; raises as `numbers_kind`."""
+    """The kind of text of each part of a state's embedding: `CONTEXT`, `QUESTION` or `ANSWER`.
+
+    Raises:
+        InputError: an unknown view.
+    """
     kinds = _kinds(view)
     return kinds[:-1] if numbers_kind(view) else kinds
 
 
 def numbers_kind(view: str) -> str | None:
-    """Which numbers the view shows: `SIGNALS`, `AGREEMENT` or none.
+    """The kind of numbers that a view shows: `SIGNALS`, `AGREEMENT` or None.
 
-    Raises InputError: an unknown view.
+    Raises:
+        InputError: an unknown view.
     """
     kinds = _kinds(view)
     return kinds[-1] if kinds and kinds[-1] in (SIGNALS, AGREEMENT) else None
 
 
 def _kinds(view: str) -> tuple[str, ...]:
+    """The kinds of texts and numbers that a view shows.
+
+    Raises:
+        InputError: an unknown view.
+    """
     if view not in STATE_VIEWS:
-        raise InputError(
-            f"unknown state view: {view}; {suggestion(view, STATE_VIEWS)}".rstrip("; ")
-        )
+        hint = suggestion(view, STATE_VIEWS)
+        raise InputError(f"unknown state view: {view}; {hint}".rstrip("; "))
     return STATE_VIEWS[view]
 
 
 @dataclass(frozen=True)
 class AnswerFeatures:
-    """What can be read off the answers on the way to some states; a column each call of the route.
+    """Features of the answers on the routes to some states; one column per call of the route.
 
     Attributes:
-        model: int64[n, calls], number of who answered; -1 where no call was made yet. Elsewhere
-            the other arrays, of the same shape, mean nothing.
-        length: int64, generated tokens.
-        same: bool, whether it says what an earlier answer of the route says, see `agreement_key`.
-        signals: how sure the model was, and whether the answer was cut.
+        model: int64[n, calls], number of the model that was called; -1 if the call was not made:
+            then the other arrays, of the same shape, mean nothing.
+        length: int64, number of generated tokens.
+        same: bool, whether the answer agrees with an earlier one of the route, see
+            `hierrouter.questions.answers.agreement_key`.
+        signals: how confident the model was, and whether the answer was cut off.
     """
 
     model: NDArray[np.int64]
@@ -99,28 +130,51 @@ class AnswerFeatures:
 
     @classmethod
     def live(cls, routes: Sequence[Sequence[LiveAnswer]], calls: int) -> AnswerFeatures:
-        """Of the answers on some live routes, at most so many each."""
+        """Collect the features of answers on live routes.
+
+        Args:
+            routes: the answers of each route so far.
+            calls: how many answers of each route count, from the first on.
+        """
         shape = (len(routes), calls)
-        blank = np.full(shape, np.nan)
-        signals = Signals(blank, blank.copy(), blank.copy(), np.zeros(shape, np.bool_))
-        looks = cls(np.full(shape, -1), np.zeros(shape, np.int64), signals.cut.copy(), signals)
+        model = np.full(shape, -1)
+        length = np.zeros(shape, np.int64)
+        same = np.zeros(shape, np.bool_)
+        signals = Signals(
+            total=np.full(shape, np.nan),
+            lowest=np.full(shape, np.nan),
+            tokens=np.full(shape, np.nan),
+            cut=np.zeros(shape, np.bool_),
+        )
         for row, route in enumerate(routes):
-            said = set[str]()
-            for at in ((row, call) for call in range(min(len(route), calls))):
-                answer = route[at[1]]
+            earlier_keys = set[str]()
+            for call, answer in enumerate(route[:calls]):
+                # A single answer has no earlier one to agree with, so its key is not needed.
                 key = agreement_key(answer.text) if calls > 1 else ""
-                looks.model[at], looks.length[at] = answer.model, answer.tokens_out
-                looks.same[at], signals.cut[at] = key in said, answer.cut
-                said.add(key)
-                if sure := answer.confidence:
-                    signals.total[at], signals.lowest[at] = sure.total, sure.lowest
-                    signals.tokens[at] = sure.tokens
-        return looks
+                model[row, call] = answer.model
+                length[row, call] = answer.tokens_out
+                same[row, call] = key in earlier_keys
+                signals.cut[row, call] = answer.cut
+                earlier_keys.add(key)
+                confidence = answer.confidence
+                if confidence:
+                    signals.total[row, call] = confidence.total
+                    signals.lowest[row, call] = confidence.lowest
+                    signals.tokens[row, call] = confidence.tokens
+        return cls(model, length, same, signals)
 
 
 @dataclass(frozen=True)
 class LiveAnswer:
-    """One answer of a live route: who gave it, its text, and what the engine says of it."""
+    """One answer of a live route.
+
+    Attributes:
+        model: number of the model that was called.
+        text: its response.
+        tokens_out: number of generated tokens.
+        cut: whether it was cut off at the most new tokens it may have.
+        confidence: how confident the model was; None if the engine does not report it.
+    """
 
     model: int
     text: str
@@ -129,69 +183,94 @@ class LiveAnswer:
     confidence: Confidence | None
 
 
-def state_numbers(kind: str, models: int, looks: AnswerFeatures) -> NDArray[np.float32]:
-    """float32[n, width]: the numbers that a policy sees of some states, call after call.
+def state_numbers(kind: str, models: int, features: AnswerFeatures) -> NDArray[np.float32]:
+    """Compute the numbers that a policy reads of some states, call after call.
 
-    Of each call: who answered, 1 in the place of its model; the logarithm of its length; 1 where it
-    was cut, and where it says what an earlier one says. With `SIGNALS` also, each in the place of
-    its model: 1 where it is known how sure it was, the probability of the whole answer, the mean of
-    its tokens' (geometric) and the least. 0 stands for what is not there. Log-probabilities are
-    rounded to 0.001 before, so that an engine whose last bits depend on the batch shows the same
-    state again.
+    For each call there are M numbers, 1 in the column of the model that was called; the logarithm
+    of the answer's length; 1 if it was cut off; and 1 if it agrees with an earlier answer. With
+    `SIGNALS` there are four times M more, each in the column of the model: 1 if its confidence is
+    known, the probability of the whole answer, the (geometric) mean probability of its tokens and
+    the least. 0 means unknown or not called. Log-probabilities are rounded to 0.001 before, so that
+    an engine whose last bits depend on the batch shows the same state again.
 
-    `kind`: `SIGNALS` or `AGREEMENT`; `models`: M; `looks`: of the states.
+    Args:
+        kind: `SIGNALS` or `AGREEMENT`.
+        models: M.
+        features: of the states.
+
+    Returns:
+        float32[n, width].
     """
-    signals, (rows, calls) = looks.signals.rounded, looks.model.shape
-    called = looks.model[:, :, None] == np.arange(models)
-    was_made = looks.model >= 0
+    signals = features.signals.rounded
+    rows, calls = features.model.shape
+    is_called = features.model[:, :, None] == np.arange(models)
+    is_made = features.model >= 0
     width = models + 3 + (4 * models if kind == SIGNALS else 0)
-    found = np.zeros((rows, calls, width), dtype=np.float32)
-    found[:, :, :models] = called
-    for at, values in enumerate((np.log1p(looks.length), signals.cut, looks.same), models):
-        found[:, :, at] = values * was_made
+    numbers = np.zeros((rows, calls, width), dtype=np.float32)
+    numbers[:, :, :models] = is_called
+    numbers[:, :, models] = np.log1p(features.length) * is_made
+    numbers[:, :, models + 1] = signals.cut * is_made
+    numbers[:, :, models + 2] = features.same * is_made
     if kind == SIGNALS:
-        total, lowest = signals.total, signals.lowest
         tokens = np.where(signals.tokens >= 1, signals.tokens, np.nan)
-        told = np.isfinite(total) & np.isfinite(lowest) & np.isfinite(tokens)
-        known = called & told[:, :, None]
-        found[:, :, models + 3 : 2 * models + 3] = known
-        for at, logprob in enumerate((total, total / tokens, lowest), 2):
-            chance = np.exp(np.where(told, np.minimum(logprob, 0), 0)).clip(LEAST_CHANCE)
-            found[:, :, at * models + 3 : (at + 1) * models + 3] = chance[:, :, None] * known
-    return found.reshape(rows, calls * width)
+        mean = signals.total / tokens
+        is_reported = np.isfinite(signals.total) & np.isfinite(signals.lowest) & np.isfinite(tokens)
+        is_known = is_called & is_reported[:, :, None]
+        numbers[:, :, models + 3 : 2 * models + 3] = is_known
+        for block, logprob in enumerate((signals.total, mean, signals.lowest), 1):
+            start = models + 3 + block * models
+            # Rounding may have brought a sum slightly above 0.
+            probability = np.exp(np.where(is_reported, np.minimum(logprob, 0), 0))
+            probability = probability.clip(MIN_PROBABILITY)
+            numbers[:, :, start : start + models] = probability[:, :, None] * is_known
+    return numbers.reshape(rows, calls * width)
 
 
 def confidence_flag_column(models: int, model: int) -> int:
-    """The place among the numbers that tells whether it is known how sure a model was first."""
+    """The column of `state_numbers` that says whether a model's confidence at call 1 is known.
+
+    Args:
+        models: M.
+        model: number of the model.
+    """
     return models + 3 + model
-
-
-LEAST_CHANCE = 1e-6  # a probability that is known is never 0
 
 
 def read_numbers(
     reader: CacheReader, spec: TreeSpec, forest: Forest, kind: str, leaves: bool = False
 ) -> tuple[StatePart, float | None]:
-    """The numbers of every state, and the share of answers of which it is known how sure they were.
+    """Read the numbers of every state.
 
-    None where no answer is seen.
+    Args:
+        reader: an open cache.
+        spec: the pool as content keys.
+        forest: the trees, without holes.
+        kind: `SIGNALS` or `AGREEMENT`.
+        leaves: whether the leaves are states, too, which show the last answer.
 
-    Raises InputError: `SIGNALS` are wanted, and nothing is known of any answer.
+    Returns:
+        The numbers, and the share of answers whose confidence is known; None if states show no
+        answers.
 
-    `reader`: an open cache; `spec`: the pool as content keys; `forest`: without holes; `leaves`:
-    whether what follows the last call is a state, too, and that answer seen.
+    Raises:
+        InputError: `SIGNALS` are requested, and no answer's confidence is known.
     """
-    routes, queries = spec.routes, len(forest.keys)
-    calls, states = routes.hops - 1 + leaves, routes.nodes if leaves else routes.states
-    paths = [routes.path(state) for state in range(states)]
-    # The node of each call on the way to each state; the root where none was made.
-    nodes = np.zeros((states, calls), np.int64)
-    for state, path in enumerate(paths):
-        nodes[state, : len(path)] = [routes.node(path[: at + 1]) for at in range(len(path))]
-    made = np.arange(1, states)
-    key = forest.tree.key[:, made]
-    each = reader.signals(key)
-    share = float(np.mean(~np.isnan(each.total))) if calls and each.total.size else None
+    routes = spec.routes
+    queries = len(forest.keys)
+    calls = routes.hops if leaves else routes.hops - 1
+    states = routes.nodes if leaves else routes.states
+    # The node of each call on the route to each state; the root if the call was not made.
+    node_of_call = np.zeros((states, calls), np.int64)
+    for state in range(states):
+        path = routes.path(state)
+        prefixes = [path[:length] for length in range(1, len(path) + 1)]
+        node_of_call[state, : len(path)] = [routes.node(prefix) for prefix in prefixes]
+    nodes = np.arange(1, states)  # those with a call whose answer is shown
+    key = forest.tree.key[:, nodes]
+    answer_signals = reader.signals(key)
+    share = None
+    if calls and answer_signals.total.size:
+        share = float(np.mean(~np.isnan(answer_signals.total)))
     if kind == SIGNALS and share == 0:
         raise InputError(
             "no answer in this cache says how sure its model was; collect anew, or leave it out: "
@@ -199,54 +278,72 @@ def read_numbers(
         )
     same = np.zeros((queries, routes.nodes), np.bool_)
     if calls > 1:
-        same[:, made] = _repeated(reader, spec, key)
+        same[:, nodes] = _agreements(reader, spec, key)
 
-    def along(values: NDArray[Any], blank: Any) -> NDArray[Any]:
-        """[queries * states, calls]: of each call on the way, from values of all but the root."""
-        whole = np.concatenate([np.full((queries, 1), blank), values], axis=1)
-        return whole[:, nodes].reshape(queries * states, calls)
+    def along_routes(values: NDArray[Any], at_root: Any) -> NDArray[Any]:
+        """Look up [queries * states, calls] of each call on a route in [queries, nodes - 1]."""
+        with_root = np.concatenate([np.full((queries, 1), at_root), values], axis=1)
+        return with_root[:, node_of_call].reshape(queries * states, calls)
 
-    actions = np.array([-1, *(routes.action(node) for node in made.tolist())])
-    total, lowest, tokens = (along(one, np.nan) for one in (each.total, each.lowest, each.tokens))
-    signals = Signals(total, lowest, tokens, along(each.cut, False))
-    looks = AnswerFeatures(
-        np.tile(actions[nodes], (queries, 1)),
-        along(forest.tree.tokens_out[:, made], 0),
-        same[:, nodes].reshape(queries * states, calls),
-        signals,
+    model_of_node = np.array([-1, *(routes.action(node) for node in nodes.tolist())])
+    features = AnswerFeatures(
+        model=np.tile(model_of_node[node_of_call], (queries, 1)),
+        length=along_routes(forest.tree.tokens_out[:, nodes], 0),
+        same=same[:, node_of_call].reshape(queries * states, calls),
+        signals=Signals(
+            total=along_routes(answer_signals.total, np.nan),
+            lowest=along_routes(answer_signals.lowest, np.nan),
+            tokens=along_routes(answer_signals.tokens, np.nan),
+            cut=along_routes(answer_signals.cut, False),
+        ),
     )
-    numbers = state_numbers(kind, routes.models, looks)
+    numbers = state_numbers(kind, routes.models, features)
     rows = np.arange(len(numbers)).reshape(queries, states)
     return StatePart(numbers, rows, is_text=False), share
 
 
-def _repeated(reader: CacheReader, spec: TreeSpec, key: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """bool[queries, states - 1]: whether each answer says what an earlier one of its route says."""
+def _agreements(reader: CacheReader, spec: TreeSpec, key: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Compute whether each answer agrees with an earlier one of its route.
+
+    Args:
+        reader: an open cache.
+        spec: the pool as content keys.
+        key: uint64[queries, states - 1], the call of each node except the root.
+
+    Returns:
+        bool[queries, states - 1].
+    """
     routes = spec.routes
-    distinct, place = np.unique(reader.answers(key), return_inverse=True)
-    first = np.unique(place, return_index=True)[1]
-    groups: dict[str, int] = {}
-    group = np.empty(len(distinct), np.int64)
+    # Equal texts are normalized only once.
+    distinct, text_of_call = np.unique(reader.answers(key), return_inverse=True)
+    first_call = np.unique(text_of_call, return_index=True)[1]
+    group_of_digest: dict[str, int] = {}
+    group_of_text = np.empty(len(distinct), np.int64)
     for start in range(0, len(distinct), TEXTS_PER_FILE):
-        calls = key.ravel()[first[start : start + TEXTS_PER_FILE]]
-        found = reader.texts(calls)
-        for at, call in enumerate(calls.tolist(), start):
-            answer = text_digest(agreement_key(found[call].response))
-            group[at] = groups.setdefault(answer, len(groups))
-    said = group[place.reshape(key.shape)]
+        calls = key.ravel()[first_call[start : start + TEXTS_PER_FILE]]
+        stored_calls = reader.texts(calls)
+        for text, call in enumerate(calls.tolist(), start):
+            # A digest takes less memory than the text.
+            answer = text_digest(agreement_key(stored_calls[call].response))
+            group_of_text[text] = group_of_digest.setdefault(answer, len(group_of_digest))
+    group = group_of_text[text_of_call.reshape(key.shape)]
     same = np.zeros(key.shape, np.bool_)
-    for state in range(1, key.shape[1] + 1):
-        above = routes.parent(state)
-        while above:
-            same[:, state - 1] |= said[:, state - 1] == said[:, above - 1]
-            above = routes.parent(above)
+    for node in range(1, key.shape[1] + 1):
+        ancestor = routes.parent(node)
+        while ancestor:
+            same[:, node - 1] |= group[:, node - 1] == group[:, ancestor - 1]
+            ancestor = routes.parent(ancestor)
     return same
 
 
 def stores_of(reader: CacheReader, encoder: Encoder, view: str) -> list[EmbeddingStore]:
-    """Where the vectors of each kind of text lie that the view shows; raises as `text_kinds`."""
-    texts = [ANSWERS if kind == ANSWER else CONTEXTS for kind in text_kinds(view)]
-    return [EmbeddingStore(reader, encoder.description, kind) for kind in texts]
+    """The store of the vectors of each kind of text that a view shows.
+
+    Raises:
+        InputError: an unknown view.
+    """
+    stores = [ANSWERS if kind == ANSWER else CONTEXTS for kind in text_kinds(view)]
+    return [EmbeddingStore(reader, encoder.description, store) for store in stores]
 
 
 def embed_states(
@@ -258,20 +355,29 @@ def embed_states(
     on_texts: OnTexts = lambda done, total: None,
     leaves: bool = False,
 ) -> tuple[StatePart, ...]:
-    """What the view shows of the texts of every state of these trees, as vectors.
-
-    Raises InputError: an unknown view.
+    """Embed the texts that a view shows of every state of some trees.
 
     Args:
+        reader: an open cache.
+        spec: the pool as content keys.
+        forest: the trees, without holes.
+        encoder: makes the vectors that are not stored yet.
         view: one of `STATE_VIEWS`.
-        on_texts: told (done, total) after each file, for each part anew.
-        leaves: whether what follows the last call is a state, too.
+        on_texts: progress callback, called with (done, total) after each file; it starts again for
+            each kind of text.
+        leaves: whether the leaves are states, too.
+
+    Returns:
+        The vectors of each kind of text.
+
+    Raises:
+        InputError: an unknown view.
     """
     parts = []
     stores = stores_of(reader, encoder, view)
     for number, (kind, store) in enumerate(zip(text_kinds(view), stores, strict=True)):
-        # Hashes of the digests that stand for the text of each state: uint64[queries, states].
-        alone, names = kind == ANSWER, forest.tree.outcome
+        # Hashes of the digests that identify the text of each state: uint64[queries, states].
+        names = forest.tree.outcome
         if not leaves:
             names = names[:, : spec.routes.states]
         if kind == ANSWER:
@@ -280,30 +386,41 @@ def embed_states(
             names = np.broadcast_to(names[:, :1], names.shape)
         missing = store.missing(names.T)
         done = 0
-        for found in _files(reader, spec, forest, names, missing):
-            texts = [state_texts(view, state.question, state.responses)[number] for state in found]
-            contexts = [state.context for state in found]
-            digests = [text_digest(text) for text in texts] if alone else contexts
+        for states in _batches(reader, spec, forest, names, missing):
+            texts = [state_texts(view, state.question, state.responses)[number] for state in states]
+            # The store names an answer by its own text, and other texts by the context's digest.
+            if kind == ANSWER:
+                digests = [text_digest(text) for text in texts]
+            else:
+                digests = [state.context for state in states]
             store.append(digests, encoder.encode(texts))
-            done += len(found)
+            done += len(states)
             on_texts(done, len(missing))
         parts.append(StatePart(store.vectors(), store.rows(names)))
     return tuple(parts)
 
 
-def _files(
+def _batches(
     reader: CacheReader,
     spec: TreeSpec,
     forest: Forest,
     names: NDArray[np.uint64],
     missing: NDArray[np.uint64],
 ) -> Iterator[list[State]]:
-    """A state for each of the missing names, as many at a time as go into one file."""
-    size = FILES_HELD * TEXTS_PER_FILE
+    """Yield one state for each of the missing names, in batches of the size of one file.
+
+    Args:
+        reader: an open cache.
+        spec: the pool as content keys.
+        forest: the trees, without holes.
+        names: uint64[queries, states], the name of the text of each state.
+        missing: uint64[n], names whose vectors are not stored.
+    """
+    size = FILES_PER_READ * TEXTS_PER_FILE
+    leaves = names.shape[1] == spec.routes.nodes
     for start in range(0, len(missing), size):
-        where = first_match(missing[start : start + size], names.ravel())
-        contexts = forest.tree.outcome[:, : names.shape[1]].ravel()[where]
-        leaves = names.shape[1] == spec.routes.nodes
-        held = walk.states(reader, spec, forest, contexts, leaves)
-        for at in range(0, len(held), TEXTS_PER_FILE):
-            yield held[at : at + TEXTS_PER_FILE]
+        position = first_match(missing[start : start + size], names.ravel())
+        contexts = forest.tree.outcome[:, : names.shape[1]].ravel()[position]
+        states = walk.states(reader, spec, forest, contexts, leaves)
+        for first in range(0, len(states), TEXTS_PER_FILE):
+            yield states[first : first + TEXTS_PER_FILE]

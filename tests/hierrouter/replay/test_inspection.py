@@ -160,7 +160,7 @@ def test_texts_held_a_few_at_a_time_give_the_same(
     whole = hr.open(cache, scorer="exact_match")
     monkeypatch.setattr("hierrouter.replay.stored_pool.HELD", 1_000)
     monkeypatch.setattr("hierrouter.replay.states.TEXTS_PER_FILE", 90)
-    monkeypatch.setattr("hierrouter.replay.states.FILES_HELD", 2)
+    monkeypatch.setattr("hierrouter.replay.states.FILES_PER_READ", 2)
     found = hr.open(pieces, scorer="exact_match")
     assert np.array_equal(found.score, whole.score)
     assert np.array_equal(found.embedding, whole.embedding)
