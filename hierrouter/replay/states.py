@@ -1,4 +1,4 @@
-"""The view that a policy has of a state: texts as an encoder's vectors, and numbers on the answers."""
+"""A policy's view of a state: texts as an encoder's vectors, and numbers on the answers."""
 
 from __future__ import annotations
 
