@@ -1,4 +1,4 @@
-"""What is in a cache, whether it is sound, and what a reader must know of it."""
+"""The contents of a cache, checks of its soundness, and notes for the readers of its data."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,11 +23,11 @@ from hierrouter_cache.sql import ask
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.walk import Forest, Scores, walk
 
-MANY = 0.05  # of a model's answers, cut at its cap of new tokens
-COUNTS = 1e-3  # of R: what prices must move it by to be worth a thought
+NOTABLE_CAPPED_SHARE = 0.05  # of a model's answers, cut off at its cap of new tokens
+NOTABLE_REWARD_SPREAD = 1e-3  # if cost moves R by less, it decides next to nothing
 
-# How many calls have failed, by their last status, and were not answered since.
-FAILED = (
+# The calls that failed and were not answered since, by their last status.
+FAILED_CALLS_SQL = (
     "SELECT status, count(*) AS n FROM failures f ANTI JOIN calls_rows c ON c.key = f.key "
     "GROUP BY status ORDER BY status"
 )
@@ -35,7 +35,7 @@ OnRows = Callable[[int, int], None]
 
 
 def data_notes(tree: RouteTree) -> list[str]:
-    """What a reader must know of the data."""
+    """Write notes for the readers of results on this tree."""
     notes = []
     if tree.context_free:
         notes.append(
@@ -46,11 +46,16 @@ def data_notes(tree: RouteTree) -> list[str]:
         notes.append(f"{left_out_note(tree)}.")
     if tree.pruned:
         notes.append(pruned_note(tree))
-    capped = getattr(tree, "capped", {})  # of a tree that was opened
-    if cut := [f"{share:.0%} of {name}" for name, share in capped.items() if share >= MANY]:
+    # Only a `Tree`, which was opened from a cache, has `capped` and `sure`.
+    capped = getattr(tree, "capped", {})
+    notable = [
+        f"{share:.0%} of {name}" for name, share in capped.items() if share >= NOTABLE_CAPPED_SHARE
+    ]
+    if notable:
         notes.append(
-            f"Many answers ended at their cap of new tokens and may be cut: {', '.join(cut)}; "
-            "give these models more max_new_tokens in the pool file and collect again."
+            "Many answers ended at their cap of new tokens and may be cut: "
+            f"{', '.join(notable)}; give these models more max_new_tokens in the pool file and "
+            "collect again."
         )
     sure = getattr(tree, "sure", None)
     if sure is not None and sure < 1 and tree.view.endswith(SIGNALS):
@@ -62,61 +67,88 @@ def data_notes(tree: RouteTree) -> list[str]:
 
 
 def left_out_note(tree: RouteTree) -> str:
-    """How many queries are not here because of holes, and how they differ from those that are."""
-    shift = getattr(tree, "shift", "")  # of a tree that was opened
+    """Say how many queries are left out because of holes, and how they differ from the others."""
+    shift = getattr(tree, "shift", "")  # only a `Tree`, which was opened from a cache, has one
     return f"{tree.left_out} queries are left out: their trees are incomplete; {shift}".rstrip("; ")
 
 
 def population_shift(
-    reader: CacheReader, lost: Forest, kept: Forest, scores: tuple[Scores, Scores]
+    reader: CacheReader, left_out: Forest, remaining: Forest, scores: tuple[Scores, Scores]
 ) -> str:
-    """How the queries that are left out differ from those kept, in words.
+    """Describe how the queries that are left out differ from the remaining ones.
 
-    Each call of theirs that is there is compared with the mean of the same call over those kept.
+    The quality of each call that they do have is compared with the mean of the same call over the
+    remaining queries.
+
+    Args:
+        reader: an open cache.
+        left_out: the calls of the queries that are left out.
+        remaining: the calls of the remaining queries.
+        scores: the scores of the calls of both, in this order.
     """
-    mine, others = (np.hstack([each.tree[:, 1:], each.direct]) for each in scores)
-    apart = [np.asarray(row)[~np.isnan(row)] for row in mine - others.mean(axis=0)]
-    apart = [row.mean() for row in apart if row.size]
-    found = []
-    if len(apart) > 1:
-        mean, wide = np.mean(apart), 1.96 * np.std(apart, ddof=1) / len(apart) ** 0.5
-        low, high = mean - wide, mean + wide
-        fair = "not clearly better or worse than"
-        if low > 0 or high < 0:
-            fair = "better than" if low > 0 else "worse than"
-        found.append(
-            f"the answers that they have are {fair} those of the others at the same calls "
+    statements = []
+    # Column 0 of the tree, the root, is no call.
+    left_out_scores, remaining_scores = (
+        np.hstack([part.tree[:, 1:], part.direct]) for part in scores
+    )
+    deviations = left_out_scores - remaining_scores.mean(axis=0)
+    # One number per query, because the calls of one query are not independent.
+    query_deviations = []
+    for row in deviations:
+        present = row[~np.isnan(row)]
+        if present.size:
+            query_deviations.append(present.mean())
+    if len(query_deviations) > 1:
+        mean = np.mean(query_deviations)
+        margin = 1.96 * np.std(query_deviations, ddof=1) / len(query_deviations) ** 0.5
+        low = mean - margin
+        high = mean + margin
+        if low > 0:
+            comparison = "better than"
+        elif high < 0:
+            comparison = "worse than"
+        else:
+            comparison = "not clearly better or worse than"
+        statements.append(
+            f"the answers that they have are {comparison} those of the others at the same calls "
             f"({mean:+.3f} [{low:+.3f}, {high:+.3f}] in Q)"
         )
-    names = ("dataset", "length(question) AS characters")
-    ours, theirs = (reader.queries(each.keys, names).to_pylist() for each in (lost, kept))
-    long, other = (np.mean([row["characters"] for row in rows]) for rows in (ours, theirs))
-    found.append(f"their questions have {long:,.0f} characters, those of the others {other:,.0f}")
-    gone = Counter(row["dataset"] for row in ours)
-    every = gone + Counter(row["dataset"] for row in theirs)
-    if len(every) > 1:
-        shares = sorted(every, key=lambda name: gone[name] / every[name])
-        ends = (f"{gone[name] / every[name]:.1%} of {name}" for name in (shares[-1], shares[0]))
-        found.append(f"left out are {' and '.join(ends)}")
-    return "; ".join(found)
+    columns = ("dataset", "length(question) AS characters")
+    left_out_rows = reader.queries(left_out.keys, columns).to_pylist()
+    remaining_rows = reader.queries(remaining.keys, columns).to_pylist()
+    left_out_length = np.mean([row["characters"] for row in left_out_rows])
+    remaining_length = np.mean([row["characters"] for row in remaining_rows])
+    statements.append(
+        f"their questions have {left_out_length:,.0f} characters, "
+        f"those of the others {remaining_length:,.0f}"
+    )
+    left_out_counts = Counter(row["dataset"] for row in left_out_rows)
+    counts = left_out_counts + Counter(row["dataset"] for row in remaining_rows)
+    if len(counts) > 1:
+        shares = {name: left_out_counts[name] / count for name, count in counts.items()}
+        by_share = sorted(counts, key=lambda name: shares[name])
+        extremes = (f"{shares[name]:.1%} of {name}" for name in (by_share[-1], by_share[0]))
+        statements.append(f"left out are {' and '.join(extremes)}")
+    return "; ".join(statements)
 
 
 def pruned_note(tree: RouteTree) -> str:
-    """What an adaptive collection left out, and who learns from such trees."""
+    """Say what an adaptive collection left out, and which algorithms learn from such trees."""
     assert tree.pruned is not None
-    score, whole = tree.pruned.score[:, 1:], tree.splits.count("train")
+    score = tree.pruned.score[:, 1:]  # the root is no call
+    complete = tree.splits.count("train")
     return (
         f"{np.isnan(score).sum():,} of {score.size:,} calls of {len(score):,} train queries were "
         "left out, because they hardly could be the best (collect --adaptive): the value model "
-        f"learns from them all, everybody else from the {whole:,} whole trees of the train fold."
+        f"learns from them all, everybody else from the {complete:,} whole trees of the train fold."
     )
 
 
 def cost_notes(tree: RouteTree, alpha: float) -> list[str]:
-    """Whether alpha is so small for these prices that cost decides nothing."""
+    """Note if alpha is so small for these prices that cost decides nothing."""
     cost = tree.cost[:, tree.routes.leaves]
     spread = float(np.mean(cost.max(axis=1) - cost.min(axis=1)))
-    if not alpha or not spread or alpha * spread >= COUNTS:
+    if not alpha or not spread or alpha * spread >= NOTABLE_REWARD_SPREAD:
         return []
     return [
         f"At alpha {alpha:g} cost decides next to nothing: between the cheapest and the dearest "
@@ -132,22 +164,33 @@ def cache_info(
     hops: int | None = None,
     incomplete: bool = False,
 ) -> dict[str, Any]:
-    """Counts for the queries of the last collection, and its pool or another one.
+    """Count what a cache has for the queries of its last collection.
 
-    Raises CacheError: nothing there, or damaged; InputError: an unknown pool, model or number of
-    hops. Returns format, queries, nodes (found of the trees, root excluded), direct (single-model
-    calls found), complete_queries, missing_nodes, missing_direct, left_out (nodes that an adaptive
-    collection left out, not missing), failed_calls (by status), calls
-    (distinct model calls stored), parts, bytes, models, datasets, context_free (later hops saw no
-    answer), a fingerprint of pool and queries; with `incomplete` under that name a list of {query,
-    missing_nodes, missing_direct}.
+    Args:
+        root: the cache.
+        pool: a pool's name or TOML file; None is the pool of the last collection.
+        models: names of some models; None is all of them.
+        hops: at most those of the pool; None is all of them.
+        incomplete: whether to list the queries with missing calls.
+
+    Returns:
+        format, queries, nodes (found in the trees, root excluded), direct (single-model calls
+        found), complete_queries, missing_nodes, missing_direct, left_out (nodes that an adaptive
+        collection left out, not missing), failed_calls (by status), calls (distinct model calls
+        stored), parts, bytes, models, datasets, context_free (later hops saw no answer), a
+        fingerprint of pool and queries; with `incomplete` under that name a list of {query,
+        missing_nodes, missing_direct}.
+
+    Raises:
+        CacheError: there is no cache, or it is damaged.
+        InputError: an unknown pool, model or number of hops.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
     opened = open_pool(plan.pool, pool, models, hops)
     forest = walk(reader, opened.spec, plan.queries)
     datasets = reader.queries(forest.keys, ("dataset",))["dataset"]
-    return {
+    info = {
         "format": FORMAT,
         "queries": len(forest.keys),
         "nodes": int(np.count_nonzero(forest.tree.found[:, 1:])),
@@ -156,7 +199,9 @@ def cache_info(
         "missing_nodes": int(np.count_nonzero(~forest.tree.found & ~forest.tree.pruned)),
         "missing_direct": int(np.count_nonzero(~forest.direct.found & ~forest.direct.pruned)),
         "left_out": int(np.count_nonzero(forest.tree.pruned)),
-        "failed_calls": {row["status"]: row["n"] for row in reader.sql(FAILED).to_pylist()},
+        "failed_calls": {
+            row["status"]: row["n"] for row in reader.sql(FAILED_CALLS_SQL).to_pylist()
+        },
         "calls": reader.number("SELECT count(DISTINCT key) FROM calls_rows"),
         "parts": len(reader.parts),
         "bytes": sum(part.path.stat().st_size for part in reader.parts),
@@ -164,15 +209,22 @@ def cache_info(
         "datasets": sorted(set(datasets.to_pylist())),
         "context_free": opened.pool.context_free,
         "fingerprint": digest([opened.pool.to_json(opened.identities), list(forest.keys)]),
-        **({"incomplete": _incomplete(reader, forest)} if incomplete else {}),
     }
+    if incomplete:
+        info["incomplete"] = _incomplete_queries(reader, forest)
+    return info
 
 
 def ask_cache(root: Path, question: str) -> pa.Table:
-    """The answer to one SELECT over the pool and queries of the last collection.
+    """Answer one SELECT over the pool and queries of the last collection.
 
-    Raises InputError: see `hierrouter_cache.sql.ask`, which lists the views; CacheError: nothing
-    there, or damaged.
+    Args:
+        root: the cache.
+        question: the SELECT; `hierrouter_cache.sql` lists the views.
+
+    Raises:
+        InputError: see `hierrouter_cache.sql.ask`.
+        CacheError: there is no cache, or it is damaged.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
@@ -180,34 +232,49 @@ def ask_cache(root: Path, question: str) -> pa.Table:
     return ask(reader, pool.tree_spec(identities), plan.queries, pool.rates(), question)
 
 
-def _incomplete(reader: CacheReader, forest: Forest) -> list[dict[str, Any]]:
-    """What each query lacks that lacks something, in the order of the plan."""
-    lacking = forest.select(np.flatnonzero(~forest.complete))
-    names = reader.queries(lacking.keys, ("dataset", "id")).to_pylist()
-    nodes = np.count_nonzero(~lacking.tree.found, axis=1).tolist()
-    direct = np.count_nonzero(~lacking.direct.found, axis=1).tolist()
+def _incomplete_queries(reader: CacheReader, forest: Forest) -> list[dict[str, Any]]:
+    """Count the missing calls of each query that has any, in the order of the plan."""
+    incomplete = forest.select(np.flatnonzero(~forest.complete))
+    rows = reader.queries(incomplete.keys, ("dataset", "id")).to_pylist()
+    nodes = np.count_nonzero(~incomplete.tree.found, axis=1).tolist()
+    direct = np.count_nonzero(~incomplete.direct.found, axis=1).tolist()
     return [
-        {"query": f"{name['dataset']}/{name['id']}", "missing_nodes": n, "missing_direct": d}
-        for name, n, d in zip(names, nodes, direct, strict=True)
+        {
+            "query": f"{row['dataset']}/{row['id']}",
+            "missing_nodes": missing_nodes,
+            "missing_direct": missing_direct,
+        }
+        for row, missing_nodes, missing_direct in zip(rows, nodes, direct, strict=True)
     ]
 
 
 def verify_cache(
     root: Path, rescore: bool = False, on_rows: OnRows = lambda rows, total: None
 ) -> list[str]:
-    """Check every file of a cache, and what its rows mean.
+    """Check every file of a cache and the meaning of its rows.
 
-    Raises DamagedPart: a damaged file, see `hierrouter_cache.maintenance.damaged_files` for all; or
-    values that no collection writes; CacheError: nothing there, or changed meanwhile. Returns what
-    was checked and found, a line each.
+    Args:
+        root: the cache.
+        rescore: whether to compute the scores again.
+        on_rows: progress callback, called with (rows checked, rows in all).
+
+    Returns:
+        The results of the checks, one per line.
+
+    Raises:
+        DamagedPart: a file is damaged, see `hierrouter_cache.maintenance.damaged_files` for all of
+            them; or it has values that no collection writes.
+        CacheError: there is no cache, or it changed during the check.
     """
     reader = CacheReader(root, anew=True)
-    vectors, trees = embedding_files(root), kept_trees(root)
+    vectors = embedding_files(root)
+    trees = kept_trees(root)
     for file in vectors:
         require_sound(file)
     for tree in trees:
-        if why := tree_fault(tree):
-            raise DamagedPart(f"damaged tree: {tree}: {why}; delete it, it is made again")
+        fault = tree_fault(tree)
+        if fault:
+            raise DamagedPart(f"damaged tree: {tree}: {fault}; delete it, it is made again")
     checked = _check_rows(reader, on_rows)
     plan = reader.latest_plan()
     forest = walk(reader, open_pool(plan.pool).spec, plan.queries)
@@ -229,7 +296,19 @@ def verify_cache(
 
 
 def _check_rows(reader: CacheReader, on_rows: OnRows) -> int:
-    """Look at every row of every part, the ones that are not served too; returns how many."""
+    """Check every row of every part, superseded rows included.
+
+    Args:
+        reader: an open cache.
+        on_rows: progress callback, called with (rows checked, rows in all).
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        DamagedPart: a row has values that no collection writes.
+        CacheError: the cache was compacted during the check.
+    """
     total = sum(part.rows for part in reader.parts)
     for part in reader.parts:
         try:
@@ -247,7 +326,7 @@ def _check_rows(reader: CacheReader, on_rows: OnRows) -> int:
 
 
 def _row_fault(kind: str, row: Row) -> str | None:
-    """`row_fault`, and whether the pool of a plan could be opened."""
+    """Describe what is wrong with a row, as `row_fault`; the pool of a plan must open as well."""
     fault = row_fault(kind, row)
     if fault is None and kind == "plans":
         try:
@@ -258,23 +337,31 @@ def _row_fault(kind: str, row: Row) -> str | None:
 
 
 def _check_scores(reader: CacheReader) -> list[str]:
-    current = {scorer.key: scorer for scorer in SCORERS_BY_NAME.values()}
+    """Compute scores again and compare them with the stored ones.
+
+    Returns:
+        The results, one per line.
+
+    Raises:
+        DamagedPart: a score differs.
+    """
+    scorers = {scorer.key: scorer for scorer in SCORERS_BY_NAME.values()}
     rows = reader.sql(
         "SELECT DISTINCT s.call, s.scorer, s.value, c.response, q.answers, q.choices FROM scores s "
         'JOIN calls c ON c.key = s.call JOIN queries q ON q."references" = s."references"'
     ).to_pylist()
-    ours = [row for row in rows if row["scorer"] in current]
-    for row in ours:
-        value = current[row["scorer"]](
-            row["response"], row["answers"], stored_choices(row["choices"])
-        )
+    current = [row for row in rows if row["scorer"] in scorers]
+    for row in current:
+        scorer = scorers[row["scorer"]]
+        value = scorer(row["response"], row["answers"], stored_choices(row["choices"]))
         if value != row["value"]:
             raise DamagedPart(
                 f"score {row['scorer']} of call {row['call']} is {row['value']}, "
                 "not what its response gives; no version of this program stored it"
             )
-    lines = [f"{len(ours)} scores: as computed again from the responses"]
-    if others := len(rows) - len(ours):
+    lines = [f"{len(current)} scores: as computed again from the responses"]
+    others = len(rows) - len(current)
+    if others:
         lines.append(
             f"{others} scores of other versions, users' functions or imports: not computed again"
         )

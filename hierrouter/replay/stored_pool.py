@@ -1,4 +1,4 @@
-"""Which pool a cache is opened with, and the scores of its responses."""
+"""The pool that a cache is opened with, and the scores of the cache's responses."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -24,27 +24,30 @@ from hierrouter_cache.reader import CacheReader, StoredCall
 from hierrouter_cache.walk import Forest, Scores, TreeSpec, stored_scores
 from hierrouter_cache.writer import PartWriter, writable
 
-# Fields of a model that say which one it is, and what else can differ in its identity.
-SOURCE = ("model", "revision", "dtype", "backend")
-RESOLVED = ("weights", "deployment", "answers_as", "tokenizer")
-# How many calls are scored before their values are stored, at first and at most.
-FIRST_PART = 256
-LARGEST_PART = 131_072
-SECONDS_PER_PART = 5.0
-HELD = 1 << 20  # texts held at once; each time all parts are read for them
+SOURCE_FIELDS = ("model", "revision", "dtype", "backend")  # fields of a model that identify it
+# Other entries of an identity whose change makes the model another one.
+IDENTITY_ENTRIES = ("weights", "deployment", "answers_as", "tokenizer")
+
+# Calls that are scored before their values are stored: at first, and at most. In between, parts are
+# as large as the scorer can fill in a number of seconds.
+FIRST_SCORED_PART = 256
+LARGEST_SCORED_PART = 131_072
+SECONDS_PER_SCORED_PART = 5.0
+CALLS_PER_READ = 1 << 20  # whose texts are in memory at once; each read goes through all parts
 
 OnScored = Callable[[int, int], None]
-Scored = tuple[StoredCall, Mapping[str, Any]]  # a call, and the row of its query
+CallWithQuery = tuple[StoredCall, Mapping[str, Any]]  # a call and the row of its query
 
 
 @dataclass(frozen=True)
 class OpenedPool:
-    """The pool to open.
+    """The pool that a cache is opened with.
 
     Attributes:
+        pool: the models to open.
         identities: what each model resolves to, by name.
         stored: the pool of the plan.
-        changed: which models are not called as they were collected; empty where all are.
+        changed: the models that differ from those that were collected, in words; "" if none does.
     """
 
     pool: Pool
@@ -65,31 +68,42 @@ def open_pool(
     hops: int | None = None,
     without: Sequence[str] = (),
 ) -> OpenedPool:
-    """The plan's pool, or the one of this name or file, or a part of either.
-
-    Raises InputError: an unknown pool, model or number of hops, or a folder that is no model;
-    WorldError: a model that the plan does not know and that cannot be found.
+    """Select the plan's pool or another one, or a part of it.
 
     Args:
         plan: the pool of a plan, as JSON.
-        name: a pool's name or TOML file; None is the plan's.
+        name: a pool's name or TOML file; None is the plan's pool.
         models: names of some models, in action order; None is all of them.
-        hops: at most the pool's; None is all of them.
-        without: names of models and references to leave out.
+        hops: at most those of the pool; None is all of them.
+        without: names of models and reference models to leave out.
+
+    Raises:
+        InputError: an unknown pool, model or number of hops, or a folder that is no model.
+        WorldError: a model that the plan does not have and that cannot be found.
     """
-    stored, known = load_planned_pool(plan)
-    part = (stored if name is None else load_pool(name)).sub_pool(models, hops, without)
-    identities = known if name is None else _identities(part, stored, known)
-    opened = [identities[model.name] for model in part.models]
-    context_free = any(identity.get("context_free") == "yes" for identity in opened)
-    changed = _what_changed(stored, known, part, identities)
-    return OpenedPool(replace(part, context_free=context_free), identities, stored, changed)
+    stored, stored_identities = load_planned_pool(plan)
+    complete_pool = stored if name is None else load_pool(name)
+    pool = complete_pool.sub_pool(models, hops, without)
+    identities = stored_identities
+    if name is not None:
+        identities = _identities(pool, stored, stored_identities)
+    model_identities = [identities[model.name] for model in pool.models]
+    context_free = any(identity.get("context_free") == "yes" for identity in model_identities)
+    changes = _describe_changes(stored, stored_identities, pool, identities)
+    return OpenedPool(replace(pool, context_free=context_free), identities, stored, changes)
 
 
 def load_planned_pool(plan: str) -> tuple[Pool, dict[str, Identity]]:
-    """The pool of a cache's plan, and what its models resolved to.
+    """Load the pool of a cache's plan.
 
-    Raises CacheError: the plan holds no such thing.
+    Args:
+        plan: the pool of a plan, as JSON.
+
+    Returns:
+        The pool, and what its models resolved to, by name.
+
+    Raises:
+        CacheError: the plan has no pool that can be read.
     """
     try:
         return stored_pool(plan, "the last plan")
@@ -100,65 +114,101 @@ def load_planned_pool(plan: str) -> tuple[Pool, dict[str, Identity]]:
         ) from error
 
 
-def _identities(pool: Pool, stored: Pool, known: Mapping[str, Identity]) -> dict[str, Identity]:
-    """What the models of `pool` resolve to; asks for the engine only where a model is new."""
-    before = {model.name: model for model in stored.everyone}
-    found = {
-        model.name: _without_engine(model, before.get(model.name), known) for model in pool.everyone
+def _identities(
+    pool: Pool, stored: Pool, stored_identities: Mapping[str, Identity]
+) -> dict[str, Identity]:
+    """Resolve the models of a pool; only models that are not in the plan need their engine."""
+    stored_models = {model.name: model for model in stored.everyone}
+    identities = {
+        model.name: _identity_without_engine(
+            model, stored_models.get(model.name), stored_identities
+        )
+        for model in pool.everyone
     }
-    new = identify(model for model in pool.everyone if found[model.name] is None)
-    return {name: identity or new[name] for name, identity in found.items()}
+    from_engines = identify(model for model in pool.everyone if identities[model.name] is None)
+    return {name: identity or from_engines[name] for name, identity in identities.items()}
 
 
-def _without_engine(
-    model: ModelSpec, before: ModelSpec | None, known: Mapping[str, Identity]
+def _identity_without_engine(
+    model: ModelSpec, stored_model: ModelSpec | None, stored_identities: Mapping[str, Identity]
 ) -> Identity | None:
-    """What a model resolves to; None where only its engine can say."""
+    """Resolve a model without its engine.
+
+    Args:
+        model: the model to resolve.
+        stored_model: the plan's model of this name.
+        stored_identities: what the plan's models resolved to, by name.
+
+    Returns:
+        The identity; None if the engine is needed.
+    """
     if model.backend == OPENAI:
         endpoint = model.endpoint or Endpoint()
-        # Where a pool names no server, collecting was told one on the command line.
-        if not endpoint.base_url and before and before.endpoint:
-            endpoint = replace(endpoint, base_url=before.endpoint.base_url)
+        # A pool without a server was collected from one that the command line named.
+        if not endpoint.base_url and stored_model and stored_model.endpoint:
+            endpoint = replace(endpoint, base_url=stored_model.endpoint.base_url)
         return served_identity(replace(model, endpoint=endpoint))
-    if before and _is_unseen(model, before):
-        return known[model.name]
+    if stored_model and _is_same_source(model, stored_model):
+        return stored_identities[model.name]
+    # A model of another name may have the same weights.
     content = saved_identity(model)
-    return next((item for item in known.values() if _content(item) == content), None)
+    for identity in stored_identities.values():
+        if _lasting_entries(identity) == content:
+            return identity
+    return None
 
 
-def _is_unseen(model: ModelSpec, before: ModelSpec) -> bool:
-    """Whether it is the stored model but for its price, and not a folder that is here.
+def _is_same_source(model: ModelSpec, stored_model: ModelSpec) -> bool:
+    """Whether a model is the stored one except for its price, and not a folder on this machine.
 
-    Such a one needs to be neither here nor reachable. The files of a folder may have changed.
+    Such a model need not be reachable. The files of a folder may have changed, so it is resolved
+    again.
     """
-    if any(getattr(model, name) != getattr(before, name) for name in SOURCE):
+    if any(getattr(model, name) != getattr(stored_model, name) for name in SOURCE_FIELDS):
         return False
     folder = named_folder(model)
     return folder is None or not folder.is_dir()
 
 
-def _content(identity: Identity) -> Identity:
-    """What is left of it by an upgrade of the engine, or on another kind of device."""
+def _lasting_entries(identity: Identity) -> Identity:
+    """The entries that an upgrade of the engine or another kind of device does not change."""
     return {name: text for name, text in identity.items() if name not in ("engine", "device")}
 
 
-def _what_changed(
-    stored: Pool, known: Mapping[str, Identity], pool: Pool, identities: Mapping[str, Identity]
+def _describe_changes(
+    stored: Pool,
+    stored_identities: Mapping[str, Identity],
+    pool: Pool,
+    identities: Mapping[str, Identity],
 ) -> str:
-    """Which models of `pool` are not called as they were when the cache was collected."""
-    before = {model.name: model for model in stored.everyone}
+    """Describe how a pool differs from the one that the cache was collected with.
+
+    Args:
+        stored: the pool of the plan.
+        stored_identities: what its models resolved to, by name.
+        pool: the pool to open.
+        identities: what the models of `pool` resolve to, by name.
+
+    Returns:
+        The changes in words; "" if there are none.
+    """
+    stored_models = {model.name: model for model in stored.everyone}
     notes = []
     for model in pool.everyone:
         name = model.name
-        if name not in before:
+        if name not in stored_models:
             notes.append(f"{name} is new")
             continue
-        old, now = asdict(before[name].generation), model.generation.settings
-        changes = [
-            *(setting for setting in now if old[setting] != now[setting]),
-            *(part for part in SOURCE if getattr(before[name], part) != getattr(model, part)),
-            *(part for part in RESOLVED if identities[name].get(part) != known[name].get(part)),
-        ]
+        stored_model = stored_models[name]
+        stored_settings = asdict(stored_model.generation)
+        settings = model.generation.settings
+        changes = [key for key in settings if stored_settings[key] != settings[key]]
+        for key in SOURCE_FIELDS:
+            if getattr(stored_model, key) != getattr(model, key):
+                changes.append(key)
+        for key in IDENTITY_ENTRIES:
+            if identities[name].get(key) != stored_identities[name].get(key):
+                changes.append(key)
         if changes:
             notes.append(f"{name}: {', '.join(changes)} changed")
     levels = range(min(pool.hops, stored.hops))
@@ -175,61 +225,97 @@ def score_forest(
     scorer: Scorer,
     on_scored: OnScored = lambda done, total: None,
 ) -> Scores:
-    """The value of every call of a forest; NaN only where a call is missing.
+    """Score every call of some trees; values that are not stored yet are computed and stored.
 
-    Raises InputError: a user's scorer fails or gives something that is no number in [0, 1].
+    Args:
+        reader: an open cache.
+        forest: the calls.
+        scorer: gives each response its value.
+        on_scored: progress callback, called with (done, total).
+
+    Returns:
+        The values; NaN only for missing calls.
+
+    Raises:
+        InputError: a user's scorer fails or returns no number in [0, 1].
     """
     stored = stored_scores(reader, forest, scorer.key)
-    in_tree = forest.tree.found & np.isnan(stored.tree)
-    in_direct = forest.direct.found & np.isnan(stored.direct)
-    if not (in_tree.any() or in_direct.any()):
+    unscored_tree = forest.tree.found & np.isnan(stored.tree)
+    unscored_direct = forest.direct.found & np.isnan(stored.direct)
+    if not (unscored_tree.any() or unscored_direct.any()):
         return stored
-    keys = np.concatenate([forest.tree.key[in_tree], forest.direct.key[in_direct]])
-    position = np.concatenate([np.nonzero(in_tree)[0], np.nonzero(in_direct)[0]])
-    values = _compute(reader, forest, keys, position, scorer, on_scored)
-    tree, direct = stored.tree.copy(), stored.direct.copy()
-    tree[in_tree], direct[in_direct] = np.split(values, [np.count_nonzero(in_tree)])
+    keys = np.concatenate([forest.tree.key[unscored_tree], forest.direct.key[unscored_direct]])
+    query = np.concatenate([np.nonzero(unscored_tree)[0], np.nonzero(unscored_direct)[0]])
+    values = _compute_scores(reader, forest, keys, query, scorer, on_scored)
+    in_tree = np.count_nonzero(unscored_tree)
+    tree = stored.tree.copy()
+    tree[unscored_tree] = values[:in_tree]
+    direct = stored.direct.copy()
+    direct[unscored_direct] = values[in_tree:]
     return Scores(tree, direct)
 
 
-def _compute(
+def _compute_scores(
     reader: CacheReader,
     forest: Forest,
     keys: NDArray[np.uint64],
-    position: NDArray[np.int64],
+    query: NDArray[np.int64],
     scorer: Scorer,
     on_scored: OnScored,
 ) -> NDArray[np.float64]:
-    """float64[n]: the values of these calls against the answers of these queries; stores them."""
-    # A call that several nodes share is scored once for each set of references.
-    pairs = np.stack([keys, forest.references[position]], axis=1)
-    distinct, first, where = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    """Compute and store the values of some calls.
+
+    Args:
+        reader: an open cache.
+        forest: the trees of the calls.
+        keys: uint64[n], the calls.
+        query: int64[n], positions of their queries.
+        scorer: gives each response its value.
+        on_scored: progress callback, called with (done, total).
+
+    Returns:
+        float64[n].
+
+    Raises:
+        InputError: as `score_forest`.
+    """
+    # A call that several nodes share is scored once for each set of reference answers.
+    call_references = np.stack([keys, forest.references[query]], axis=1)
+    distinct, first, position = np.unique(
+        call_references, axis=0, return_index=True, return_inverse=True
+    )
     values: list[float] = []
-    size = FIRST_PART
+    part_size = FIRST_SCORED_PART
     with_prompt = not {"context", "model"}.isdisjoint(scorer.reads)
     columns = ("answers", "choices", "question", '"references"')
-    for start in range(0, len(distinct), HELD):
-        held = slice(start, start + HELD)
-        calls, said = distinct[held, 0], reader.texts(distinct[held, 0], with_prompt)
-        queries = [forest.keys[row] for row in position[first[held]]]
-        rows = reader.queries(queries, columns).to_pylist()
-        found = [(said[number], row) for number, row in zip(calls, rows, strict=True)]
-        while len(values) < start + len(found):
-            at = len(values) - start
-            part = found[at : at + size]
+    for start in range(0, len(distinct), CALLS_PER_READ):
+        batch = slice(start, start + CALLS_PER_READ)
+        calls = distinct[batch, 0]
+        stored_calls = reader.texts(calls, with_prompt)
+        query_keys = [forest.keys[row] for row in query[first[batch]]]
+        rows = reader.queries(query_keys, columns).to_pylist()
+        pending = [(stored_calls[call], row) for call, row in zip(calls, rows, strict=True)]
+        while pending:
+            part = pending[:part_size]
+            pending = pending[part_size:]
             started = perf_counter()
             values += _score_part(reader.root, scorer, part)
             on_scored(len(values), len(distinct))
-            # A slow scorer's work is kept every few seconds, a quick one's in large parts.
+            # A slow scorer's work is stored every few seconds, a fast one's in large parts.
             rate = len(part) / max(perf_counter() - started, 1e-3)
-            size = min(LARGEST_PART, max(1, round(rate * SECONDS_PER_PART)))
-    return np.array(values)[where.ravel()]
+            part_size = min(LARGEST_SCORED_PART, max(1, round(rate * SECONDS_PER_SCORED_PART)))
+    return np.array(values)[position.ravel()]
 
 
-def _score_part(root: Path, scorer: Scorer, part: Sequence[Scored]) -> list[float]:
-    """The values of some calls, each with the row of its query, kept where that is possible.
+def _score_part(root: Path, scorer: Scorer, part: Sequence[CallWithQuery]) -> list[float]:
+    """Compute the values of some calls and store them if possible.
 
-    It is not beside a collector, nor in a cache that cannot be written to.
+    They are not stored while a collection runs, nor in a cache that cannot be written to.
+
+    Args:
+        root: the cache.
+        scorer: gives each response its value.
+        part: the calls.
     """
     values = score_all(
         scorer,
@@ -248,7 +334,7 @@ def _score_part(root: Path, scorer: Scorer, part: Sequence[Scored]) -> list[floa
     if writable(root):
         columns = [
             [call.key for call, _ in part],
-            [query["references"] for _, query in part],
+            [row["references"] for _, row in part],
             [scorer.key] * len(part),
             values,
         ]

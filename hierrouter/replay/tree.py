@@ -1,4 +1,4 @@
-"""The tree as a person holds it: `hierrouter_cache.tree` has the arrays, this texts and tables."""
+"""The tree with its texts and tables; `hierrouter_cache.tree` has the arrays."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Texts:
-    """What was asked and answered in one query's tree.
+    """The texts of one query's tree.
 
     Attributes:
+        question: text of the query.
+        references: its reference answers.
         answers: the response at each node, by number; that of the root is empty.
     """
 
@@ -37,83 +39,113 @@ class Texts:
 
 
 def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Texts]:
-    """The texts of each query of `tree`, in its order.
+    """Read the texts of each query of a tree.
 
-    Raises CacheError: nothing there, damaged, or not the cache of this tree.
+    Args:
+        root: the cache that the tree was opened from.
+        tree: the queries to read, and no others.
+        pool: as in `hierrouter.replay.opening.Selection`.
 
-    `root`: the cache that the tree was opened from; `tree`: the queries that are wanted, no more;
-    `pool`: as in `hierrouter.replay.opening.Selection`.
+    Returns:
+        The texts, in the order of the tree's queries.
+
+    Raises:
+        CacheError: there is no cache, it is damaged, or it is not the cache of this tree.
     """
     reader, _, forest = calls_of(root, tree, pool)
-    _require_whole(forest.tree, root)
-    calls = forest.tree.key[:, 1:]
-    found = reader.texts(calls.ravel())
+    _require_complete(forest.tree, root)
+    calls = forest.tree.key[:, 1:]  # the root, column 0, is no call
+    stored_calls = reader.texts(calls.ravel())
     rows = reader.queries(forest.keys, ("question", "answers")).to_pylist()
-    return [
-        Texts(
-            row["question"], tuple(row["answers"]), ("", *(found[call].response for call in mine))
-        )
-        for row, mine in zip(rows, calls.tolist(), strict=True)
-    ]
+    texts = []
+    for row, query_calls in zip(rows, calls.tolist(), strict=True):
+        responses = (stored_calls[call].response for call in query_calls)
+        texts.append(Texts(row["question"], tuple(row["answers"]), ("", *responses)))
+    return texts
 
 
 def calls_of(
     root: Path, tree: RouteTree, pool: str | None = None, first_hop: bool = False
 ) -> tuple[CacheReader, TreeSpec, Forest]:
-    """The cache, what makes up the tree there, and its calls in the order of the tree's queries.
+    """Find the calls of a tree in its cache.
 
-    Args and errors are those of `load_texts`; `first_hop`: as if there were no further ones.
+    Args:
+        root: the cache that the tree was opened from.
+        tree: the queries to find, and no others.
+        pool: as in `hierrouter.replay.opening.Selection`.
+        first_hop: whether to find only the calls of the first hop.
+
+    Returns:
+        The open cache, the pool as content keys, and the calls in the order of the tree's queries.
+
+    Raises:
+        CacheError: there is no cache, it is damaged, or it is not the cache of this tree.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
-    names = (each.to_pylist() for each in reader.queries(plan.queries, ("dataset", "id")).columns)
-    keys = dict(zip(zip(*names, strict=True), plan.queries, strict=True))
-    found = [keys.get(name) for name in zip(tree.datasets, tree.query_ids, strict=True)]
-    ours = [key for key in found if key is not None]
-    if lacking := len(found) - len(ours):
+    rows = reader.queries(plan.queries, ("dataset", "id")).to_pylist()
+    keys = {}
+    for row, key in zip(rows, plan.queries, strict=True):
+        keys[row["dataset"], row["id"]] = key
+    names = zip(tree.datasets, tree.query_ids, strict=True)
+    tree_keys = [keys[name] for name in names if name in keys]
+    missing = len(tree) - len(tree_keys)
+    if missing:
         raise CacheError(
-            f"{lacking} of {len(tree)} queries are not in the cache: {reader.root}; give the "
+            f"{missing} of {len(tree)} queries are not in the cache: {reader.root}; give the "
             "cache that the tree was opened from"
         )
-    opened = open_pool(plan.pool, pool, tree.models, tree.hops)
-    # References that were left out when the tree was opened are left out here.
-    left = [one.name for one in opened.pool.references if one.name not in tree.direct.models]
-    spec = replace(opened, pool=opened.pool.sub_pool(None, None, left)).spec
+    resolved = open_pool(plan.pool, pool, tree.models, tree.hops)
+    # Leave out the reference models that were left out when the tree was opened.
+    left_out = [
+        model.name for model in resolved.pool.references if model.name not in tree.direct.models
+    ]
+    spec = replace(resolved, pool=resolved.pool.sub_pool(None, None, left_out)).spec
     if first_hop:
         spec = replace(spec, steps=spec.steps[:1])
-    return reader, spec, walk(reader, spec, ours)
+    return reader, spec, walk(reader, spec, tree_keys)
 
 
 def first_call_confidence(tree: Tree) -> NDArray[np.float64]:
-    """float64[queries, M]: how sure each model was of its answer when it was called first.
+    """Read how confident each model was of its answer when it was called first.
 
-    The probability of the whole answer, NaN where it is not known; where that is so of all answers,
-    minus their length in tokens. Raises CacheError: as `load_texts`.
+    Returns:
+        float64[queries, M]: the probability of the whole answer, NaN if it is unknown. If it is
+        unknown of all answers, minus their length in tokens takes its place.
+
+    Raises:
+        CacheError: as `load_texts`.
     """
     reader, _, forest = calls_of(tree.root, tree, tree.pool, first_hop=True)
-    _require_whole(forest.tree, tree.root)
-    sure = reader.signals(forest.tree.key[:, 1:]).chance
-    if np.isnan(sure).all():
+    _require_complete(forest.tree, tree.root)
+    probability = reader.signals(forest.tree.key[:, 1:]).chance
+    if np.isnan(probability).all():
         return -tree.tokens_out[:, tree.routes.level(1)].astype(np.float64)
-    return sure
+    return probability
 
 
-def _require_whole(found: Nodes | Forest, root: Path) -> None:
-    if not found.complete.all():
+def _require_complete(calls: Nodes | Forest, root: Path) -> None:
+    """Check that the cache has all calls.
+
+    Raises:
+        IncompleteTree: a call is missing.
+    """
+    if not calls.complete.all():
         raise IncompleteTree(f"answers of the tree are not in the cache: {root}; open it again")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Tree(RouteTree):
-    """Every route of every query, and where it was read.
+    """Every route of every query, and the cache that it was read from.
 
     Attributes:
         root: the cache's folder.
-        pool: name or TOML file of the pool it was opened with; None is the cache's own.
-        capped: share of the answers of each model that ended at the most new tokens it may give.
-        sure: share of the answers that a policy may look at of which it is known how sure the model
-            was; None where the view shows no numbers.
-        shift: how the queries that were left out differ from these, in words; "" where none was.
+        pool: name or TOML file of the pool that it was opened with; None is the cache's own.
+        capped: for each model, the share of its answers that were cut off at the most new tokens
+            it may generate.
+        sure: share of the answers that a policy reads for which the model's confidence is known;
+            None if the view shows no numbers.
+        shift: how the queries that were left out differ from these, in words; "" if none was.
     """
 
     root: Path
@@ -124,64 +156,81 @@ class Tree(RouteTree):
 
     @cached_property
     def texts(self) -> list[Texts]:
-        """Question, reference answers and the answer at each node, of each query.
+        """Question, reference answers and the response at each node, of each query.
 
-        All of them are in memory from then on. Raises CacheError: the cache is gone, damaged, or
-        not the one that was opened.
+        All of them stay in memory after the first access.
+
+        Raises:
+            CacheError: the cache is gone, damaged, or not the one that was opened.
         """
         return load_texts(self.root, self, self.pool)
 
     def to_arrow(self, alpha: float | None = None) -> pa.Table:
-        """One row for each node of each query, then one for each of its direct calls.
+        """Make a table with a row for each node of each query, then for each of its direct calls.
 
         Columns: query (its id), dataset, split, route, hop (0 for a direct call), model, response,
-        tokens_in and tokens_out (of this call), cost (C, of all calls from the root to here),
-        quality (Q, 0 to 1), accuracy (1 where the answer is right), direct; with `alpha` also
-        reward, R = Q - alpha * C where an episode ends here. Raises CacheError: as for `texts`.
-        """
-        nodes = range(1, self.routes.nodes)
-        routes = [self.routes.name(node, self.models) for node in nodes]
-        hops = self.routes.depth()[1:].tolist()
-        called = [self.models[self.routes.action(node)] for node in nodes]
-        alone, width = self.direct.models, len(nodes) + len(self.direct.models)
+        tokens_in and tokens_out (of this call), cost (C, of all calls of the route), quality (Q, 0
+        to 1), accuracy (1 if the answer is right), direct; with `alpha` also reward, the
+        R = Q - alpha * C of an episode that ends with this call.
 
-        def each(values: tuple[str, ...]) -> pa.Array:
-            """The value of its query in each row."""
+        Args:
+            alpha: cost penalty; None leaves the reward out.
+
+        Raises:
+            CacheError: as for `texts`.
+        """
+        nodes = range(1, self.routes.nodes)  # the root is no call
+        routes = [self.routes.name(node, self.models) for node in nodes]
+        route_models = [self.models[self.routes.action(node)] for node in nodes]
+        hops = self.routes.depth()[1:].tolist()
+        direct_models = self.direct.models
+        width = len(nodes) + len(direct_models)  # rows of one query
+
+        def of_query(values: tuple[str, ...]) -> pa.Array:
+            """Repeat the value of each query in all its rows."""
             return pa.array(values, pa.string()).take(pa.array(np.arange(len(self)).repeat(width)))
 
-        def every(names: list[str]) -> pa.Array:
-            """The same texts again for every query."""
-            return pa.array(names, pa.string()).take(pa.array(np.tile(range(width), len(self))))
+        def of_call(values: list[str]) -> pa.Array:
+            """Repeat the values of one query's rows for every query."""
+            return pa.array(values, pa.string()).take(pa.array(np.tile(range(width), len(self))))
 
+        hop = [*hops, *[0] * len(direct_models)]
+        is_direct = [*[False] * len(nodes), *[True] * len(direct_models)]
         columns = {
-            "query": each(self.query_ids),
-            "dataset": each(self.datasets),
-            "split": each(self.splits),
-            "route": every([*routes, *alone]),
-            "hop": np.tile([*hops, *(0 for _ in alone)], len(self)),
-            "model": every([*called, *alone]),
+            "query": of_query(self.query_ids),
+            "dataset": of_query(self.datasets),
+            "split": of_query(self.splits),
+            "route": of_call([*routes, *direct_models]),
+            "hop": np.tile(hop, len(self)),
+            "model": of_call([*route_models, *direct_models]),
             "response": self._responses(),
-            "tokens_in": _beside(self.tokens_in, self.direct.tokens_in),
-            "tokens_out": _beside(self.tokens_out, self.direct.tokens_out),
-            "cost": _beside(self.cost, self.direct.cost),
-            "quality": _beside(self.score, self.direct.score),
-            "accuracy": _beside(self.accuracy, self.direct.accuracy),
-            "direct": np.tile([*(False for _ in nodes), *(True for _ in alone)], len(self)),
+            "tokens_in": _in_rows(self.tokens_in, self.direct.tokens_in),
+            "tokens_out": _in_rows(self.tokens_out, self.direct.tokens_out),
+            "cost": _in_rows(self.cost, self.direct.cost),
+            "quality": _in_rows(self.score, self.direct.score),
+            "accuracy": _in_rows(self.accuracy, self.direct.accuracy),
+            "direct": np.tile(is_direct, len(self)),
         }
         if alpha is not None:
             columns["reward"] = net_reward(columns["quality"], columns["cost"], alpha)
         return pa.table(columns)
 
     def to_pandas(self, alpha: float | None = None) -> pandas.DataFrame:
-        """`to_arrow` as a data frame; needs pandas."""
+        """Make `to_arrow` as a data frame; needs pandas."""
         return self.to_arrow(alpha).to_pandas()
 
     def sql(self, question: str) -> pa.Table:
-        """The answer to one SELECT over the views nodes, queries, scores, routes and spend.
+        """Answer one SELECT over the views nodes, queries, scores, routes and spend.
 
-        They hold the queries, models, hops and prices of this tree; see `hierrouter_cache.sql` for
-        their columns. Raises InputError: it is not one SELECT, names what is not there, or reaches
-        outside; CacheError: as for `texts`.
+        They have the queries, models, hops and prices of this tree; see `hierrouter_cache.sql` for
+        their columns.
+
+        Args:
+            question: the SELECT.
+
+        Raises:
+            InputError: it is not one SELECT, names an unknown table or column, or reads files.
+            CacheError: as for `texts`.
         """
         reader, spec, forest = calls_of(self.root, self, self.pool)
         rates = zip(self.direct.models, self.direct.rate.tolist(), strict=True)
@@ -189,16 +238,25 @@ class Tree(RouteTree):
         return ask(reader, spec, forest.keys, prices, question)
 
     def _responses(self) -> pa.Array:
-        """The response of each row of `to_arrow`."""
+        """Read the response of each row of `to_arrow`."""
         reader, _, forest = calls_of(self.root, self, self.pool)
-        _require_whole(forest, self.root)
-        calls = _beside(forest.tree.key, forest.direct.key)
-        distinct, place = np.unique(calls, return_inverse=True)
-        found = reader.texts(distinct)
-        answers = pa.array([found[call].response for call in distinct.tolist()], pa.string())
-        return answers.take(pa.array(place))
+        _require_complete(forest, self.root)
+        calls = _in_rows(forest.tree.key, forest.direct.key)
+        # Many nodes share a call: each is read once.
+        distinct, position = np.unique(calls, return_inverse=True)
+        stored_calls = reader.texts(distinct)
+        responses = [stored_calls[call].response for call in distinct.tolist()]
+        return pa.array(responses, pa.string()).take(pa.array(position))
 
 
-def _beside(nodes: NDArray[np.generic], direct: NDArray[np.generic]) -> NDArray[np.generic]:
-    """[queries * (nodes + direct calls)]: query after query, without the root."""
+def _in_rows(nodes: NDArray[np.generic], direct: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Arrange values in the rows of `to_arrow`: query after query, without the root.
+
+    Args:
+        nodes: [queries, nodes].
+        direct: [queries, direct calls].
+
+    Returns:
+        [queries * (nodes - 1 + direct calls)].
+    """
     return np.concatenate([nodes[:, 1:], direct], axis=1).ravel()

@@ -17,7 +17,7 @@ from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import Scorer, scorer
 from hierrouter.replay.inspection import ask_cache, cache_info, verify_cache
-from hierrouter.replay.stored_pool import FIRST_PART, load_planned_pool, score_forest
+from hierrouter.replay.stored_pool import FIRST_SCORED_PART, load_planned_pool, score_forest
 from hierrouter_cache.errors import DamagedPart, IncompleteTree
 from hierrouter_cache.keys import plan_key
 from hierrouter_cache.maintenance import damaged_files
@@ -158,7 +158,7 @@ def test_texts_held_a_few_at_a_time_give_the_same(
     pieces = Path(shutil.copytree(cache, tmp_path / "pieces"))
     shutil.rmtree(pieces / "derived", ignore_errors=True)
     whole = hr.open(cache, scorer="exact_match")
-    monkeypatch.setattr("hierrouter.replay.stored_pool.HELD", 1_000)
+    monkeypatch.setattr("hierrouter.replay.stored_pool.CALLS_PER_READ", 1_000)
     monkeypatch.setattr("hierrouter.replay.states.TEXTS_PER_FILE", 90)
     monkeypatch.setattr("hierrouter.replay.states.FILES_PER_READ", 2)
     found = hr.open(pieces, scorer="exact_match")
@@ -184,4 +184,4 @@ def test_what_a_slow_scorer_has_done_is_kept(cache: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         score_forest(reader, forest, slow)
     kept = CacheReader(cache).sql("SELECT * FROM scores WHERE scorer = ?", [slow.key])
-    assert kept.num_rows == FIRST_PART
+    assert kept.num_rows == FIRST_SCORED_PART

@@ -53,7 +53,7 @@ def test_what_was_collected_elsewhere_is_opened_as_it_was_collected() -> None:
 def test_commands_open_what_is_known_without_engine_and_gymnasium() -> None:
     script = (
         "import sys; from hierrouter.replay import opening; "
-        "opening.opened_pool(sys.argv[1], 'testbed'); "
+        "opening.open_pool(sys.argv[1], 'testbed'); "
         "print({*sys.modules} & {'torch', 'gymnasium'})"
     )
     done = spawned(sys.executable, "-c", script, TESTBED.to_json(collected(TESTBED)))
