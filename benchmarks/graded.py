@@ -31,7 +31,7 @@ from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import training_tree
 from hierrouter.replay.states import STATE_VIEWS
 from hierrouter.replay.tree import Tree
-from hierrouter.reports.values import Bootstrap, estimates
+from hierrouter.reports.estimates import Bootstrap, estimate_means
 from hierrouter.tables import as_markdown
 from hierrouter_cache.tree import RouteTree
 
@@ -94,7 +94,7 @@ def gap(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
             fixed = direct
         best = oracle(test, alpha, True).reward(alpha)
         open_ = best - fixed.reward(alpha)
-        [found] = estimates(open_[None], Bootstrap(), 0)
+        [found] = estimate_means(open_[None], Bootstrap(), 0)
         print(
             f"alpha {alpha:g}: best fixed {fixed.name} {fixed.reward(alpha).mean():.4f}, oracle "
             f"{best.mean():.4f}, gap {found.value:.4f} [{found.low:.4f}, {found.high:.4f}]"
@@ -174,7 +174,7 @@ def returns(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> No
             learned_reward(opened(cache, "query+signals", may), alpha, may, seeds, "test")
             for may in (False, True)
         )
-        [more] = estimates((with_it - without)[None], Bootstrap(), 0)
+        [more] = estimate_means((with_it - without)[None], Bootstrap(), 0)
         print(f"alpha {alpha:g}: return adds {more.value:.4f} [{more.low:.4f}, {more.high:.4f}]")
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from hierrouter.evaluation.bounds import ANYTIME_ORACLE, best_fixed_route, oracle
 from hierrouter.evaluation.budget import policy_break_points
-from hierrouter.evaluation.outcome import Outcome, from_endings
+from hierrouter.evaluation.outcome import Floats, Outcome, from_endings
 from hierrouter.evaluation.policies import (
     OwnPolicy,
     own_policies,
@@ -44,7 +44,7 @@ from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.opening import Selection, open_tree, training_tree
 from hierrouter.replay.states import AGREEMENT, SIGNALS
 from hierrouter.replay.tree import Tree
-from hierrouter.reports.values import Bootstrap, Estimate, Values, estimates
+from hierrouter.reports.estimates import Bootstrap, Estimate, estimate_means
 from hierrouter.tables import Cell, Column, Line, Table, as_markdown, interval, json_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -132,7 +132,7 @@ class Leaderboard:
 
     alphas: tuple[float, ...]
     places: tuple[Place, ...]
-    reward: Values
+    reward: Floats
     bootstrap: Bootstrap
     split: str
     seeds: int
@@ -162,7 +162,7 @@ class Leaderboard:
     def difference(self, at: int, first: int, second: int) -> Estimate:
         """Mean R of one policy less that of another at an alpha, paired by query."""
         reward = self.reward[at]
-        return estimates(reward[[first]] - reward[[second]], self.bootstrap, 0)[0]
+        return estimate_means(reward[[first]] - reward[[second]], self.bootstrap, 0)[0]
 
     def find(self, name: str) -> int:
         """The number of the policy of this name."""
@@ -358,7 +358,7 @@ def ranks_table(found: Leaderboard) -> Table:
         columns += [Column(f"R, alpha {alpha:.3g}", 4, best="highest"), Column("interval", 4)]
     columns.append(Column("mean", 4, best="highest"))
     means = found.reward.mean(axis=2)
-    rows = [estimates(reward, found.bootstrap, 0) for reward in found.reward]
+    rows = [estimate_means(reward, found.bootstrap, 0) for reward in found.reward]
     for place in np.argsort(-means.mean(axis=0), kind="stable").tolist():
         cells: list[Cell] = [found.places[place].name]
         for row in rows:

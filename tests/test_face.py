@@ -268,7 +268,7 @@ def test_of_many_queries_some_of_each_fold_are_compared(
     tree: hr.Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = min(len(tree.rows("train")), len(tree.rows("validation"))) - 2
-    monkeypatch.setattr("hierrouter.reports.comparison.MOST_QUESTIONS", most)
+    monkeypatch.setattr("hierrouter.reports.comparison.MAX_QUERIES_PER_FOLD", most)
     found = hr.compare(tree, "runs/mine", split="validation", baselines="best-static,cascade")
     assert found.queries == most
     assert any(f"of {len(tree)} queries, evenly spread" in note for note in found.notes)

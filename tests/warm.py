@@ -37,7 +37,7 @@ TIMEOUT = 600.0
 LARGE_PAGE, MADV_COLLAPSE = 1 << 21, 25
 HEAVY = """
     hierrouter.learning.baselines.registry hierrouter.collection.scheduler hierrouter.learning.ppo
-    hierrouter.reports.evaluated hierrouter.learning.sweep hierrouter.runs.checkpoint ray.dag
+    hierrouter.reports.fold_report hierrouter.learning.sweep hierrouter.runs.checkpoint ray.dag
     hierrouter.reports.page hierrouter.reports.figures hierrouter.reports.results torch._dynamo
     hierrouter.replay.opening hierrouter_cli.app hierrouter.serving.server
     hierrouter.engines.endpoint sklearn.feature_extraction.text

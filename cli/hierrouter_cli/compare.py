@@ -36,7 +36,12 @@ def compare(
     """
     with console.bar("start"):  # which imports what learns
         from hierrouter.learning.baselines.arms import require_sets
-        from hierrouter.reports.comparison import as_json, compared, contest_tables, long_table
+        from hierrouter.reports.comparison import (
+            as_json,
+            compare_selected,
+            contest_tables,
+            long_table,
+        )
         from hierrouter.runs.folders import check_out, drafted, new_run
         from hierrouter.runs.selection import select_run
 
@@ -50,7 +55,7 @@ def compare(
     say_shown("compare", shown, split, with_alpha=True)
     # What a user's own baseline prints is no result of ours.
     with console.bar("fit") as on_fitted, contextlib.redirect_stdout(sys.stderr):
-        found = compared(tree, shown, chosen, wanted, split, seed, on_fitted, policies)
+        found = compare_selected(tree, shown, chosen, wanted, split, seed, on_fitted, policies)
     log_looks("compare", tree, split, [shown.run], found.look)
     console.put_as(format, found, as_json, long_table, contest_tables)
     if out or format == "text":

@@ -53,7 +53,7 @@ def explain(
     if row is not None:
         name = [tree.datasets[row], tree.query_ids[row]]
         report.look_at("explain", tree, tree.splits[row], shown, query=name)
-        [found] = explaining.explain(
+        [found] = explaining.explain_queries(
             selected.cache, tree, [row], shown.alpha, shown.trained, selected.pool
         )
         if format == "json":
@@ -65,7 +65,7 @@ def explain(
             raise InputError("no router, so no regret: --worst; run `hierrouter train` first")
         fold = split or SPLIT
         rows = explaining.worst_queries(tree, fold, shown.alpha, shown.trained, worst)
-        several = explaining.explain(
+        several = explaining.explain_queries(
             selected.cache, tree, rows, shown.alpha, shown.trained, selected.pool
         )
         report.look_at("explain", tree, fold, shown, worst=worst)
@@ -101,7 +101,7 @@ def explore(
     It is one file, opens from disk and loads nothing. Policies and baselines can be switched on it.
     """
     from hierrouter.collection.files import require_free
-    from hierrouter.reports.explore import as_html, explored
+    from hierrouter.reports.explore import as_html, explore_fold
     from hierrouter.runs.folders import drafted, new_run
     from hierrouter.runs.selection import select_run
     from hierrouter_cache.writer import write_atomically
@@ -118,7 +118,7 @@ def explore(
     report.say_shown("explore", shown, split, with_sweep=True)
     report.warn_of_test("explore", split)
     with console.bar("explore") as on_done, contextlib.redirect_stdout(sys.stderr):
-        content = explored(
+        content = explore_fold(
             *(selected.cache, tree, split, shown, texts, selected.pool, on_done),
             policies=policies,
             baselines=chosen,

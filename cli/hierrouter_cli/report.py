@@ -93,7 +93,7 @@ def report(
         checkpoint = run.retrain("train", checkpoint, trees[0], told)
         sweep = run.retrain("sweep-alpha", sweep, trees[0], told)
     # What needs torch comes after all that can be refused without it.
-    from hierrouter.reports.evaluated import DeferTo
+    from hierrouter.reports.fold_report import DeferralTarget
     from hierrouter.reports.report import ReportRequest, as_json
     from hierrouter.reports.tables import long_table, report_tables
     from hierrouter.runs.selection import select_run
@@ -101,7 +101,7 @@ def report(
     page = style == FULL and (out is not None or format == "text" or bool(files))
     shown = select_run(trees[0], alpha, checkpoint, sweep, with_sweep=True)
     by_name = dict(zip(lists, trees, strict=True))
-    defer = DeferTo(defer_to, share) if defer_to is not None else None
+    defer = DeferralTarget(defer_to, share) if defer_to is not None else None
     request = ReportRequest(by_name, shown, split, defer, policies, p95_below)
     say_what(request)
     # What a user's policy prints is no result.
@@ -175,13 +175,13 @@ def show_message(result: Report, page: Path, cache: Path, checkpoint: Path | Non
 
 def say_what(request: ReportRequest) -> None:
     """What is shown, and of which runs; a look at the test fold is logged."""
-    tree, shown = request.tree, request.shown
+    tree, shown = request.tree, request.selected
     say_if_few(tree, request.split, "every figure rests on them")
     say_shown("report", shown, request.split, with_alpha=True, with_sweep=True)
     look = {
         "alpha": shown.alpha,
         "defer": asdict(request.defer) if request.defer else None,
-        "price_lists": [priced.fingerprint for priced in request.lists.values()],
+        "price_lists": [priced.fingerprint for priced in request.price_lists.values()],
         **looks_at(request.policies),
     }
     log_looks("report", tree, request.split, request.runs, look)

@@ -1,1 +1,1 @@
-"""What is shown: tables, figures, pages."""
+"""Reports on routers: tables, figures, pages, comparisons, and explanations of queries."""

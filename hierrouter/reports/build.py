@@ -1,10 +1,9 @@
-"""From outcomes to a report: means, intervals, claims."""
+"""Build a report from outcomes: means, intervals, and comparisons with the router."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import gap_closed
 from hierrouter.evaluation.intervals import (
@@ -14,15 +13,15 @@ from hierrouter.evaluation.intervals import (
     resampled_means,
     simultaneous_intervals,
 )
-from hierrouter.evaluation.outcome import Outcome, ending_values, endings_by_node
+from hierrouter.evaluation.outcome import Floats, Integers, Outcome, ending_values, endings_by_node
+from hierrouter.reports.estimates import Bootstrap, Estimate, EstimateTable, as_estimates
 from hierrouter.reports.results import Report, Saving
-from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, each
 from hierrouter.tables import finite_or_none
 from hierrouter_cache.tree import RouteTree, net_reward
 
 
 def build_report(
-    found: Estimates,
+    table: EstimateTable,
     outcomes: Sequence[Outcome],
     *,
     alpha: float,
@@ -31,213 +30,279 @@ def build_report(
     provenance: Mapping[str, Any],
     frontier: Sequence[tuple[float, Outcome]] = (),
     price_lists: Mapping[str, Sequence[Outcome]] | None = None,
-    **more: Any,
+    **fields: Any,
 ) -> Report:
-    """Means, intervals and paired differences of every policy on every dataset.
+    """Compute means, intervals and paired differences of every policy on every dataset.
 
     Args:
+        table: the report's figures, which are added to.
         outcomes: policies over the same queries, at most one of kind "router". Without one the
             report has no differences and an empty `gap_closed`.
-        split: fold the queries come from.
-        provenance: JSON values that say where data and policy came from.
+        alpha: weight of cost in R.
+        split: fold that the queries come from.
+        scorer: name of the scorer that Q comes from.
+        provenance: JSON values that say where data and router come from.
         frontier: policies over a sweep of alpha, each with its alpha: trained ones, and bounds.
         price_lists: the same policies at costs under each of several price lists.
+        fields: further fields of `Report`.
     """
     lists = price_lists or {}
-    gaps = _gaps_closed(found.columns, outcomes, alpha)
-    _add_policies(found, outcomes, alpha)
-    _add_latency(found, outcomes)
-    _add_comparisons(found, outcomes, alpha)
-    for name, priced in lists.items():
-        for one in priced:
-            metrics = {"cost": one.cost, "reward": one.reward(alpha)}
-            found.add("prices", metrics, prices=name, policy=one.name, kind=one.kind)
-    for swept, one in frontier:
-        metrics = {"quality": one.quality, "cost": one.cost, "reward": one.reward(swept)}
-        found.add("frontier", metrics, policy=one.name, kind=one.kind, alpha=float(swept))
+    gaps = _gaps_closed(table.positions, outcomes, alpha)
+    _add_policies(table, outcomes, alpha)
+    _add_latency(table, outcomes)
+    _add_comparisons(table, outcomes, alpha)
+    for list_name, priced in lists.items():
+        for outcome in priced:
+            metrics = {"cost": outcome.cost, "reward": outcome.reward(alpha)}
+            table.add_means(
+                "prices", metrics, prices=list_name, policy=outcome.name, kind=outcome.kind
+            )
+    for swept_alpha, outcome in frontier:
+        metrics = {
+            "quality": outcome.quality,
+            "cost": outcome.cost,
+            "reward": outcome.reward(swept_alpha),
+        }
+        table.add_means(
+            "frontier", metrics, policy=outcome.name, kind=outcome.kind, alpha=float(swept_alpha)
+        )
     return Report(
         alpha=float(alpha),
         scorer=scorer,
         split=split,
-        bootstrap=found.bootstrap,
-        datasets=tuple(found.columns),
-        estimates=found.lines(),
+        bootstrap=table.bootstrap,
+        datasets=tuple(table.positions),
+        estimates=table.lines(),
         gap_closed=gaps,
-        gap_closed_intervals=_gap_intervals(gaps, found, outcomes, alpha),
+        gap_closed_intervals=_gap_intervals(gaps, table, outcomes, alpha),
         price_gaps={
-            name: _gaps_closed(found.columns, priced, alpha) for name, priced in lists.items()
+            name: _gaps_closed(table.positions, priced, alpha) for name, priced in lists.items()
         },
-        savings=_savings(outcomes, found.bootstrap),
+        savings=_savings(outcomes, table.bootstrap),
         provenance=provenance,
-        **more,
+        **fields,
     )
 
 
-def _add_policies(found: Estimates, outcomes: Sequence[Outcome], alpha: float) -> None:
-    """Q, accuracy, C, R and, where there is a router, its R less each R, by dataset."""
-    rewards = [one.reward(alpha) for one in outcomes]
-    router = next(
-        (r for one, r in zip(outcomes, rewards, strict=True) if one.kind == "router"), None
-    )
-    for one, reward in zip(outcomes, rewards, strict=True):
-        lead = None if router is None or one.kind == "router" else router - reward
+def _add_policies(table: EstimateTable, outcomes: Sequence[Outcome], alpha: float) -> None:
+    """Add Q, accuracy, C and R by dataset and, with a router, R(router) - R(policy)."""
+    routers = [outcome for outcome in outcomes if outcome.kind == "router"]
+    router_reward = routers[0].reward(alpha) if routers else None
+    for outcome in outcomes:
+        reward = outcome.reward(alpha)
+        difference = None
+        if router_reward is not None and outcome.kind != "router":
+            difference = router_reward - reward
         metrics = {
-            "quality": one.quality,
-            "accuracy": one.accuracy,
-            "cost": one.cost,
+            "quality": outcome.quality,
+            "accuracy": outcome.accuracy,
+            "cost": outcome.cost,
             "reward": reward,
-            "difference": lead,
+            "difference": difference,
         }
-        found.add("policies", metrics, found.columns, policy=one.name, kind=one.kind)
+        table.add_means(
+            "policies", metrics, table.positions, policy=outcome.name, kind=outcome.kind
+        )
 
 
-def _add_latency(found: Estimates, outcomes: Sequence[Outcome]) -> None:
-    """The median and the 95th percentile of each policy's seconds, where all were recorded."""
-    for one in outcomes:
-        if one.seconds is not None and len(one.seconds) and not np.isnan(one.seconds).any():
-            p50, p95 = np.quantile(one.seconds, (0.5, 0.95), method="higher").tolist()
-            found.state("latency", {"p50": p50, "p95": p95}, policy=one.name, kind=one.kind)
+def _add_latency(table: EstimateTable, outcomes: Sequence[Outcome]) -> None:
+    """Add the median and the 95th percentile of seconds, if all of a policy's are recorded."""
+    for outcome in outcomes:
+        seconds = outcome.seconds
+        if seconds is None or not len(seconds) or np.isnan(seconds).any():
+            continue
+        p50, p95 = np.quantile(seconds, (0.5, 0.95), method="higher").tolist()
+        table.add_values(
+            "latency", {"p50": p50, "p95": p95}, policy=outcome.name, kind=outcome.kind
+        )
 
 
-IN_THE_RATIO = ("router", "route", "oracle")
+GAP_KINDS = ("router", "route", "oracle")  # the policies that the share of the gap compares
 
 
 def _gaps_closed(
-    columns: Mapping[str, NDArray[np.int64]], outcomes: Sequence[Outcome], alpha: float
+    positions: Mapping[str, Integers], outcomes: Sequence[Outcome], alpha: float
 ) -> dict[str, float | None]:
-    """Share of the gap closed in each column, where there are router, fixed route and oracle."""
+    """Compute the share of the gap closed on each dataset; empty unless all three kinds exist.
+
+    Args:
+        positions: int64[n] by dataset, positions of its queries.
+        outcomes: policies over all queries.
+        alpha: weight of cost in R.
+    """
     gaps: dict[str, float | None] = {}
-    for column, queries in columns.items():
-        best = (_best_of_kind(outcomes, kind, alpha, queries) for kind in IN_THE_RATIO)
-        found = [float(one.reward(alpha)[queries].mean()) for one in best if one]
-        if len(found) == len(IN_THE_RATIO):
-            gaps[column] = gap_closed(*found)
+    for dataset, queries in positions.items():
+        best = [_best_of_kind(outcomes, kind, alpha, queries) for kind in GAP_KINDS]
+        means = [float(outcome.reward(alpha)[queries].mean()) for outcome in best if outcome]
+        if len(means) == len(GAP_KINDS):
+            gaps[dataset] = gap_closed(*means)
     return gaps
 
 
 def _gap_intervals(
-    gaps: Mapping[str, float | None], found: Estimates, outcomes: Sequence[Outcome], alpha: float
+    gaps: Mapping[str, float | None],
+    table: EstimateTable,
+    outcomes: Sequence[Outcome],
+    alpha: float,
 ) -> dict[str, tuple[float, float] | None]:
-    """The interval of each share; None where there is no share, or no bound of it."""
+    """Compute the interval of each share; None if there is no share, or no bound of it."""
+    bootstrap = table.bootstrap
     intervals: dict[str, tuple[float, float] | None] = {}
-    for stream, (column, queries) in enumerate(found.columns.items()):
-        if column not in gaps:
+    for stream, (dataset, queries) in enumerate(table.positions.items()):
+        if dataset not in gaps:
             continue
-        intervals[column] = None
-        if gaps[column] is not None:
-            best = (_best_of_kind(outcomes, kind, alpha, queries) for kind in IN_THE_RATIO)
-            router, fixed, oracle = (one.reward(alpha)[queries] for one in best if one is not None)
-            n, level = found.bootstrap.n, found.bootstrap.level
-            rng = found.bootstrap.draws(stream)
-            intervals[column] = gap_closed_interval(router, fixed, oracle, n, level, rng)
+        intervals[dataset] = None
+        if gaps[dataset] is not None:
+            best = [_best_of_kind(outcomes, kind, alpha, queries) for kind in GAP_KINDS]
+            rewards = [outcome.reward(alpha)[queries] for outcome in best if outcome is not None]
+            router, fixed, oracle = rewards
+            intervals[dataset] = gap_closed_interval(
+                router, fixed, oracle, bootstrap.n, bootstrap.level, bootstrap.draws(stream)
+            )
     return intervals
 
 
 def _savings(outcomes: Sequence[Outcome], bootstrap: Bootstrap) -> tuple[Saving, ...]:
-    """Against the best and the dearest single model of the whole fold; once where they are one."""
-    router = next((one for one in outcomes if one.kind == "router"), None)
-    singles = [one for one in outcomes if one.kind in ("single", "reference")]
-    if router is None or not singles or not all(one.cost.mean() > 0 for one in singles):
+    """Compare costs with the best and the most expensive single model, once if they are the same.
+
+    Empty without a router, and if the calls of some model are free: a share needs a cost.
+    """
+    router = next((outcome for outcome in outcomes if outcome.kind == "router"), None)
+    singles = [outcome for outcome in outcomes if outcome.kind in ("single", "reference")]
+    if router is None or not singles or not all(single.cost.mean() > 0 for single in singles):
         return ()
-    best = max(singles, key=lambda one: (one.quality.mean(), -one.cost.mean()))
-    dearest = max(singles, key=lambda one: one.cost.mean())
-    return tuple(
-        _saving(router, one, which, bootstrap)
-        for which, one in (("best", best), ("dearest", dearest))
-        if which == "best" or one is not best
-    )
+    best = max(singles, key=lambda single: (single.quality.mean(), -single.cost.mean()))
+    most_expensive = max(singles, key=lambda single: single.cost.mean())
+    savings = [_saving(router, best, "best", bootstrap)]
+    if most_expensive is not best:
+        savings.append(_saving(router, most_expensive, "dearest", bootstrap))
+    return tuple(savings)
 
 
 def _saving(router: Outcome, model: Outcome, which: str, bootstrap: Bootstrap) -> Saving:
-    rows = np.array([router.cost, model.cost, router.quality - model.quality])
-    ours, theirs, better = resampled_means(rows, bootstrap.n, bootstrap.draws(0))
-    ratio = np.divide(ours, theirs, out=np.ones_like(ours), where=theirs > 0)
-    ends = percentile_interval(np.array([1 - ratio, better]), len(router.cost), bootstrap.level)
-    (low, quality_low), (high, quality_high) = (end.tolist() for end in ends)
+    quality_difference = router.quality - model.quality
+    rows = np.array([router.cost, model.cost, quality_difference])
+    router_cost, model_cost, quality = resampled_means(rows, bootstrap.n, bootstrap.draws(0))
+    ratio = np.divide(router_cost, model_cost, out=np.ones_like(router_cost), where=model_cost > 0)
+    lows, highs = percentile_interval(
+        np.array([1 - ratio, quality]), len(router.cost), bootstrap.level
+    )
+    low, quality_low = lows.tolist()
+    high, quality_high = highs.tolist()
     return Saving(
         policy=model.name,
         which=which,
         share=float(1 - router.cost.mean() / model.cost.mean()),
         low=low,
         high=high,
-        quality=float(rows[2].mean()),
+        quality=float(quality_difference.mean()),
         quality_low=quality_low,
         quality_high=quality_high,
     )
 
 
-def at_once(differences: Values, found: Estimates) -> list[Estimate]:
-    """Means over all queries with intervals that hold for all of them together.
+def simultaneous_estimates(differences: Floats, table: EstimateTable) -> list[Estimate]:
+    """Estimate means over all queries with intervals that hold for all of them at once.
 
-    `differences`: float64[rows, queries], at least 2 queries; `found`: says how intervals are made.
+    Args:
+        differences: float64[rows, queries], at least 2 queries.
+        table: its bootstrap says how intervals are made.
     """
-    bootstrap = found.bootstrap
-    rng = bootstrap.draws(found.every)
-    ends = simultaneous_intervals(differences, bootstrap.n, bootstrap.level, rng)
-    return each(differences.mean(axis=1), *ends)
+    bootstrap = table.bootstrap
+    rng = bootstrap.draws(table.overall_stream)
+    low, high = simultaneous_intervals(differences, bootstrap.n, bootstrap.level, rng)
+    return as_estimates(differences.mean(axis=1), low, high)
 
 
-def _add_comparisons(found: Estimates, outcomes: Sequence[Outcome], alpha: float) -> None:
-    """The router against every other policy but oracles; none where there is no router."""
+def _add_comparisons(table: EstimateTable, outcomes: Sequence[Outcome], alpha: float) -> None:
+    """Compare the router with every other policy except oracles; add nothing without a router."""
     router = _best_of_kind(outcomes, "router", alpha)
-    rivals = [one for one in outcomes if one.kind not in ("router", "oracle")]
-    if router is None or not rivals or len(router.quality) < 2:
+    others = [outcome for outcome in outcomes if outcome.kind not in ("router", "oracle")]
+    # One query has no variance, so no interval.
+    if router is None or not others or len(router.quality) < 2:
         return
-    differences = router.reward(alpha) - np.array([one.reward(alpha) for one in rivals])
-    for one, difference in zip(rivals, at_once(differences, found), strict=True):
-        found.state("at once", {"difference": difference}, policy=one.name, kind=one.kind)
+    differences = router.reward(alpha) - np.array([other.reward(alpha) for other in others])
+    estimates = simultaneous_estimates(differences, table)
+    for other, difference in zip(others, estimates, strict=True):
+        table.add_values("at once", {"difference": difference}, policy=other.name, kind=other.kind)
 
 
-def add_depths(
-    found: Estimates, fold: RouteTree, endings: NDArray[np.float64], alpha: float
-) -> None:
-    """Where the router stops: share of the queries, Q, C and R of each number of calls, 1 to L.
+def add_depths(table: EstimateTable, fold: RouteTree, endings: Floats, alpha: float) -> None:
+    """Add the share of the queries, Q, C and R by the number of calls that the router makes.
 
-    Ends of an interval are None where too many resamples hold no such query.
+    Means are over the queries that end after this number of calls, 1 to L. Ends of an interval are
+    None if too many resamples have no such query.
+
+    Args:
+        table: the report's figures, which are added to.
+        fold: the queries.
+        endings: float64[queries, endings], the probability of each ending.
+        alpha: weight of cost in R.
     """
-    score, _, cost = ending_values(fold, endings.shape[1])
-    figures = (np.ones_like(score), score, cost, net_reward(score, cost, alpha))
-    ended = [endings_by_node(fold.routes, endings * figure) for figure in figures]
+    quality, _, cost = ending_values(fold, endings.shape[1])
+    metrics = {
+        "share": np.ones_like(quality),
+        "quality": quality,
+        "cost": cost,
+        "reward": net_reward(quality, cost, alpha),
+    }
+    at_nodes = [endings_by_node(fold.routes, endings * metric) for metric in metrics.values()]
     hops = range(1, fold.hops + 1)
-    totals = np.array(
-        [each[:, fold.routes.level(hop)].sum(axis=1) for hop in hops for each in ended]
+    # Metric after metric for each hop, so that all rows share their resamples.
+    sums = np.array(
+        [at_node[:, fold.routes.level(hop)].sum(axis=1) for hop in hops for at_node in at_nodes]
     )
-    draws = found.bootstrap.draws(found.every)
-    means = resampled_means(totals, found.bootstrap.n, draws)
-    tail = expanded_tail(len(fold), found.bootstrap.level)
-    of_each = zip(hops, np.split(totals, len(hops)), np.split(means, len(hops)), strict=True)
-    for hop, total, resampled in of_each:
-        drawn = _over_share(resampled)
-        # A mean over no query may be anything: the lowest for one end, the highest for the other.
-        low = np.quantile(np.nan_to_num(drawn, nan=-np.inf), tail, axis=1, method="lower")
-        high = np.quantile(np.nan_to_num(drawn, nan=np.inf), 1 - tail, axis=1, method="higher")
-        rows = np.stack([_over_share(total.mean(axis=1, keepdims=True))[:, 0], low, high], axis=1)
-        bounded = [Estimate(*map(finite_or_none, row)) for row in rows.tolist()]
-        names = ("share", "quality", "cost", "reward")
-        found.state("depths", dict(zip(names, bounded, strict=True)), hop=hop)
+    draws = table.bootstrap.draws(table.overall_stream)
+    resampled = resampled_means(sums, table.bootstrap.n, draws)
+    tail = expanded_tail(len(fold), table.bootstrap.level)
+    for number, hop in enumerate(hops):
+        rows = slice(number * len(metrics), (number + 1) * len(metrics))
+        means = _means_of_share(sums[rows].mean(axis=1, keepdims=True))[:, 0]
+        of_resamples = _means_of_share(resampled[rows])
+        # A mean over no query may have any value: the lowest for one end, the highest for the
+        # other.
+        lowest = np.nan_to_num(of_resamples, nan=-np.inf)
+        highest = np.nan_to_num(of_resamples, nan=np.inf)
+        low = np.quantile(lowest, tail, axis=1, method="lower")
+        high = np.quantile(highest, 1 - tail, axis=1, method="higher")
+        estimates = [
+            Estimate(*map(finite_or_none, row))
+            for row in np.stack([means, low, high], axis=1).tolist()
+        ]
+        table.add_values("depths", dict(zip(metrics, estimates, strict=True)), hop=hop)
 
 
-def _over_share(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The share of the queries, the first row, and the other rows over it; NaN where it is 0."""
-    figures = np.full_like(means, np.nan)
-    np.divide(means, means[0], out=figures, where=means[0] > 0)
-    figures[0] = means[0]
-    return figures
+def _means_of_share(means: Floats) -> Floats:
+    """Turn means over all queries into means over a share of them.
+
+    Args:
+        means: float64[rows, n]; the first row is the share, the others are sums over the share's
+            queries, divided by the number of all queries.
+
+    Returns:
+        float64[rows, n]: the share as it is, the other rows divided by it; NaN if it is 0.
+    """
+    over_share = np.full_like(means, np.nan)
+    np.divide(means, means[0], out=over_share, where=means[0] > 0)
+    over_share[0] = means[0]
+    return over_share
 
 
 def _best_of_kind(
-    outcomes: Sequence[Outcome],
-    kind: str,
-    alpha: float,
-    queries: NDArray[np.int64] | slice = slice(None),
+    outcomes: Sequence[Outcome], kind: str, alpha: float, queries: Integers | slice = slice(None)
 ) -> Outcome | None:
-    """The policy of a kind with the highest mean R, the cheaper on a tie; None without one.
+    """Return the policy of a kind with the highest mean R, the cheaper on a tie; None without one.
 
-    `alpha`: weight of cost in R; `queries`: int64[n], positions of the queries that count; all if
-    not given.
+    Args:
+        outcomes: policies over the same queries.
+        kind: kind of policy, see `Outcome`.
+        alpha: weight of cost in R.
+        queries: int64[n], positions of the queries that count; default: all.
     """
 
-    def worth(one: Outcome) -> tuple[float, float]:
-        return float(one.reward(alpha)[queries].mean()), -float(one.cost[queries].mean())
+    def reward_then_cost(outcome: Outcome) -> tuple[float, float]:
+        reward = float(outcome.reward(alpha)[queries].mean())
+        return reward, -float(outcome.cost[queries].mean())
 
-    return max((one for one in outcomes if one.kind == kind), key=worth, default=None)
+    candidates = [outcome for outcome in outcomes if outcome.kind == kind]
+    return max(candidates, key=reward_then_cost, default=None)

@@ -1,4 +1,4 @@
-"""The usual routers beside the learned one: who is better and why, as tables and as JSON."""
+"""The comparison of the learned router with the usual baselines, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from hierrouter.evaluation.bounds import ANYTIME_ORACLE, TREE_ORACLE
+from hierrouter.evaluation.outcome import Floats
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
 from hierrouter.learning.baselines.answers import answers_for
 from hierrouter.learning.baselines.arms import Baseline, require_sets, usable_sets
@@ -21,20 +22,19 @@ from hierrouter.learning.baselines.registry import baselines as baselines_named
 from hierrouter.paper import PAPER_SEED
 from hierrouter.replay.opening import listed
 from hierrouter.replay.tree import Tree
-from hierrouter.reports.build import at_once
-from hierrouter.reports.report import ROWS, run_or_sweep, table_named
-from hierrouter.reports.values import (
-    SCHEMA,
+from hierrouter.reports.build import simultaneous_estimates
+from hierrouter.reports.estimates import (
+    ESTIMATE_SCHEMA,
     Bootstrap,
     Estimate,
-    Estimates,
-    Lines,
+    EstimateLines,
+    EstimateTable,
     Row,
-    Values,
-    estimates,
+    display_name,
+    estimate_means,
     pivot,
-    shown_name,
 )
+from hierrouter.reports.report import LONG_TABLE, find_table, run_or_sweep
 from hierrouter.runs.selection import SelectedRun, provenance, select_run
 from hierrouter.tables import (
     Cell,
@@ -48,8 +48,8 @@ from hierrouter.tables import (
 )
 from hierrouter_cache.writer import write_atomically
 
-# Of a fold: some baselines take time with its square, and more would hardly move an interval.
-MOST_QUESTIONS = 10_000
+# Some baselines take time with the square of a fold, and more queries hardly change an interval.
+MAX_QUERIES_PER_FOLD = 10_000
 
 
 def compare(
@@ -66,77 +66,119 @@ def compare(
 ) -> Standings:
     """Fit the baselines on the train fold, and compare them with the learned router.
 
-    At most `MOST_QUESTIONS` of each fold take part. Looks at the test fold are logged by the
-    command line only.
+    At most `MAX_QUERIES_PER_FOLD` queries of each fold take part. Looks at the test fold are logged
+    by the command line only.
 
     Args:
         tree: all folds.
         run: of `train` or `sweep`, or its folder; default: the newest that learned from the tree.
         alpha: price of cost; default: the one that the router was trained for.
         split: the fold to compare on.
-        baselines: names, or `module:Class`, as a list or as "a,b"; None is all of ours.
+        baselines: names, or `module:Class`, as a list or as "a,b"; default: all built-in ones.
         sets: what they choose from: "A" one direct call, "B" whole routes.
-        policies: of your own, to be valued beside them; see `hierrouter.evaluation.policies`.
-        seed: of what baselines draw.
-        progress: told (done, total, name) after each fit.
+        policies: your own policies, to be evaluated beside them; see
+            `hierrouter.evaluation.policies`.
+        seed: seed of the baselines' random draws.
+        progress: called with (done, total, name) after each fit.
+
+    Returns:
+        The comparison, with its tables and its JSON.
 
     Raises:
         InputError: something does not fit together, or there is nothing to compare on.
         CacheError: the cache that the tree was opened from is gone or damaged.
     """
-    chosen, wanted = baselines_named(listed(baselines)), require_sets(listed(sets) or [])
+    requested_baselines = baselines_named(listed(baselines))
+    requested_sets = require_sets(listed(sets) or [])
     own = own_policies(policies)
-    shown = select_run(tree, alpha, *run_or_sweep(run))
-    return compared(tree, shown, chosen, wanted, split, seed, progress, own)
+    selected = select_run(tree, alpha, *run_or_sweep(run))
+    return compare_selected(
+        tree, selected, requested_baselines, requested_sets, split, seed, progress, own
+    )
 
 
-def compared(
+def compare_selected(
     tree: Tree,
-    shown: SelectedRun,
-    chosen: Sequence[Baseline],
+    selected: SelectedRun,
+    baselines: Sequence[Baseline],
     sets: Sequence[str],
     split: str,
     seed: int,
     on_fitted: OnFitted | None = None,
     policies: Sequence[OwnPolicy] = (),
 ) -> Standings:
-    """Hold the contest, and work out its intervals; see `compare` for the errors.
+    """Fit and evaluate everything, and compute the intervals.
 
-    Of more than `MOST_QUESTIONS` in a fold so many take part, evenly spread.
+    If a fold has more than `MAX_QUERIES_PER_FOLD` queries, this number of them take part, evenly
+    spread.
+
+    Args:
+        tree: all folds.
+        selected: the router to compare with; it may have none.
+        baselines: what to compare it with.
+        sets: names of the sets that baselines choose from, "A" and "B".
+        split: the fold to compare on.
+        seed: seed of the baselines' random draws.
+        on_fitted: called with (done, total, name) after each fit.
+        policies: the user's policies.
+
+    Raises:
+        InputError: something does not fit together, or there is nothing to compare on.
+        CacheError: the cache that the tree was opened from is gone or damaged.
     """
-    told = on_fitted or (lambda done, total, name: None)
-    trained, alpha = shown.trained, shown.alpha
-    some = evenly_spread(tree)
-    answers = answers_for(some.root, some, chosen, usable_sets(some, sets), some.pool)
-    held = contest(some, alpha, chosen, sets, trained, split, seed, answers, told, policies)
-    if len(some) < len(tree):
+    on_progress = on_fitted or (lambda done, total, name: None)
+    subset = select_evenly(tree)
+    answers = answers_for(subset.root, subset, baselines, usable_sets(subset, sets), subset.pool)
+    outcome = contest(
+        subset,
+        selected.alpha,
+        baselines,
+        sets,
+        selected.trained,
+        split,
+        seed,
+        answers,
+        on_progress,
+        policies,
+    )
+    if len(subset) < len(tree):
         note = (
-            f"Baselines learned from, and all are compared on, {len(some):,} of {len(tree):,} "
-            f"queries, evenly spread, at most {MOST_QUESTIONS:,} of a fold; HierRouter learned "
-            "from its whole fold."
+            f"Baselines learned from, and all are compared on, {len(subset):,} of {len(tree):,} "
+            f"queries, evenly spread, at most {MAX_QUERIES_PER_FOLD:,} of a fold; HierRouter "
+            "learned from its whole fold."
         )
-        held = replace(held, notes=(*held.notes, note))
-    source = provenance(tree, tree.root, shown.run, shown.trained, None, {})
-    look = look_details(held, chosen, policies)
-    return standings(held, tree.scorer, source, cost_unit=tree.cost_unit, look=look)
+        outcome = replace(outcome, notes=(*outcome.notes, note))
+    return build_standings(
+        outcome,
+        tree.scorer,
+        provenance(tree, tree.root, selected.run, selected.trained, None, {}),
+        cost_unit=tree.cost_unit,
+        look=look_details(outcome, baselines, policies),
+    )
 
 
 @dataclass(frozen=True, repr=False)
 class Standings:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        estimates: every mean with its interval, one line each; see `values.SCHEMA`.
-        values: differences in mean R between two policies, see `_pairs`: which `value` it is, the
-            fold on which baselines were `chosen_on`, the names of `first` and `second`, and
-            `difference`. Those with a missing side are left out.
-        look: what was looked at, for the log of looks at the test fold; JSON values.
+        contest: the policies that take part, with their outcomes on each query.
+        queries: number of queries compared on.
+        bootstrap: settings of the intervals.
+        estimates: every mean with its interval, one line each; see `estimates.ESTIMATE_SCHEMA`.
+        values: differences in mean R between two policies, see `_pairs`: `value` names the
+            difference, baselines were `chosen_on` this fold, `first` and `second` are the policies,
+            and `difference` is R(first) - R(second). Those with a missing side are left out.
+        scorer: name of the scorer that Q comes from.
+        cost_unit: unit of C.
+        provenance: JSON values that say where data and router come from.
+        look: what is compared, for the log of looks at the test fold; JSON values.
     """
 
     contest: Contest
     queries: int
     bootstrap: Bootstrap
-    estimates: Lines
+    estimates: EstimateLines
     values: tuple[Row, ...]
     scorer: str
     cost_unit: str
@@ -147,9 +189,9 @@ class Standings:
     def rows(self) -> tuple[Row, ...]:
         """accuracy, quality, cost and reward of each entry, over all queries of the fold.
 
-        `difference` is R(HierRouter) - R(policy), None for the router itself and without a router;
-        `simultaneous` the same with intervals that hold for all baselines at once, None for
-        oracles, too, and where there is one query. `entry` says who it is.
+        `difference` is R(HierRouter) - R(policy), None for the router itself and without a router.
+        `simultaneous` is the same with intervals that hold for all baselines at once; it is None
+        for oracles, too, and on a single query. `entry` is the contest's entry.
         """
         rows = pivot(self.estimates, "policies", "policy", "kind", "arms")
         for row, entry in zip(rows, self.contest.entries, strict=True):
@@ -164,43 +206,49 @@ class Standings:
     @cached_property
     def tables(self) -> dict[str, Table]:
         """Every table by name; "rows" is the long one, a line for each router and set of arms."""
-        return {**named_tables(self), ROWS: long_table(self)}
+        return {**named_tables(self), LONG_TABLE: long_table(self)}
 
     def table(self, name: str = "reward") -> Table:
-        """One of `tables`; raises InputError: there is none of this name."""
-        return table_named(name, self.tables)
+        """Return one of `tables`.
+
+        Raises:
+            InputError: there is no table of this name.
+        """
+        return find_table(name, self.tables)
 
     def to_arrow(self) -> pa.Table:
-        """Every figure with its interval, one line each; see `hierrouter.reports.values.SCHEMA`."""
-        return pa.Table.from_pylist(self.estimates, SCHEMA)
+        """Return every figure with its interval, one line each; see `estimates.ESTIMATE_SCHEMA`."""
+        return pa.Table.from_pylist(self.estimates, ESTIMATE_SCHEMA)
 
     def to_json(self) -> str:
-        """The comparison as one JSON object; docs/reference/json.md has its keys, a contract."""
+        """Return the comparison as one JSON object; docs/reference/json.md has its keys."""
         return as_json(self)
 
     def write(self, folder: Path) -> Path:
-        """The JSON and the tables as Markdown in `folder`; returns the JSON."""
+        """Write the JSON, and the tables as Markdown, to a folder; return the JSON's file."""
         tables = "\n".join(as_markdown(table) for table in contest_tables(self))
         write_atomically(folder / "compare.md", tables.encode())
-        page = folder / "compare.json"
-        write_atomically(page, self.to_json().encode())
-        return page
+        json_file = folder / "compare.json"
+        write_atomically(json_file, self.to_json().encode())
+        return json_file
 
     def __repr__(self) -> str:
         return repr(self.table())
 
 
-def evenly_spread(tree: Tree) -> Tree:
-    """At most `MOST_QUESTIONS` of each fold, in their order."""
+def select_evenly(tree: Tree) -> Tree:
+    """Select at most `MAX_QUERIES_PER_FOLD` queries of each fold, evenly spread, in their order."""
     folds = [tree.rows(fold) for fold in dict.fromkeys(tree.splits)]
-    if max(map(len, folds), default=0) <= MOST_QUESTIONS:
+    if max(map(len, folds), default=0) <= MAX_QUERIES_PER_FOLD:
         return tree
-    places = (np.linspace(0, len(rows) - 1, min(len(rows), MOST_QUESTIONS)) for rows in folds)
-    kept = [rows[at.astype(int)] for rows, at in zip(folds, places, strict=True)]
-    return tree.select(np.sort(np.concatenate(kept)))
+    rows = []
+    for fold in folds:
+        positions = np.linspace(0, len(fold) - 1, min(len(fold), MAX_QUERIES_PER_FOLD))
+        rows.append(fold[positions.astype(int)])
+    return tree.select(np.sort(np.concatenate(rows)))
 
 
-def standings(
+def build_standings(
     contest: Contest,
     scorer: str,
     provenance: Mapping[str, Any],
@@ -208,16 +256,25 @@ def standings(
     cost_unit: str = "money per question",
     look: Mapping[str, Any] | None = None,
 ) -> Standings:
-    """Means, paired intervals, and the values of a second hop and of adaptivity."""
-    found = Estimates(contest.datasets, bootstrap)
+    """Compute means, paired intervals, and the values of a second hop and of adaptivity.
+
+    Args:
+        contest: the policies with their outcomes.
+        scorer: name of the scorer that Q comes from.
+        provenance: JSON values that say where data and router come from.
+        bootstrap: settings of the intervals; default: 10,000 resamples at 95 %.
+        cost_unit: unit of C.
+        look: what is compared, for the log of looks at the test fold; JSON values.
+    """
+    table = EstimateTable(contest.datasets, bootstrap)
     reward = np.array([entry.outcome.reward(contest.alpha) for entry in contest.entries])
-    _add_entries(found, contest, reward)
+    _add_entries(table, contest, reward)
     return Standings(
         contest=contest,
         queries=len(contest.datasets),
-        bootstrap=found.bootstrap,
-        estimates=found.lines(),
-        values=_values(found, contest, reward),
+        bootstrap=table.bootstrap,
+        estimates=table.lines(),
+        values=_values(table, contest, reward),
         scorer=scorer,
         cost_unit=cost_unit,
         provenance=provenance,
@@ -225,116 +282,157 @@ def standings(
     )
 
 
-def _add_entries(found: Estimates, contest: Contest, reward: Values) -> None:
-    """Figures of each entry, and R(HierRouter) - R(baseline), all intervals at once."""
-    router, members = contest.router, _baselines(contest, reading=True)
-    together: dict[int, Estimate] = {}
-    if router is not None and members and reward.shape[1] > 1:
-        differences = reward[router] - reward[members]
-        together = dict(zip(members, at_once(differences, found), strict=True))
-    for at, entry in enumerate(contest.entries):
-        one = entry.outcome
+def _add_entries(table: EstimateTable, contest: Contest, reward: Floats) -> None:
+    """Add figures of each entry, and R(HierRouter) - R(entry).
+
+    Args:
+        table: the comparison's figures, which are added to.
+        contest: the policies.
+        reward: float64[entries, queries], R of each entry.
+    """
+    router = contest.router
+    baselines = _baselines(contest, reading=True)
+    simultaneous: dict[int, Estimate] = {}
+    # One query has no variance, so no interval.
+    if router is not None and baselines and reward.shape[1] > 1:
+        differences = reward[router] - reward[baselines]
+        estimates = simultaneous_estimates(differences, table)
+        simultaneous = dict(zip(baselines, estimates, strict=True))
+    for number, entry in enumerate(contest.entries):
+        outcome = entry.outcome
+        difference = None
+        if router is not None and router != number:
+            difference = reward[router] - reward[number]
         metrics = {
-            "accuracy": one.accuracy,
-            "quality": one.quality,
-            "cost": one.cost,
-            "reward": reward[at],
-            "difference": None if router in (None, at) else reward[router] - reward[at],
+            "accuracy": outcome.accuracy,
+            "quality": outcome.quality,
+            "cost": outcome.cost,
+            "reward": reward[number],
+            "difference": difference,
         }
-        of = {"policy": one.name, "kind": one.kind, "arms": entry.arms}
-        found.add("policies", metrics, **of)
-        found.state("policies", {"simultaneous": together.get(at)}, **of)
+        columns = {"policy": outcome.name, "kind": outcome.kind, "arms": entry.arms}
+        table.add_means("policies", metrics, **columns)
+        table.add_values("policies", {"simultaneous": simultaneous.get(number)}, **columns)
 
 
-def _values(found: Estimates, contest: Contest, reward: Values) -> tuple[Row, ...]:
-    """Differences between two entries, with the best baselines as either fold has them."""
+def _values(table: EstimateTable, contest: Contest, reward: Floats) -> tuple[Row, ...]:
+    """Estimate the differences of `_pairs`, with `reward` as in `_add_entries`."""
     pairs = list(_pairs(contest, reward))
-    differences = np.array([reward[first] - reward[second] for *_, first, second in pairs])
-    means = estimates(differences, found.bootstrap, found.every)
+    differences = np.array([reward[pair.first] - reward[pair.second] for pair in pairs])
+    means = estimate_means(differences, table.bootstrap, table.overall_stream)
     return tuple(
         Row(
-            value=value,
-            chosen_on=fold,
-            first=label(contest.entries[first]),
-            second=label(contest.entries[second]),
+            value=pair.value,
+            chosen_on=pair.chosen_on,
+            first=label(contest.entries[pair.first]),
+            second=label(contest.entries[pair.second]),
             difference=mean.value,
             difference_low=mean.low,
             difference_high=mean.high,
         )
-        for (value, fold, first, second), mean in zip(pairs, means, strict=True)
+        for pair, mean in zip(pairs, means, strict=True)
     )
 
 
-def _pairs(contest: Contest, reward: Values) -> Iterator[tuple[str, str, int, int]]:
-    """Which value it is, the fold that chose, and the two entries to be compared.
+class Pair(NamedTuple):
+    """Two entries whose difference in R has a name.
 
-    "second hop" is the best baseline of set B - the best of A, "adaptivity" is HierRouter - the
-    best of B, both among those that read no answer; "lead" is HierRouter - the best baseline of
-    all, the only one where there is one hop; "regret" is the oracle - a policy of the user's own,
-    on the fold shown; the oracle may stop where that policy may.
+    Attributes:
+        value: name of the difference, a key of `VALUE_TITLES`.
+        chosen_on: the fold on which the best baselines were chosen.
+        first: number of an entry.
+        second: number of the entry that is subtracted.
     """
-    entries, router = contest.entries, contest.router
+
+    value: str
+    chosen_on: str
+    first: int
+    second: int
+
+
+def _pairs(contest: Contest, reward: Floats) -> Iterator[Pair]:
+    """Yield the pairs of entries to compare, with the best baselines chosen on either fold.
+
+    "second hop" is the best baseline of set B - the best of A; "adaptivity" is HierRouter - the
+    best of B; both among the baselines that read no answer. "lead" is HierRouter - the best
+    baseline of all, and the only one in a tree of one hop. "regret" is the oracle - a policy of the
+    user, on the fold that is compared on; the oracle may stop early if that policy may.
+
+    Args:
+        contest: the policies.
+        reward: float64[entries, queries], R of each entry.
+    """
+    entries = contest.entries
+    router = contest.router
+    has_second_hop = contest.hops > 1
+    blind = _baselines(contest, reading=False)
     for fold in dict.fromkeys((contest.split, "validation")):
         worth = _worth(contest, fold, reward)
-        blind = _baselines(contest, reading=False)
-        single, route = (
-            _best([at for at in blind if entries[at].arms == arms], worth) for arms in ("A", "B")
-        )
+        best_single = _best([number for number in blind if entries[number].arms == "A"], worth)
+        best_route = _best([number for number in blind if entries[number].arms == "B"], worth)
         best = _best(_baselines(contest, reading=True), worth)
-        several = contest.hops > 1
-        if several and route is not None and single is not None:
-            yield "second hop", fold, route, single
-        if several and router is not None and route is not None:
-            yield "adaptivity", fold, router, route
+        if has_second_hop and best_route is not None and best_single is not None:
+            yield Pair("second hop", fold, best_route, best_single)
+        if has_second_hop and router is not None and best_route is not None:
+            yield Pair("adaptivity", fold, router, best_route)
         if router is not None and best is not None:
-            yield "lead", fold, router, best
+            yield Pair("lead", fold, router, best)
     names = [entry.outcome.name for entry in entries]
-    for at, entry in enumerate(entries):
+    for number, entry in enumerate(entries):
+        # The user's policies are the baselines without arms.
         if entry.outcome.kind == "baseline" and not entry.arms:
-            early = entry.settings["allow_stop"] or entry.settings.get("allow_return")
-            oracle = ANYTIME_ORACLE if early else TREE_ORACLE
-            yield "regret", contest.split, names.index(oracle), at
+            may_end_early = entry.settings["allow_stop"] or entry.settings.get("allow_return")
+            oracle = ANYTIME_ORACLE if may_end_early else TREE_ORACLE
+            yield Pair("regret", contest.split, names.index(oracle), number)
 
 
 def label(entry: Entry) -> str:
-    """A name that says which arms are chosen from: "kNN on B"."""
+    """Return a name that says which arms are chosen from: "kNN on B"."""
     name = entry.outcome.name
     return f"{name} on {entry.arms}" if entry.arms else name
 
 
 def _baselines(contest: Contest, reading: bool) -> list[int]:
-    """Numbers of the baselines; with `reading` those that read answers, too."""
+    """Return the numbers of the baselines; with `reading` including those that read answers."""
     return [
-        at
-        for at, entry in enumerate(contest.entries)
+        number
+        for number, entry in enumerate(contest.entries)
         if entry.outcome.kind == "baseline" and (reading or not entry.reads_answers)
     ]
 
 
-def _worth(contest: Contest, fold: str, shown: Values) -> dict[int, tuple[float, float]]:
-    """Mean R of each entry on a fold, and what it costs less; those unknown there are left out.
+def _worth(contest: Contest, fold: str, reward: Floats) -> dict[int, tuple[float, float]]:
+    """Return mean R of each entry on a fold, and its negative mean C, to choose the best by.
 
-    `shown`: float64[entries, queries], R on the fold shown.
+    Args:
+        contest: the policies.
+        fold: the fold that is compared on, or "validation".
+        reward: float64[entries, queries], R on the fold that is compared on.
+
+    Returns:
+        By number of the entry; entries without figures on that fold are left out.
     """
-    figures = [(one.validation, one.validation_cost) for one in contest.entries]
+    figures: list[tuple[float | None, float | None]]
     if fold == contest.split:
-        costs = [float(one.outcome.cost.mean()) for one in contest.entries]
-        figures = list(zip(shown.mean(axis=1).tolist(), costs, strict=True))
+        costs = [float(entry.outcome.cost.mean()) for entry in contest.entries]
+        figures = list(zip(reward.mean(axis=1).tolist(), costs, strict=True))
+    else:
+        figures = [(entry.validation, entry.validation_cost) for entry in contest.entries]
     return {
-        at: (reward, -cost)
-        for at, (reward, cost) in enumerate(figures)
-        if reward is not None and cost is not None
+        number: (mean_reward, -mean_cost)
+        for number, (mean_reward, mean_cost) in enumerate(figures)
+        if mean_reward is not None and mean_cost is not None
     }
 
 
-def _best(members: Sequence[int], worth: Mapping[int, tuple[float, float]]) -> int | None:
-    """The entry with the highest mean R; ties: lower cost, then the first."""
-    known = [at for at in members if at in worth]
-    return max(known, key=worth.__getitem__, default=None)
+def _best(numbers: Sequence[int], worth: Mapping[int, tuple[float, float]]) -> int | None:
+    """Return the entry with the highest mean R; on a tie the cheaper, then the first."""
+    candidates = [number for number in numbers if number in worth]
+    return max(candidates, key=worth.__getitem__, default=None)
 
 
-FORMAT = 1  # of the JSON; a higher number where a key is renamed, dropped or means another thing
-ENDS = ("", "_low", "_high")
+COMPARISON_FORMAT = 1  # of the JSON; goes up if a key is renamed, removed or changes its meaning
+INTERVAL_SUFFIXES = ("", "_low", "_high")
 
 
 def long_table(standings: Standings) -> Table:
@@ -346,10 +444,13 @@ def long_table(standings: Standings) -> Table:
 
 
 def as_json(standings: Standings) -> str:
-    """One object, keys sorted, floats to 12 significant digits; see docs/reference/json.md."""
+    """Return one object, keys sorted, floats to 12 significant digits.
+
+    docs/reference/json.md has its keys.
+    """
     contest = standings.contest
-    found = {
-        "format": FORMAT,
+    comparison = {
+        "format": COMPARISON_FORMAT,
         "alpha": contest.alpha,
         "split": contest.split,
         "queries": standings.queries,
@@ -363,10 +464,11 @@ def as_json(standings: Standings) -> str:
         "notes": contest.notes,
         "provenance": standings.provenance,
     }
-    return json_text(found, "comparison")
+    return json_text(comparison, "comparison")
 
 
 def _flat(row: Row) -> dict[str, Cell]:
+    """The fields of a row, as columns of the CSV."""
     entry: Entry = row.entry
     metrics = ("accuracy", "quality", "cost", "reward", "difference", "simultaneous")
     return {
@@ -374,7 +476,11 @@ def _flat(row: Row) -> dict[str, Cell]:
         "arms": row.arms,
         "kind": row.kind,
         "reads_answers": entry.reads_answers,
-        **{name + end: getattr(row, name + end) for name in metrics for end in ENDS},
+        **{
+            metric + suffix: getattr(row, metric + suffix)
+            for metric in metrics
+            for suffix in INTERVAL_SUFFIXES
+        },
         "validation_reward": entry.validation,
         "fit_cpu_seconds": entry.fit_seconds,
         "settings": settings_text(entry.settings),
@@ -383,46 +489,47 @@ def _flat(row: Row) -> dict[str, Cell]:
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """`neighbours 10, weights distance`."""
-    return ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
+    """Return settings as text: `neighbours 10, weights distance`."""
+    return ", ".join(f"{name} {_setting_text(value)}" for name, value in settings.items())
 
 
-def _shown(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return settings_text(value)
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return " ".join(map(_shown, value))
+        return " ".join(map(_setting_text, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-LEARNED, BOUNDS = "Learned on the tree", "Bounds: chosen knowing all answers"
-BROUGHT = "Policies of your own"
-SETS = {"A": "Set A: one direct call", "B": "Set B: whole routes, chosen at once"}
-VALUES = {
+ROUTER_GROUP = "Learned on the tree"
+BOUNDS_GROUP = "Bounds: chosen knowing all answers"
+OWN_GROUP = "Policies of your own"
+SET_GROUPS = {"A": "Set A: one direct call", "B": "Set B: whole routes, chosen at once"}
+VALUE_TITLES = {
     "second hop": "second hop: best of B - best of A",
     "adaptivity": "adaptivity: HierRouter - best of B",
     "lead": "HierRouter - best of all",
     "regret": "regret: oracle - policy",
 }
-VERSUS = 3  # columns of the first table that compare with the learned router
-SHORT = 48  # characters of settings in a table
-BLIND = (
+ROUTER_COLUMNS = 3  # last columns of the first table, which compare with the learned router
+MAX_SETTINGS_LENGTH = 48  # characters of settings in a table
+BLIND_NOTE = (
     "For the second hop and for adaptivity only those baselines count that choose before they have "
     "seen any answer."
 )
-TOGETHER = (
+SIMULTANEOUS_NOTE = (
     "The intervals all at once hold for every baseline together. The best of many baselines on "
     "the fold shown looks better than it is, so the difference to it looks smaller."
 )
 
 
 def contest_tables(standings: Standings) -> tuple[Table, ...]:
-    """All tables that have a row, numbered by their places, the one to read first first."""
+    """Return all tables that have a row, numbered, the most important one first."""
     return number_tables(named_tables(standings))
 
 
 def named_tables(standings: Standings) -> dict[str, Table]:
-    """The same by name, without numbers."""
+    """Return all tables that have a row by name, without numbers."""
     tables = {
         "reward": reward_table(standings),
         "quality": quality_table(standings),
@@ -434,7 +541,8 @@ def named_tables(standings: Standings) -> dict[str, Table]:
 
 def reward_table(standings: Standings) -> Table:
     """Q, C and R, and the paired difference to the learned router, if there is one."""
-    contest, level = standings.contest, standings.bootstrap.interval_title
+    contest = standings.contest
+    level = standings.bootstrap.interval_title
     columns = [
         Column("Router"),
         Column("Q", best="highest"),
@@ -452,9 +560,11 @@ def reward_table(standings: Standings) -> Table:
         f"({contest.split} fold), Q is {standings.scorer}, C in {standings.cost_unit}"
     )
     if contest.router is None:
-        alone = [replace(line, cells=line.cells[:-VERSUS]) for line in lines]
-        return Table(title, tuple(columns[:-VERSUS]), tuple(alone), " ".join(contest.notes))
-    return Table(title, tuple(columns), tuple(lines), " ".join((*contest.notes, TOGETHER)))
+        lines = [replace(line, cells=line.cells[:-ROUTER_COLUMNS]) for line in lines]
+        columns = columns[:-ROUTER_COLUMNS]
+        return Table(title, tuple(columns), tuple(lines), " ".join(contest.notes))
+    note = " ".join((*contest.notes, SIMULTANEOUS_NOTE))
+    return Table(title, tuple(columns), tuple(lines), note)
 
 
 def quality_table(standings: Standings) -> Table:
@@ -483,23 +593,19 @@ def value_table(standings: Standings) -> Table:
         Column("difference", 4, signed=True),
         Column(standings.bootstrap.interval_title, 4, signed=True),
     )
-    lines = [
-        Line(
-            BROUGHT if value.value == "regret" else f"Best as the {value.chosen_on} fold has it",
-            (
-                VALUES[value.value],
-                *map(shown_name, (value.first, value.second)),
-                *value.cells("difference [difference]"),
-            ),
-        )
-        for value in standings.values
-    ]
+    lines = []
+    for value in standings.values:
+        is_regret = value.value == "regret"
+        group = OWN_GROUP if is_regret else f"Best as the {value.chosen_on} fold has it"
+        names = (display_name(value.first), display_name(value.second))
+        figures = value.cells("difference [difference]")
+        lines.append(Line(group, (VALUE_TITLES[value.value], *names, *figures)))
     title = "What a second hop is worth, and what seeing its first answer adds"
-    return Table(title, columns, tuple(lines), BLIND)
+    return Table(title, columns, tuple(lines), BLIND_NOTE)
 
 
 def settings_table(standings: Standings) -> Table:
-    """What the validation fold chose, and what fitting took."""
+    """Settings chosen on the validation fold, and the time of fitting."""
     columns = (
         Column("Router"),
         Column("R on validation", 4),
@@ -511,7 +617,7 @@ def settings_table(standings: Standings) -> Table:
             row,
             row.entry.validation,
             row.entry.fit_seconds,
-            one_line(settings_text(row.entry.settings), SHORT),
+            one_line(settings_text(row.entry.settings), MAX_SETTINGS_LENGTH),
         )
         for row in standings.rows
         if row.entry.outcome.kind != "oracle"
@@ -524,8 +630,12 @@ def settings_table(standings: Standings) -> Table:
 
 
 def _line(row: Row, *cells: Cell) -> Line:
+    """Make the line of an entry, in the group of its kind."""
     outcome = row.entry.outcome
-    group = {"router": LEARNED, "oracle": BOUNDS}.get(
-        outcome.kind, SETS.get(row.entry.arms, BROUGHT)
-    )
-    return Line(group, (shown_name(outcome.name), *cells), ranked=outcome.kind != "oracle")
+    if outcome.kind == "router":
+        group = ROUTER_GROUP
+    elif outcome.kind == "oracle":
+        group = BOUNDS_GROUP
+    else:
+        group = SET_GROUPS.get(row.entry.arms, OWN_GROUP)
+    return Line(group, (display_name(outcome.name), *cells), ranked=outcome.kind != "oracle")

@@ -1,4 +1,4 @@
-"""One query's whole tree, and what a router does in it."""
+"""The whole tree of one query: every answer, what it is worth, and what a router does in it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from rich.tree import Tree
 from hierrouter.evaluation.bounds import best_ending, best_nodes, split_regret
 from hierrouter.evaluation.outcome import ending_probabilities, ending_table, greedy
 from hierrouter.replay.tree import Texts, load_texts
-from hierrouter.reports.values import GROUPS
+from hierrouter.reports.estimates import POLICY_GROUPS
 from hierrouter.tables import Cell, Column, Line, Table, as_rich, money, one_line, safe_text
 from hierrouter_cache.tree import RouteTree, net_reward
 
 if TYPE_CHECKING:
     from hierrouter.learning.training import TrainedRouter
 
-NOTHING = 1e-9  # a regret below it is rounding
-ROUTER, BEST, FIXED = "HierRouter", "oracle", "best fixed route"
-GIVEN = "HierRouter's answer"  # where it is not the last one of its route
-LONGEST_ANSWER = 400  # characters of an answer on a terminal
-LONGEST_QUESTION = 60  # characters of a question in a list of queries
-EMPTY = "(empty)"
+REGRET_TOLERANCE = 1e-9  # a regret up to it is rounding
+# Labels of the nodes where the routes end.
+ROUTER_LABEL = "HierRouter"
+RETURNED_LABEL = "HierRouter's answer"  # if the router returns an earlier answer of its route
+ORACLE_LABEL = "oracle"
+FIXED_LABEL = "best fixed route"
+MAX_ANSWER_LENGTH = 400  # characters of an answer on a terminal
+MAX_QUESTION_LENGTH = 60  # characters of a question in a list of queries
+EMPTY_ANSWER = "(empty)"
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,17 @@ class Node:
     """One call of a query's tree.
 
     Attributes:
-        number: of the node, see `hierrouter_cache.tree`.
-        parent: number of the node whose answer the call saw; 0 is the question.
-        route: all models called up to here, `first>second`.
-        cost: C, of all calls up to here, in money.
-        reward: R = Q - alpha * C, were the route to end here.
+        number: number of the node, see `hierrouter_cache.tree`.
+        parent: number of the node whose answer is the context of the call; 0 is the question.
+        model: name of the model that is called.
+        route: names of all models called up to this node, `first>second`.
+        answer: text of the response.
+        quality: Q of the answer.
+        accuracy: 1.0 for right, 0.0 for wrong.
+        tokens_in: tokens of the prompt.
+        tokens_out: tokens of the response.
+        cost: C, of all calls up to this node, in money.
+        reward: R = Q - alpha * C if the route ends at this node.
     """
 
     number: int
@@ -60,14 +69,15 @@ class Node:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a router does at one state on its way.
+    """A router's choice at one state of its route.
 
     Attributes:
         state: number of the node where the choice is made; 0 is the question.
-        actions: names of what may be chosen: a model, `model>stop`, or `return>1`.
-        probabilities: of the actions under the stochastic policy, in their order.
+        actions: names of the possible actions: a model, `model>stop`, or `return>1`.
+        probabilities: probabilities of the actions under the stochastic policy, in their order.
         chosen: the action that the greedy policy takes.
-        regret: how much less R the best ending after the choice has than the best one before it.
+        regret: R of the best ending that was possible before the choice, less R of the best one
+            that is possible after it.
     """
 
     state: int
@@ -78,13 +88,13 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Routed:
-    """The greedy route of a router.
+class GreedyRoute:
+    """The greedy route of a router through a query's tree.
 
     Attributes:
         node: number of the node where it ends.
-        choices: one a hop, from the question on, and one more where an answer is returned.
-        given: number of the node whose answer it gives, where that is not the last one.
+        choices: one a hop, from the question on; one more if an earlier answer is returned.
+        given: number of the node whose answer is returned, if it is not the last one.
     """
 
     node: int
@@ -93,14 +103,23 @@ class Routed:
 
 
 @dataclass(frozen=True)
-class Explained:
+class QueryExplanation:
     """A query, its tree, and the routes to compare.
 
     Attributes:
-        nodes: all calls of the tree by number, the first is number 1.
+        id: id of the query.
+        dataset: name of its dataset.
+        split: its fold.
+        question: its question.
+        references: its reference answers.
+        scorer: name of the scorer that Q comes from.
+        alpha: weight of cost in R.
+        hops: most calls of a route.
+        nodes: all calls of the tree by number; the first is number 1.
         best: number of the node where the best route in hindsight ends.
-        fixed: where the fixed route ends that is best on the train fold; None where that is empty.
-        router: what the router does; None where there is none.
+        fixed: number of the node where the fixed route ends that is best on the train fold; None if
+            that fold is empty.
+        router: the router's route; None without a router.
     """
 
     id: str
@@ -114,7 +133,7 @@ class Explained:
     nodes: tuple[Node, ...]
     best: int
     fixed: int | None
-    router: Routed | None
+    router: GreedyRoute | None
 
     @property
     def name(self) -> str:
@@ -126,106 +145,123 @@ class Explained:
         """R of the best route in hindsight less R of the router's; None without a router."""
         if self.router is None:
             return None
-        return self.node(self.best).reward - self.ended(self.router).reward
+        return self.node(self.best).reward - self.ending(self.router).reward
 
     def node(self, number: int) -> Node:
-        """The node of this number; the root, 0, is none."""
+        """Return the node of this number, from 1; the root, 0, is the question."""
         return self.nodes[number - 1]
 
-    def ended(self, router: Routed) -> Node:
-        """The node where a router ends, worth what the answer is worth that it gives."""
-        last, given = self.node(router.node), self.node(router.given or router.node)
-        reward = net_reward(given.quality, last.cost, self.alpha)
-        return replace(last, quality=given.quality, accuracy=given.accuracy, reward=reward)
+    def ending(self, route: GreedyRoute) -> Node:
+        """Return the node where a route ends, with Q, accuracy and R of the answer it returns."""
+        last = self.node(route.node)
+        returned = self.node(route.given or route.node)
+        reward = net_reward(returned.quality, last.cost, self.alpha)
+        return replace(last, quality=returned.quality, accuracy=returned.accuracy, reward=reward)
 
-    def below(self, number: int) -> tuple[Node, ...]:
-        """The calls made from a node, in action order; none after the last hop."""
+    def children(self, number: int) -> tuple[Node, ...]:
+        """Return the calls made from a node, in action order; none after the last hop."""
         return self._children.get(number, ())
 
-    def on_way(self, number: int) -> tuple[int, ...]:
-        """Numbers from the first call to this node."""
-        way = []
+    def ancestors(self, number: int) -> tuple[int, ...]:
+        """Return the numbers of the nodes from the first call to this one, which is included."""
+        numbers = []
         while number:
-            way.append(number)
+            numbers.append(number)
             number = self.node(number).parent
-        return tuple(reversed(way))
+        return tuple(reversed(numbers))
 
     @cached_property
     def _children(self) -> dict[int, tuple[Node, ...]]:
-        found: dict[int, tuple[Node, ...]] = {}
+        children: dict[int, tuple[Node, ...]] = {}
         for node in self.nodes:
-            found[node.parent] = (*found.get(node.parent, ()), node)
-        return found
+            children[node.parent] = (*children.get(node.parent, ()), node)
+        return children
 
 
-def explain(
+def explain_queries(
     root: Path,
     tree: RouteTree,
     rows: Sequence[int],
     alpha: float,
     trained: TrainedRouter | None = None,
     pool: str | None = None,
-) -> list[Explained]:
-    """Some queries of a tree, each with its answers and routes.
+) -> list[QueryExplanation]:
+    """Explain some queries of a tree: all answers, and the routes to compare.
 
-    Where the router may stop early, the other routes may, too. Raises CacheError: nothing there,
-    damaged, or not the cache of this tree; InputError: a router made for another tree.
+    If the router may stop early, the other routes may, too.
 
     Args:
+        root: folder of the cache that the tree was opened from.
         tree: all folds; the fixed route is chosen on "train".
-        rows: positions of queries in `tree`.
+        rows: positions of the queries in `tree`.
+        alpha: weight of cost in R.
+        trained: the router; None without one.
+        pool: name of the pool, if the cache has several.
+
+    Raises:
+        CacheError: the folder has no cache, a damaged one, or not the one of this tree.
+        InputError: the router was made for another tree.
     """
-    if not rows:  # a router may have no regret anywhere
+    if not rows:  # for example if a router has no regret anywhere
         return []
-    chosen = tree.select(np.array(rows, dtype=np.int64))
+    selected = tree.select(np.array(rows, dtype=np.int64))
     stop = trained is not None and trained.objective.ends_early
     train = tree.split("train")
     fixed = best_ending(train, alpha, stop) if len(train) else None
-    best = best_nodes(chosen, alpha, stop).tolist()
-    routed = _routed(chosen, alpha, trained) if trained else None
-    texts = load_texts(root, chosen, pool)
+    best = best_nodes(selected, alpha, stop).tolist()
+    router_routes = _greedy_routes(selected, alpha, trained) if trained else None
+    texts = load_texts(root, selected, pool)
     return [
-        Explained(
-            id=chosen.query_ids[row],
-            dataset=chosen.datasets[row],
-            split=chosen.splits[row],
+        QueryExplanation(
+            id=selected.query_ids[row],
+            dataset=selected.datasets[row],
+            split=selected.splits[row],
             question=texts[row].question,
             references=texts[row].references,
-            scorer=chosen.scorer,
+            scorer=selected.scorer,
             alpha=alpha,
-            hops=chosen.hops,
-            nodes=_nodes(chosen, row, alpha, texts[row]),
+            hops=selected.hops,
+            nodes=_nodes(selected, row, alpha, texts[row]),
             best=best[row],
             fixed=fixed,
-            router=routed[row] if routed else None,
+            router=router_routes[row] if router_routes else None,
         )
-        for row in range(len(chosen))
+        for row in range(len(selected))
     ]
 
 
 def worst_queries(
     tree: RouteTree, split: str, alpha: float, trained: TrainedRouter, count: int
 ) -> list[int]:
-    """Positions in `tree` of the queries of a fold on which a router loses most to hindsight.
+    """Return the queries of a fold with the largest regret of a router.
 
-    Raises InputError: a router made for another tree.
+    Args:
+        tree: all folds.
+        split: the fold.
+        alpha: weight of cost in R.
+        trained: the router.
+        count: most queries to return; queries without regret are left out.
 
-    `split`: the fold to look at; `count`: at most so many; queries on which nothing is lost are
-    left out. Returns the largest regret first; of equal ones the first query.
+    Returns:
+        Positions in `tree`, the largest regret first; of equal ones the first query.
+
+    Raises:
+        InputError: the router was made for another tree.
     """
     rows = tree.rows(split)
     fold = tree.select(rows)
-    may = trained.objective
-    # To the digits that are shown, so that rounding does not order what is equal.
+    objective = trained.objective
     endings = trained.endings(fold)
-    lost = split_regret(fold, alpha, endings, may.allow_stop, may.allow_return)
-    regret = lost.sum(axis=1).round(9)
+    by_choice = split_regret(fold, alpha, endings, objective.allow_stop, objective.allow_return)
+    # To the digits that are printed, so that rounding errors do not order equal regrets.
+    regret = by_choice.sum(axis=1).round(9)
     worst = np.argsort(-regret, kind="stable")[:count]
-    return rows[worst[regret[worst] > NOTHING]].tolist()
+    return rows[worst[regret[worst] > REGRET_TOLERANCE]].tolist()
 
 
 def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node, ...]:
-    routes, reward = tree.routes, tree.node_reward(alpha)[row]
+    routes = tree.routes
+    reward = tree.node_reward(alpha)[row]
     return tuple(
         Node(
             number=number,
@@ -244,123 +280,155 @@ def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node,
     )
 
 
-def _routed(tree: RouteTree, alpha: float, trained: TrainedRouter) -> list[Routed]:
-    """The greedy route of a router through each query's tree, choice by choice."""
-    # Each query alone: in float32 the last digits depend on how many are computed together.
-    alone = [trained.probabilities(tree.select(np.array([row]))) for row in range(len(tree))]
-    actions, probabilities = trained.actions, np.concatenate(alone)
+def _greedy_routes(tree: RouteTree, alpha: float, trained: TrainedRouter) -> list[GreedyRoute]:
+    """Follow the greedy route of a router through each query's tree, choice by choice."""
+    # Query by query: in float32 the last digits depend on how many are computed together, and a
+    # query must look the same whichever others are explained with it.
+    by_query = [trained.probabilities(tree.select(np.array([row]))) for row in range(len(tree))]
+    probabilities = np.concatenate(by_query)
+    actions = trained.actions
     names = actions.names(tree.models)
     one_hot = greedy(probabilities, tree.base_rate, actions.returns)
     endings = ending_probabilities(actions, one_hot)
-    lost = split_regret(tree, alpha, endings, actions.allow_stop, actions.allow_return)
-    taken, found = one_hot.argmax(axis=2).tolist(), []
+    regret = split_regret(tree, alpha, endings, actions.allow_stop, actions.allow_return)
+    greedy_actions = one_hot.argmax(axis=2).tolist()
+    routes = []
     for row in range(len(tree)):
         choices: list[Choice] = []
-        state, over = 0, False
-        while not over:
-            action, chances = taken[row][state], tuple(probabilities[row, state].tolist())
-            node, end, over = actions.transition(state, action)
-            # Who ends with a call has lost there what another answer would have been worth.
-            left = lost[row].tolist()[len(choices) :]
-            regret = math.fsum(left) if over else left[0]
-            choices.append(Choice(state, names, chances, names[action], regret))
+        state = 0
+        is_over = False
+        while not is_over:
+            action = greedy_actions[row][state]
+            action_probabilities = tuple(probabilities[row, state].tolist())
+            node, end, is_over = actions.transition(state, action)
+            # The last choice also has the regret of the answer that is returned: with a call that
+            # ends the route, an earlier answer might have been the better one.
+            remaining = regret[row].tolist()[len(choices) :]
+            choice_regret = math.fsum(remaining) if is_over else remaining[0]
+            choices.append(Choice(state, names, action_probabilities, names[action], choice_regret))
             state = int(node)
-        given = int(ending_table(tree.routes).answer_node[end])
-        found.append(Routed(state, tuple(choices), None if given == state else given))
-    return found
+        returned = int(ending_table(tree.routes).answer_node[end])
+        routes.append(GreedyRoute(state, tuple(choices), None if returned == state else returned))
+    return routes
 
 
-def as_text(found: Explained, width: int, colour: bool = False) -> str:
-    """The query for a terminal of `width` characters."""
+def as_text(query: QueryExplanation, width: int, colour: bool = False) -> str:
+    """Return the query as text for a terminal.
+
+    Args:
+        query: the query.
+        width: characters of a line.
+        colour: with escape sequences for colours.
+    """
     sink = io.StringIO()
     page = Console(file=sink, width=width, force_terminal=colour)
-    head = Text(one_line(found.name), style="bold")
-    facts = f"{found.split} fold; Q is {found.scorer}; R = Q - {found.alpha:g} C"
-    head.append(f"  {one_line(facts)}", style="dim not bold")
-    asked = Text.assemble(("Question   ", "dim"), safe_text(found.question))
-    right = Text.assemble(("Reference  ", "dim"), safe_text(" | ".join(found.references)))
-    page.print(Group(head, Text(), asked, right, Text()))
-    page.print(_tree(found))
-    for table in (_routes_table(found), *_choices_tables(found)):
+    heading = Text(one_line(query.name), style="bold")
+    facts = f"{query.split} fold; Q is {query.scorer}; R = Q - {query.alpha:g} C"
+    heading.append(f"  {one_line(facts)}", style="dim not bold")
+    question = Text.assemble(("Question   ", "dim"), safe_text(query.question))
+    references = Text.assemble(("Reference  ", "dim"), safe_text(" | ".join(query.references)))
+    page.print(Group(heading, Text(), question, references, Text()))
+    page.print(_tree(query))
+    for table in (_routes_table(query), *_choices_tables(query)):
         page.print(Text(), as_rich(table, width))
     return sink.getvalue()
 
 
-def as_object(found: Explained) -> dict[str, Any]:
-    """The query as JSON values, answers whole; the keys are those of `Explained`."""
-    keys = {**asdict(found), "regret": found.regret}
-    if found.router and found.router.given is None:
+def as_object(query: QueryExplanation) -> dict[str, Any]:
+    """Return the query as JSON values with complete answers.
+
+    The keys are the attributes of `QueryExplanation`, and `regret`.
+    """
+    keys = {**asdict(query), "regret": query.regret}
+    if query.router and query.router.given is None:
         del keys["router"]["given"]
     return keys
 
 
-def worst_table(found: Sequence[Explained], split: str) -> Table:
-    """One line a query, in the order given: what a router lost on it, and how."""
-    widths = [max(query.hops, len(query.router.choices)) for query in found if query.router]
-    hops = [f"hop {hop + 1}" for hop in range(max(widths, default=0))]
+def worst_table(queries: Sequence[QueryExplanation], split: str) -> Table:
+    """A line a query, in the order given: the router's regret, hop by hop.
+
+    Args:
+        queries: of one fold, explained with a router.
+        split: name of the fold.
+    """
+    hop_count = 0
+    for query in queries:
+        if query.router:
+            # A router that returns an earlier answer makes one more choice than there are hops.
+            hop_count = max(hop_count, query.hops, len(query.router.choices))
     columns = (
         Column("Query"),
         Column("Regret", 4),
-        *(Column(hop, 4) for hop in hops),
-        Column(ROUTER),
-        Column(BEST),
+        *(Column(f"hop {hop}", 4) for hop in range(1, hop_count + 1)),
+        Column(ROUTER_LABEL),
+        Column(ORACLE_LABEL),
         Column("Question"),
     )
-    lines = tuple(Line(split, _worst_cells(query, len(hops))) for query in found)
-    title = f"The largest regrets of {ROUTER} on the {split} fold"
-    note = "Regret is R of the best route in hindsight less R of the router's, hop by hop."
-    return Table(title, columns, lines, note if lines else f"No regret on the {split} fold.")
+    lines = tuple(Line(split, _worst_cells(query, hop_count)) for query in queries)
+    title = f"The largest regrets of {ROUTER_LABEL} on the {split} fold"
+    note = f"No regret on the {split} fold."
+    if lines:
+        note = "Regret is R of the best route in hindsight less R of the router's, hop by hop."
+    return Table(title, columns, lines, note)
 
 
-def _worst_cells(found: Explained, hops: int) -> tuple[Cell, ...]:
-    assert found.router
-    lost = [choice.regret for choice in found.router.choices]
-    lost += [0.0] * (hops - len(lost))
-    ends = (found.node(found.router.node).route, found.node(found.best).route)
-    return (found.name, found.regret, *lost, *ends, one_line(found.question, LONGEST_QUESTION))
+def _worst_cells(query: QueryExplanation, hop_count: int) -> tuple[Cell, ...]:
+    assert query.router
+    regrets = [choice.regret for choice in query.router.choices]
+    regrets += [0.0] * (hop_count - len(regrets))  # a route that stopped early
+    router_route = query.node(query.router.node).route
+    best_route = query.node(query.best).route
+    question = one_line(query.question, MAX_QUESTION_LENGTH)
+    return (query.name, query.regret, *regrets, router_route, best_route, question)
 
 
-def numbers(found: Explained, node: Node) -> str:
-    """What a call gave and took, in one line; C and R are of the route so far."""
+def figures_text(node: Node) -> str:
+    """Return the figures of a call in one line; C and R are those of the route up to it."""
     tokens = f"{node.tokens_in:,}+{node.tokens_out:,} tokens"
-    # Imported scores may lie between right and wrong.
+    # Imported accuracies may lie between right and wrong.
     right = {1.0: "right", 0.0: "wrong"}.get(node.accuracy, f"{node.accuracy:.2f} right")
     return f"Q {node.quality:.3f}, {right}, {tokens}, C {money(node.cost)}, R {node.reward:.4f}"
 
 
-def marks(found: Explained, number: int) -> tuple[str, ...]:
-    """Whose routes end at a node."""
+def route_labels(query: QueryExplanation, number: int) -> tuple[str, ...]:
+    """Return the labels of the routes that end at a node, or return its answer."""
     ends = {
-        ROUTER: found.router.node if found.router else None,
-        GIVEN: found.router.given if found.router else None,
-        BEST: found.best,
-        FIXED: found.fixed,
+        ROUTER_LABEL: query.router.node if query.router else None,
+        RETURNED_LABEL: query.router.given if query.router else None,
+        ORACLE_LABEL: query.best,
+        FIXED_LABEL: query.fixed,
     }
-    return tuple(name for name, node in ends.items() if node == number)
+    return tuple(label for label, end in ends.items() if end == number)
 
 
-def in_order(found: Explained, number: int = 0) -> list[Node]:
-    """The calls below a node, each before those made after it."""
-    return [item for node in found.below(number) for item in (node, *in_order(found, node.number))]
+def in_order(query: QueryExplanation, number: int = 0) -> list[Node]:
+    """Return the calls below a node, each before the calls that follow it."""
+    ordered = []
+    for node in query.children(number):
+        ordered.append(node)
+        ordered += in_order(query, node.number)
+    return ordered
 
 
-def _tree(found: Explained) -> Tree:
-    """Two lines a call: whose it is and what it is worth; what it said."""
-    taken = found.on_way(found.router.node) if found.router else ()
+def _tree(query: QueryExplanation) -> Tree:
+    """The tree with two lines a call: model, figures and routes; then the answer."""
+    router_nodes = query.ancestors(query.router.node) if query.router else ()
     root = Tree(Text("question", style="dim"), guide_style="dim")
     branches = {0: root}
-    for node in in_order(found):
-        label = Text(one_line(node.model), style="bold" if node.number in taken else "")
-        label.append(f"  {numbers(found, node)}", style="dim")
-        for mark in marks(found, node.number):
-            label.append(f"  < {mark}", style="bold")
-        label.append("\n")
-        label.append(one_line(node.answer, LONGEST_ANSWER) or EMPTY, style="not bold")
-        branches[node.number] = branches[node.parent].add(label)
+    for node in in_order(query):
+        entry = Text(one_line(node.model), style="bold" if node.number in router_nodes else "")
+        entry.append(f"  {figures_text(node)}", style="dim")
+        for label in route_labels(query, node.number):
+            entry.append(f"  < {label}", style="bold")
+        entry.append("\n")
+        entry.append(one_line(node.answer, MAX_ANSWER_LENGTH) or EMPTY_ANSWER, style="not bold")
+        branches[node.number] = branches[node.parent].add(entry)
     return root
 
 
-def _routes_table(found: Explained) -> Table:
+def _routes_table(query: QueryExplanation) -> Table:
+    """A line a route: that of the router, the best fixed one, and the best in hindsight."""
     columns = (
         Column("Policy"),
         Column("Route"),
@@ -369,26 +437,28 @@ def _routes_table(found: Explained) -> Table:
         Column("R", 4),
         Column("Regret", 4),
     )
-    ends = {"oracle": (BEST, found.node(found.best))}
-    if found.router:
-        ends["router"] = (ROUTER, found.ended(found.router))
-    if found.fixed is not None:
-        ends["route"] = (FIXED, found.node(found.fixed))
-    best, lines = found.node(found.best).reward, []
-    for kind, group in GROUPS.items():
+    best = query.node(query.best)
+    ends = {"oracle": (ORACLE_LABEL, best)}
+    if query.router:
+        ends["router"] = (ROUTER_LABEL, query.ending(query.router))
+    if query.fixed is not None:
+        ends["route"] = (FIXED_LABEL, query.node(query.fixed))
+    lines = []
+    for kind, group in POLICY_GROUPS.items():
         if kind in ends:
-            name, node = ends[kind]
-            cells = (name, node.route, node.quality, node.cost, node.reward, best - node.reward)
+            label, node = ends[kind]
+            regret = best.reward - node.reward
+            cells = (label, node.route, node.quality, node.cost, node.reward, regret)
             lines.append(Line(group, cells))
-    fixed = "The fixed route is the best one on the train fold." if found.fixed else ""
-    return Table(f"Routes for {found.name}", columns, tuple(lines), fixed)
+    note = "The fixed route is the best one on the train fold." if query.fixed else ""
+    return Table(f"Routes for {query.name}", columns, tuple(lines), note)
 
 
-def _choices_tables(found: Explained) -> Iterator[Table]:
-    """What the router chose; none without one."""
-    if found.router is None:
+def _choices_tables(query: QueryExplanation) -> Iterator[Table]:
+    """Yield the table of the router's choices; nothing without a router."""
+    if query.router is None:
         return
-    actions = found.router.choices[0].actions
+    actions = query.router.choices[0].actions
     columns = (
         Column("After"),
         *(Column(f"p({action})") for action in actions),
@@ -396,8 +466,9 @@ def _choices_tables(found: Explained) -> Iterator[Table]:
         Column("Regret", 4),
     )
     lines = []
-    for choice in found.router.choices:
-        after = found.node(choice.state).route if choice.state else "the question"
-        lines.append(Line(ROUTER, (after, *choice.probabilities, choice.chosen, choice.regret)))
+    for choice in query.router.choices:
+        after = query.node(choice.state).route if choice.state else "the question"
+        cells: tuple[Cell, ...] = (after, *choice.probabilities, choice.chosen, choice.regret)
+        lines.append(Line(ROUTER_LABEL, cells))
     note = "Regret by hop: R that can no longer be reached after the choice."
-    yield Table(f"What {ROUTER} chose", columns, tuple(lines), note)
+    yield Table(f"What {ROUTER_LABEL} chose", columns, tuple(lines), note)

@@ -1,4 +1,8 @@
-"""A page that lets a person play with a cache: what is on it, and how it is packed."""
+"""An interactive page on one fold: alpha, prices and models can be changed, query by query.
+
+This module computes the contents of the page and packs them; the scripts beside the templates
+compute everything that depends on alpha and prices.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +27,9 @@ from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.tree import Texts, load_texts
+from hierrouter.reports.estimates import ALL_DATASETS, positions_by_dataset
 from hierrouter.reports.explain import worst_queries
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
-from hierrouter.reports.values import ALL, columns_of
 from hierrouter.runs.selection import SelectedRun
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
@@ -34,60 +38,75 @@ from hierrouter_cache.tree import DirectCalls, RouteTree, net_reward
 if TYPE_CHECKING:
     from hierrouter.learning.baselines.arms import Baseline
 
-BETWEEN = 100  # positions beside those that somebody has asked for
-TAILS = 0.01  # share of the oracle's changes that lies below the range, and above it
-ROOM = 2.0  # the range reaches so many times further
-DIGITS = 3  # significant digits of a position
-TYPES = ("<u1", "<u2", "<u4", "<f8")  # little-endian, as browsers read them
-LONGEST_TEXT = 4_000  # characters of one answer
-WHOLE = 200  # nodes; of larger trees only the answers on somebody's way are on the page
-CUT = " […]"
-SCRIPTS = (
+GRID_ALPHAS = 100  # positions of the slider beside those that a router was trained for
+# The grid covers the alphas at which best routes change: it leaves out this share of the changes
+# at either end, and reaches this many times further.
+GRID_TAIL = 0.01
+GRID_MARGIN = 2.0
+ALPHA_DIGITS = 3  # significant digits of a position on the grid
+MAX_TEXT_LENGTH = 4_000  # characters of one answer
+TRUNCATION_MARK = " […]"
+# Larger trees come with the answers on the routes of some policy only.
+MAX_NODES_WITH_TEXTS = 200
+PACKED_TYPES = ("<u1", "<u2", "<u4", "<f8")  # little-endian, as browsers read them
+# In the order in which they are evaluated.
+PAGE_SCRIPTS = (
     *("data", "routes", "value", "scene", "dom", "frontier", "tables", "shares", "list", "tree"),
     *("controls", "files", "address", "keys", "main"),
 )
 
-OnDone = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
-def positions(
+def slider_alphas(
     tree: RouteTree, split: str, sweep: TrainedSweep | None, trained: TrainedRouter | None
 ) -> tuple[float, ...]:
-    """0, the paper's alpha, those of sweep and router, and the range in which best routes change.
+    """Choose the positions of the slider.
 
-    Returns ascending.
+    They are 0, the paper's alpha, those of sweep and router, and a grid over the range in which
+    best routes change.
 
     Args:
-        tree: all folds; the range is that of the train fold, of the fold shown where it is empty.
-        trained: the router of a single run.
+        tree: all folds; the range is that of the train fold, or of `split` if that is empty.
+        split: the fold of the page.
+        sweep: routers for many alphas; None without them.
+        trained: the router of a single run; None without one.
+
+    Returns:
+        The alphas, ascending.
     """
-    asked = {0.0, PAPER_ALPHA} | ({trained.alpha} if trained else set())
-    return tuple(sorted(asked.union(sweep.alphas if sweep else (), _between(tree, split, trained))))
+    alphas = {0.0, PAPER_ALPHA, *_alpha_grid(tree, split, trained)}
+    if trained:
+        alphas.add(trained.alpha)
+    if sweep:
+        alphas.update(sweep.alphas)
+    return tuple(sorted(alphas))
 
 
-def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[float]:
-    """Spread evenly over the logarithm of the range; none where no route ever changes."""
+def _alpha_grid(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[float]:
+    """Return a geometric grid over the range in which best routes change; empty if none does."""
     stop = trained is not None and trained.objective.ends_early
     train = tree.split("train")
     changes = policy_break_points(train if len(train) else tree.split(split), stop)
     if not len(changes):
         return set()
-    low, high = np.quantile(changes, (TAILS, 1 - TAILS))
-    spread = np.geomspace(low / ROOM, min(high * ROOM, MAX_ALPHA), BETWEEN)
-    return {float(f"{alpha:.{DIGITS}g}") for alpha in spread}
+    low, high = np.quantile(changes, (GRID_TAIL, 1 - GRID_TAIL))
+    grid = np.geomspace(low / GRID_MARGIN, min(high * GRID_MARGIN, MAX_ALPHA), GRID_ALPHAS)
+    return {float(f"{alpha:.{ALPHA_DIGITS}g}") for alpha in grid}
 
 
 @dataclass(frozen=True)
-class Learned:
-    """A router, or a policy of the user's own, on one fold, along a grid of alphas.
+class EndingSeries:
+    """The node where a deterministic policy ends on each query of a fold, alpha by alpha.
 
     Attributes:
-        name: what the page calls it.
-        note: what it was trained for, or asked at, in words.
+        name: its name on the page.
+        note: in words, what it was trained for or at which alphas it was evaluated.
+        allow_stop: whether it may stop early.
         start: int64[queries], the node where it ends at the first alpha.
         changed: for each alpha the queries that end elsewhere than at the alpha before, int64[n];
-            none at the first.
-        node: for each alpha where these end, int64[n].
+            empty at the first.
+        node: for each alpha the node where these queries end, int64[n].
     """
 
     name: str
@@ -99,13 +118,19 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A policy in expectation: it draws, or it makes calls beside those of the answer it gives.
+class ExpectationSeries:
+    """A policy in expectation, alpha by alpha.
+
+    It is for policies that draw, and for those that make other calls than those on the route to
+    their answer.
 
     Attributes:
+        name: its name on the page.
+        note: in words, at which alphas it was evaluated or fitted.
         step: int64[alphas], which of the n rows below holds at each alpha.
         end: int64[n, queries], the likeliest answer: a node, or nodes + k of the k-th direct call.
-        quality, accuracy: float64[n, queries].
+        quality: float64[n, queries].
+        accuracy: float64[n, queries].
         tokens: float64[M + K, 2, n, queries], in and out, of calls of the M models in the tree and
             of the K direct ones.
     """
@@ -119,78 +144,110 @@ class Drawn:
     tokens: Floats
 
 
-def of_sweep(
+def sweep_series(
     sweep: TrainedSweep,
     fold: RouteTree,
     alphas: Sequence[float],
-    on_done: OnDone = lambda done, total: None,
-) -> Learned:
-    """The sweep's router at each alpha.
+    on_progress: OnProgress = lambda done, total: None,
+) -> EndingSeries:
+    """Evaluate the sweep's router at each alpha.
 
-    Raises InputError: a sweep of another tree.
+    Args:
+        sweep: routers for many alphas.
+        fold: the queries.
+        alphas: positions of the slider.
+        on_progress: called with (alphas done, all alphas) after each.
+
+    Raises:
+        InputError: the sweep was made for another tree.
     """
 
     def endings() -> Iterator[Integers]:
         for done, alpha in enumerate(alphas, start=1):
             yield sweep.at(alpha).endings(fold).argmax(axis=1)
-            on_done(done, len(alphas))
+            on_progress(done, len(alphas))
 
-    low, high = sweep.alphas[0], sweep.alphas[-1]
+    low = sweep.alphas[0]
+    high = sweep.alphas[-1]
     note = f"trained for alphas from {low:g} to {high:g} (sweep-alpha, seed {sweep.origin.seed})"
-    return _along("HierRouter, sweep", note, sweep.objective.allow_stop, endings())
+    return _ending_series("HierRouter, sweep", note, sweep.objective.allow_stop, endings())
 
 
-def of_run(trained: TrainedRouter, fold: RouteTree, count: int) -> Learned:
-    """One router, the same at each of `count` alphas.
+def run_series(trained: TrainedRouter, fold: RouteTree, count: int) -> EndingSeries:
+    """Evaluate one router, which is the same at each of `count` alphas.
 
-    Raises InputError: a router of another tree.
+    Raises:
+        InputError: the router was made for another tree.
     """
     endings = trained.endings(fold).argmax(axis=1)
     note = f"trained at alpha {trained.alpha:g}, and the same router at every alpha"
-    stop = trained.objective.allow_stop
-    return _along("HierRouter, one alpha", note, stop, (endings for _ in range(count)))
+    repeated = itertools.repeat(endings, count)
+    return _ending_series("HierRouter, one alpha", note, trained.objective.allow_stop, repeated)
 
 
-def _along(name: str, note: str, allow_stop: bool, endings: Iterator[Integers]) -> Learned:
-    before = start = next(endings)
-    changed, nodes = [start[:0]], [start[:0]]
-    for now in endings:
-        changed.append(np.flatnonzero(now != before))
-        nodes.append(now[changed[-1]])
-        before = now
-    return Learned(name, note, allow_stop, start, tuple(changed), tuple(nodes))
+def _ending_series(
+    name: str, note: str, allow_stop: bool, endings: Iterator[Integers]
+) -> EndingSeries:
+    """Keep what changes from alpha to alpha.
+
+    Args:
+        name: name of the policy on the page.
+        note: see `EndingSeries`.
+        allow_stop: whether the policy may stop early.
+        endings: int64[queries] for each alpha, the node where each query ends.
+    """
+    start = next(endings)
+    previous = start
+    no_query = start[:0]
+    changed = [no_query]
+    nodes = [no_query]
+    for current in endings:
+        queries = np.flatnonzero(current != previous)
+        changed.append(queries)
+        nodes.append(current[queries])
+        previous = current
+    return EndingSeries(name, note, allow_stop, start, tuple(changed), tuple(nodes))
 
 
-def of_policy(
+def policy_series(
     policy: OwnPolicy, fold: RouteTree, alphas: Sequence[float], allow_stop: bool
-) -> Learned | Drawn:
-    """A policy of the user's own, asked at each alpha if it reads alpha, else once.
+) -> EndingSeries | ExpectationSeries:
+    """Evaluate a policy of the user: at each alpha if it reads alpha, else once.
 
-    Raises InputError: it fails, or gives what is neither an action nor probabilities.
+    Args:
+        policy: the policy.
+        fold: the queries.
+        alphas: positions of the slider.
+        allow_stop: whether it may stop early.
+
+    Raises:
+        InputError: the policy fails, or returns neither an action nor probabilities.
     """
     ends: list[Integers] = []
-    drawn: list[Expected] = []
+    expectations: list[Expectation] = []  # empty as long as the policy does not draw
     for alpha in alphas:
         endings = policy_endings(fold, policy, alpha, allow_stop)
+        draws = bool((endings.max(axis=1) < 1).any())
+        if draws and not expectations:
+            # At the alphas before it was certain of its endings.
+            one_hot = np.eye(fold.routes.nodes)
+            expectations = [_expectation_of_endings(fold, one_hot[end]) for end in ends]
+        if draws or expectations:
+            expectations.append(_expectation_of_endings(fold, endings))
         ends.append(endings.argmax(axis=1))
-        if drawn or (endings.max(axis=1) < 1).any():
-            known = [np.eye(fold.routes.nodes)[end] for end in ends[len(drawn) : -1]]
-            drawn += [
-                _expected(fold, one, call_probability(fold.routes, one))
-                for one in (*known, endings)
-            ]
         if "alpha" not in policy.keys_read:
             break
-    every = len(ends) == len(alphas)
-    note = "asked at every alpha" if every else "does the same at every alpha"
-    if not drawn:
-        along = ends if every else ends * len(alphas)
-        return _along(policy.name, note, allow_stop, iter(along))
-    step = np.arange(len(alphas)) if every else np.zeros(len(alphas), np.int64)
-    return _drawn(policy.name, f"{note}; it draws, so its means are shown", step, drawn)
+    reads_alpha = len(ends) == len(alphas)
+    note = "asked at every alpha" if reads_alpha else "does the same at every alpha"
+    if expectations:
+        step = np.arange(len(alphas)) if reads_alpha else np.zeros(len(alphas), np.int64)
+        note = f"{note}; it draws, so its means are shown"
+        return _expectation_series(policy.name, note, step, expectations)
+    repeated = ends if reads_alpha else ends * len(alphas)
+    return _ending_series(policy.name, note, allow_stop, iter(repeated))
 
 
-def of_baselines(
+def baseline_series(
     cache: Path,
     tree: RouteTree,
     split: str,
@@ -198,168 +255,269 @@ def of_baselines(
     baselines: Sequence[Baseline],
     steps: int,
     pool: str | None,
-) -> list[Drawn]:
-    """Baselines, fitted at one alpha, that choose a direct call (A) or a route (B).
+) -> list[ExpectationSeries]:
+    """Fit baselines at one alpha, and evaluate them; they are the same at every alpha.
 
-    Raises InputError: as `contest`; CacheError: the answers that they read are not in the cache.
+    Each baseline is fitted for each set of arms: it chooses a direct call (A) or a route (B).
+
+    Args:
+        cache: folder of the cache that the tree was opened from.
+        tree: all folds.
+        split: the fold of the page.
+        alpha: weight of cost in R.
+        baselines: the baselines.
+        steps: number of positions of the slider.
+        pool: name of the pool, if the cache has several.
+
+    Raises:
+        InputError: as in `contest`.
+        CacheError: the answers that the baselines read are not in the cache.
     """
+    # Baselines need scikit-learn, which a page without them does not.
     from hierrouter.learning.baselines.answers import answers_for
     from hierrouter.learning.baselines.arms import SETS, Play, usable_sets
     from hierrouter.learning.baselines.contest import contest
 
-    sets, fold = usable_sets(tree, tuple(SETS)), tree.split(split)
-    nodes, direct = np.arange(fold.routes.nodes), fold.direct.models
-    asked = len(nodes) + np.flatnonzero([model in fold.models for model in direct])
-    columns = {"A": (asked, asked), "B": (nodes[fold.routes.leaves], nodes[1:])}
+    sets = usable_sets(tree, tuple(SETS))
+    fold = tree.split(split)
+    nodes = np.arange(fold.routes.nodes)
+    direct_models = fold.direct.models
+    width = len(nodes) + len(direct_models)
+    direct_arms = len(nodes) + np.flatnonzero([model in fold.models for model in direct_models])
+    # Of each set the columns of its answers, and of its calls, among nodes and direct calls.
+    answer_columns = {"A": direct_arms, "B": nodes[fold.routes.leaves]}
+    call_columns = {"A": direct_arms, "B": nodes[1:]}
     note = f"fitted at alpha {alpha:g}, and the same at every alpha; (A) chooses a direct call"
-    found: list[Drawn] = []
+    series: list[ExpectationSeries] = []
 
     def on_played(name: str, arms: str, played: Play) -> None:
-        answer, made = np.zeros((2, len(fold), len(nodes) + len(direct)))
-        answer[:, columns[arms][0]], made[:, columns[arms][1]] = played.answer, played.called
-        step, expected = np.zeros(steps, np.int64), _expected(fold, answer, made)
-        found.append(_drawn(f"{name} ({arms})", f"{note}, (B) a route", step, [expected]))
+        answers = np.zeros((len(fold), width))
+        answers[:, answer_columns[arms]] = played.answer
+        calls = np.zeros((len(fold), width))
+        calls[:, call_columns[arms]] = played.called
+        step = np.zeros(steps, np.int64)
+        expectation = _expectation(fold, answers, calls)
+        series.append(
+            _expectation_series(f"{name} ({arms})", f"{note}, (B) a route", step, [expectation])
+        )
 
     answers = answers_for(cache, tree, baselines, sets, pool)
     contest(tree, alpha, baselines, sets, None, split, answers=answers, on_played=on_played)
-    return found
+    return series
 
 
-Expected = tuple[Integers, Floats, Floats, Floats]
+class Expectation(NamedTuple):
+    """A policy in expectation at one alpha, as in `ExpectationSeries`.
 
-
-def _expected(fold: RouteTree, answer: Floats, made: Floats) -> Expected:
-    """End, quality, accuracy and tokens as in `Drawn`, at one alpha.
-
-    `answer`, `made`: float64[queries, nodes + K], the probability that an answer is given, and that
-    its call is made; or of nodes alone.
+    Attributes:
+        end: int64[queries].
+        quality: float64[queries].
+        accuracy: float64[queries].
+        tokens: float64[M + K, 2, queries].
     """
-    direct, nodes, models = fold.direct, fold.routes.nodes, len(fold.models)
-    answer, made = (
-        np.pad(one, ((0, 0), (0, nodes + len(direct.models) - one.shape[1])))
-        for one in (answer, made)
+
+    end: Integers
+    quality: Floats
+    accuracy: Floats
+    tokens: Floats
+
+
+def _expectation_of_endings(fold: RouteTree, endings: Floats) -> Expectation:
+    """Take the expectation over endings: float64[queries, nodes], their probabilities."""
+    return _expectation(fold, endings, call_probability(fold.routes, endings))
+
+
+def _expectation(fold: RouteTree, answers: Floats, calls: Floats) -> Expectation:
+    """Take the expectation over answers and calls.
+
+    Args:
+        fold: the queries.
+        answers: float64[queries, nodes + K], the probability that the answer of a node, or of a
+            direct call, is returned; or float64[queries, nodes], without direct calls.
+        calls: the probability that its call is made, likewise.
+    """
+    direct = fold.direct
+    nodes = fold.routes.nodes
+    models = len(fold.models)
+    direct_models = len(direct.models)
+
+    def padded(probabilities: Floats) -> Floats:
+        missing = nodes + direct_models - probabilities.shape[1]
+        return np.pad(probabilities, ((0, 0), (0, missing)))
+
+    def values(name: str) -> Floats:
+        """Values of the nodes, then of the direct calls: float64[queries, nodes + K]."""
+        return np.concatenate([getattr(fold, name), getattr(direct, name)], axis=1)
+
+    answers = padded(answers)
+    calls = padded(calls)
+    # The model of each call: of node n it is (n - 1) % models; direct calls count on their own,
+    # because their prices may differ. The root is no call, and has no tokens.
+    callers = np.concatenate([(np.arange(nodes) - 1) % models, models + np.arange(direct_models)])
+    by_caller = np.eye(models + direct_models)[callers]
+    tokens = np.array([(calls * values(name)) @ by_caller for name in ("tokens_in", "tokens_out")])
+    return Expectation(
+        end=answers.argmax(axis=1),
+        quality=(answers * values("score")).sum(axis=1),
+        accuracy=(answers * values("accuracy")).sum(axis=1),
+        tokens=tokens.transpose(2, 0, 1),
     )
-    callers = [*((np.arange(nodes) - 1) % models), *(models + np.arange(len(direct.models)))]
-    by_caller = np.eye(models + len(direct.models))[callers]
-
-    def every(key: str) -> Floats:
-        return np.concatenate([getattr(fold, key), getattr(direct, key)], axis=1)
-
-    worth = ((answer * every(key)).sum(axis=1) for key in ("score", "accuracy"))
-    tokens = [(made * every(key)) @ by_caller for key in ("tokens_in", "tokens_out")]
-    return (answer.argmax(axis=1), *worth, np.array(tokens).transpose(2, 0, 1))
 
 
-def _drawn(name: str, note: str, step: Integers, rows: Sequence[Expected]) -> Drawn:
-    end, quality, accuracy, tokens = zip(*rows, strict=True)
-    worth = np.stack(quality), np.stack(accuracy), np.stack(tokens, axis=2)
-    return Drawn(name, note, step, np.stack(end), *worth)
+def _expectation_series(
+    name: str, note: str, step: Integers, expectations: Sequence[Expectation]
+) -> ExpectationSeries:
+    return ExpectationSeries(
+        name=name,
+        note=note,
+        step=step,
+        end=np.stack([expectation.end for expectation in expectations]),
+        quality=np.stack([expectation.quality for expectation in expectations]),
+        accuracy=np.stack([expectation.accuracy for expectation in expectations]),
+        tokens=np.stack([expectation.tokens for expectation in expectations], axis=2),
+    )
 
 
 @dataclass(frozen=True)
-class Explored:
-    """One fold of a tree, and what learned routers do on it.
+class Exploration:
+    """One fold of a tree, and what policies do on it at each alpha.
 
     Attributes:
-        tree: all folds; what is chosen from data is chosen on "train".
+        tree: all folds; whatever is chosen from data is chosen on "train".
+        split: the fold of the page.
         alphas: positions of the slider, ascending.
-        texts: question, reference and answers, by position of the query in the fold.
+        start: number of the position that is shown first.
+        routers: the sweep's router first, then that of a run.
+        others: the user's policies, then baselines.
+        texts: question, reference answers and answers, by position of the query in the fold.
+        notes: sentences that a reader must not miss.
     """
 
     tree: RouteTree
     split: str
     alphas: tuple[float, ...]
     start: int
-    learned: tuple[Learned, ...]
-    brought: tuple[Learned | Drawn, ...]
+    routers: tuple[EndingSeries, ...]
+    others: tuple[EndingSeries | ExpectationSeries, ...]
     texts: Mapping[int, Texts]
     notes: tuple[str, ...]
 
     @property
     def fold(self) -> RouteTree:
-        """The queries that are shown."""
+        """The queries of the page."""
         return self.tree.split(self.split)
 
 
-def explored(
+def explore_fold(
     cache: Path,
     tree: RouteTree,
     split: str,
-    shown: SelectedRun,
+    selected: SelectedRun,
     texts: int,
     pool: str | None = None,
-    on_done: OnDone = lambda done, total: None,
+    on_progress: OnProgress = lambda done, total: None,
     policies: Sequence[OwnPolicy] = (),
     baselines: Sequence[Baseline] = (),
-) -> Explored:
-    """All that a page of one fold needs.
-
-    Raises InputError: the fold is empty, a router was made for another tree or may return earlier
-    answers, or a policy or baseline cannot be shown; CacheError: the answers are not in the cache.
+) -> Exploration:
+    """Compute all contents of the page of one fold.
 
     Args:
-        texts: of how many queries to load the texts at most: those on which the first router loses
-            most at the alpha first shown, then the first ones.
-        on_done: told (alphas done, all) while a sweep is evaluated.
-        policies: the user's own; where a router may stop early, they may, too.
-        baselines: fitted at the alpha first shown.
+        cache: folder of the cache that the tree was opened from.
+        tree: all folds.
+        split: the fold of the page.
+        selected: the router and the sweep to show, and the alpha to show first.
+        texts: most queries whose texts are loaded: those with the largest regret of the first
+            router at the alpha shown first, then the first ones of the fold.
+        pool: name of the pool, if the cache has several.
+        on_progress: called with (alphas done, all alphas) while a sweep is evaluated.
+        policies: the user's policies; if a router may stop early, they may, too.
+        baselines: baselines, fitted at the alpha shown first.
+
+    Raises:
+        InputError: the fold is empty.
+        InputError: a router was made for another tree, or may return earlier answers.
+        InputError: a policy or a baseline cannot be shown.
+        CacheError: the answers are not in the cache.
     """
     fold = tree.split(split)
+    sweep = selected.sweep
     if not len(fold):
         raise InputError(f"the {split} fold is empty: nothing to explore; add queries")
-    if any(one and one.objective.allow_return for one in (shown.trained, shown.sweep)):
+    if any(router and router.objective.allow_return for router in (selected.trained, sweep)):
         raise InputError("no page for a router with --allow-return; see `hierrouter explain`")
-    # A sweep's router that stands for a run is the sweep's anyway.
-    trained = shown.trained if shown.run != shown.sweep_run else None
-    alphas = positions(tree, split, shown.sweep, trained)
-    # The sweep's router first: it is the one that moves with alpha.
-    learned = [of_sweep(shown.sweep, fold, alphas, on_done)] if shown.sweep else []
-    learned += [of_run(trained, fold, len(alphas))] if trained else []
-    stop = any(router.allow_stop for router in learned)
-    brought: list[Learned | Drawn] = [of_policy(one, fold, alphas, stop) for one in policies]
+    # A router that was taken from the sweep is shown with the sweep anyway.
+    trained = selected.trained if selected.run != selected.sweep_run else None
+    alphas = slider_alphas(tree, split, sweep, trained)
+    # The sweep's router comes first, because it changes with alpha.
+    routers = []
+    if sweep:
+        routers.append(sweep_series(sweep, fold, alphas, on_progress))
+    if trained:
+        routers.append(run_series(trained, fold, len(alphas)))
+    stop = any(router.allow_stop for router in routers)
+    others: list[EndingSeries | ExpectationSeries] = [
+        policy_series(policy, fold, alphas, stop) for policy in policies
+    ]
     if baselines:
-        brought += of_baselines(cache, tree, split, shown.alpha, baselines, len(alphas), pool)
-    swept = shown.sweep.at(shown.alpha) if shown.sweep else None
-    rows = _with_texts(tree, split, shown.alpha, swept or trained, texts)
-    loaded = load_texts(cache, fold.select(rows), pool) if len(rows) else []
-    return Explored(
+        others += baseline_series(cache, tree, split, selected.alpha, baselines, len(alphas), pool)
+    first_router = sweep.at(selected.alpha) if sweep else trained
+    rows = _rows_with_texts(tree, split, selected.alpha, first_router, texts)
+    loaded_texts = load_texts(cache, fold.select(rows), pool) if len(rows) else []
+    return Exploration(
         tree=tree,
         split=split,
         alphas=alphas,
-        start=int(np.abs(np.array(alphas) - shown.alpha).argmin()),
-        learned=tuple(learned),
-        brought=tuple(brought),
-        texts=dict(zip(rows.tolist(), loaded, strict=True)),
-        notes=(*data_notes(tree), *_differences(tree, trained, shown)),
+        start=int(np.abs(np.array(alphas) - selected.alpha).argmin()),
+        routers=tuple(routers),
+        others=tuple(others),
+        texts=dict(zip(rows.tolist(), loaded_texts, strict=True)),
+        notes=(*data_notes(tree), *_training_notes(tree, trained, sweep)),
     )
 
 
-def _differences(tree: RouteTree, trained: TrainedRouter | None, shown: SelectedRun) -> list[str]:
-    """How routers are shown otherwise than they were trained, but for alpha."""
-    swept = shown.sweep.at(shown.sweep.alphas[0]) if shown.sweep else None
-    routers = [router for router in (trained, swept) if router]
-    said = (line for router in routers for line in training_remarks(router, router.alpha, tree))
-    return [f"{line[:1].upper()}{line[1:]}." for line in dict.fromkeys(said)]
+def _training_notes(
+    tree: RouteTree, trained: TrainedRouter | None, sweep: TrainedSweep | None
+) -> list[str]:
+    """Say how routers are shown under other conditions than they were trained under, bar alpha."""
+    routers = []
+    if trained:
+        routers.append(trained)
+    if sweep:
+        routers.append(sweep.at(sweep.alphas[0]))
+    remarks = [
+        remark for router in routers for remark in training_remarks(router, router.alpha, tree)
+    ]
+    return [f"{remark[:1].upper()}{remark[1:]}." for remark in dict.fromkeys(remarks)]
 
 
-def _with_texts(
+def _rows_with_texts(
     tree: RouteTree, split: str, alpha: float, trained: TrainedRouter | None, count: int
 ) -> Integers:
-    """int64[n], ascending: positions in the fold of the queries that come with their texts."""
-    of_fold = tree.rows(split)
+    """Choose the queries that come with their texts.
+
+    Returns:
+        int64[n], ascending: their positions in the fold.
+    """
+    fold_rows = tree.rows(split)
     worst = worst_queries(tree, split, alpha, trained, count) if trained else []
-    others = np.setdiff1d(of_fold, worst)[: count - len(worst)]
+    others = np.setdiff1d(fold_rows, worst)[: count - len(worst)]
     rows = np.array([*worst, *others], dtype=np.int64)
-    return np.sort(np.searchsorted(of_fold, rows))
+    return np.sort(np.searchsorted(fold_rows, rows))
 
 
-def as_object(explored: Explored) -> dict[str, Any]:
-    """The whole of it."""
-    fold = explored.fold
+def as_object(exploration: Exploration) -> dict[str, Any]:
+    """Return the contents of the page as JSON values, which its scripts read."""
+    fold = exploration.fold
     datasets = list(dict.fromkeys(fold.datasets))
-    train = explored.tree.split("train")
+    train = exploration.tree.split("train")
+    direct = {
+        **_calls(fold.direct),
+        "models": [safe_text(name) for name in fold.direct.models],
+        "inPool": [name in fold.models for name in fold.direct.models],
+    }
+    texts_on_routes = zip(exploration.texts.items(), _nodes_on_routes(exploration), strict=True)
     return {
-        "split": explored.split,
+        "split": exploration.split,
         "scorer": safe_text(fold.scorer),
         "unit": fold.cost_unit,
         "models": [safe_text(name) for name in fold.models],
@@ -370,175 +528,207 @@ def as_object(explored: Explored) -> dict[str, Any]:
             "dataset": whole_numbers(np.array([datasets.index(name) for name in fold.datasets])),
         },
         "nodes": _calls(fold),
-        "direct": _calls(fold.direct)
-        | {
-            "models": [safe_text(name) for name in fold.direct.models],
-            "inPool": [name in fold.models for name in fold.direct.models],
-        },
+        "direct": direct,
         "train": _train(train, datasets) if len(train) else None,
-        "alphas": list(explored.alphas),
-        "start": explored.start,
-        "routers": [_router(learned) for learned in explored.learned],
+        "alphas": list(exploration.alphas),
+        "start": exploration.start,
+        "routers": [_ending_object(router) for router in exploration.routers],
         "brought": [
-            _router(one) if isinstance(one, Learned) else _of_drawn(one) for one in explored.brought
+            _ending_object(other) if isinstance(other, EndingSeries) else _expectation_object(other)
+            for other in exploration.others
         ],
-        "texts": {
-            str(row): _texts(texts, kept)
-            for (row, texts), kept in zip(explored.texts.items(), _passed(explored), strict=True)
-        },
-        "notes": [safe_text(note) for note in explored.notes],
+        "texts": {str(row): _texts(texts, on_route) for (row, texts), on_route in texts_on_routes},
+        "notes": [safe_text(note) for note in exploration.notes],
     }
 
 
-def _calls(of: RouteTree | DirectCalls) -> dict[str, Any]:
-    """What calls are worth and took, a row for each node or model."""
+def _calls(calls: RouteTree | DirectCalls) -> dict[str, Any]:
+    """Scores and tokens of calls, a row for each node or model."""
     return {
-        "score": numbers(of.score.T),
-        "accuracy": numbers(of.accuracy.T),
-        "tokensIn": whole_numbers(of.tokens_in.T),
-        "tokensOut": whole_numbers(of.tokens_out.T),
-        "rate": of.rate.tolist(),
+        "score": numbers(calls.score.T),
+        "accuracy": numbers(calls.accuracy.T),
+        "tokensIn": whole_numbers(calls.tokens_in.T),
+        "tokensOut": whole_numbers(calls.tokens_out.T),
+        "rate": calls.rate.tolist(),
     }
 
 
 def _train(train: RouteTree, datasets: list[str]) -> dict[str, Any]:
-    """What each node is worth on the train fold, by dataset; all queries last.
+    """Means of each node on the train fold, by dataset, at last over all queries.
 
-    Enough to choose a fixed route at any alpha and price. A dataset without queries has null.
+    They suffice to choose a fixed route at any alpha and price. A dataset without queries in the
+    train fold has null.
     """
-    rows = columns_of(train.datasets)
-    parts = {"score": train.score, "tokensIn": train.tokens_in, "tokensOut": train.tokens_out}
-    columns = [
-        {key: values[rows[name]].mean(axis=0).tolist() for key, values in parts.items()}
-        if name in rows
-        else None
-        for name in (*datasets, ALL)
-    ]
+    positions = positions_by_dataset(train.datasets)
+    values = {"score": train.score, "tokensIn": train.tokens_in, "tokensOut": train.tokens_out}
+    columns: list[dict[str, Any] | None] = []
+    for name in (*datasets, ALL_DATASETS):
+        if name not in positions:
+            columns.append(None)
+            continue
+        rows = positions[name]
+        columns.append({key: array[rows].mean(axis=0).tolist() for key, array in values.items()})
     return {"columns": columns}
 
 
-def _router(learned: Learned) -> dict[str, Any]:
+def _ending_object(series: EndingSeries) -> dict[str, Any]:
     return {
-        "name": safe_text(learned.name),
-        "note": learned.note,
-        "stop": learned.allow_stop,
-        "start": whole_numbers(learned.start),
-        "counts": whole_numbers(np.array([len(changed) for changed in learned.changed])),
-        "query": whole_numbers(np.concatenate(learned.changed)),
-        "node": whole_numbers(np.concatenate(learned.node)),
+        "name": safe_text(series.name),
+        "note": series.note,
+        "stop": series.allow_stop,
+        "start": whole_numbers(series.start),
+        "counts": whole_numbers(np.array([len(queries) for queries in series.changed])),
+        "query": whole_numbers(np.concatenate(series.changed)),
+        "node": whole_numbers(np.concatenate(series.node)),
     }
 
 
-def _of_drawn(drawn: Drawn) -> dict[str, Any]:
-    worth = {key: numbers(getattr(drawn, key)) for key in ("quality", "accuracy", "tokens")}
-    ends = {key: whole_numbers(getattr(drawn, key)) for key in ("step", "end")}
-    return {"name": safe_text(drawn.name), **worth, **ends}
+def _expectation_object(series: ExpectationSeries) -> dict[str, Any]:
+    return {
+        "name": safe_text(series.name),
+        "quality": numbers(series.quality),
+        "accuracy": numbers(series.accuracy),
+        "tokens": numbers(series.tokens),
+        "step": whole_numbers(series.step),
+        "end": whole_numbers(series.end),
+    }
 
 
-def _passed(explored: Explored) -> Booleans:
-    """bool[texts, nodes]: what the oracle, a fixed route that is best, or a router passes."""
-    rows = np.array(list(explored.texts), dtype=np.int64)
-    tree, fold, routes = explored.tree, explored.fold.select(rows), explored.fold.routes
-    found = np.full((len(rows), routes.nodes), routes.nodes <= WHOLE)
-    if found.all():
-        return found
+def _nodes_on_routes(exploration: Exploration) -> Booleans:
+    """Mark the nodes on a route of the oracle, of a best fixed route, or of a policy.
+
+    Returns:
+        bool[texts, nodes]: for the queries with texts; all nodes of a small tree.
+    """
+    rows = np.array(list(exploration.texts), dtype=np.int64)
+    fold = exploration.fold.select(rows)
+    routes = fold.routes
+    is_on_route = np.full((len(rows), routes.nodes), routes.nodes <= MAX_NODES_WITH_TEXTS)
+    if is_on_route.all():
+        return is_on_route
     queries = np.arange(len(rows))
-    train = tree.split("train")
-    score, cost = train.score.mean(axis=0), train.cost.mean(axis=0)
-    for alpha, first in itertools.product(explored.alphas, (1, routes.states)):
+    train = exploration.tree.split("train")
+    train_score = train.score.mean(axis=0)
+    train_cost = train.cost.mean(axis=0)
+    # The ends of routes, with and without early stops: full routes end at the leaves, which are
+    # the last nodes.
+    for alpha, first in itertools.product(exploration.alphas, (1, routes.states)):
         best = net_reward(fold.score, fold.cost, alpha)[:, first:].argmax(axis=1)
-        found[queries, first + best] = True
-        found[:, first + net_reward(score, cost, alpha)[first:].argmax()] = True
-    for one in (*explored.learned, *explored.brought):
-        if isinstance(one, Learned):
-            ends = one.start.copy()
-            for changed, node in zip(one.changed, one.node, strict=True):
-                ends[changed] = node
-                found[queries, ends[rows]] = True
+        is_on_route[queries, first + best] = True
+        best_on_train = net_reward(train_score, train_cost, alpha)[first:].argmax()
+        is_on_route[:, first + best_on_train] = True
+    for series in (*exploration.routers, *exploration.others):
+        if isinstance(series, EndingSeries):
+            ends = series.start.copy()
+            for queries_changed, nodes in zip(series.changed, series.node, strict=True):
+                ends[queries_changed] = nodes
+                is_on_route[queries, ends[rows]] = True
         else:
-            found[queries, np.minimum(one.end, routes.nodes - 1)[:, rows]] = True
-    for end in range(routes.nodes - 1, 0, -1):
-        found[:, routes.parent(end)] |= found[:, end]
-    return found
+            # Ends from the number of nodes on are direct calls, which have no texts here.
+            is_on_route[queries, np.minimum(series.end, routes.nodes - 1)[:, rows]] = True
+    # From the leaves up: a node is on a route if a node below it is.
+    for node in range(routes.nodes - 1, 0, -1):
+        is_on_route[:, routes.parent(node)] |= is_on_route[:, node]
+    return is_on_route
 
 
-def _texts(texts: Texts, kept: Booleans) -> dict[str, Any]:
-    """Question and answers; of equal answers one, and for each node which it is, if any."""
-    said = [answer for answer, keep in zip(texts.answers, kept, strict=True) if keep]
-    number = {answer: at for at, answer in enumerate(dict.fromkeys(said))}
-    which = np.array([number.get(answer, len(number)) for answer in texts.answers])
+def _texts(texts: Texts, is_on_route: Booleans) -> dict[str, Any]:
+    """Return question and answers; equal answers once, and for each node the number of its answer.
+
+    Args:
+        texts: texts of a query.
+        is_on_route: bool[nodes], whether the page has the answer of a node; the number of the
+            others is the number of answers.
+    """
+    answers = [answer for answer, keep in zip(texts.answers, is_on_route, strict=True) if keep]
+    numbers_by_answer = {answer: number for number, answer in enumerate(dict.fromkeys(answers))}
+    absent = len(numbers_by_answer)
+    answer_of_node = [numbers_by_answer.get(answer, absent) for answer in texts.answers]
     return {
-        "question": _cut(texts.question),
-        "references": [_cut(reference) for reference in texts.references],
-        "answers": [_cut(answer) for answer in number],
-        "which": whole_numbers(which),
+        "question": _truncated(texts.question),
+        "references": [_truncated(reference) for reference in texts.references],
+        "answers": [_truncated(answer) for answer in numbers_by_answer],
+        "which": whole_numbers(np.array(answer_of_node)),
     }
 
 
-def _cut(text: str) -> str:
+def _truncated(text: str) -> str:
     safe = safe_text(text)
-    return safe if len(safe) <= LONGEST_TEXT else safe[:LONGEST_TEXT] + CUT
+    return safe if len(safe) <= MAX_TEXT_LENGTH else safe[:MAX_TEXT_LENGTH] + TRUNCATION_MARK
 
 
-def as_html(explored: Explored) -> str:
-    """The page, the same bytes for the same values."""
-    fold = explored.fold
+def as_html(exploration: Exploration) -> str:
+    """Return the page: the same bytes for the same values."""
+    fold = exploration.fold
+    names_by_note: dict[str, list[str]] = {}
+    for other in exploration.others:
+        names_by_note.setdefault(other.note, []).append(other.name)
+    scripts = template_texts(*(f"{name}.js" for name in PAGE_SCRIPTS), between="\n")
     return render(
         "explore.html.j2",
         template_texts(*BASE_STYLES, "explore.css"),
-        # All files in one function, so that nothing of it can be reached by name.
-        '(() => {\n"use strict";\n'
-        + template_texts(*(f"{name}.js" for name in SCRIPTS), between="\n")
-        + "\n})();\n",
-        data=compressed(as_object(explored)),
+        # All scripts in one function, so that nothing in them is a global name.
+        f'(() => {{\n"use strict";\n{scripts}\n}})();\n',
+        data=compressed(as_object(exploration)),
         queries=len(fold),
         datasets=len(set(fold.datasets)),
-        split=explored.split,
+        split=exploration.split,
         scorer=fold.scorer,
-        notes=explored.notes,
-        absent=_absent(explored),
-        brought={
-            note: [one.name for one in explored.brought if one.note == note]
-            for note in dict.fromkeys(one.note for one in explored.brought)
-        },
-        texts=len(explored.texts),
-        whole=fold.routes.nodes <= WHOLE,
+        notes=exploration.notes,
+        absent=_absent_kinds(exploration),
+        others=names_by_note,
+        texts=len(exploration.texts),
+        has_all_texts=fold.routes.nodes <= MAX_NODES_WITH_TEXTS,
     )
 
 
-def _absent(explored: Explored) -> set[str]:
-    """What the legend need not name."""
-    kinds = {outcome.kind for outcome in single_calls(explored.fold)}
-    found = {"single", "reference"} - kinds
-    found |= set() if explored.learned else {"router"}
-    return found if "train" in explored.tree.splits else found | {"informed"}
+def _absent_kinds(exploration: Exploration) -> set[str]:
+    """Return the kinds of policies that the legend leaves out."""
+    kinds = {outcome.kind for outcome in single_calls(exploration.fold)}
+    absent: set[str] = {"single", "reference"} - kinds
+    if not exploration.routers:
+        absent.add("router")
+    if "train" not in exploration.tree.splits:
+        absent.add("informed")
+    return absent
 
 
 def whole_numbers(values: Integers) -> dict[str, str]:
-    """Numbers >= 0 in the smallest type; those of 2**32 and more as float64, exact up to 2**53.
+    """Pack numbers >= 0 in the smallest type that holds them.
 
-    Returns `type` and `data`, the values in C order.
+    Numbers from 2**32 on are packed as float64, which is exact up to 2**53.
+
+    Args:
+        values: int64, of any shape.
+
+    Returns:
+        `type` and `data`, the values in C order.
     """
     largest = int(values.max(initial=0))
-    kind = TYPES[sum(largest >= limit for limit in (2**8, 2**16, 2**32))]
-    return _packed(values, kind)
+    limits = (2**8, 2**16, 2**32)
+    dtype = PACKED_TYPES[sum(largest >= limit for limit in limits)]
+    return _packed(values, dtype)
 
 
 def numbers(values: Floats) -> dict[str, Any]:
-    """Floats, each to the last bit: the distinct ones, and for each value which of them it is.
+    """Pack floats without loss: the distinct values, and for each value its number among them.
 
-    Returns `values` and `code`, both packed.
+    Args:
+        values: float64, of any shape.
+
+    Returns:
+        `values` and `code`, both packed.
     """
     distinct, code = np.unique(values, return_inverse=True)
     return {"values": _packed(distinct, "<f8"), "code": whole_numbers(code.reshape(values.shape))}
 
 
-def _packed(values: NDArray[Any], kind: str) -> dict[str, str]:
-    data = np.ascontiguousarray(values, dtype=kind).tobytes()
-    return {"type": kind, "data": base64.b64encode(data).decode("ascii")}
+def _packed(values: NDArray[Any], dtype: str) -> dict[str, str]:
+    data = np.ascontiguousarray(values, dtype=dtype).tobytes()
+    return {"type": dtype, "data": base64.b64encode(data).decode("ascii")}
 
 
 def compressed(value: Any) -> str:
-    """JSON as gzip in base64, which can stand inside a script element whatever it says."""
+    """Return JSON as gzip in base64, which is inert in a script element whatever it contains."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,9 +11,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from hierrouter.evaluation.budget import Hulls
 from hierrouter.reports.drawing import (
+    FIGURE_WIDTH,
     INK,
-    LONGEST_LABEL,
-    WIDTH,
+    MAX_LABEL_LENGTH,
     Drawing,
     Points,
     as_svg,
@@ -21,73 +22,107 @@ from hierrouter.reports.drawing import (
     legend,
     settings,
 )
+from hierrouter.reports.estimates import ALL_DATASETS, Row, display_name
 from hierrouter.reports.results import Report
-from hierrouter.reports.values import ALL, Row, shown_name
 from hierrouter.tables import latex_text, one_line
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.writer import write_atomically
 
-# Of Okabe and Ito's colours, distinct for colour-blind readers, three that show on any background.
-ROUTER_COLOUR, ROUTES_COLOUR = "#d55e00", "#8c8c8c"
-MARKS = {  # of each kind: what the legend calls it, marker, colour
-    "router": ("", "*", ROUTER_COLOUR),
-    "oracle": ("", "P", INK),
-    "single": ("pool models", "s", "#0072b2"),
-    "reference": ("reference models", "D", "#6e6e6e"),
-    "baseline": ("baselines", "X", "#009e73"),
+# Of the colours of Okabe and Ito, which colour-blind readers can tell apart, those that are visible
+# on any background.
+ROUTER_COLOUR = "#d55e00"
+ROUTES_COLOUR = "#8c8c8c"
+
+
+class MarkStyle(NamedTuple):
+    """How the marks of one kind of policy are drawn.
+
+    Attributes:
+        legend: its name in the legend; "" leaves it out.
+        marker: matplotlib's marker.
+        colour: hexadecimal.
+    """
+
+    legend: str
+    marker: str
+    colour: str
+
+
+MARK_STYLES = {
+    "router": MarkStyle("", "*", ROUTER_COLOUR),
+    "oracle": MarkStyle("", "P", INK),
+    "single": MarkStyle("pool models", "s", "#0072b2"),
+    "reference": MarkStyle("reference models", "D", "#6e6e6e"),
+    "baseline": MarkStyle("baselines", "X", "#009e73"),
 }
+ROUTER_MARK_SIZE = 150  # square points
+MARK_SIZE = 40
 
-LOG_FROM_RATIO = 10.0  # of the highest cost to the lowest
+# The cost axis is logarithmic from this ratio of the highest to the lowest cost on.
+MIN_LOGARITHMIC_RATIO = 10.0
 
-FORMATS = ("svg", "pdf", "png")
+FIGURE_FORMATS = ("svg", "pdf", "png")
 DOTS_PER_INCH = 300
-# What matplotlib would write of itself and of the time; without it bytes stay the same.
-NO_METADATA = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
+# Without metadata of the program and the time, the bytes of a figure are always the same.
+NO_METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
 
 
 def frontier_figure(report: Report) -> Drawing:
-    """Mean quality over mean cost of every policy, and of those swept over alpha."""
-    level = f"{report.bootstrap.level:.0%}"
-    lines = (
-        f"; lines: over a sweep of alpha; band: {level} intervals of Q" if report.frontier else ""
-    )
-    shown = {kind: [row for row in report.overall if row.kind == kind] for kind in MARKS}
+    """Draw mean quality over mean cost of every policy, and the frontiers of a sweep of alpha."""
+    sweep_caption = ""
+    if report.frontier:
+        level = f"{report.bootstrap.level:.0%}"
+        sweep_caption = f"; lines: over a sweep of alpha; band: {level} intervals of Q"
     with settings():
-        figure, axes = canvas(WIDTH, 3.6)
+        figure, axes = canvas(FIGURE_WIDTH, 3.6)
         routes = [row for row in report.overall if row.kind == "route"]
         hull = _draw_routes(axes, routes) if routes else np.empty((0, 2))
-        swept = {kind: _draw_sweep(axes, report, kind) for kind in ("router", "oracle")}
-        named = []
-        for kind, rows in ((kind, rows) for kind, rows in shown.items() if rows):
-            name, marker, colour = MARKS[kind]
+        frontiers = {kind: _draw_sweep(axes, report, kind) for kind in ("router", "oracle")}
+        no_line = hull[:0]
+        marks: list[tuple[Points, str]] = []
+        for kind, style in MARK_STYLES.items():
+            rows = [row for row in report.overall if row.kind == kind]
+            if not rows:
+                continue
             cost, quality = _points(rows).T
-            size, face = 150 if kind == "router" else 40, {"color": colour, "linewidth": 0}
-            axes.scatter(cost, quality, size, marker=marker, label=name, zorder=4).set(**face)
-            line = swept.get(kind, hull[:0])
-            named += [(np.vstack([_points([row]), line]), shown_name(row.policy)) for row in rows]
+            size = ROUTER_MARK_SIZE if kind == "router" else MARK_SIZE
+            scatter = axes.scatter(
+                cost, quality, size, marker=style.marker, label=style.legend, zorder=4
+            )
+            scatter.set(color=style.colour, linewidth=0)
+            for row in rows:
+                # A policy with a frontier may have its name anywhere along the line.
+                positions = np.vstack([_points([row]), frontiers.get(kind, no_line)])
+                marks.append((positions, display_name(row.policy)))
         axes.margins(0.08, 0.12)
-        _cost_axis(axes, report.cost_unit, logarithmic=_cost_ratio(report) > LOG_FROM_RATIO)
-        axes.set_ylabel(f"mean quality Q ({one_line(report.scorer, LONGEST_LABEL)})")
+        is_logarithmic = _cost_ratio(report) > MIN_LOGARITHMIC_RATIO
+        _style_cost_axis(axes, report.cost_unit, logarithmic=is_logarithmic)
+        axes.set_ylabel(f"mean quality Q ({one_line(report.scorer, MAX_LABEL_LENGTH)})")
         legend(figure)
-        label_marks(figure, named, [_points(routes), hull, *swept.values()])
+        label_marks(figure, marks, [_points(routes), hull, *frontiers.values()])
     return Drawing(
         name="frontier",
         title="Quality against cost",
-        caption=f"Quality against cost; up and to the left is better{lines}",
-        description=f"Scatter of mean quality over mean cost over {ALL} queries; up and to the "
-        f"left is better{lines}. The numbers are in the tables of quality and cost.",
+        caption=f"Quality against cost; up and to the left is better{sweep_caption}",
+        description=f"Scatter of mean quality over mean cost over {ALL_DATASETS} queries; up and "
+        f"to the left is better{sweep_caption}. The numbers are in the tables of quality and cost.",
         figure=figure,
     )
 
 
 def _points(rows: Sequence[Row]) -> Points:
-    """Their places on the axes, float64[rows, 2]."""
+    """Cost and quality of each row: float64[rows, 2]."""
     return np.array([[row.cost, row.quality] for row in rows]).reshape(-1, 2)
 
 
 def _draw_routes(axes: Axes, routes: Sequence[Row]) -> Points:
-    """All fixed routes, those on their hull joined by a line, which is returned."""
-    cost, quality = points = _points(routes).T
+    """Draw all fixed routes, and a line through those on their upper hull.
+
+    Returns:
+        The line: float64[points, 2].
+    """
+    points = _points(routes).T
+    cost, quality = points
     steps = Hulls.of(cost[None], quality[None])
     hull = points[:, np.append(steps.start, steps.after)]
     axes.plot(*hull, color=ROUTES_COLOUR, linewidth=1, linestyle=":", zorder=1.5)
@@ -97,20 +132,36 @@ def _draw_routes(axes: Axes, routes: Sequence[Row]) -> Points:
 
 
 def _draw_sweep(axes: Axes, report: Report, kind: str) -> Points:
-    """A line through the points of a kind in the order of alpha, which is returned."""
-    rows = sorted((row for row in report.frontier if row.kind == kind), key=lambda row: row.alpha)
-    points, learned = _points(rows), kind == "router"
-    colour, order = MARKS[kind][2], 3 if learned else 2.5
-    [line] = axes.plot(*points.T, color=colour, linewidth=1.3, zorder=order)
-    line.set(**{"marker": "o", "markersize": 3} if learned else {"linestyle": "--"})
-    if rows and learned:  # intervals of quality at every point
-        low, high = zip(*[(row.quality_low, row.quality_high) for row in rows], strict=True)
+    """Draw a line through the frontier's points of a kind, in the order of alpha.
+
+    The router's line has points and a band of intervals; the oracle's is dashed.
+
+    Returns:
+        The line: float64[points, 2]; empty without a sweep.
+    """
+    rows = [row for row in report.frontier if row.kind == kind]
+    rows.sort(key=lambda row: row.alpha)
+    points = _points(rows)
+    is_router = kind == "router"
+    colour = MARK_STYLES[kind].colour
+    [line] = axes.plot(*points.T, color=colour, linewidth=1.3, zorder=3 if is_router else 2.5)
+    if is_router:
+        line.set(marker="o", markersize=3)
+    else:
+        line.set(linestyle="--")
+    if is_router and rows:
+        low = [row.quality_low for row in rows]
+        high = [row.quality_high for row in rows]
         axes.fill_between(points[:, 0], low, high, color=ROUTER_COLOUR, alpha=0.15, lw=0)
     return points
 
 
-def _cost_axis(axes: Axes, unit: str, *, logarithmic: bool) -> None:
-    """0.00002, not 2e-05: powers of ten would need mathematical markup, which labels lack."""
+def _style_cost_axis(axes: Axes, unit: str, *, logarithmic: bool) -> None:
+    """Print costs as 0.00002, not as 2e-05.
+
+    Powers of ten would need mathematical markup, which is switched off because names may contain
+    a dollar sign.
+    """
     if logarithmic:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -122,15 +173,19 @@ def _cost_axis(axes: Axes, unit: str, *, logarithmic: bool) -> None:
 
 
 def _cost_ratio(report: Report) -> float:
-    """Highest cost over lowest; 0 where a cost is nil, which no logarithm shows."""
+    """Highest cost over lowest; 0 if a cost is 0, which a logarithmic axis cannot show."""
     costs = [row.cost for row in (*report.overall, *report.frontier)]
     return max(costs) / min(costs) if min(costs) > 0 else 0.0
 
 
 def latex_figure(drawing: Drawing, file: str) -> str:
-    """A `figure` environment with the drawing at its column's width; needs the package graphicx.
+    """Return a `figure` environment with the drawing at its column's width.
 
-    `file`: the drawing's, without the ending.
+    It needs the package graphicx.
+
+    Args:
+        drawing: the figure.
+        file: path of its file, without the suffix.
     """
     caption = latex_text(drawing.caption)
     lines = (
@@ -145,46 +200,64 @@ def latex_figure(drawing: Drawing, file: str) -> str:
 
 
 def export_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """The report's figure in each format, `folder/<name>.<format>`.
+    """Write the report's figure in each format.
 
-    Raises InputError: a format is unknown, see `check_formats`; CacheError, WorldError: the folder
-    cannot be written to.
+    Args:
+        report: the report.
+        folder: where the files go.
+        formats: see `FIGURE_FORMATS`; repeated ones count once.
+
+    Returns:
+        The files, `folder/<name>.<format>`.
+
+    Raises:
+        InputError: a format is unknown.
+        CacheError: the folder cannot be written to.
+        WorldError: the disk is full or failed.
     """
     drawing = frontier_figure(report)
     return [save(drawing, folder / f"{drawing.name}.{format}") for format in dict.fromkeys(formats)]
 
 
 def check_formats(formats: Sequence[str]) -> None:
-    """Refuse formats that figures are not written in, before there are figures.
+    """Reject unknown formats, before there are figures.
 
-    Raises InputError: one is unknown.
+    Raises:
+        InputError: a format is unknown.
     """
     for format in formats:
-        if format not in FORMATS:
+        if format not in FIGURE_FORMATS:
             raise InputError(
-                f"unknown format of figures: {format!r}; choose of {', '.join(FORMATS)}"
+                f"unknown format of figures: {format!r}; choose of {', '.join(FIGURE_FORMATS)}"
             )
 
 
 def save(drawing: Drawing, path: Path) -> Path:
-    """Write one figure in the format of the path's ending; returns the path.
+    """Write one figure in the format of the path's suffix.
 
-    Raises InputError: the ending is unknown.
+    Returns:
+        The path.
+
+    Raises:
+        InputError: the suffix is unknown.
+        CacheError: the folder cannot be written to.
+        WorldError: the disk is full or failed.
     """
     format = path.suffix.removeprefix(".")
     check_formats([format])
-    # The page's figures are transparent; in a file of its own a figure has paper.
-    paper = drawing.figure.patch
-    paper.set(facecolor="white", visible=True)
+    # Figures are transparent on the page; a file needs a white background.
+    background = drawing.figure.patch
+    background.set(facecolor="white", visible=True)
     try:
         if format == "svg":
             data = as_svg(drawing, ink=INK).encode()
         else:
-            sink, metadata = io.BytesIO(), NO_METADATA[format]
+            sink = io.BytesIO()
+            metadata = NO_METADATA[format]
             with settings(drawing.name):
                 drawing.figure.savefig(sink, format=format, dpi=DOTS_PER_INCH, metadata=metadata)
             data = sink.getvalue()
     finally:
-        paper.set_visible(False)
+        background.set_visible(False)
     write_atomically(path, data)
     return path

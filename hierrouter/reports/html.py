@@ -1,4 +1,4 @@
-"""What our HTML pages share: templates, style sheets, and what a page may do."""
+"""Rendering of HTML pages: templates, style sheets, and a policy that forbids loading anything."""
 
 import base64
 import hashlib
@@ -9,23 +9,29 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hierrouter.reports.values import ALL
+from hierrouter.reports.estimates import ALL_DATASETS
 from hierrouter.tables import safe_text
 
 BASE_STYLES = ("report.css", "tables.css")
-PACKAGE = "hierrouter.reports"
+TEMPLATE_PACKAGE = "hierrouter.reports"
 
 
 def render(template: str, style: str, script: str = "", **values: Any) -> str:
-    """A page that loads, frames and sends nothing; what it may do is named by its hash.
+    """Render a page that loads, frames and sends nothing.
+
+    The page's content security policy allows the style sheet and the script by their hashes, and
+    nothing else.
 
     Args:
-        script: its one script; an empty one is not allowed to run either.
-        values: for the template; foreign text in them is inert and visible on the page.
+        template: file name of the template.
+        style: the page's style sheet.
+        script: its only script; an empty script is not allowed to run either.
+        values: variables of the template; foreign text in them is escaped, and its control
+            characters are made visible.
     """
-    runs = f"script-src '{_digest(script)}'; " if script else ""
+    script_rule = f"script-src '{_digest(script)}'; " if script else ""
     policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; {runs}"
+        f"default-src 'none'; style-src '{_digest(style)}'; {script_rule}"
         "base-uri 'none'; form-action 'none'"
     )
     return (
@@ -41,15 +47,20 @@ def render(template: str, style: str, script: str = "", **values: Any) -> str:
 
 
 def template_texts(*names: str, between: str = "") -> str:
-    """The text of some files beside the templates, one after the other."""
-    folder = resources.files(PACKAGE).joinpath("templates")
+    """Join the text of some files of the templates folder.
+
+    Args:
+        names: file names.
+        between: text between two files.
+    """
+    folder = resources.files(TEMPLATE_PACKAGE).joinpath("templates")
     return between.join(folder.joinpath(name).read_text("utf-8") for name in names)
 
 
 @cache
 def _templates() -> Environment:
-    found = Environment(
-        loader=PackageLoader(PACKAGE),
+    environment = Environment(
+        loader=PackageLoader(TEMPLATE_PACKAGE),
         autoescape=True,
         finalize=_visible,
         undefined=StrictUndefined,
@@ -57,14 +68,17 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.globals["ALL"] = ALL
-    return found
+    environment.globals["ALL_DATASETS"] = ALL_DATASETS
+    return environment
 
 
 def _visible(value: Any) -> Any:
-    """What a template prints: foreign text with its control characters shown."""
-    return safe_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Make control characters visible in every text that a template prints, except in markup."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return safe_text(value)
 
 
 def _digest(text: str) -> str:
+    """Return the SHA-256 of a text in the notation of a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""The report as one HTML page that loads nothing; what its words mean is in terms.html.j2."""
+"""The report as one HTML page that loads nothing; terms.html.j2 explains its words."""
 
 import json
 from collections.abc import Mapping
@@ -15,10 +15,12 @@ from hierrouter.reports.sentences import claims_sentence, message
 from hierrouter.reports.tables import report_tables, summary_table
 from hierrouter.tables import one_line, select_columns
 
-MAIN = ("summary", "depths", "datasets")  # in sight
-SHORT, SHORT_UNTRAINED = [0, 1, 2, 3, 5, 6], [0, 1, 2, 3, 4]  # columns of the summary
-# What a reader asks next, and the tables that answer it, folded.
-QUESTIONS = {
+VISIBLE_TABLES = ("summary", "depths", "datasets")  # not folded
+# Columns of the summary that fit on a phone, with and without a router.
+SUMMARY_COLUMNS = [0, 1, 2, 3, 5, 6]
+UNTRAINED_SUMMARY_COLUMNS = [0, 1, 2, 3, 4]
+# Questions that a reader asks next, each with the tables that answer it; folded.
+READER_QUESTIONS = {
     "Is a second hop worth it?": ("ladder",),
     "Does a look at the first answer pay?": ("looks",),
     "How far is it from the best possible?": ("reward", "regret"),
@@ -32,17 +34,18 @@ QUESTIONS = {
 
 
 def as_html(report: Report) -> str:
-    """The page, the same bytes for the same report."""
+    """Return the page: the same bytes for the same report."""
     tables = {table.name: table for table in report_tables(report)}
-    # Fit for a phone; the notes stand at the top, and JSON and CSV have all columns.
-    short = select_columns(
-        summary_table(report, routes=1), SHORT if report.router else SHORT_UNTRAINED
-    )
-    tables["summary"] = replace(short, note=claims_sentence(report), number=1)
-    asked = {
-        question: [tables[name] for name in names if name in tables]
-        for question, names in QUESTIONS.items()
-    }
+    # The page shows few columns and one fixed route; JSON and CSV have all of them. The notes of
+    # the summary are at the top of the page already.
+    columns = SUMMARY_COLUMNS if report.router else UNTRAINED_SUMMARY_COLUMNS
+    summary = select_columns(summary_table(report, routes=1), columns)
+    tables["summary"] = replace(summary, note=claims_sentence(report), number=1)
+    questions = {}
+    for question, names in READER_QUESTIONS.items():
+        answers = [tables[name] for name in names if name in tables]
+        if answers:
+            questions[question] = answers
     drawing = frontier_figure(report)
     return render(
         "report.html.j2",
@@ -51,14 +54,22 @@ def as_html(report: Report) -> str:
         message=message(report),
         drawing=drawing,
         svg=Markup(as_svg(drawing)),  # noqa: S704 - drawn by us
-        tables=[tables[name] for name in MAIN if name in tables],
-        asked={question: found for question, found in asked.items() if found},
+        tables=[tables[name] for name in VISIBLE_TABLES if name in tables],
+        questions=questions,
         provenance=source_lines(report.provenance),
     )
 
 
 def source_lines(provenance: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested provenance as lines `a.b` -> text, sorted by key."""
+    """Flatten nested provenance into lines, sorted by key.
+
+    Args:
+        provenance: JSON values by name, nested.
+        prefix: text before each key.
+
+    Returns:
+        The key, such as `encoder.name`, and its value as text.
+    """
     lines: list[tuple[str, str]] = []
     for key, value in sorted(provenance.items()):
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A finished report: its tables, its page and its JSON."""
+"""The report on a router: how it is requested, and its tables, its page and its JSON."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
 from hierrouter.pools.pool import POOL
 from hierrouter.replay.tree import Tree
-from hierrouter.reports import evaluated
-from hierrouter.reports.results import HandingOver, Report
+from hierrouter.reports.estimates import ESTIMATE_SCHEMA, Row
+from hierrouter.reports.fold_report import DeferralTarget, report_on_fold, require_deferrable
+from hierrouter.reports.results import DeferralSummary, Report
 from hierrouter.reports.sentences import message
 from hierrouter.reports.tables import long_table, named_tables
-from hierrouter.reports.values import SCHEMA, Row
 from hierrouter.runs.checkpoint import is_sweep
 from hierrouter.runs.folders import find_run
 from hierrouter.runs.selection import SelectedRun, provenance, select_run
@@ -30,53 +30,63 @@ from hierrouter_cache.writer import write_atomically
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What a report is to be made of; what does not fit is refused before anything is evaluated.
+    """The subject of a report. An impossible deferral is rejected before anything is evaluated.
 
     Attributes:
-        lists: the tree under each price list, by the list's name; the first is the main one.
+        price_lists: the tree under each price list, by the list's name; the first is the main one.
+        selected: the router and the sweep to report on.
+        split: the fold to evaluate on.
+        defer: the model that takes what the router doubts; None without deferral.
+        policies: the user's policies, to be evaluated beside the router.
+        p95_below: name the best fixed route whose 95th percentile has at most this many seconds.
 
     Raises:
-        InputError: a model to hand over to that is not there, or no router that could.
+        InputError: there is no direct call of the model to defer to, or no router.
     """
 
-    lists: Mapping[str, Tree]
-    shown: SelectedRun
+    price_lists: Mapping[str, Tree]
+    selected: SelectedRun
     split: str = "test"
-    defer: evaluated.DeferTo | None = None
+    defer: DeferralTarget | None = None
     policies: tuple[OwnPolicy, ...] = ()
     p95_below: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be handed over."""
+        """Reject an impossible deferral."""
         if self.defer:
-            evaluated.require_deferrable(self.tree, self.shown.trained, self.defer)
+            require_deferrable(self.tree, self.selected.trained, self.defer)
 
     @property
     def tree(self) -> Tree:
         """The tree under the first price list."""
-        return next(iter(self.lists.values()))
+        return next(iter(self.price_lists.values()))
 
     @property
     def runs(self) -> Sequence[Path | None]:
-        """Every run whose routers are evaluated, that of the router shown first."""
-        return self.shown.run, self.shown.sweep_run
+        """The runs whose routers are evaluated: that of the router, then that of the sweep."""
+        return self.selected.run, self.selected.sweep_run
 
     def evaluate(self) -> FinishedReport:
-        """Everything under the first price list.
+        """Evaluate everything under the first price list.
 
-        Raises InputError: something does not fit together, or there is nothing to report on.
+        Raises:
+            InputError: something does not fit together, or there is nothing to report on.
         """
-        tree, shown = self.tree, self.shown
-        several = self.lists if len(self.lists) > 1 else {}
-        source = provenance(tree, tree.root, shown.run, shown.trained, shown.sweep_run, several)
-        result = evaluated.report_on(
+        tree = self.tree
+        selected = self.selected
+        # A single price list needs no entry: provenance has it with the tree.
+        several_lists = self.price_lists if len(self.price_lists) > 1 else {}
+        source = provenance(
+            tree, tree.root, selected.run, selected.trained, selected.sweep_run, several_lists
+        )
+        result = report_on_fold(
             tree,
-            shown.alpha,
-            shown.trained,
-            shown.sweep,
+            selected.alpha,
+            selected.trained,
+            selected.sweep,
             source,
             self.split,
-            price_lists=self.lists,
+            price_lists=self.price_lists,
             defer=self.defer,
             policies=self.policies,
             p95_below=self.p95_below,
@@ -84,13 +94,19 @@ class ReportRequest:
         return FinishedReport(self, result)
 
 
-PAGE, JSON = "report.html", "report.json"
-ROWS = "rows"  # name of the table with every row
+PAGE_FILE = "report.html"
+JSON_FILE = "report.json"
+LONG_TABLE = "rows"  # name of the table with every row
 
 
 @dataclass(frozen=True, repr=False)
 class FinishedReport:
-    """What a report found."""
+    """A report that is evaluated: its sentences, its tables, and the files it can write.
+
+    Attributes:
+        request: what the report was made of.
+        result: every figure.
+    """
 
     request: ReportRequest
     result: Report
@@ -98,34 +114,45 @@ class FinishedReport:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences that a reader must not miss, those on the choice of the router first."""
-        return (*self.request.shown.remarks, *self.result.notes)
+        return (*self.request.selected.remarks, *self.result.notes)
 
     @property
     def message(self) -> str:
-        """What it says, in one sentence."""
+        """The report in one sentence."""
         return message(self.result)
 
     @cached_property
     def tables(self) -> dict[str, Table]:
         """Every table by name; "rows" is the long one, a line for each policy and dataset."""
-        return {**named_tables(self.result), ROWS: long_table(self.result)}
+        return {**named_tables(self.result), LONG_TABLE: long_table(self.result)}
 
     def table(self, name: str) -> Table:
-        """One of `tables`; raises InputError: there is none of this name."""
-        return table_named(name, self.tables)
+        """Return one of `tables`.
+
+        Raises:
+            InputError: there is no table of this name.
+        """
+        return find_table(name, self.tables)
 
     def to_arrow(self) -> pa.Table:
-        """Every figure with its interval, one line each; see `hierrouter.reports.values.SCHEMA`."""
-        return pa.Table.from_pylist(self.result.estimates, SCHEMA)
+        """Return every figure with its interval, one line each; see `estimates.ESTIMATE_SCHEMA`."""
+        return pa.Table.from_pylist(self.result.estimates, ESTIMATE_SCHEMA)
 
     def to_json(self) -> str:
-        """The report as one JSON object; its keys are a contract, see docs/reference/json.md."""
+        """Return the report as one JSON object; docs/reference/json.md has its keys."""
         return as_json(self.result)
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page with all figures and tables; it is one file and loads nothing.
+        """Write the page with all figures and tables, one file that loads nothing.
 
-        Raises WorldError: the disk is full or failed.
+        Args:
+            path: the page's file.
+
+        Returns:
+            The page's file.
+
+        Raises:
+            WorldError: the disk is full or failed.
         """
         # Figures need matplotlib, which tables do not.
         from hierrouter.reports.page import as_html
@@ -135,9 +162,13 @@ class FinishedReport:
         return page
 
     def write(self, folder: Path) -> Path:
-        """The page and the JSON in `folder`; returns the page."""
-        write_atomically(folder / JSON, self.to_json().encode())
-        return self.to_html(folder / PAGE)
+        """Write the page and the JSON to a folder; return the page's file.
+
+        Raises:
+            WorldError: the disk is full or failed.
+        """
+        write_atomically(folder / JSON_FILE, self.to_json().encode())
+        return self.to_html(folder / PAGE_FILE)
 
     def __repr__(self) -> str:
         return f"{self.message}\n\n{self.table('summary')}"
@@ -167,57 +198,70 @@ def report(
         split: the fold to evaluate on; "all" is all of them, which is no test.
         sweep: of `sweep`, or its folder, for the frontier; default: the newest.
         defer_to: a model whose direct call takes what the router doubts.
-        defer_share: at most this share of the queries; default: what gives the highest R.
-        policies: of your own, to be valued beside it; see `hierrouter.evaluation.policies`.
-        price_lists: the same tree under other prices, by name, to be shown side by side.
-        p95_below: name the best fixed route whose 95th percentile has at most so many seconds.
+        defer_share: at most this share of the queries; default: the share that gives the highest R.
+        policies: your own policies, to be evaluated beside the router; see
+            `hierrouter.evaluation.policies`.
+        price_lists: the same tree under other prices, by name, for a table side by side.
+        p95_below: name the best fixed route whose 95th percentile has at most this many seconds.
+
+    Returns:
+        The report, with its tables, its page and its JSON.
 
     Raises:
         InputError: something does not fit together, or there is nothing to report on.
         CacheError: the cache that the tree was opened from is gone or damaged.
     """
-    folder, swept = run_or_sweep(run, sweep)
+    run_folder, sweep_folder = run_or_sweep(run, sweep)
     own = own_policies(policies)
-    shown = select_run(tree, alpha, folder, swept, with_sweep=True)
-    defer = evaluated.DeferTo(defer_to, defer_share) if defer_to is not None else None
+    selected = select_run(tree, alpha, run_folder, sweep_folder, with_sweep=True)
+    defer = DeferralTarget(defer_to, defer_share) if defer_to is not None else None
     lists = {POOL: tree, **(price_lists or {})}
-    return ReportRequest(lists, shown, split, defer, own, p95_below).evaluate()
+    return ReportRequest(lists, selected, split, defer, own, p95_below).evaluate()
 
 
 def run_or_sweep(
     run: str | os.PathLike[str] | None, sweep: str | os.PathLike[str] | None = None
 ) -> tuple[Path | None, Path | None]:
-    """The folders of a run of `train` and of a sweep; a sweep may be given as the run."""
-    folder = None if run is None else find_run(run)
-    swept = None if sweep is None else find_run(sweep)
-    if folder is not None and is_sweep(folder):
-        return None, folder
-    return folder, swept
+    """Return the folders of a run of `train` and of a sweep; a sweep may be given as the run."""
+    run_folder = None if run is None else find_run(run)
+    sweep_folder = None if sweep is None else find_run(sweep)
+    if run_folder is not None and is_sweep(run_folder):
+        return None, run_folder
+    return run_folder, sweep_folder
 
 
-def table_named(name: str, tables: Mapping[str, Table]) -> Table:
-    """One of these tables; raises InputError: there is none of this name."""
+def find_table(name: str, tables: Mapping[str, Table]) -> Table:
+    """Return the table of this name.
+
+    Raises:
+        InputError: there is no table of this name.
+    """
     if name not in tables:
         raise InputError(f"unknown table: {name}; {suggestion(name, tables)}".rstrip("; "))
     return tables[name]
 
 
-FORMAT = 5  # of the object; goes up where a key leaves or changes its meaning
+REPORT_FORMAT = 5  # of the JSON object; goes up if a key is removed or changes its meaning
 
 
 def as_json(report: Report) -> str:
-    """The contract's object as text; see `tables.json_text` for the errors."""
+    """Return the object of `as_object` as text; see `tables.json_text` for the errors."""
     return json_text(as_object(report), "report")
 
 
 def as_object(report: Report) -> dict[str, Any]:
-    """The report as dictionaries and lists, floats as they are."""
-    own: dict[str, list[dict[str, Any]]] = {}  # there only where somebody brought a policy
-    for row in report.regret:
-        if row.policy != ROUTER:
-            own.setdefault(row.policy, []).append(_regret(row))
+    """Return the report as dictionaries and lists, floats as they are.
+
+    Its keys are those of schema.json.
+    """
+    optional: dict[str, Any] = {}
+    policy_regret = _regret_by_policy(report)
+    if policy_regret:
+        optional["policy_regret"] = policy_regret
+    if report.latency:
+        optional["latency"] = _latency(report)
     return {
-        "format": FORMAT,
+        "format": REPORT_FORMAT,
         "message": message(report),
         "alpha": report.alpha,
         "cost_unit": report.cost_unit,
@@ -235,64 +279,80 @@ def as_object(report: Report) -> dict[str, Any]:
         ],
         "frontier": [vars(row) for row in report.frontier],
         "price_lists": [
-            {**vars(prices), "rows": [_but(row, "prices") for row in prices.rows]}
+            {**vars(prices), "rows": [_without(row, "prices") for row in prices.rows]}
             for prices in report.price_lists
         ],
-        "depths": [{"calls": row.hop, **_but(row, "hop")} for row in report.depths],
+        "depths": [{"calls": row.hop, **_without(row, "hop")} for row in report.depths],
         "deferral": _deferral(report.deferral) if report.deferral else None,
         "analysis": _analysis(report) if report.ladder else None,
         "notes": list(report.notes),
         "provenance": dict(report.provenance),
-        **({"policy_regret": own} if own else {}),
-        **({"latency": _latency(report)} if report.latency else {}),
+        **optional,
     }
+
+
+def _regret_by_policy(report: Report) -> dict[str, list[dict[str, Any]]]:
+    """Regret of the user's policies, by name; empty without any."""
+    by_policy: dict[str, list[dict[str, Any]]] = {}
+    for row in report.regret:
+        if row.policy != ROUTER:
+            by_policy.setdefault(row.policy, []).append(_regret(row))
+    return by_policy
 
 
 def _latency(report: Report) -> dict[str, Any]:
-    names, best = ("policy", "kind", "p50", "p95"), report.best_in_time
+    names = ("policy", "kind", "p50", "p95")
+    best = report.best_in_time
     return {
         "rows": [{name: getattr(row, name) for name in names} for row in report.latency],
         "p95_below": report.p95_below,
-        "best_in_time": best and best.policy,
+        "best_in_time": best.policy if best else None,
     }
 
 
-def _but(row: Row, name: str) -> dict[str, Any]:
+def _without(row: Row, name: str) -> dict[str, Any]:
+    """The attributes of a row, except one."""
     return {key: value for key, value in vars(row).items() if key != name}
 
 
 def _analysis(report: Report) -> dict[str, Any]:
-    nested = {
+    # By section: attributes that are written as they are, and metrics with intervals.
+    sections = {
         "ladder": ("rung policy dataset n", "quality cost reward"),
         "looks": ("policy dataset n", "quality cost reward"),
         "reliability": ("least below n said", "best"),
     }
-    return {
-        **{
-            section: [_nested(row, *fields) for row in getattr(report, section)]
-            for section, fields in nested.items()
-        },
-        "regret": [_regret(row) for row in report.regret if row.policy == ROUTER],
+    analysis: dict[str, Any] = {
+        section: [_nested(row, *names) for row in getattr(report, section)]
+        for section, names in sections.items()
     }
+    analysis["regret"] = [_regret(row) for row in report.regret if row.policy == ROUTER]
+    return analysis
 
 
 def _nested(row: Row, plain: str, metrics: str) -> dict[str, Any]:
-    """Some fields as they are, and metrics with their intervals."""
-    found = {name: getattr(row, name) for name in plain.split()}
+    """Some attributes of a row as they are, and metrics as objects with their intervals.
+
+    Args:
+        row: the row.
+        plain: names of attributes, separated by spaces.
+        metrics: names of metrics, separated by spaces.
+    """
+    nested = {name: getattr(row, name) for name in plain.split()}
     for name in metrics.split():
-        value, low, high = vars(row.estimate(name)).values()
-        found[name] = {"mean": value, "low": low, "high": high}
-    return found
+        estimate = row.estimate(name)
+        nested[name] = {"mean": estimate.value, "low": estimate.low, "high": estimate.high}
+    return nested
 
 
 def _regret(row: Row) -> dict[str, Any]:
-    shown = _nested(row, "", "whole plan adaptivity")
-    return {**_nested(row, "dataset n", ""), "shown": shown}
+    parts = _nested(row, "", "whole plan adaptivity")
+    return {**_nested(row, "dataset n", ""), "shown": parts}
 
 
-def _deferral(handing: HandingOver) -> dict[str, Any]:
-    """A threshold is null where no query is handed over, or each one: see its share."""
-    found = asdict(handing)
-    for point in (found["chosen"], *found["curve"]):
+def _deferral(deferral: DeferralSummary) -> dict[str, Any]:
+    """A threshold is null if no query is deferred, or every one: its share says which."""
+    summary = asdict(deferral)
+    for point in (summary["chosen"], *summary["curve"]):
         point["threshold"] = finite_or_none(point["threshold"])
-    return found
+    return summary

@@ -1,4 +1,4 @@
-"""What a report says as a whole."""
+"""The contents of a report as values: its figures, and the rows that are read from them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from math import inf
 from typing import Any
 
 from hierrouter.evaluation.deferral import DeferralPoint
-from hierrouter.reports.values import Bootstrap, Lines, Row, pivot
+from hierrouter.reports.estimates import Bootstrap, EstimateLines, Row, pivot
 
 
 @dataclass(frozen=True)
-class HandingOver:
-    """The router of a report, with a stronger model for what it doubts.
+class DeferralSummary:
+    """The router of a report with deferral to a stronger model.
 
     Attributes:
-        share_allowed: share that was to be kept to there; None where the highest R was wanted.
-        curve: the same of other thresholds, by rising share.
+        stronger: name of the model that takes the queries that the router doubts.
+        chosen_on: fold on which the threshold was chosen.
+        share_allowed: greatest share of the queries that may be deferred; None if the threshold
+            was chosen for the highest R.
+        chosen: figures at the threshold that was chosen.
+        curve: figures at other thresholds, by rising share.
     """
 
     stronger: str
@@ -30,11 +34,17 @@ class HandingOver:
 
 @dataclass(frozen=True)
 class Saving:
-    """What the router saves against a single model, over all queries.
+    """Cost that the router saves against a single model, over all queries.
 
     Attributes:
-        which: "best" in Q, the cheaper of equals, or "dearest".
+        policy: name of the model.
+        which: "best" for the model with the highest Q, the cheaper one on a tie, or "dearest".
         share: 1 - C(router) / C(model); below 0 the router costs more.
+        low: lower end of the interval of `share`.
+        high: upper end.
+        quality: Q(router) - Q(model).
+        quality_low: lower end of its interval.
+        quality_high: upper end.
     """
 
     policy: str
@@ -49,22 +59,31 @@ class Saving:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything there is to show.
+    """Everything that a report can show.
 
     Attributes:
-        estimates: every mean with its interval, one line each; see `values.SCHEMA`. The rows below
-            are read off it.
+        alpha: weight of cost in R.
+        scorer: name of the scorer that Q comes from.
+        split: the fold that was evaluated.
+        bootstrap: settings of the intervals.
+        datasets: names of the datasets; the last one is "all".
+        estimates: every mean with its interval, one line each, see `estimates.ESTIMATE_SCHEMA`.
+            The rows below are read from it.
         gap_closed: share of the distance from the best fixed route to the oracle, by dataset;
-            None where that is below `bounds.SMALLEST_GAP`; empty without a router.
-        gap_closed_intervals: low and high of each `gap_closed`; None where it has no bounds.
-        price_gaps: `gap_closed` under each price list, the report's own one first; empty where
-            there is but one.
+            None if that distance is below `bounds.SMALLEST_GAP`; empty without a router.
+        provenance: JSON values that say where data and router come from.
+        gap_closed_intervals: low and high of each `gap_closed`; None if it has no bounds.
+        price_gaps: `gap_closed` under each price list, the report's own one first; empty if there
+            is only one price list.
+        cost_unit: unit of C.
         deciding_alphas: the least and the greatest alpha at which cost decides which route is best,
-            of a query or of a group of them, see `policy_break_points`; None where it never does.
-        constant: the route that the router takes for every query, where no gain was shown; "" else.
-        savings: against the best and the dearest single model; empty without a router.
-        deferral: the router with a stronger model behind it, where one was named.
-        p95_below: the most seconds that 95 % of the queries may take; None where there is no limit.
+            of a query or of a group of them, see `policy_break_points`; None if it never does.
+        constant: the route that the router takes for every query because no gain was shown for any
+            other; "" if it does route.
+        savings: against the best and the most expensive single model; empty without a router.
+        notes: sentences that a reader must not miss.
+        deferral: the router with deferral to a stronger model, if one was named.
+        p95_below: most seconds that 95 % of the queries may take; None without a limit.
     """
 
     alpha: float
@@ -72,7 +91,7 @@ class Report:
     split: str
     bootstrap: Bootstrap
     datasets: tuple[str, ...]
-    estimates: Lines
+    estimates: EstimateLines
     gap_closed: Mapping[str, float | None]
     provenance: Mapping[str, Any]
     gap_closed_intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
@@ -82,15 +101,15 @@ class Report:
     constant: str = ""
     savings: tuple[Saving, ...] = ()
     notes: tuple[str, ...] = ()
-    deferral: HandingOver | None = None
+    deferral: DeferralSummary | None = None
     p95_below: float | None = None
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """Policy after policy, each over `datasets` in that order.
+        """Rows of policy after policy, each over `datasets` in that order.
 
-        quality, accuracy, cost and reward; difference is R(router) - R(policy) over the same
-        queries, None for the router itself and where there is no router.
+        Metrics: quality, accuracy, cost, reward, and difference = R(router) - R(policy) over the
+        same queries, which is None for the router itself and without a router.
         """
         return pivot(self.estimates, "policies", "policy", "kind", "dataset", "n")
 
@@ -98,18 +117,18 @@ class Report:
     def by_policy(self) -> tuple[tuple[Row, ...], ...]:
         """The rows of each policy, one for each of `datasets`."""
         width = len(self.datasets)
-        return tuple(self.rows[at : at + width] for at in range(0, len(self.rows), width))
+        return tuple(self.rows[start : start + width] for start in range(0, len(self.rows), width))
 
     @cached_property
     def overall(self) -> tuple[Row, ...]:
-        """One row a policy: that over all queries."""
+        """One row a policy: the one over all queries."""
         return tuple(rows[-1] for rows in self.by_policy)
 
     @cached_property
     def comparisons(self) -> tuple[Row, ...]:
-        """`difference` of the router to every other policy but oracles; all intervals hold at once.
+        """`difference` of the router to every other policy except oracles.
 
-        Empty where there is no router.
+        All intervals hold at once. Empty without a router.
         """
         return pivot(self.estimates, "at once", "policy", "kind")
 
@@ -126,21 +145,21 @@ class Report:
         """
         rows = pivot(self.estimates, "prices", "prices", "policy", "kind")
         return tuple(
-            Row(name=name, rows=tuple(r for r in rows if r.prices == name), gap_closed=gaps)
+            Row(name=name, rows=tuple(row for row in rows if row.prices == name), gap_closed=gaps)
             for name, gaps in self.price_gaps.items()
         )
 
     @cached_property
     def depths(self) -> tuple[Row, ...]:
-        """What the router answers after `hop` calls, 1 to L: share, quality, cost, reward.
+        """Queries that the router ends after `hop` calls, 1 to L: share, quality, cost, reward.
 
-        Means are None where no query ends; there are no rows where the router cannot stop early.
+        Means are None if no query ends there; no rows if the router cannot stop early.
         """
         return pivot(self.estimates, "depths", "hop")
 
     @cached_property
     def latency(self) -> tuple[Row, ...]:
-        """p50 and p95 of each policy, seconds a query; empty where none were recorded."""
+        """p50 and p95 of each policy, seconds a query; empty if no seconds were recorded."""
         return pivot(self.estimates, "latency", "policy", "kind")
 
     @property
@@ -148,40 +167,43 @@ class Report:
         """The fixed route or direct call with the highest R whose p95 is within `p95_below`."""
         limit = inf if self.p95_below is None else self.p95_below
         quick = {(row.policy, row.kind) for row in self.latency if row.p95 <= limit}
-        fixed = [row for row in self.overall if row.kind in ("single", "reference", "route")]
-        found = [row for row in fixed if (row.policy, row.kind) in quick]
-        return max(found, key=lambda row: (row.reward, -row.cost), default=None)
+        candidates = [
+            row
+            for row in self.overall
+            if row.kind in ("single", "reference", "route") and (row.policy, row.kind) in quick
+        ]
+        return max(candidates, key=_by_reward_then_cost, default=None)
 
     @cached_property
     def ladder(self) -> tuple[Row, ...]:
-        """quality, cost, reward of rung after rung, each over `datasets`.
+        """quality, cost, reward of rung after rung of the ladder, each over `datasets`.
 
-        `rung` is a name of `bounds.ladder`, `policy` the model or route that was chosen, where one
-        was; else the rung again. Empty where only outcomes are known, as are all rows below.
+        `rung` is a name of `bounds.ladder`; `policy` is the model or route that was chosen, or the
+        name of the rung again. Empty if only outcomes are known, as are all rows below.
         """
         return pivot(self.estimates, "ladder", "rung", "policy", "dataset", "n")
 
     @cached_property
     def looks(self) -> tuple[Row, ...]:
-        """What the rule named by `policy` gets beyond the best route of each dataset.
+        """Gain of the rule named by `policy` over the best route of each dataset.
 
-        quality, cost (times alpha) and reward, each over a dataset, at last over all; empty where
-        there is nothing to look at.
+        quality, cost (times alpha) and reward, each over a dataset, at last over all; empty if no
+        first answer was recorded or the tree has one hop.
         """
         return pivot(self.estimates, "looks", "policy", "dataset", "n")
 
     @cached_property
     def reliability(self) -> tuple[Row, ...]:
-        """The router's n decisions by the probability it chose with, from `least` to `below`.
+        """The router's n decisions by the probability of its choice, from `least` to `below`.
 
-        said is its mean, best the share that were the best choice. Empty where no value model
-        decides.
+        `said` is the mean of that probability, `best` the share of choices that were the best.
+        Empty unless a value model decides.
         """
         return pivot(self.estimates, "reliability", "policy", "n")
 
     @cached_property
     def regret(self) -> tuple[Row, ...]:
-        """The regret of the router, then of policies of the user's own, by dataset.
+        """Regret of the router, then of the user's policies, by dataset.
 
         whole = plan + adaptivity: lost by the first choice and by all later ones.
         """
@@ -194,19 +216,27 @@ class Report:
 
     @property
     def router(self) -> Row | None:
-        """The trained policy over all queries, if there is one."""
+        """The trained policy over all queries; None without one."""
         return next((row for row in self.overall if row.kind == "router"), None)
 
     def best(self, kind: str) -> Row | None:
-        """The policy of this kind with the highest R over all queries, the cheaper on a tie."""
+        """Return the policy of a kind with the highest R over all queries, the cheaper on a tie."""
         rows = [row for row in self.overall if row.kind == kind]
-        return max(rows, key=lambda row: (row.reward, -row.cost), default=None)
+        return max(rows, key=_by_reward_then_cost, default=None)
 
     def gap(self, dataset: str) -> float | None:
-        """R(oracle) - R(best fixed route) on a dataset; None where either is missing."""
-        rows = [row for row in self.rows if row.dataset == dataset]
-        oracle, fixed = (
-            max((float(row.reward) for row in rows if row.kind == kind), default=None)
-            for kind in ("oracle", "route")
-        )
+        """Return R(oracle) - R(best fixed route) on a dataset; None if either is missing."""
+        oracle = self._highest_reward("oracle", dataset)
+        fixed = self._highest_reward("route", dataset)
         return None if oracle is None or fixed is None else oracle - fixed
+
+    def _highest_reward(self, kind: str, dataset: str) -> float | None:
+        rewards = [
+            float(row.reward) for row in self.rows if row.dataset == dataset and row.kind == kind
+        ]
+        return max(rewards, default=None)
+
+
+def _by_reward_then_cost(row: Row) -> tuple[float, float]:
+    """Key for `max`: the highest R, the cheaper on a tie."""
+    return row.reward, -row.cost

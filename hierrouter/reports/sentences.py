@@ -1,178 +1,244 @@
-"""A report in words: its message, three figures, and the sentences below its tables."""
+"""A report in words: its message, its headline figures, and the sentences below its tables."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hierrouter.evaluation.bounds import ANYTIME_ORACLE, ONE_HOP_ORACLE, TREE_ORACLE
 from hierrouter.questions.scoring import ACCURACY_SCORERS
+from hierrouter.reports.estimates import ALL_DATASETS, Row
 from hierrouter.reports.results import Report, Saving
-from hierrouter.reports.values import ALL, Row
 from hierrouter.tables import money, one_line
 
 Verdict = Literal["untrained", "constant", "better", "worse", "open"]
-# Scorers whose mean is a share.
-RIGHT_OR_WRONG = ("accuracy", *(scorer.name for scorer in ACCURACY_SCORERS))
-QUESTIONS = 1_000  # whose cost is what a person can picture
+# Scorers that say right or wrong, so that their mean is a share of the questions.
+BINARY_SCORERS = ("accuracy", *(scorer.name for scorer in ACCURACY_SCORERS))
+PRICED_QUESTIONS = 1_000  # questions whose cost is stated: the cost of one is hard to picture
 
 
 def fixed_choice(report: Report) -> Row | None:
-    """The best of what asks nobody: a single model or a fixed route, by R over all queries.
+    """Return the best policy that never reads a query: a single model or a fixed route.
 
-    It is chosen on the queries shown, which flatters it; a model goes before a route as good.
+    It has the highest R over all queries; on a tie it is the cheaper one, and a model before a
+    route. It is chosen on the very queries that it is evaluated on, which flatters it.
     """
-    rows = [row for kind in ("single", "route") if (row := report.best(kind))]
+    candidates = [report.best("single"), report.best("route")]
+    rows = [row for row in candidates if row]
     return max(rows, key=lambda row: (row.reward, -row.cost), default=None)
 
 
 def verdict(report: Report) -> Verdict:
-    """Whether the router beats the best fixed choice, by the interval of the difference in R."""
-    fixed = fixed_choice(report)
+    """Judge the router against the best fixed choice by the interval of the difference in R."""
     if report.router is None:
         return "untrained"
     if report.constant:
         return "constant"
-    low, high = (fixed.difference_low, fixed.difference_high) if fixed else (None, None)
-    if low is not None and low > 0:
+    fixed = fixed_choice(report)
+    if fixed is None:
+        return "open"
+    if fixed.difference_low is not None and fixed.difference_low > 0:
         return "better"
-    return "worse" if high is not None and high < 0 else "open"
+    if fixed.difference_high is not None and fixed.difference_high < 0:
+        return "worse"
+    return "open"
 
 
 def message(report: Report) -> str:
-    """What the report says, in one sentence: is the router any good, and how good could one be?"""
-    found, router, fixed = verdict(report), report.router, fixed_choice(report)
-    oracle = rungs(report).get(ANYTIME_ORACLE) or report.best("oracle")
-    parts = [f"No router is trained here: {_named(fixed)} {_full(report, fixed)}"] if fixed else []
-    if router and found == "constant":
-        always = f"No router is better than always calling {report.constant} here"
-        parts = [f"{always}: that {_full(report, router)}"]
-    elif router and found == "better":
-        parts = [f"HierRouter {_full(report, router)}"]
-        parts += [f"{_named(fixed)} {_short(report, fixed, 'in ')}"] if fixed else []
-    elif router:
-        worse = "is worse" if found == "worse" else "is not shown to be better"
-        always = f"always calling {fixed.policy}" if fixed else "any fixed choice"
-        parts = [f"HierRouter {worse} than {always} here: it {_full(report, router)}"]
-        parts += [f"{fixed.policy} {_short(report, fixed, 'in ')}"] if fixed else []
-    if oracle and found == "constant":
-        parts.append(f"knowing all answers, {_short(report, oracle)} is possible")
+    """Summarise the report in one sentence: how good the router is, and how good one could be."""
+    judgement = verdict(report)
+    router = report.router
+    fixed = fixed_choice(report)
+    oracle = bounds_over_all(report).get(ANYTIME_ORACLE) or report.best("oracle")
+    parts: list[str] = []
+    if router is None:
+        if fixed:
+            parts.append(f"No router is trained here: {_name(fixed)} {_full_facts(report, fixed)}")
+    elif judgement == "constant":
+        constant = f"No router is better than always calling {report.constant} here"
+        parts.append(f"{constant}: that {_full_facts(report, router)}")
+    elif judgement == "better":
+        parts.append(f"HierRouter {_full_facts(report, router)}")
+        if fixed:
+            parts.append(f"{_name(fixed)} {_short_facts(report, fixed, 'in ')}")
+    else:
+        comparison = "is worse" if judgement == "worse" else "is not shown to be better"
+        alternative = f"always calling {fixed.policy}" if fixed else "any fixed choice"
+        facts = _full_facts(report, router)
+        parts.append(f"HierRouter {comparison} than {alternative} here: it {facts}")
+        if fixed:
+            parts.append(f"{fixed.policy} {_short_facts(report, fixed, 'in ')}")
+    if oracle and judgement == "constant":
+        parts.append(f"knowing all answers, {_short_facts(report, oracle)} is possible")
     elif oracle:
-        parts.append(f"no router could do better than {_short(report, oracle)}")
+        parts.append(f"no router could do better than {_short_facts(report, oracle)}")
     return one_line("; ".join(parts)) + "."
 
 
-def _full(report: Report, row: Row) -> str:
-    paid = f"at a cost of {money(row.cost)} {report.cost_unit.removeprefix('money ')}"
-    if report.scorer in RIGHT_OR_WRONG:
-        return f"answers right in {row.quality:.1%} of the questions {paid}"
-    return f"has Q {row.quality:.3f} {paid}"
+def _full_facts(report: Report, row: Row) -> str:
+    """`answers right in 61.0% of the questions at a cost of 0.0012 USD per question`."""
+    cost = f"at a cost of {money(row.cost)} {report.cost_unit.removeprefix('money ')}"
+    if report.scorer in BINARY_SCORERS:
+        return f"answers right in {row.quality:.1%} of the questions {cost}"
+    return f"has Q {row.quality:.3f} {cost}"
 
 
-def _short(report: Report, row: Row, word: str = "") -> str:
-    """`word` stands before a share."""
-    share = report.scorer in RIGHT_OR_WRONG
-    return f"{f'{word}{row.quality:.1%}' if share else f'{row.quality:.3f}'} at {money(row.cost)}"
+def _short_facts(report: Report, row: Row, preposition: str = "") -> str:
+    """`in 61.0% at 0.0012`, or `0.610 at 0.0012`: the preposition belongs to shares only."""
+    if report.scorer in BINARY_SCORERS:
+        return f"{preposition}{row.quality:.1%} at {money(row.cost)}"
+    return f"{row.quality:.3f} at {money(row.cost)}"
 
 
-def _named(row: Row) -> str:
-    what = "single model" if row.kind == "single" else "fixed route"
-    return f"the best {what}, {row.policy},"
+def _name(row: Row) -> str:
+    kind = "single model" if row.kind == "single" else "fixed route"
+    return f"the best {kind}, {row.policy},"
 
 
-def rungs(report: Report) -> dict[str, Row]:
-    """The bounds over all queries, by name; none where they are not known."""
-    return {row.rung: row for row in report.ladder if row.dataset == ALL}
+def bounds_over_all(report: Report) -> dict[str, Row]:
+    """Return the rungs of the ladder over all queries, by name; empty if they are not computed."""
+    return {row.rung: row for row in report.ladder if row.dataset == ALL_DATASETS}
 
 
-def headlines(report: Report) -> list[tuple[str, str, str]]:
-    """At most three figures: what it is, the number, and how sure or compared with what."""
-    router, fixed = report.router, fixed_choice(report)
+class Headline(NamedTuple):
+    """One figure at the top of a report.
+
+    Attributes:
+        label: what the figure is.
+        value: the figure as text.
+        detail: its interval, or what it is compared with.
+    """
+
+    label: str
+    value: str
+    detail: str
+
+
+def headlines(report: Report) -> list[Headline]:
+    """Return the report's figures to begin with, at most three."""
+    router = report.router
     if router is None:
-        kinds = {"single": "best single model", "route": "best fixed route", "oracle": "oracle"}
-        bounds = [(f"R of the {label}", report.best(kind)) for kind, label in kinds.items()]
-        return [(label, f"{row.reward:.3f}", row.policy) for label, row in bounds if row]
-    found = [gap] if (gap := gap_headline(report)) else []
+        labels = {"single": "best single model", "route": "best fixed route", "oracle": "oracle"}
+        return [
+            Headline(f"R of the {label}", f"{row.reward:.3f}", row.policy)
+            for kind, label in labels.items()
+            if (row := report.best(kind))
+        ]
+    figures = []
+    fixed = fixed_choice(report)
     if fixed and fixed.difference is not None:
         ends = f"[{fixed.difference_low:+.3f}, {fixed.difference_high:+.3f}]"
-        lead = f"{fixed.difference:+.3f}", f"{ends} over {fixed.policy}"
-        found.insert(0, ("R over the best fixed choice", *lead))
-    beside = f"{money(QUESTIONS * fixed.cost)} for {fixed.policy}" if fixed else ""
-    return [*found, (f"cost of {QUESTIONS:,} questions", money(QUESTIONS * router.cost), beside)]
+        figures.append(
+            Headline(
+                "R over the best fixed choice",
+                f"{fixed.difference:+.3f}",
+                f"{ends} over {fixed.policy}",
+            )
+        )
+    gap = gap_headline(report)
+    if gap:
+        figures.append(gap)
+    comparison = f"{money(PRICED_QUESTIONS * fixed.cost)} for {fixed.policy}" if fixed else ""
+    figures.append(
+        Headline(
+            f"cost of {PRICED_QUESTIONS:,} questions",
+            money(PRICED_QUESTIONS * router.cost),
+            comparison,
+        )
+    )
+    return figures
 
 
-def gap_headline(report: Report) -> tuple[str, str, str] | None:
-    """The share of the gap over all queries, with its interval; None where there is none."""
-    share, sure = report.gap_closed.get(ALL), report.gap_closed_intervals.get(ALL)
+def gap_headline(report: Report) -> Headline | None:
+    """Return the share of the gap closed over all queries; None if there is none."""
+    share = report.gap_closed.get(ALL_DATASETS)
     if share is None:
         return None
-    ends = f"[{_share(sure[0])}, {_share(sure[1])}]" if sure else "without bounds"
-    return "gap to the oracle closed", _share(share), f"{ends} of {report.gap(ALL):.3f} in R"
+    interval = report.gap_closed_intervals.get(ALL_DATASETS)
+    ends = "without bounds"
+    if interval:
+        low, high = interval
+        ends = f"[{_share_text(low)}, {_share_text(high)}]"
+    return Headline(
+        "gap to the oracle closed",
+        _share_text(share),
+        f"{ends} of {report.gap(ALL_DATASETS):.3f} in R",
+    )
 
 
-def _share(share: float) -> str:
-    """In percent; what is not quite all of it is not called so."""
+def _share_text(share: float) -> str:
+    """A share in percent; a share just below 1 is not rounded to 100%."""
     return "> 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
 
 
 def in_time_sentence(report: Report) -> str:
-    """The best fixed choice that keeps to the limit of seconds; empty where there is none."""
+    """Name the best fixed choice within the limit of seconds; empty without a limit."""
     if report.p95_below is None:
         return ""
     best = report.best_in_time
-    which = f"is {best.policy}, with R {best.reward:.4f}" if best else "does not exist"
-    return f"The best fixed route or direct call with p95 within {report.p95_below:g} s {which}."
+    predicate = f"is {best.policy}, with R {best.reward:.4f}" if best else "does not exist"
+    return (
+        f"The best fixed route or direct call with p95 within {report.p95_below:g} s {predicate}."
+    )
 
 
 def hops_sentence(report: Report) -> str:
-    """What more than one call is worth in hindsight; empty where nobody worked it out."""
-    one, more = (rungs(report).get(name) for name in (ONE_HOP_ORACLE, TREE_ORACLE))
-    if one is None or more is None:
+    """Say what further calls are worth in hindsight; empty if bounds are not computed."""
+    bounds = bounds_over_all(report)
+    one_hop = bounds.get(ONE_HOP_ORACLE)
+    any_hops = bounds.get(TREE_ORACLE)
+    if one_hop is None or any_hops is None:
         return ""
     return (
-        f"In hindsight the best route of each query earns R {more.reward:.3f}, the best direct "
-        f"call {one.reward:.3f}: further hops are worth {more.reward - one.reward:+.3f} then."
+        f"In hindsight the best route of each query earns R {any_hops.reward:.3f}, the best direct "
+        f"call {one_hop.reward:.3f}: further hops are worth "
+        f"{any_hops.reward - one_hop.reward:+.3f} then."
     )
 
 
 def deciding_sentence(report: Report) -> str:
-    """Between which alphas cost decides anything; empty where nobody worked it out."""
+    """Say between which alphas cost decides anything; empty if it never does."""
     if report.deciding_alphas is None:
         return ""
-    low, high = (f"{alpha:.3g}" for alpha in report.deciding_alphas)
+    low, high = report.deciding_alphas
     return (
         f"Cost decides which route is best, of one query or of many taken together, at alphas from "
-        f"{low} to {high}: below, quality alone does, above, the cheapest is the best of every one."
+        f"{low:.3g} to {high:.3g}: below, quality alone does, above, the cheapest is the best of "
+        "every one."
     )
 
 
 def savings_sentence(report: Report, saving: Saving) -> str:
-    """What the router saves against one model, where it is as good."""
+    """Say what the router saves against one model, if it is as good."""
     level = report.bootstrap.interval_title
     quality = f"Q {saving.quality:+.3f} [{saving.quality_low:+.3f}, {saving.quality_high:+.3f}]"
-    against = f"{saving.policy}, the {saving.which} single model"
+    model = f"{saving.policy}, the {saving.which} single model"
     if saving.quality < 0:
-        return f"Against {against}, nothing is saved at equal quality: {quality}."
+        return f"Against {model}, nothing is saved at equal quality: {quality}."
     if saving.share < 0:
         ends = f"[{-saving.high:.1%}, {-saving.low:.1%}]"
-        more = f"HierRouter costs {-saving.share:.1%} more than {against} ({level} {ends})"
-        return f"{more}, with {quality}."
+        loss = f"HierRouter costs {-saving.share:.1%} more than {model} ({level} {ends})"
+        return f"{loss}, with {quality}."
     ends = f"[{saving.low:.1%}, {saving.high:.1%}]"
-    less = f"HierRouter saves {saving.share:.1%} of the cost of {against} ({level} {ends})"
-    return f"{less}, with {quality}."
+    gain = f"HierRouter saves {saving.share:.1%} of the cost of {model} ({level} {ends})"
+    return f"{gain}, with {quality}."
 
 
-NAMED = 5  # policies named in a sentence at most
+MAX_LISTED_POLICIES = 5  # policies that a sentence names
 
 
 def claims_sentence(report: Report) -> str:
-    """Who is beaten when all comparisons are to hold at once; empty where there are none."""
+    """Count the policies that the router beats, one by one and all at once; empty without any."""
     if not report.comparisons:
         return ""
-    alone = sum((row.difference_low or 0) > 0 for row in report.overall if row.kind != "oracle")
     total = len(report.comparisons)
-    left = [one.policy for one in report.comparisons if one.difference_low <= 0]
-    said = (
-        f"HierRouter beats {alone} of {total} policies one at a time and {total - len(left)} when "
-        f"all {total} comparisons are to hold at once ({report.bootstrap.level:.0%}, max-t)"
+    singly = sum((row.difference_low or 0) > 0 for row in report.overall if row.kind != "oracle")
+    unbeaten = [row.policy for row in report.comparisons if row.difference_low <= 0]
+    claim = (
+        f"HierRouter beats {singly} of {total} policies one at a time and {total - len(unbeaten)} "
+        f"when all {total} comparisons are to hold at once ({report.bootstrap.level:.0%}, max-t)"
     )
-    more = f" and {len(left) - NAMED} more" if len(left) > NAMED else ""
-    but = f": all but {', '.join(left[:NAMED])}{more}" if 0 < len(left) < total else ""
-    return f"{said}{but}."
+    # With nothing or everything beaten, the numbers say it all.
+    if not 0 < len(unbeaten) < total:
+        return f"{claim}."
+    names = ", ".join(unbeaten[:MAX_LISTED_POLICIES])
+    unlisted = len(unbeaten) - MAX_LISTED_POLICIES
+    rest = f" and {unlisted} more" if unlisted > 0 else ""
+    return f"{claim}: all but {names}{rest}."

@@ -7,38 +7,40 @@ from typing import Literal
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
-from hierrouter.reports.results import HandingOver, Report
+from hierrouter.reports.estimates import ALL_DATASETS, POLICY_GROUPS, Row, display_name
+from hierrouter.reports.results import DeferralSummary, Report
 from hierrouter.reports.sentences import (
-    QUESTIONS,
+    PRICED_QUESTIONS,
+    bounds_over_all,
     claims_sentence,
     deciding_sentence,
     fixed_choice,
     gap_headline,
     hops_sentence,
     in_time_sentence,
-    rungs,
     savings_sentence,
 )
-from hierrouter.reports.values import ALL, GROUPS, Row, shown_name
 from hierrouter.tables import Cell, Column, Line, Table, number_tables
 
-GAP = "Gap"
-SHARE_NOTE = f"The share is left out where the gap is below {SMALLEST_GAP:g}."
-# The oracle knows the answers; it is shown, but not in the running for the best value.
-OUT_OF_COMPETITION = "oracle"
-ROUTES_SHOWN = 5
+GAP_GROUP = "Gap"
+GAP_SHARE_NOTE = f"The share is left out where the gap is below {SMALLEST_GAP:g}."
+# The oracle knows the answers: it is in the tables, but not in the running for the best value.
+UNRANKED_KIND = "oracle"
+MAX_LISTED_ROUTES = 5
 
 
-def report_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> tuple[Table, ...]:
-    """The tables of a report, with names and numbers, in the order of the page.
+def report_tables(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> tuple[Table, ...]:
+    """Return the tables of a report, with names and numbers, in the order of the page.
 
-    `routes`: how many fixed routes to show, the best ones first; None for all.
+    Args:
+        report: the report.
+        routes: how many fixed routes to list, the best ones first; None for all.
     """
     return number_tables(named_tables(report, routes))
 
 
-def named_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> dict[str, Table]:
-    """The same by name, without numbers."""
+def named_tables(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> dict[str, Table]:
+    """Return the tables of a report by name, without numbers; see `report_tables`."""
     tables = {"summary": summary_table(report, routes)}
     if report.depths:
         tables["depths"] = depth_table(report)
@@ -69,12 +71,12 @@ PAPER_KINDS = ("reference", "single", "router")  # in the order of the paper's t
 
 
 def paper_tables(report: Report) -> tuple[Table, ...]:
-    """The paper's tables 1 and 2: quality and cost by dataset, of single models and HierRouter.
+    """Return the paper's tables 1 and 2: quality and cost by dataset, of models and HierRouter.
 
-    They have no column over all queries, as the paper's have none.
+    They have no column over all queries, because the paper's tables have none.
     """
-    groups = [GROUPS[kind] for kind in PAPER_KINDS]
-    width = len(report.datasets)  # the first column, and each dataset but the total
+    groups = [POLICY_GROUPS[kind] for kind in PAPER_KINDS]
+    width = len(report.datasets)  # the first column, and each dataset without the total
 
     def as_printed(table: Table) -> Table:
         rows = (replace(row, cells=row.cells[:width]) for row in table.rows if row.group in groups)
@@ -85,9 +87,9 @@ def paper_tables(report: Report) -> tuple[Table, ...]:
 
 
 def lacking_for_paper(report: Report) -> tuple[str, ...]:
-    """A sentence for each group of rows that the paper's tables have and this report has not."""
-    there = {row.kind for row in report.overall}
-    return tuple(said for kind, said in _LACKING.items() if kind not in there)
+    """Return a sentence for each group of rows of the paper's tables that this report lacks."""
+    kinds = {row.kind for row in report.overall}
+    return tuple(sentence for kind, sentence in _LACKING.items() if kind not in kinds)
 
 
 _LACKING = {
@@ -98,22 +100,21 @@ _LACKING = {
 }
 
 
-def quality_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+def quality_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     """Mean Q by dataset."""
     title = f"Quality Q ({report.scorer}), higher is better"
     return _by_dataset(report, title, lambda row: row.quality, routes)
 
 
-def cost_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+def cost_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     """Mean C by dataset."""
     title = f"Cost C ({report.cost_unit}), lower is better"
     table = _by_dataset(report, title, lambda row: row.cost, routes, best="lowest")
-    said = [savings_sentence(report, saving) for saving in report.savings]
-    notes = [*said, deciding_sentence(report), table.note]
-    return replace(table, note=" ".join(note for note in notes if note))
+    savings = [savings_sentence(report, saving) for saving in report.savings]
+    return replace(table, note=_joined(*savings, deciding_sentence(report), table.note))
 
 
-def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+def summary_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     """Q, C and net reward over all queries, and the paired difference in R."""
     level = report.bootstrap.interval_title
     columns = (
@@ -124,110 +125,126 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
         Column(level, 4),
         Column("HierRouter - policy", 4, signed=True),
         Column(level, 4, signed=True),
-        Column(f"cost of {QUESTIONS:,} questions", money=True),
+        Column(f"cost of {PRICED_QUESTIONS:,} questions", money=True),
     )
     figures = "policy quality cost reward [reward] difference [difference]"
-    lines = tuple(
-        _policy_line(row.kind, *row.cells(figures), row.cost * QUESTIONS)
-        for (*_, row) in _in_order(report, routes)
-    )
+    rows = [policy_rows[-1] for policy_rows in _in_order(report, routes)]
+    lines = [
+        _policy_line(row.kind, *row.cells(figures), row.cost * PRICED_QUESTIONS) for row in rows
+    ]
     title = (
         f"Net reward R = Q - {report.alpha:g} C over {report.overall[0].n} queries, "
         f"C in {report.cost_unit}"
     )
-    notes = [*report.notes, claims_sentence(report), _routes_note(report, routes)]
-    return Table(title, columns, lines, " ".join(note for note in notes if note))
+    note = _joined(*report.notes, claims_sentence(report), _routes_note(report, routes))
+    return Table(title, columns, tuple(lines), note)
 
 
 def dataset_table(report: Report) -> Table:
     """A row a dataset: Q and C of the router and of the best fixed choice, Q of the oracle."""
-    chosen = [row for row in (report.router, fixed_choice(report)) if row]
-    columns = [Column("Dataset")]
-    for row in chosen:
-        columns += [Column(f"{shown_name(row.policy)}, Q"), Column("C", money=True)]
+    choices = [row for row in (report.router, fixed_choice(report)) if row]
     oracle = report.best("oracle")
-    columns += [Column("oracle, Q")] if oracle else []
+    columns = [Column("Dataset")]
+    for choice in choices:
+        columns += [Column(f"{display_name(choice.policy)}, Q"), Column("C", money=True)]
+    if oracle:
+        columns.append(Column("oracle, Q"))
     lines = []
-    for at, dataset in enumerate(report.datasets):
-        of = {id(rows[-1]): rows[at] for rows in report.by_policy}
-        cells = [cell for row in chosen for cell in of[id(row)].cells("quality cost")]
-        cells += [of[id(oracle)].quality] if oracle else []
+    for number, dataset in enumerate(report.datasets):
+        # A policy's row on this dataset, by its row over all queries. Names need not be unique.
+        on_dataset = {id(rows[-1]): rows[number] for rows in report.by_policy}
+        cells = [cell for row in choices for cell in on_dataset[id(row)].cells("quality cost")]
+        if oracle:
+            cells.append(on_dataset[id(oracle)].quality)
         lines.append(Line("", (dataset, *cells)))
     return Table(f"By dataset: Q and C, in {report.cost_unit}", tuple(columns), tuple(lines))
 
 
-def reward_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
-    """Mean R by dataset; below it the gap that a router can close, and how much it did."""
+def reward_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
+    """Mean R by dataset; below it the gap that a router can close, and the share that it closed."""
     title = f"Net reward R = Q - {report.alpha:g} C by dataset, higher is better"
     table = _by_dataset(report, title, lambda row: row.reward, routes)
     if not report.gap_closed:
         return table
     datasets = report.shown_datasets
     gaps = [report.gap(dataset) for dataset in datasets]
-    closed = [report.gap_closed.get(dataset) for dataset in datasets]
+    shares = [report.gap_closed.get(dataset) for dataset in datasets]
     lines = (
-        Line(GAP, ("oracle - best fixed route", *gaps), ranked=False),
-        Line(GAP, ("share closed by HierRouter", *closed), ranked=False),
+        Line(GAP_GROUP, ("oracle - best fixed route", *gaps), ranked=False),
+        Line(GAP_GROUP, ("share closed by HierRouter", *shares), ranked=False),
     )
     gap = gap_headline(report)
-    said = f"Over all: {' '.join(gap)}, from the best fixed route." if gap else ""
-    note = f"{table.note} {SHARE_NOTE} {said}".strip()
+    over_all = f"Over all: {' '.join(gap)}, from the best fixed route." if gap else ""
+    note = _joined(table.note, GAP_SHARE_NOTE, over_all)
     return Table(table.title, table.columns, (*table.rows, *lines), note)
 
 
-def accuracy_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+def accuracy_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     """Share of right answers by dataset; F1 alone hardly tracks it."""
     title = "Accuracy (share of right answers), higher is better"
     table = _by_dataset(report, title, lambda row: row.accuracy, routes)
-    return replace(table, note=f"Right or wrong by the scorer accuracy. {table.note}".strip())
+    return replace(table, note=_joined("Right or wrong by the scorer accuracy.", table.note))
 
 
-def latency_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
-    """Seconds a query, as recorded; which policies keep to a limit, where there is one."""
-    found, limit = {(row.policy, row.kind): row for row in report.latency}, report.p95_below
+def latency_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
+    """Recorded seconds a query; with a limit, which policies are within it."""
+    limit = report.p95_below
     columns = [Column("Policy"), Column("R", 4), Column("p50, s"), Column("p95, s", best="lowest")]
-    columns += [] if limit is None else [Column(f"p95 within {limit:g} s")]
-    shown = [rows[-1] for rows in _in_order(report, routes)]
-    best, lines = report.best_in_time, []
-    for row in shown if best in shown or best is None else [*shown, best]:
-        if took := found.get((row.policy, row.kind)):
-            within = [] if limit is None else ["yes" if took.p95 <= limit else "no"]
-            cells = row.policy, row.reward, took.p50, took.p95, *within
-            lines.append(_policy_line(row.kind, *cells))
-    said = f"{in_time_sentence(report)} {_routes_note(report, routes)}".strip()
-    return Table(
-        "Latency: the recorded seconds of a query's calls", tuple(columns), tuple(lines), said
-    )
+    if limit is not None:
+        columns.append(Column(f"p95 within {limit:g} s"))
+    rows = [policy_rows[-1] for policy_rows in _in_order(report, routes)]
+    best = report.best_in_time
+    if best is not None and best not in rows:
+        rows.append(best)
+    latencies = {(row.policy, row.kind): row for row in report.latency}
+    lines = []
+    for row in rows:
+        latency = latencies.get((row.policy, row.kind))
+        if latency is None:
+            continue
+        cells: list[Cell] = [row.policy, row.reward, latency.p50, latency.p95]
+        if limit is not None:
+            cells.append("yes" if latency.p95 <= limit else "no")
+        lines.append(_policy_line(row.kind, *cells))
+    title = "Latency: the recorded seconds of a query's calls"
+    note = _joined(in_time_sentence(report), _routes_note(report, routes))
+    return Table(title, tuple(columns), tuple(lines), note)
 
 
-def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+def price_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     """C and R over all queries under each price list, side by side."""
-    columns, level = [Column("Policy")], report.bootstrap.interval_title
+    columns = [Column("Policy")]
     for prices in report.price_lists:
         columns += [
             Column(f"C, {prices.name}", best="lowest", money=True),
             Column(f"R, {prices.name}", 4, "highest"),
-            Column(level, 4),
+            Column(report.bootstrap.interval_title, 4),
         ]
-    under = [{(row.kind, row.policy): row for row in prices.rows} for prices in report.price_lists]
+    rows_by_list = [
+        {(row.kind, row.policy): row for row in prices.rows} for prices in report.price_lists
+    ]
     lines = []
     for row in _in_order_by_any_price(report, routes):
-        priced = [rows[row.kind, row.policy] for rows in under]
-        cells = [cell for one in priced for cell in one.cells("cost reward [reward]")]
+        cells: list[Cell] = []
+        for rows in rows_by_list:
+            cells += rows[row.kind, row.policy].cells("cost reward [reward]")
         lines.append(_policy_line(row.kind, row.policy, *cells))
-    note = _routes_note(report, routes)
-    closed = [
-        cell for prices in report.price_lists for cell in (None, prices.gap_closed.get(ALL), None)
-    ]
-    notes = [f"{note} The best one under each price list is among them."] if note else []
+    routes_note = _routes_note(report, routes)
+    notes = []
+    if routes_note:
+        notes.append(f"{routes_note} The best one under each price list is among them.")
     if report.router:
-        lines.append(Line(GAP, ("share closed by HierRouter", *closed), ranked=False))
-        notes.append(SHARE_NOTE)
+        shares: list[Cell] = []
+        for prices in report.price_lists:
+            shares += [None, prices.gap_closed.get(ALL_DATASETS), None]
+        lines.append(Line(GAP_GROUP, ("share closed by HierRouter", *shares), ranked=False))
+        notes.append(GAP_SHARE_NOTE)
     title = f"C in {report.cost_unit} and R = Q - {report.alpha:g} C by price list"
     return Table(title, tuple(columns), tuple(lines), " ".join(notes))
 
 
-ROW_COLUMNS: tuple[str, ...] = (  # of CSV
+# Columns of the CSV.
+ROW_COLUMNS: tuple[str, ...] = (
     "policy",
     "kind",
     "dataset",
@@ -246,14 +263,17 @@ ROW_COLUMNS: tuple[str, ...] = (  # of CSV
 def long_table(report: Report) -> Table:
     """Every row and field of the report, one line each: for spreadsheets and data frames.
 
-    Under several price lists a last column names the list; of the lists after the first there are
-    costs and rewards over all queries.
+    Under several price lists a last column names the list; the lists after the first have costs
+    and rewards over all queries only.
     """
-    names, rows = ROW_COLUMNS, [vars(row) for row in report.rows]
+    names = ROW_COLUMNS
+    rows = [vars(row) for row in report.rows]
     if report.price_lists:
         first, *others = report.price_lists
-        names, rows = (*names, "prices"), [{**row, "prices": first.name} for row in rows]
-        rows += [{"dataset": ALL, **vars(row)} for prices in others for row in prices.rows]
+        names = (*names, "prices")
+        rows = [{**row, "prices": first.name} for row in rows]
+        for prices in others:
+            rows += [{"dataset": ALL_DATASETS, **vars(row)} for row in prices.rows]
     lines = tuple(Line(row["kind"], tuple(row.get(name) for name in names)) for row in rows)
     return Table("Rows", tuple(Column(name, digits=9) for name in names), lines)
 
@@ -266,19 +286,29 @@ def _by_dataset(
     *,
     best: Literal["highest", "lowest"] = "highest",
 ) -> Table:
+    """A table of one metric: a line a policy, a column a dataset.
+
+    Args:
+        report: the report.
+        title: title of the table.
+        value: returns the metric of a row.
+        routes: how many fixed routes to list, the best ones first; None for all.
+        best: whether the highest or the lowest value is the best; if the lowest, the values are
+            amounts of money.
+    """
     datasets = report.shown_datasets
     columns = tuple(Column(name, best=best, money=best == "lowest") for name in datasets)
-    lines = tuple(
-        _policy_line(rows[0].kind, rows[0].policy, *(value(row) for row in rows[: len(datasets)]))
-        for rows in _in_order(report, routes)
-    )
-    return Table(title, (Column("Policy"), *columns), lines, _routes_note(report, routes))
+    lines = []
+    for rows in _in_order(report, routes):
+        values = [value(row) for row in rows[: len(datasets)]]
+        lines.append(_policy_line(rows[0].kind, rows[0].policy, *values))
+    return Table(title, (Column("Policy"), *columns), tuple(lines), _routes_note(report, routes))
 
 
 def _in_order(report: Report, routes: int | None) -> list[tuple[Row, ...]]:
-    """Policies by group, in the order they came in; fixed routes by reward, cut to `routes`."""
+    """Return the rows of each policy by group; fixed routes by reward, at most `routes` of them."""
     ordered: list[tuple[Row, ...]] = []
-    for kind in GROUPS:
+    for kind in POLICY_GROUPS:
         members = [rows for rows in report.by_policy if rows[0].kind == kind]
         if kind == "route":
             members.sort(key=lambda rows: (-rows[-1].reward, rows[-1].cost))
@@ -288,36 +318,46 @@ def _in_order(report: Report, routes: int | None) -> list[tuple[Row, ...]]:
 
 
 def _in_order_by_any_price(report: Report, routes: int | None) -> list[Row]:
-    """As `_in_order`, over all queries; the best fixed route under each price list is not cut."""
-    shown = {rows[-1].policy for rows in _in_order(report, routes)}
+    """As `_in_order`, over all queries; the best fixed route under each price list is included."""
+    policies = {rows[-1].policy for rows in _in_order(report, routes)}
     for prices in report.price_lists:
         fixed = [row for row in prices.rows if row.kind == "route"]
-        shown |= {row.policy for row in sorted(fixed, key=lambda row: (-row.reward, row.cost))[:1]}
-    return [rows[-1] for rows in _in_order(report, None) if rows[-1].policy in shown]
+        if fixed:
+            policies.add(min(fixed, key=lambda row: (-row.reward, row.cost)).policy)
+    return [rows[-1] for rows in _in_order(report, None) if rows[-1].policy in policies]
 
 
 def _routes_note(report: Report, routes: int | None) -> str:
+    """Say how many fixed routes there are, if the table does not list them all."""
     total = sum(row.kind == "route" for row in report.overall)
     if routes is None or total <= routes:
         return ""
-    return f"The best {routes} of {total} fixed routes by R over {ALL}; JSON and CSV hold them all."
+    return (
+        f"The best {routes} of {total} fixed routes by R over {ALL_DATASETS}; JSON and CSV hold "
+        "them all."
+    )
 
 
 def _policy_line(kind: str, *cells: Cell) -> Line:
+    """Make the line of a policy; the first cell is its name."""
     name, *figures = cells
-    named = (shown_name(str(name)), *figures)
-    return Line(GROUPS[kind], named, ranked=kind != OUT_OF_COMPETITION)
+    ranked = kind != UNRANKED_KIND
+    return Line(POLICY_GROUPS[kind], (display_name(str(name)), *figures), ranked)
 
 
-SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+def _joined(*sentences: str) -> str:
+    """Join the sentences that are not empty."""
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
-def deferral_table(report: Report, handing: HandingOver) -> Table:
-    """Share handed over, Q, C and R, and R of chance and of the oracle at the same share."""
-    points, allowed = _nearest(handing), handing.share_allowed
+DEFERRED_SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # rows of the table of deferral
+
+
+def deferral_table(report: Report, deferral: DeferralSummary) -> Table:
+    """Share deferred, Q, C and R, and R of chance and of the oracle at the same share."""
     aim = "the highest R at the router's alpha"
-    if allowed is not None:
-        aim = f"the greatest share up to {allowed:.1%}"
+    if deferral.share_allowed is not None:
+        aim = f"the greatest share up to {deferral.share_allowed:.1%}"
     columns = (
         Column("HierRouter hands over"),
         Column("Share of queries"),
@@ -327,26 +367,33 @@ def deferral_table(report: Report, handing: HandingOver) -> Table:
         Column("R of chance", 4),
         Column("R of the oracle", 4),
     )
-    curve = [_deferral_line("Share nearest to", *point) for point in points.items()]
-    chosen = _deferral_line(
-        "Threshold chosen beforehand", f"by {handing.chosen_on}", handing.chosen
+    curve = [
+        _deferral_line("Share nearest to", label, point)
+        for label, point in _nearest_points(deferral).items()
+    ]
+    at_threshold = _deferral_line(
+        "Threshold chosen beforehand", f"by {deferral.chosen_on}", deferral.chosen
     )
     return Table(
-        title=f"Deferral to {handing.stronger}, R = Q - {report.alpha:g} C, "
+        title=f"Deferral to {deferral.stronger}, R = Q - {report.alpha:g} C, "
         f"C in {report.cost_unit}",
         columns=columns,
-        rows=(*curve, chosen),
-        note=f"The threshold is the one with {aim} on the {handing.chosen_on} fold.",
+        rows=(*curve, at_threshold),
+        note=f"The threshold is the one with {aim} on the {deferral.chosen_on} fold.",
     )
 
 
-def _nearest(handing: HandingOver) -> dict[str, DeferralPoint]:
-    """The point of the curve nearest to each share, of several the best; each point once."""
-    found: dict[float, tuple[str, DeferralPoint]] = {}
-    for share in SHARES:
-        point = min(handing.curve, key=lambda point: (abs(point.share - share), -point.reward))
-        found.setdefault(point.share, (f"{share:.0%}", point))
-    return dict(found.values())
+def _nearest_points(deferral: DeferralSummary) -> dict[str, DeferralPoint]:
+    """Return the point of the curve nearest to each of `DEFERRED_SHARES`, by the share as text.
+
+    Of several points as near it is the one with the highest R. A point that is nearest to several
+    shares is returned once.
+    """
+    nearest: dict[float, tuple[str, DeferralPoint]] = {}
+    for share in DEFERRED_SHARES:
+        point = min(deferral.curve, key=lambda point: (abs(point.share - share), -point.reward))
+        nearest.setdefault(point.share, (f"{share:.0%}", point))
+    return dict(nearest.values())
 
 
 def _deferral_line(group: str, label: str, point: DeferralPoint) -> Line:
@@ -356,14 +403,13 @@ def _deferral_line(group: str, label: str, point: DeferralPoint) -> Line:
 
 def depth_table(report: Report) -> Table:
     """Share of the queries, Q, C and R by number of calls."""
-    level = report.bootstrap.interval_title
     columns = (
         Column("Calls"),
         Column("Share of queries"),
         Column("Q"),
         Column("C", money=True),
         Column("R", 4),
-        Column(level, 4),
+        Column(report.bootstrap.interval_title, 4),
     )
     figures = "share quality cost reward [reward]"
     lines = tuple(Line("", (str(row.hop), *row.cells(figures))) for row in report.depths)
@@ -377,15 +423,18 @@ def depth_table(report: Report) -> Table:
 
 
 def reliability_table(report: Report) -> Table:
-    """How often the router's choices were the best, by how likely it said that was."""
-    titles = "Said to be the best", "Decisions", "Mean said", "Were the best"
+    """How often the router's choices were the best, by the probability that it gave them."""
+    titles = ("Said to be the best", "Decisions", "Mean said", "Were the best")
+    columns = tuple(Column(title) for title in (*titles, report.bootstrap.interval_title))
+    lines = []
+    for row in report.reliability:
+        # The last bin has no upper end.
+        label = f"{row.least:g} to {row.below or 1:g}"
+        lines.append(Line("", (label, *row.cells("n said best [best]"))))
     return Table(
         title="How often HierRouter's choices were the best, by how likely it said that was",
-        columns=tuple(map(Column, (*titles, report.bootstrap.interval_title))),
-        rows=tuple(
-            Line("", (f"{row.least:g} to {row.below or 1:g}", *row.cells("n said best [best]")))
-            for row in report.reliability
-        ),
+        columns=columns,
+        rows=tuple(lines),
         note="The best is what no other choice would have beaten on that very query, had "
         "HierRouter gone on after it. States with one choice do not count.",
     )
@@ -393,8 +442,7 @@ def reliability_table(report: Report) -> Table:
 
 # The analysis: bounds, looks and regret.
 
-RUNGS, LEARNED = "Bounds", GROUPS["router"]
-NOT_A_STAIR = (
+LADDER_NOTE = (
     "Each bound knows more than the one before, or may do more. Still R need not rise: what was "
     "chosen on the train fold can do worse here, and direct calls are no routes of the tree."
 )
@@ -402,7 +450,6 @@ NOT_A_STAIR = (
 
 def ladder_table(report: Report) -> Table:
     """Q, C and R of each rung over all queries, and of the router."""
-    router = report.router
     columns = (
         Column("Bound"),
         Column("Chosen on train"),
@@ -411,24 +458,26 @@ def ladder_table(report: Report) -> Table:
         Column("R", 4),
         Column(report.bootstrap.interval_title, 4),
     )
-
-    figures, lines = "quality cost reward [reward]", []
-    for row in rungs(report).values():
-        chosen = row.policy if row.policy != row.rung else None
-        lines.append(Line(RUNGS, (row.rung, chosen, *row.cells(figures))))
+    figures = "quality cost reward [reward]"
+    lines = []
+    for row in bounds_over_all(report).values():
+        # A rung that chooses no model or route has its own name as its policy.
+        choice = row.policy if row.policy != row.rung else None
+        lines.append(Line("Bounds", (row.rung, choice, *row.cells(figures))))
+    router = report.router
     if router:
-        lines.append(Line(LEARNED, (shown_name(router.policy), None, *router.cells(figures))))
+        name = display_name(router.policy)
+        lines.append(Line(POLICY_GROUPS["router"], (name, None, *router.cells(figures))))
     return Table(
         title=f"Bound ladder, R = Q - {report.alpha:g} C, C in {report.cost_unit}",
         columns=columns,
         rows=tuple(lines),
-        note=f"{hops_sentence(report)} {NOT_A_STAIR}".strip(),
+        note=_joined(hops_sentence(report), LADDER_NOTE),
     )
 
 
 def looks_table(report: Report) -> Table:
-    """What a look at the first answer is worth and costs, by dataset."""
-    wanted = report.shown_datasets
+    """Gain and cost of a look at the first answer, by dataset."""
     columns = (
         Column("Dataset"),
         Column("Rule, from the train fold"),
@@ -437,24 +486,24 @@ def looks_table(report: Report) -> Table:
         Column("R more", 4, signed=True),
         Column(report.bootstrap.interval_title, 4, signed=True),
     )
-    rows = [row for row in report.looks if row.dataset in wanted]
-    lines = tuple(
-        Line("", (row.dataset, row.policy, *row.cells("quality cost reward [reward]")))
-        for row in rows
-    )
-    pays = [row.dataset for row in rows if row.dataset != ALL and (row.reward_low or 0) > 0]
-    found = f"It pays in {', '.join(pays)}" if pays else "It pays nowhere here"
+    rows = [row for row in report.looks if row.dataset in report.shown_datasets]
+    figures = "quality cost reward [reward]"
+    lines = tuple(Line("", (row.dataset, row.policy, *row.cells(figures))) for row in rows)
+    gaining = [
+        row.dataset for row in rows if row.dataset != ALL_DATASETS and (row.reward_low or 0) > 0
+    ]
+    result = f"It pays in {', '.join(gaining)}" if gaining else "It pays nowhere here"
     return Table(
         title="What a look at the first answer adds to the best route of each dataset",
         columns=columns,
         rows=lines,
-        note=f"{found}, with an interval above 0. A rule calls one model, and how sure that is of "
+        note=f"{result}, with an interval above 0. A rule calls one model, and how sure that is of "
         "its answer, or how long the answer is where no engine told, decides how to go on.",
     )
 
 
 def regret_table(report: Report) -> Table:
-    """The router's regret by dataset, and its parts; policies of the user's own follow it."""
+    """The router's regret by dataset, and its parts; then that of the user's policies."""
     columns = (
         Column("Dataset"),
         Column("Regret", 4),
@@ -462,17 +511,18 @@ def regret_table(report: Report) -> Table:
         Column("Plan", 4),
         Column("Later choices", 4),
     )
-    wanted = report.shown_datasets
-    own = any(row.policy != ROUTER for row in report.regret)
+    figures = "dataset whole [whole] plan adaptivity"
+    lines = tuple(
+        Line(display_name(row.policy), row.cells(figures))
+        for row in report.regret
+        if row.dataset in report.shown_datasets
+    )
+    has_own_policies = any(row.policy != ROUTER for row in report.regret)
+    subject = "" if has_own_policies else " of HierRouter"
     return Table(
-        title=f"Regret{'' if own else ' of HierRouter'} to the oracle, by the choice that "
-        "caused it",
+        title=f"Regret{subject} to the oracle, by the choice that caused it",
         columns=columns,
-        rows=tuple(
-            Line(shown_name(row.policy), row.cells("dataset whole [whole] plan adaptivity"))
-            for row in report.regret
-            if row.dataset in wanted
-        ),
+        rows=lines,
         note="Plan is lost by the first choice, before any answer is seen, the rest by the later "
         "ones; a poor plan leaves little for these to lose.",
     )

@@ -23,11 +23,17 @@ from hierrouter.learning.baselines.registry import baselines
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import Selection, open_tree
-from hierrouter.reports.evaluated import report_on
-from hierrouter.reports.explain import explain, worst_queries
-from hierrouter.reports.explore import Drawn, Learned, as_html, explored, of_policy
+from hierrouter.reports.estimates import Bootstrap
+from hierrouter.reports.explain import explain_queries, worst_queries
+from hierrouter.reports.explore import (
+    EndingSeries,
+    ExpectationSeries,
+    as_html,
+    explore_fold,
+    policy_series,
+)
+from hierrouter.reports.fold_report import report_on_fold
 from hierrouter.reports.report import as_object
-from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import one_line
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.browser.conftest import CONTRASTS, OPEN_ALL, SIZES, barriers, faint, opened, settle
@@ -110,7 +116,7 @@ def stopping(testbed_cache: Path) -> Stopping:
 def page_of_run(stopping: Stopping, testbed_cache: Path, write: Write) -> Path:
     """The page of that router, with all texts."""
     tree, trained = stopping
-    return write(as_html(explored(testbed_cache, tree, "test", shown(trained), 500)))
+    return write(as_html(explore_fold(testbed_cache, tree, "test", shown(trained), 500)))
 
 
 def thrifty(observation: Mapping[str, Any]) -> str:
@@ -135,12 +141,14 @@ def brought(stopping: Stopping, testbed_cache: Path, write: Write) -> Brought:
     """The page of that router with policies of the user's own and baselines."""
     tree, trained = stopping
     own = own_policies([thrifty, chance, steady])
-    found = explored(
+    found = explore_fold(
         *(testbed_cache, tree, "test", shown(trained), 20),
         policies=own,
         baselines=baselines(["knn", "cascade", "agreement-cascade"]),
     )
-    assert isinstance(found.brought[0], Learned) and isinstance(found.brought[1], Drawn)
+    assert isinstance(found.others[0], EndingSeries) and isinstance(
+        found.others[1], ExpectationSeries
+    )
     return write(as_html(found)), own
 
 
@@ -152,7 +160,7 @@ def hostile_page(tmp_path_factory: pytest.TempPathFactory, write: Write) -> Path
     tree = open_tree(cache)
     tree = replace(tree, splits=("train",) * len(tree))
     trained = train(open_tree(cache), Objective(ALPHA), EXACT_GLIMPSE, 0)
-    found = explored(cache, tree, "train", shown(trained), texts=50)
+    found = explore_fold(cache, tree, "train", shown(trained), texts=50)
     names = ("<script>window.harmed = 1</script>", "</script><img src=x onerror='harmed = 1'>")
     harmful = replace(
         tree,
@@ -164,7 +172,9 @@ def hostile_page(tmp_path_factory: pytest.TempPathFactory, write: Write) -> Path
 
 
 def report_at(tree: RouteTree, alpha: float, trained: Any = None, **more: Any) -> dict[str, Any]:
-    return as_object(report_on(tree, alpha, trained, None, {}, "test", Bootstrap(n=100), **more))
+    return as_object(
+        report_on_fold(tree, alpha, trained, None, {}, "test", Bootstrap(n=100), **more)
+    )
 
 
 def until(page: Any, expression: str, wanted: object) -> None:
@@ -483,8 +493,8 @@ def test_what_draws_at_some_alphas_only_is_drawn_at_all(stopping: Stopping) -> N
         return chance(observation) if observation["alpha"] > ALPHA else "text"
 
     [own] = own_policies([sometimes])
-    found = of_policy(own, tree.split("test"), (0.0, ALPHA, 2 * ALPHA), False)
-    assert isinstance(found, Drawn) and found.step.tolist() == [0, 1, 2]
+    found = policy_series(own, tree.split("test"), (0.0, ALPHA, 2 * ALPHA), False)
+    assert isinstance(found, ExpectationSeries) and found.step.tolist() == [0, 1, 2]
     for at, alpha in enumerate((0.0, ALPHA, 2 * ALPHA)):
         ends = policy_endings(tree.split("test"), own, alpha, False)
         wanted = (ends * tree.split("test").score).sum(axis=1)
@@ -687,7 +697,7 @@ def test_the_tree_of_a_query_says_who_chose_what(
 ) -> None:
     tree, trained = stopping
     [row] = worst_queries(tree, "test", ALPHA, trained, 1)
-    [found] = explain(testbed_cache, tree, [row], ALPHA, trained)
+    [found] = explain_queries(testbed_cache, tree, [row], ALPHA, trained)
     with opened(browser, page_of_run) as (page, _):
         go(page, ALPHA)
         page.goto(f"{page_of_run.as_uri()}#alpha={ALPHA}&query={found.name}")

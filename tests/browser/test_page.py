@@ -9,9 +9,9 @@ from hierrouter.learning.config import Objective
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
-from hierrouter.reports.evaluated import DeferTo, report_on
+from hierrouter.reports.estimates import Bootstrap
+from hierrouter.reports.fold_report import DeferralTarget, report_on_fold
 from hierrouter.reports.page import as_html
-from hierrouter.reports.values import Bootstrap
 from tests.browser.conftest import SIZES, barriers, faint, opened
 from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE, GRID, VALUE
 from tests.hierrouter.reports.examples import hostile
@@ -51,7 +51,9 @@ def page_of_testbed(cache: Path) -> str:
     tree, objective = open_tree(cache), Objective(ALPHA, allow_stop=True)
     trained = train(tree, objective, EXACT_GLIMPSE, 0)
     sweep = train_sweep(tree, GRID, objective, VALUE, 0)
-    report = report_on(tree, ALPHA, trained, sweep, {}, "test", QUICK, defer=DeferTo("facts", 0.5))
+    report = report_on_fold(
+        tree, ALPHA, trained, sweep, {}, "test", QUICK, defer=DeferralTarget("facts", 0.5)
+    )
     return as_html(report)
 
 

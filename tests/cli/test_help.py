@@ -16,7 +16,7 @@ from hierrouter.pools.files import CALLED, pool_names
 from hierrouter.questions.datasets import dataset_names
 from hierrouter.questions.scoring import SCORERS_BY_NAME
 from hierrouter.replay.states import STATE_VIEWS
-from hierrouter.reports.figures import FORMATS
+from hierrouter.reports.figures import FIGURE_FORMATS
 from hierrouter_cache.tree import SPLITS
 from hierrouter_cli import options
 from hierrouter_cli.app import root_command
@@ -131,7 +131,7 @@ def test_the_offered_words_are_those_there_are() -> None:
     assert sorted(options.DATASETS) == sorted(dataset_names())
     assert sorted(options.SCORERS) == sorted([*SCORERS_BY_NAME, "given"])
     assert sorted(options.BACKENDS) == sorted(CALLED)
-    assert sorted(options.FIGURES) == sorted(FORMATS)
+    assert sorted(options.FIGURES) == sorted(FIGURE_FORMATS)
     assert tuple(SPLITS) == options.FOLDS
     assert tuple(STATE_VIEWS) == options.STATES
     assert {*options.PRESETS} == {name for name, _ in PRESET_CONFIGS}

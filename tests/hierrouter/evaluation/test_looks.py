@@ -15,10 +15,10 @@ from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import Constant, train
 from hierrouter.replay.tree import first_call_confidence
-from hierrouter.reports.evaluated import report_on
+from hierrouter.reports.estimates import Bootstrap
+from hierrouter.reports.fold_report import report_on_fold
 from hierrouter.reports.report import as_object
 from hierrouter.reports.tables import looks_table, named_tables
-from hierrouter.reports.values import Bootstrap
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation.enumeration import Path as Hops
 from tests.hierrouter.evaluation.enumeration import alphas, node, seeds, small_trees, unhurried
@@ -67,7 +67,7 @@ def test_a_dataset_without_train_questions_follows_the_rule_of_all() -> None:
 
 def test_a_report_says_what_a_look_is_worth_and_costs(testbed_cache: Path) -> None:
     tree = hr.open(testbed_cache, state="query")
-    report = report_on(tree, 1.0, None, None, {}, bootstrap=Bootstrap(n=50))
+    report = report_on_fold(tree, 1.0, None, None, {}, bootstrap=Bootstrap(n=50))
     sure, fold = first_call_confidence(tree), tree.split("test")
     assert ((sure > 0) & (sure <= 1)).all()
     train = tree.split("train"), sure[tree.rows("train")]
@@ -154,7 +154,7 @@ def test_a_report_shows_how_right_a_value_model_is_and_of_no_other_router() -> N
     """Two questions: what comes first is certain, the second choice is right twice in three."""
     tree, free = two_step_tree(models=2, view="query"), Objective(0.0)
     trained, exact = (train(tree, free, config, 0) for config in (VALUE, EXACT_GLIMPSE))
-    report = report_on(tree, 0.0, trained, None, {}, bootstrap=Bootstrap(n=500))
+    report = report_on_fold(tree, 0.0, trained, None, {}, bootstrap=Bootstrap(n=500))
     second, first = report.reliability
     assert [(row.least, row.below, row.n) for row in (second, first)] == [
         (0.5, 0.7, 30),
@@ -170,6 +170,6 @@ def test_a_report_shows_how_right_a_value_model_is_and_of_no_other_router() -> N
     assert len(as_object(report)["analysis"]["reliability"]) == 2
     fixed = replace(trained, constant=Constant(3, 0.0, 0.0, 0.0, 0))
     for other, alpha in ((exact, 0.0), (fixed, 0.0), (trained, 0.1)):
-        report = report_on(tree, alpha, other, None, {}, bootstrap=Bootstrap(n=50))
+        report = report_on_fold(tree, alpha, other, None, {}, bootstrap=Bootstrap(n=50))
         assert report.reliability == () and "reliability" not in named_tables(report)
         assert as_object(report)["analysis"]["reliability"] == []

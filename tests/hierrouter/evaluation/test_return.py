@@ -17,7 +17,7 @@ from hierrouter.evaluation.policies import policy_endings, policy_table
 from hierrouter.learning import network
 from hierrouter.replay.env import ReplayEnv, walk
 from hierrouter.reports.build import add_depths
-from hierrouter.reports.values import Bootstrap, Estimates, pivot
+from hierrouter.reports.estimates import Bootstrap, EstimateTable, pivot
 from hierrouter.runs.evaluate import evaluate
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
@@ -105,7 +105,7 @@ def test_expectations_are_sums_over_all_episodes(
     np.testing.assert_allclose(outcome.quality, expected[:, 0], atol=1e-12)
     np.testing.assert_allclose(outcome.cost, expected[:, 1])
     reward = outcome.reward(alpha)
-    estimates = Estimates(tree.datasets, Bootstrap(n=2))
+    estimates = EstimateTable(tree.datasets, Bootstrap(n=2))
     add_depths(estimates, tree, ends, alpha)
     depths = pivot(estimates.lines(), "depths", "hop")
     assert sum(depth.share * depth.hop for depth in depths) == pytest.approx(expected[:, 2].mean())

@@ -13,8 +13,8 @@ import numpy as np
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import Kind, Outcome
 from hierrouter.reports.build import build_report
-from hierrouter.reports.results import HandingOver, Report
-from hierrouter.reports.values import Bootstrap, Estimate, Estimates
+from hierrouter.reports.estimates import Bootstrap, Estimate, EstimateTable
+from hierrouter.reports.results import DeferralSummary, Report
 
 DATASETS = ("gsm8k", "gsm8k", "mbpp", "mbpp")
 ALPHA = 0.1
@@ -56,7 +56,7 @@ def example(
     outcomes: Sequence[Outcome] | None = None,
     datasets: Sequence[str] = DATASETS,
     resamples: int = 200,
-    found: Estimates | None = None,
+    found: EstimateTable | None = None,
     **fields: Any,
 ) -> Report:
     """A report on these outcomes.
@@ -72,7 +72,7 @@ def example(
         "provenance": {"cache": "caches/default", "seed": 42, "encoder": {"name": "mpnet"}},
         "frontier": [(alpha, one) for one in swept for alpha in (0.2, 0.1)],
     }
-    table = found or Estimates(datasets, Bootstrap(n=resamples, seed=7))
+    table = found or EstimateTable(datasets, Bootstrap(n=resamples, seed=7))
     return build_report(table, chosen, **{**usual, **fields})
 
 
@@ -89,15 +89,15 @@ def two_prices(depths: bool = False) -> Report:
     return example(found=found, price_lists=lists, cost_unit="USD per question")
 
 
-def depths_added() -> Estimates:
+def depths_added() -> EstimateTable:
     """A table of a router that stops; intervals reach a tenth to both sides."""
-    found = Estimates(DATASETS, Bootstrap(n=200, seed=7))
+    found = EstimateTable(DATASETS, Bootstrap(n=200, seed=7))
     for hop, figures in enumerate(((0.25, 0.3, 0.6, 0.24), (0.75, 0.8, 1.2, 0.68)), start=1):
         estimates = [Estimate(value, value - 0.1, value + 0.1) for value in figures]
         names = ("share", "quality", "cost", "reward")
-        found.state("depths", dict(zip(names, estimates, strict=True)), hop=hop)
+        found.add_values("depths", dict(zip(names, estimates, strict=True)), hop=hop)
     none = {"share": Estimate(0.0, -0.1, 0.1), "quality": None, "cost": None, "reward": None}
-    found.state("depths", none, hop=3)
+    found.add_values("depths", none, hop=3)
     return found
 
 
@@ -132,7 +132,7 @@ def deferring(stronger: str = "big", **changes: Any) -> Report:
         DeferralPoint(np.inf, 1.0, 0.4, 4.0, 0.2, 0.2, 0.2),
     )
     chosen = DeferralPoint(-0.2, 0.3, 0.77, 1.7, 0.6, 0.48, 0.67)
-    handing = HandingOver(stronger, "validation", None, chosen, curve)
+    handing = DeferralSummary(stronger, "validation", None, chosen, curve)
     return replace(example([*policies(), both]), deferral=replace(handing, **changes))
 
 

@@ -9,11 +9,11 @@ import pytest
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.reports.build import add_depths
-from hierrouter.reports.evaluated import report_on
+from hierrouter.reports.estimates import Bootstrap, EstimateTable, Row, pivot
+from hierrouter.reports.fold_report import report_on_fold
 from hierrouter.reports.report import as_json
 from hierrouter.reports.results import Report
 from hierrouter.reports.tables import report_tables
-from hierrouter.reports.values import Bootstrap, Estimates, Row, pivot
 from hierrouter_cache.tree import DirectCalls, Routes, RouteTree
 from tests.hierrouter.trees import planted_tree, random_tree
 
@@ -23,7 +23,7 @@ QUICK = Bootstrap(n=50)
 def reported(
     tree: RouteTree, alpha: float, trained: TrainedRouter | None = None, split: str = "test"
 ) -> Report:
-    return report_on(tree, alpha, trained, None, {}, split, QUICK)
+    return report_on_fold(tree, alpha, trained, None, {}, split, QUICK)
 
 
 def without_direct_calls(tree: RouteTree) -> RouteTree:
@@ -156,7 +156,7 @@ def depths(*nodes: int) -> tuple[Row, ...]:
         tokens_out=tokens,
         rate=np.array([[1.0, 1.0], [2.0, 2.0]]),
     )
-    table = Estimates(("one", "two"), QUICK)
+    table = EstimateTable(("one", "two"), QUICK)
     add_depths(table, tree, np.eye(tree.routes.nodes)[list(nodes)], 0.1)
     return pivot(table.lines(), "depths", "hop")
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hierrouter.reports.estimates import Row
 from hierrouter.reports.results import Report
 from hierrouter.reports.tables import claims_sentence, cost_table
-from hierrouter.reports.values import Row
 from tests.hierrouter.reports import examples
 
 
@@ -77,7 +77,7 @@ def test_intervals_contain_the_mean(quality: list[float], cost: list[float]) -> 
 
 def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = examples.example()
-    monkeypatch.setattr("hierrouter.reports.values.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("hierrouter.reports.estimates.ROWS_AT_ONCE", 2)
     for one, other in zip(whole.rows, examples.example().rows, strict=True):
         assert one.reward_low == pytest.approx(other.reward_low, abs=1e-12)
         assert one.difference_high == pytest.approx(other.difference_high, abs=1e-12)

@@ -8,9 +8,9 @@ import pytest
 from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Outcome
 from hierrouter.learning.baselines.contest import Contest, Entry
-from hierrouter.reports.comparison import as_json, contest_tables, standings
+from hierrouter.reports.comparison import as_json, build_standings, contest_tables
+from hierrouter.reports.estimates import Bootstrap, EstimateTable
 from hierrouter.reports.report import as_json as report_json
-from hierrouter.reports.values import Bootstrap, Estimates
 from tests.hierrouter.reports.examples import example
 
 ALPHA = 0.5
@@ -50,7 +50,7 @@ def of(entries, alpha=ALPHA, split="test", sets=("A", "B"), hops=2, notes=()):
 
 
 def made(**kwargs):
-    return standings(held(**kwargs), "token_f1", {"version": "0"}, QUICK)
+    return build_standings(held(**kwargs), "token_f1", {"version": "0"}, QUICK)
 
 
 def test_values_are_between_the_best_as_each_fold_has_them():
@@ -81,10 +81,12 @@ def test_of_equals_the_cheaper_on_that_very_fold_is_the_best():
         for cost, tried in ((0.1, 0.4), (0.4, 0.2))
     ]
     other = entry("other", "B", 0.5, 0.5)
-    found = standings(of([*alike, other], alpha=0.0, split="validation"), "token_f1", {}, QUICK)
+    found = build_standings(
+        of([*alike, other], alpha=0.0, split="validation"), "token_f1", {}, QUICK
+    )
     cheaper = of([*alike, other])
     assert found.values[0].second == "at 0.4 on A"  # more quality where cost is free
-    on_validation = standings(cheaper, "token_f1", {}, QUICK).values[-1]
+    on_validation = build_standings(cheaper, "token_f1", {}, QUICK).values[-1]
     assert (on_validation.chosen_on, on_validation.second) == ("validation", "at 0.4 on A")
 
 
@@ -95,13 +97,13 @@ def test_without_a_router_or_both_sets_fewer_values_are_claimed():
     shown = [column.title for column in contest_tables(found)[0].columns]
     assert shown == ["Router", "Q", "C", "R", "95% interval"]
     # Without both sets there is none.
-    found = standings(of(held().entries[:2], sets=("A",)), "token_f1", {}, QUICK)
+    found = build_standings(of(held().entries[:2], sets=("A",)), "token_f1", {}, QUICK)
     assert found.values == ()
     titles = [table.heading for table in contest_tables(found)]
     assert [title.partition(" ")[2][:1] for title in titles] == ["1", "2", "3"]
     assert not any("second hop" in title for title in titles)
     # With one hop there is no second one, and nothing to adapt to.
-    one_hop = standings(of(held().entries, hops=1), "token_f1", {}, QUICK)
+    one_hop = build_standings(of(held().entries, hops=1), "token_f1", {}, QUICK)
     assert {value.value for value in one_hop.values} == {"lead"}
 
 
@@ -124,8 +126,8 @@ def test_tables_say_who_chooses_from_what():
 def test_every_figure_is_that_of_a_report_on_the_same_queries():
     contestants = held()
     outcomes = [one.outcome for one in contestants.entries]
-    report = example(outcomes, found=Estimates(DATASETS, QUICK), alpha=ALPHA, frontier=())
-    told = json.loads(as_json(standings(contestants, "token_f1", {}, QUICK)))
+    report = example(outcomes, found=EstimateTable(DATASETS, QUICK), alpha=ALPHA, frontier=())
+    told = json.loads(as_json(build_standings(contestants, "token_f1", {}, QUICK)))
     reported = [row for row in json.loads(report_json(report))["rows"] if row["dataset"] == "all"]
     for here, there in zip(told["rows"], reported, strict=True):
         assert {key: here[key] for key in SHARED} == {key: there[key] for key in SHARED}

@@ -17,12 +17,12 @@ from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import open_tree
 from hierrouter.reports.explain import (
     Choice,
-    Explained,
+    GreedyRoute,
     Node,
-    Routed,
+    QueryExplanation,
     as_object,
     as_text,
-    explain,
+    explain_queries,
     in_order,
     worst_queries,
     worst_table,
@@ -52,13 +52,15 @@ def trained(request: pytest.FixtureRequest, tree: RouteTree) -> TrainedRouter:
 
 
 @pytest.fixture(scope="module")
-def all_of_test(testbed_cache: Path, tree: RouteTree, trained: TrainedRouter) -> list[Explained]:
+def all_of_test(
+    testbed_cache: Path, tree: RouteTree, trained: TrainedRouter
+) -> list[QueryExplanation]:
     rows = np.flatnonzero(np.array(tree.splits) == "test").tolist()
-    return explain(testbed_cache, tree, rows, trained.alpha, trained)
+    return explain_queries(testbed_cache, tree, rows, trained.alpha, trained)
 
 
 def test_nodes_are_those_of_tree_and_cache(testbed_cache: Path, tree: RouteTree) -> None:
-    [found] = explain(testbed_cache, tree, [7], ALPHA)
+    [found] = explain_queries(testbed_cache, tree, [7], ALPHA)
     stored = ask_cache(testbed_cache, CALLS.format(name=found.name)).to_pylist()
     assert len(found.nodes) == len(stored) == tree.routes.calls
     by_route = {row["route"]: row for row in stored}
@@ -70,7 +72,7 @@ def test_nodes_are_those_of_tree_and_cache(testbed_cache: Path, tree: RouteTree)
         assert node.quality == tree.score[7, node.number]
         assert node.accuracy == tree.accuracy[7, node.number]
         assert node.reward == tree.node_reward(ALPHA)[7, node.number]
-        assert len(found.on_way(node.number)) == row["hop"]
+        assert len(found.ancestors(node.number)) == row["hop"]
     [asked] = ask_cache(testbed_cache, f"SELECT * FROM queries WHERE id = '{found.id}'").to_pylist()
     assert (found.question, list(found.references)) == (asked["question"], asked["answers"])
     assert (found.dataset, found.split) == (asked["dataset"], asked["split"])
@@ -78,7 +80,7 @@ def test_nodes_are_those_of_tree_and_cache(testbed_cache: Path, tree: RouteTree)
 
 
 def test_routes_are_worth_what_the_outcomes_say(
-    tree: RouteTree, trained: TrainedRouter, all_of_test: list[Explained]
+    tree: RouteTree, trained: TrainedRouter, all_of_test: list[QueryExplanation]
 ) -> None:
     """Summed up again over the fold: the router, the oracle, and the best fixed route."""
     fold, alpha, stop = tree.split("test"), trained.alpha, trained.objective.allow_stop
@@ -96,13 +98,13 @@ def test_routes_are_worth_what_the_outcomes_say(
 
 
 def test_choices_are_those_of_the_greedy_policy(
-    tree: RouteTree, trained: TrainedRouter, all_of_test: list[Explained]
+    tree: RouteTree, trained: TrainedRouter, all_of_test: list[QueryExplanation]
 ) -> None:
     fold = tree.split("test")
     probabilities = trained.probabilities(fold)
     taken = greedy(probabilities, fold.base_rate).argmax(axis=2)
     for row, found in enumerate(all_of_test):
-        way = found.on_way(found.router.node)
+        way = found.ancestors(found.router.node)
         assert [choice.state for choice in found.router.choices] == [0, *way[:-1]]
         for choice in found.router.choices:
             assert choice.probabilities == pytest.approx(probabilities[row, choice.state], abs=1e-6)
@@ -111,7 +113,7 @@ def test_choices_are_those_of_the_greedy_policy(
         assert found.node(found.router.node).route.count(">") == max(1, len(way) - 1)
 
 
-def test_regret_is_the_sum_over_the_choices(all_of_test: list[Explained]) -> None:
+def test_regret_is_the_sum_over_the_choices(all_of_test: list[QueryExplanation]) -> None:
     for found in all_of_test:
         parts = [choice.regret for choice in found.router.choices]
         assert found.regret == pytest.approx(sum(parts), abs=1e-9)
@@ -120,11 +122,14 @@ def test_regret_is_the_sum_over_the_choices(all_of_test: list[Explained]) -> Non
 
 
 def test_the_worst_lose_most_and_nothing_lost_is_left_out(
-    testbed_cache: Path, tree: RouteTree, trained: TrainedRouter, all_of_test: list[Explained]
+    testbed_cache: Path,
+    tree: RouteTree,
+    trained: TrainedRouter,
+    all_of_test: list[QueryExplanation],
 ) -> None:
     every = worst_queries(tree, "test", trained.alpha, trained, len(tree))
     regrets = {found.name: found.regret for found in all_of_test}
-    shown = explain(testbed_cache, tree, every, trained.alpha, trained)
+    shown = explain_queries(testbed_cache, tree, every, trained.alpha, trained)
     ordered = [found.regret for found in shown]
     assert ordered == pytest.approx(sorted(ordered, reverse=True), abs=2e-9)
     assert {found.name for found in shown} == {n for n, lost in regrets.items() if lost > 1e-8}
@@ -132,17 +137,19 @@ def test_the_worst_lose_most_and_nothing_lost_is_left_out(
 
 
 def test_the_fixed_route_is_chosen_on_train_alone(testbed_cache: Path, tree: RouteTree) -> None:
-    [found] = explain(testbed_cache, replace(tree, splits=("test",) * len(tree)), [0], ALPHA)
+    [found] = explain_queries(
+        testbed_cache, replace(tree, splits=("test",) * len(tree)), [0], ALPHA
+    )
     assert found.fixed is None
 
 
 def test_hostile_answers_are_kept_and_other_caches_refused(tmp_path: Path, tree: RouteTree) -> None:
     collect_hostile(tmp_path)
-    found = explain(tmp_path, open_tree(tmp_path), list(range(len(HARM))), ALPHA)
+    found = explain_queries(tmp_path, open_tree(tmp_path), list(range(len(HARM))), ALPHA)
     assert {node.answer for query in found for node in query.nodes} == set(HARM)
     assert [query.references for query in found] == [(text,) for text in HARM]
     with pytest.raises(CacheError, match="1 of 1 queries are not in the cache"):
-        explain(tmp_path, tree, [0], ALPHA)
+        explain_queries(tmp_path, tree, [0], ALPHA)
 
 
 # --- how a query is shown
@@ -166,7 +173,7 @@ def node(number: int, quality: float, answer: str, models: int = 2) -> Node:
     )
 
 
-def query(answers: tuple[str, ...] = tuple("abcdef"), question: str = "why?") -> Explained:
+def query(answers: tuple[str, ...] = tuple("abcdef"), question: str = "why?") -> QueryExplanation:
     """Two models and hops; node 6 (m1>m1) is right, the router ends at 5 (m1>m0)."""
     nodes = tuple(
         node(number, 1.0 if number == 6 else 0.2, answer)
@@ -176,7 +183,7 @@ def query(answers: tuple[str, ...] = tuple("abcdef"), question: str = "why?") ->
         Choice(0, ("m0", "m1"), (0.25, 0.75), "m1", 0.0),
         Choice(2, ("m0", "m1"), (0.625, 0.375), "m0", 0.8),
     )
-    return Explained(
+    return QueryExplanation(
         id="7",
         dataset="set",
         split="test",
@@ -188,16 +195,16 @@ def query(answers: tuple[str, ...] = tuple("abcdef"), question: str = "why?") ->
         nodes=nodes,
         best=6,
         fixed=3,
-        router=Routed(5, choices),
+        router=GreedyRoute(5, choices),
     )
 
 
-def stopped() -> Explained:
+def stopped() -> QueryExplanation:
     """The same query with a router that ends after m1."""
-    return replace(query(), router=Routed(2, query().router.choices[:1]))
+    return replace(query(), router=GreedyRoute(2, query().router.choices[:1]))
 
 
-def hostile() -> Explained:
+def hostile() -> QueryExplanation:
     texts = tuple(f"{text} {HOSTILE[-1]}" for text in HOSTILE[:6])
     found = query(texts, question="\n".join(HOSTILE))
     return replace(found, id=HOSTILE[0], dataset=HOSTILE[6], references=HOSTILE)

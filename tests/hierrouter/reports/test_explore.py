@@ -1,4 +1,4 @@
-"""What the page holds: positions, endings, texts, packed arrays."""
+"""What the page holds: positions of the slider, endings, texts, packed arrays."""
 
 import base64
 import gzip
@@ -17,7 +17,14 @@ from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import Texts
 from hierrouter.reports import explore
-from hierrouter.reports.explore import Explored, Learned, as_html, as_object, explored, positions
+from hierrouter.reports.explore import (
+    EndingSeries,
+    Exploration,
+    as_html,
+    as_object,
+    explore_fold,
+    slider_alphas,
+)
 from hierrouter.runs.selection import SelectedRun
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -43,9 +50,9 @@ def explored_of(
     trained: TrainedRouter | None = None,
     sweep: TrainedSweep | None = None,
     **more: Any,
-) -> Explored:
+) -> Exploration:
     """What the page of a tree holds that is in no cache."""
-    return explored(Path(), tree, "test", shown(trained, sweep), texts=0, **more)
+    return explore_fold(Path(), tree, "test", shown(trained, sweep), texts=0, **more)
 
 
 def data_of(page: str) -> dict[str, Any]:
@@ -68,7 +75,7 @@ def sweep(tree: RouteTree) -> TrainedSweep:
 def test_positions_hold_the_alphas_asked_for_and_all_changes(
     tree: RouteTree, sweep: TrainedSweep
 ) -> None:
-    found = positions(
+    found = slider_alphas(
         tree, "test", sweep, replace(trainings.glimpse(tree), objective=Objective(0.0123))
     )
     assert {0.0, trainings.ALPHA, 0.0123, *trainings.GRID} <= set(found)
@@ -77,10 +84,10 @@ def test_positions_hold_the_alphas_asked_for_and_all_changes(
     # They are not chosen on the fold shown.
     test = np.array(tree.splits) == "test"
     other = replace(tree, score=np.where(test[:, None], 0.5, tree.score))
-    assert positions(other, "test", sweep, None) == positions(tree, "test", sweep, None)
+    assert slider_alphas(other, "test", sweep, None) == slider_alphas(tree, "test", sweep, None)
 
 
-def ends(learned: Learned, position: int) -> np.ndarray:
+def ends(learned: EndingSeries, position: int) -> np.ndarray:
     """int64[queries]: the node where each query ends at one alpha of the grid."""
     found = learned.start.copy()
     for changed, node in list(zip(learned.changed, learned.node, strict=True))[: position + 1]:
@@ -92,7 +99,7 @@ def test_endings_are_those_of_the_router_of_each_alpha(
     tree: RouteTree, sweep: TrainedSweep
 ) -> None:
     found = explored_of(tree, trainings.glimpse(tree), sweep)
-    swept, alone = found.learned
+    swept, alone = found.routers
     fold = tree.split("test")
     seen = set()
     for position, alpha in enumerate(found.alphas):
@@ -116,17 +123,17 @@ def test_an_empty_fold_is_refused(tree: RouteTree) -> None:
 def test_texts_are_those_of_the_largest_regrets_and_long_ones_are_cut(testbed_cache: Path) -> None:
     tree = open_tree(testbed_cache)
     trained = train(tree, Objective(trainings.ALPHA), trainings.EXACT_GLIMPSE, 0)
-    found = explored(testbed_cache, tree, "validation", shown(trained), texts=3)
+    found = explore_fold(testbed_cache, tree, "validation", shown(trained), texts=3)
     fold = tree.split("validation")
     regret = split_regret(fold, trainings.ALPHA, trained.endings(fold)).sum(axis=1)
     assert len(found.texts) == 3
     assert regret[list(found.texts)].min() >= np.delete(regret, list(found.texts)).max() - 1e-9
-    everything = explored(testbed_cache, tree, "validation", shown(), texts=10_000)
+    everything = explore_fold(testbed_cache, tree, "validation", shown(), texts=10_000)
     assert list(everything.texts) == list(range(len(fold)))
     assert everything.texts[0].question and len(everything.texts[0].answers) == fold.routes.nodes
-    long = replace(found.texts[min(found.texts)], question="x" * (explore.LONGEST_TEXT + 1))
+    long = replace(found.texts[min(found.texts)], question="x" * (explore.MAX_TEXT_LENGTH + 1))
     [texts] = as_object(replace(found, texts={0: long}))["texts"].values()
-    assert texts["question"] == "x" * explore.LONGEST_TEXT + explore.CUT
+    assert texts["question"] == "x" * explore.MAX_TEXT_LENGTH + explore.TRUNCATION_MARK
 
 
 def test_a_large_tree_has_the_answers_on_somebodys_way() -> None:
@@ -137,7 +144,7 @@ def test_a_large_tree_has_the_answers_on_somebodys_way() -> None:
     data = as_object(replace(found, texts={3: texts, 5: texts}))["texts"]
     for row, of in ((3, data["3"]), (5, data["5"])):
         said = set(map(int, of["answers"]))
-        wanted = {int(ends(found.learned[0], at)[row]) for at in range(len(found.alphas))}
+        wanted = {int(ends(found.routers[0], at)[row]) for at in range(len(found.alphas))}
         for alpha in found.alphas:
             reward = fold.score[row] - alpha * fold.cost[row]
             wanted.add(int(fold.routes.leaves.start + reward[fold.routes.leaves].argmax()))
@@ -176,7 +183,7 @@ def test_a_router_may_stop_where_it_was_trained_to_and_other_prices_are_said(
 def test_no_text_can_end_the_data(tmp_path: Path) -> None:
     collect_hostile(tmp_path / "cache")
     tree = open_tree(tmp_path / "cache")
-    page = as_html(explored(tmp_path / "cache", tree, "train", shown(), texts=50))
+    page = as_html(explore_fold(tmp_path / "cache", tree, "train", shown(), texts=50))
     assert page.count("<script") == page.count("</script>") == 2
     told = json.dumps(data_of(page), ensure_ascii=False)
     assert all(sign not in told for sign in "\x1b\u202e\u2066\x07")

@@ -15,8 +15,8 @@ from matplotlib.text import Text
 from hierrouter.evaluation.outcome import Outcome
 from hierrouter.reports import figures, results
 from hierrouter.reports.drawing import INK, as_svg
+from hierrouter.reports.estimates import Row
 from hierrouter.reports.page import as_html
-from hierrouter.reports.values import Row
 from tests.hierrouter.reports.examples import (
     deferring,
     example,
@@ -172,7 +172,7 @@ def test_every_figure_is_written_in_every_format(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
 
 
-@pytest.mark.parametrize("format", figures.FORMATS)
+@pytest.mark.parametrize("format", figures.FIGURE_FORMATS)
 def test_a_figure_is_the_same_bytes_and_stays_what_is_shown(tmp_path: Path, format: str) -> None:
     drawing = figures.frontier_figure(example())
     before = as_svg(drawing)
@@ -205,6 +205,6 @@ def test_a_pdf_holds_vectors_a_png_is_for_print_and_an_svg_stands_alone(tmp_path
 def test_hostile_names_are_saved_without_a_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for path in figures.export_figures(hostile(), tmp_path, figures.FORMATS):
+        for path in figures.export_figures(hostile(), tmp_path, figures.FIGURE_FORMATS):
             assert path.stat().st_size > 1000
             assert b"<script" not in path.read_bytes()

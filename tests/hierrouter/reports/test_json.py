@@ -16,11 +16,11 @@ from jsonschema import Draft202012Validator
 from hierrouter.evaluation.policies import own_policy
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import train
-from hierrouter.reports.evaluated import DeferTo, report_on
+from hierrouter.reports.estimates import Bootstrap
+from hierrouter.reports.fold_report import DeferralTarget, report_on_fold
 from hierrouter.reports.report import as_json
 from hierrouter.reports.results import Report
 from hierrouter.reports.tables import ROW_COLUMNS, long_table
-from hierrouter.reports.values import Bootstrap
 from hierrouter.runs.selection import provenance
 from hierrouter.tables import significant
 from hierrouter_cache.errors import InputError
@@ -58,7 +58,7 @@ def everything() -> Report:
     sweep = sweep_glimpse(tree)
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
     lists = {"own": tree, "dear": repriced(tree, {name: Rate(*rate) for name, rate in rates})}
-    return report_on(
+    return report_on_fold(
         tree,
         ALPHA,
         trained,
@@ -66,7 +66,7 @@ def everything() -> Report:
         provenance(tree, Path("cache"), None, trained, None, lists),
         bootstrap=Bootstrap(n=50),
         price_lists=lists,
-        defer=DeferTo("large"),
+        defer=DeferralTarget("large"),
         policies=[own_policy(lambda seen: 0)],
     )
 
@@ -77,7 +77,7 @@ def valued() -> Report:
     tree = small_tree()
     trained = train(tree, Objective(ALPHA), VALUE, 0)
     source = provenance(tree, Path("cache"), None, trained, None, {})
-    return report_on(tree, ALPHA, trained, None, source, bootstrap=Bootstrap(n=50))
+    return report_on_fold(tree, ALPHA, trained, None, source, bootstrap=Bootstrap(n=50))
 
 
 def keys_of(value: Any) -> Iterator[str]:

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from hierrouter.reports.page import MAIN, QUESTIONS, as_html
+from hierrouter.reports.page import READER_QUESTIONS, VISIBLE_TABLES, as_html
 from hierrouter.reports.results import Report
 from hierrouter.reports.sentences import message
 from hierrouter.reports.tables import report_tables
@@ -106,15 +106,15 @@ def test_the_message_leads_then_the_frontier_then_three_tables_and_questions_are
     assert f"<h1>{escape(message(stopping()))}</h1>" in html
     open_part, *folded = html.split("<details>")
     assert open_part.index("<h1>") < open_part.index("<svg") < open_part.index("<table")
-    assert open_part.count("<table") == len(MAIN) == 3
+    assert open_part.count("<table") == len(VISIBLE_TABLES) == 3
     asked = [part.split("</summary>")[0].strip().removeprefix("<summary>") for part in folded]
-    assert set(asked[:-2]) <= set(QUESTIONS)
+    assert set(asked[:-2]) <= set(READER_QUESTIONS)
     assert asked[-2:] == ["What do the words mean?", "Where do the figures come from?"]
     assert "hierrouter" not in Page(html).words
     for key in stopping().provenance:  # no identifiers in sight
         assert f">{key}<" not in open_part
-    names = [name for shown in QUESTIONS.values() for name in shown]
-    assert {table.name for table in report_tables(stopping())} <= {*MAIN, *names}
+    names = [name for shown in READER_QUESTIONS.values() for name in shown]
+    assert {table.name for table in report_tables(stopping())} <= {*VISIBLE_TABLES, *names}
 
 
 def test_definitions_name_every_symbol_and_the_page_is_deterministic() -> None:

@@ -14,9 +14,9 @@ from hierrouter.learning.deferral import calibrate
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import cost_notes
-from hierrouter.reports.evaluated import DeferTo, report_on
+from hierrouter.reports.estimates import Bootstrap
+from hierrouter.reports.fold_report import DeferralTarget, report_on_fold
 from hierrouter.reports.results import Report
-from hierrouter.reports.values import Bootstrap
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.hierrouter.trees import planted_tree
@@ -58,7 +58,7 @@ def shown(
     tree: RouteTree | None = None,
     **more: Any,
 ) -> Report:
-    return report_on(tree or half_easy(), alpha, trained, swept, {}, bootstrap=QUICK, **more)
+    return report_on_fold(tree or half_easy(), alpha, trained, swept, {}, bootstrap=QUICK, **more)
 
 
 def test_routers_of_the_frontier_that_may_do_more_or_less_are_said() -> None:
@@ -87,7 +87,7 @@ def test_a_budget_is_reported_with_what_it_comes_to_on_the_fold(split: str) -> N
 @pytest.mark.parametrize("share", [None, 0.2])
 def test_a_router_that_hands_over_is_one_more_baseline(share: float | None) -> None:
     tree, trained = half_easy(), router(EXACT)
-    report = shown(trained, defer=DeferTo("large", share))
+    report = shown(trained, defer=DeferralTarget("large", share))
     deferral, fold = calibrate(trained, tree, "large", share), tree.split("test")
     [row] = [row for row in report.overall if row.policy == "hierrouter, else large"]
     assert row.kind == "baseline"
@@ -110,7 +110,7 @@ def test_the_same_threshold_hands_over_under_every_price_list() -> None:
     tree, trained = half_easy(), router(EXACT)
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
     lists = {"own": tree, "dear": repriced(tree, {name: Rate(*rate) for name, rate in rates})}
-    report = shown(trained, price_lists=lists, defer=DeferTo("large", 0.3))
+    report = shown(trained, price_lists=lists, defer=DeferralTarget("large", 0.3))
     deferral = calibrate(trained, tree, "large", 0.3)
     for priced in report.price_lists:
         [row] = [row for row in priced.rows if row.policy == "hierrouter, else large"]

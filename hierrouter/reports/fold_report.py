@@ -1,0 +1,362 @@
+"""The report on one fold: evaluate every policy that is compared, and write the notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from hierrouter.evaluation import bounds
+from hierrouter.evaluation.budget import optimum_at_mean_cost, policy_break_points
+from hierrouter.evaluation.outcome import (
+    ROUTER,
+    Floats,
+    Outcome,
+    fixed_routes,
+    from_endings,
+    single_calls,
+)
+from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_distinct_names
+from hierrouter.learning.config import Objective
+from hierrouter.learning.deferral import Deferral, calibrate, direct_call
+from hierrouter.learning.sweep import TrainedSweep
+from hierrouter.learning.training import Origin, TrainedRouter
+from hierrouter.replay.inspection import cost_notes, data_notes
+from hierrouter.reports.analysis import add_analysis, add_regret
+from hierrouter.reports.build import add_depths, build_report
+from hierrouter.reports.estimates import ALL_DATASETS, Bootstrap, EstimateTable
+from hierrouter.reports.results import DeferralSummary, Report
+from hierrouter.tables import money
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import ALL_FOLDS, RouteTree
+
+DEFERRAL_CURVE_POINTS = 101  # at most: shares about a hundredth apart
+
+
+@dataclass(frozen=True)
+class DeferralTarget:
+    """A stronger model that takes the queries that the router doubts.
+
+    Attributes:
+        stronger: name of the model.
+        share: greatest share of the queries that it takes, from 0 to 1; None: the share that
+            gives the highest R.
+    """
+
+    stronger: str
+    share: float | None = None
+
+
+def report_on_fold(
+    tree: RouteTree,
+    alpha: float,
+    trained: TrainedRouter | None,
+    sweep: TrainedSweep | None,
+    provenance: Mapping[str, Any],
+    split: str = "test",
+    bootstrap: Bootstrap | None = None,
+    price_lists: Mapping[str, RouteTree] | None = None,
+    defer: DeferralTarget | None = None,
+    policies: Sequence[OwnPolicy] = (),
+    p95_below: float | None = None,
+) -> Report:
+    """Evaluate every policy on one fold at one alpha.
+
+    Args:
+        tree: all folds. Policies chosen from data are chosen on "train", except the best fixed
+            route of the gap, which is that of the fold that is evaluated.
+        alpha: weight of cost in R.
+        trained: the router; None without one.
+        sweep: routers for many alphas, for the frontier; None without them.
+        provenance: JSON values that say where data and router come from.
+        split: the fold to evaluate.
+        bootstrap: settings of the intervals; default: 10,000 resamples at 95 %.
+        price_lists: the same tree under several price lists, by the list's name, `tree` among
+            them; one list alone gets no table. A policy that is chosen under prices is chosen
+            under each list anew; the router is the same one and sees the costs of each.
+        defer: model that takes what `trained` doubts, as one more baseline, see
+            `require_deferrable`. The threshold is chosen on the validation fold, or on "train" if
+            there is none.
+        policies: the user's policies; they may do what the router may.
+        p95_below: name the best fixed route whose 95th percentile has at most this many seconds.
+
+    Raises:
+        InputError: the fold is unknown or empty.
+        InputError: a dataset is called "all".
+        InputError: the router was made for another tree.
+        InputError: the model to defer to is unknown.
+        InputError: alpha is not a valid price of cost.
+        InputError: a policy of the user fails.
+    """
+    untrained = Objective(alpha)  # rejects an invalid alpha, with a router, too
+    objective = trained.objective if trained else untrained
+    trees = dict(price_lists or {"": tree})
+    several_lists = trees if len(trees) > 1 else {}
+    fold = _fold(tree, split)
+    table = EstimateTable(fold.datasets, bootstrap)
+    outcomes_by_list = {
+        name: evaluate_policies(priced, alpha, trained, split, policies)
+        for name, priced in trees.items()
+    }
+    outcomes = next(outcomes_by_list[name] for name, priced in trees.items() if priced is tree)
+    learned = [(router.alpha, router.outcome(fold)) for router in sweep.routers] if sweep else []
+    break_points = policy_break_points(fold, objective.ends_early)
+    deferral = None
+    if trained and defer:
+        deferral = calibrate(trained, tree, defer.stronger, defer.share)
+    if objective.ends_early and outcomes.endings is not None:
+        add_depths(table, fold, outcomes.endings, alpha)
+    add_analysis(table, tree, split, alpha, trained, outcomes.endings)
+    for name, endings in outcomes.own.items():
+        regret = bounds.split_regret(
+            fold, alpha, endings, objective.ends_early, objective.allow_return
+        )
+        add_regret(table, name, regret)
+    sweep_may_stop = sweep is not None and sweep.objective.ends_early
+    oracles = [
+        (swept_alpha, bounds.oracle(fold, swept_alpha, sweep_may_stop))
+        for swept_alpha, _ in learned
+    ]
+    notes = (
+        *(ALL_FOLDS_NOTES if split == ALL_FOLDS else ()),
+        *data_notes(tree),
+        *cost_notes(fold, alpha),
+        *_constant_notes(trained),
+        *_direct_notes(tree, fold, alpha, trained, outcomes.router),
+        *_price_notes(trained, sweep, several_lists, tree),
+        *_stop_notes(trained, sweep),
+        *_budget_notes(fold, trained, outcomes.router),
+    )
+    return build_report(
+        table,
+        outcomes.all(deferral),
+        alpha=alpha,
+        split=split,
+        scorer=tree.scorer,
+        provenance=provenance,
+        frontier=[*learned, *oracles],
+        price_lists={name: outcomes_by_list[name].all(deferral) for name in several_lists},
+        cost_unit=tree.cost_unit,
+        constant=trained.constant_route if trained else "",
+        p95_below=p95_below,
+        deciding_alphas=(
+            (float(break_points[0]), float(break_points[-1])) if len(break_points) else None
+        ),
+        notes=notes,
+        deferral=_deferral_summary(fold, alpha, deferral, defer.share if defer else None),
+    )
+
+
+ALL_FOLDS_NOTES = (
+    "These are the queries of all folds: whatever learned has seen most of them, so this is no "
+    "test.",
+)
+
+
+def _fold(tree: RouteTree, split: str) -> RouteTree:
+    """Return a fold that a report can be made on; see `report_on_fold` for the errors."""
+    fold = tree.split(split)
+    if not len(fold):
+        raise InputError(f"the {split} fold is empty: nothing to report on; add queries")
+    if ALL_DATASETS in fold.datasets:
+        raise InputError(
+            f"a dataset is called {ALL_DATASETS!r}: report; rename it, {ALL_DATASETS!r} is the "
+            "total"
+        )
+    return fold
+
+
+def require_deferrable(
+    tree: RouteTree, trained: TrainedRouter | None, defer: DeferralTarget
+) -> None:
+    """Reject a deferral that is impossible, before anything is evaluated.
+
+    Raises:
+        InputError: there is no router.
+        InputError: there is no direct call of this model.
+    """
+    direct_call(tree, defer.stronger)
+    if trained is None:
+        raise InputError(
+            f"no router that could hand over to {defer.stronger}: none was trained on this tree; "
+            "run `hierrouter train` first"
+        )
+
+
+@dataclass(frozen=True)
+class PolicyOutcomes:
+    """Every policy on a fold under one price list, except a router with deferral.
+
+    Attributes:
+        fold: the queries, under these prices.
+        bounds: direct calls, fixed routes, chance, and the best that could be done.
+        own: float64[queries, endings] by name: the endings of the user's policies.
+        endings: float64[queries, endings], those of the router; None without one.
+    """
+
+    fold: RouteTree
+    bounds: tuple[Outcome, ...]
+    own: Mapping[str, Floats]
+    endings: Floats | None
+
+    @cached_property
+    def router(self) -> Outcome | None:
+        """Outcome of the router; None without one."""
+        if self.endings is None:
+            return None
+        return from_endings(self.fold, self.endings, ROUTER, "router")
+
+    def all(self, deferral: Deferral | None) -> list[Outcome]:
+        """Return the outcomes of all policies in the order of a report.
+
+        Args:
+            deferral: the router with deferral, which is added as a baseline; None without one.
+        """
+        outcomes = list(self.bounds)
+        if deferral:
+            with_deferral = deferral.outcome(self.fold)
+            name = f"{with_deferral.name}, else {deferral.stronger}"
+            outcomes.append(replace(with_deferral, name=name, kind="baseline"))
+        for name, endings in self.own.items():
+            outcomes.append(from_endings(self.fold, endings, name, "baseline"))
+        if self.router:
+            outcomes.append(self.router)
+        return outcomes
+
+
+def evaluate_policies(
+    tree: RouteTree,
+    alpha: float,
+    trained: TrainedRouter | None,
+    split: str,
+    policies: Sequence[OwnPolicy],
+) -> PolicyOutcomes:
+    """Evaluate every policy on a fold under the prices of `tree`.
+
+    If the router may end early, fixed routes and bounds may, too; the user's policies may do all
+    that the router may. See `report_on_fold` for arguments and errors.
+    """
+    fold = _fold(tree, split)
+    train = tree.split("train")
+    objective = trained.objective if trained else Objective(alpha)
+    stop = objective.ends_early
+    reference_outcomes = [
+        *single_calls(fold),
+        *fixed_routes(fold, stop),
+        bounds.random_policy(fold, stop),
+    ]
+    if len(train):
+        reference_outcomes.append(bounds.best_route_per_dataset(train, alpha, fold, stop))
+    reference_outcomes.append(bounds.oracle(fold, alpha, stop))
+    require_distinct_names(policies, [ROUTER, *(outcome.name for outcome in reference_outcomes)])
+    own = {
+        policy.name: policy_endings(
+            fold, policy, alpha, objective.allow_stop, objective.allow_return
+        )
+        for policy in policies
+    }
+    endings = trained.endings(fold) if trained else None
+    return PolicyOutcomes(fold, tuple(reference_outcomes), own, endings)
+
+
+def _deferral_summary(
+    fold: RouteTree, alpha: float, deferral: Deferral | None, share_allowed: float | None
+) -> DeferralSummary | None:
+    """Summarise a router with deferral on a fold, at its own threshold and at any other."""
+    if deferral is None:
+        return None
+    on_fold = deferral.on_fold(fold)
+    return DeferralSummary(
+        stronger=deferral.stronger,
+        chosen_on=deferral.chosen_on,
+        share_allowed=share_allowed,
+        chosen=on_fold.point(deferral.threshold, alpha),
+        curve=tuple(on_fold.curve(alpha, DEFERRAL_CURVE_POINTS)),
+    )
+
+
+CONSTANT_NOTE = "HierRouter is one fixed route here"
+NEGLIGIBLE_REWARD = 5e-4  # a difference in R up to this is printed as 0.000
+
+
+def _constant_notes(trained: TrainedRouter | None) -> list[str]:
+    """Explain why the router is one fixed route, if it is."""
+    if trained is None or not trained.constant:
+        return []
+    return [f"{CONSTANT_NOTE}: {trained.why_constant}."]
+
+
+def _direct_notes(
+    tree: RouteTree,
+    fold: RouteTree,
+    alpha: float,
+    trained: TrainedRouter | None,
+    router: Outcome | None,
+) -> list[str]:
+    """Warn if one direct call, with its model chosen on train, earns more than the router."""
+    train = tree.split("train")
+    if trained is None or router is None or not len(train):
+        return []
+    direct = bounds.best_direct_call(train, alpha, fold)
+    if direct is None:
+        return []
+    lead = (direct.reward(alpha) - router.reward(alpha)).mean()
+    if lead <= NEGLIGIBLE_REWARD:
+        return []
+    note = f"One direct call of {direct.name} earns {lead:+.3f} R more than HierRouter here"
+    if trained.objective.ends_early:
+        return [f"{note}."]
+    return [f"{note}, which makes all its hops: --allow-stop trains one that need not."]
+
+
+def _price_notes(
+    trained: TrainedRouter | None,
+    sweep: TrainedSweep | None,
+    several_lists: Mapping[str, RouteTree],
+    tree: RouteTree,
+) -> list[str]:
+    """Warn if a router was trained under other prices than the report shows."""
+    notes = []
+    if trained:
+        trees = several_lists or {"these": tree}
+        other_lists = [
+            name for name, priced in trees.items() if _has_other_prices(trained.origin, priced)
+        ]
+        if other_lists:
+            notes.append(
+                f"HierRouter was trained under other prices than {', '.join(other_lists)}."
+            )
+    if sweep and _has_other_prices(sweep.origin, tree):
+        notes.append("The sweep was trained under other prices than its frontier shows.")
+    return notes
+
+
+def _has_other_prices(origin: Origin, tree: RouteTree) -> bool:
+    return origin.fingerprint != tree.fingerprint and tree.same_content(origin.fingerprint)
+
+
+def _stop_notes(trained: TrainedRouter | None, sweep: TrainedSweep | None) -> list[str]:
+    """Warn if the routers of the frontier may stop early and that of the tables not, or reverse."""
+    if not trained or not sweep or trained.objective.ends_early == sweep.objective.ends_early:
+        return []
+    if trained.objective.ends_early:
+        return ["The router of the tables may stop early, those of the frontier may not."]
+    return ["The routers of the frontier may stop early, the one of the tables may not."]
+
+
+def _budget_notes(
+    fold: RouteTree, trained: TrainedRouter | None, router: Outcome | None
+) -> list[str]:
+    """Compare a router that was chosen for a mean cost with the best at that mean cost."""
+    if trained is None or router is None or trained.budget is None:
+        return []
+    note = (
+        f"HierRouter was trained for a mean cost of {trained.budget:g} a query; on this fold it "
+        f"costs {money(router.cost.mean())}, with Q {router.quality.mean():.4f}."
+    )
+    try:
+        best = optimum_at_mean_cost(fold, trained.budget, trained.objective.ends_early)
+    except InputError:  # every policy costs more than the budget on this fold
+        return [f"{note} No policy is that cheap here."]
+    return [f"{note} With hindsight Q is at most {best.quality.mean():.4f} at that mean cost."]
