@@ -37,8 +37,8 @@ from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.value import Text, learned_from
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import Identity, ModelSpec
-from hierrouter.replay.opening import Selection, open_tree
-from hierrouter.replay.states import DEFAULT_VIEW, STATE_VIEWS
+from hierrouter.replay.open_tree import DEFAULT_VIEW, OpenTree
+from hierrouter.replay.states import STATE_VIEWS
 from hierrouter.replay.tree import calls_of
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
@@ -187,8 +187,8 @@ class Study:
         given = self.given
         self.alphas, early = tuple(sorted(given.at)), given.allow_stop or given.allow_return
         self.may = Objective(0.0, given.allow_stop, allow_return=given.allow_return)
-        self.selection = Selection(view=given.state, allow_return=given.allow_return)
-        tree = open_tree(given.cache, self.selection)
+        self.selection = OpenTree(state=given.state, allow_return=given.allow_return)
+        tree = replace(self.selection, cache=given.cache).run()
         self.test, self.fold = tree.split("test"), learned_from(tree)
         self.calls = tree.routes.calls
         last = last_plan(given.cache)
@@ -221,7 +221,7 @@ class Study:
             made = fill_adaptively(self.pool, asked, root / "grown", may, engines=engines).calls
             judged = fill_cache(self.pool, asked[train:], root / "whole", engines=engines).calls
             every = judged + fill_cache(self.pool, asked, root / "whole", engines=engines).calls
-            ways = [self.reached(open_tree(root / "grown", self.selection))]
+            ways = [self.reached(replace(self.selection, cache=root / "grown").run())]
         left = 1 - (made - judged) / (every - judged)
         calls = round(self.calls * train * (1 - left))  # nodes, as many as that share of all
         kept = [*range(max(1, calls // self.calls)), *range(train, len(part))]
@@ -244,7 +244,7 @@ class Study:
         calls = []
         for root in (self.given.cache, grown):
             reader = CacheReader(root)
-            judged = open_tree(root, Selection(allow_incomplete=True))
+            judged = OpenTree(cache=root, allow_incomplete=True).run()
             rows = np.flatnonzero(np.array(judged.splits) != "train")
             found = calls_of(root, judged.select(rows))[2]
             kept = np.unique(
@@ -255,7 +255,8 @@ class Study:
         left = 1 - calls[1] / calls[0]
         print(f"calls of the train fold alone: {calls[1]:,} of {calls[0]:,}, left out {left:.4f}")
         here, there = (
-            self.reached(open_tree(root, self.selection)) for root in (self.given.cache, grown)
+            self.reached(replace(self.selection, cache=root).run())
+            for root in (self.given.cache, grown)
         )
         for alpha, full, less in zip(self.alphas, here, there, strict=True):
             low, high = interval(less - full, rng=np.random.default_rng(0))

@@ -19,7 +19,7 @@ from hierrouter.evaluation.deferral import DeferralPoint, point_within
 from hierrouter.learning.config import Objective, preset
 from hierrouter.learning.deferral import calibrate
 from hierrouter.learning.training import train
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import LARGE, doubtful_tree
 
@@ -43,9 +43,9 @@ def cases(cache: Path | None) -> Iterator[tuple[str, RouteTree]]:
     if cache is None:
         yield LARGE, doubtful_tree()
         return
-    tree = open_tree(cache)
+    tree = OpenTree(cache=cache).run()
     for name in tree.models:
-        part = open_tree(cache, Selection(without=(name,)))
+        part = OpenTree(cache=cache, without=(name,)).run()
         yield name, replace(part, direct=tree.direct)
 
 

@@ -21,7 +21,7 @@ from featured import train_featured
 from hierrouter.evaluation.bounds import best_route_per_dataset, oracle
 from hierrouter.learning.config import Objective, preset
 from hierrouter.learning.training import train
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree, sub_pool
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 def trees(cache: Path | None) -> Iterator[tuple[str, RouteTree]]:
     if cache:
-        yield str(cache), open_tree(cache)
+        yield str(cache), OpenTree(cache=cache).run()
         return
     for noise, seed in PLANTED:
         tree = planted_tree(models=5, families=8, noise=noise, seed=seed)

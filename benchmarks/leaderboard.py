@@ -16,7 +16,7 @@ import argparse
 import functools
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.replay.inspection import data_notes
-from hierrouter.replay.opening import Selection, open_tree, training_tree
+from hierrouter.replay.open_tree import OpenTree
+from hierrouter.replay.opening import training_tree
 from hierrouter.replay.states import AGREEMENT, SIGNALS
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.estimates import Bootstrap, Estimate, estimate_means
@@ -475,14 +476,14 @@ def main() -> None:
 
     @functools.cache
     def opens(view: str, allow_return: bool) -> Tree:
-        selection = Selection(
+        selection = OpenTree(
             pool=asked.pool,
             encoder=asked.encoder,
             scorer=asked.scorer,
-            view=view,
+            state=view,
             allow_return=allow_return,
         )
-        return open_tree(asked.cache, selection)
+        return replace(selection, cache=asked.cache).run()
 
     def on_placed(done: int, total: int, name: str) -> None:
         print(f"{done} of {total}: {name}", file=sys.stderr, flush=True)

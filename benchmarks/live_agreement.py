@@ -25,7 +25,7 @@ import openai
 from measuring import versions
 from serve_load import address, served
 
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import load_texts
 from hierrouter.runs.checkpoint import router_at
 
@@ -70,7 +70,7 @@ def main() -> None:
 
 def replayed(run: Path, cache: Path, fold: str, count: int) -> dict[str, Found]:
     """What the tree says, by question."""
-    tree = open_tree(cache).split(fold)
+    tree = OpenTree(cache=cache).run().split(fold)
     tree = tree.select(np.arange(min(count, len(tree))))
     ends = router_at(run, None).endings(tree).argmax(axis=1).tolist()
     return {

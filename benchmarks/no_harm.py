@@ -31,7 +31,7 @@ from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.files import price_lists
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.tree import RouteTree
 
 Floats = NDArray[np.float64]
@@ -90,8 +90,8 @@ def main() -> None:
     asked = parser.parse_args()
     print(versions(hierrouter, np))
     [prices] = price_lists([], asked.price).values()
-    selection = Selection(encoder=asked.encoder, scorer=asked.scorer, prices=prices)
-    tree = open_tree(asked.cache, selection)
+    selection = OpenTree(encoder=asked.encoder, scorer=asked.scorer, prices=prices)
+    tree = replace(selection, cache=asked.cache).run()
     may = Objective(0.0, asked.allow_stop)
     points = policy_break_points(tree, asked.allow_stop)
     evenly = np.arange(1, asked.alphas) / asked.alphas  # the greatest are those of rounding

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hierrouter.collection.files import json_line
 from hierrouter.evaluation.outcome import Actions, greedy, policy_outcome
 from hierrouter.replay.env import walk
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Texts
 from hierrouter.runs.selection import select_run
 from hierrouter.serving.estimators import (
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
-    tree = open_tree(asked.cache)
+    tree = OpenTree(cache=asked.cache).run()
     shown = select_run(tree, asked.alpha, asked.checkpoint)
     run, trained = shown.required()
     fold = tree.split("validation")

@@ -38,9 +38,9 @@ began = time.process_time()
 {work}
 print(time.process_time() - began)
 """
-OPEN = PREPARE + "import measuring\nfrom hierrouter.replay.opening import Selection, open_tree\n"
+OPEN = PREPARE + "import measuring\nfrom hierrouter.replay.open_tree import OpenTree\n"
 OPEN += "import pydantic\n" + MEASURE.format(
-    work="open_tree(Path(sys.argv[1]), Selection(encoder='hashed-ngrams'))"
+    work="OpenTree(cache=Path(sys.argv[1]), encoder='hashed-ngrams').run()"
 )
 HASH = "import sys, time, hashlib; from pathlib import Path\n" + MEASURE.format(
     work="""for path in sys.argv[1:]:

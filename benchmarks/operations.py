@@ -36,7 +36,7 @@ import psutil
 from measuring import LISTENS, ROOT, versions
 
 from hierrouter.pools.files import load_pool
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import load_texts
 from hierrouter.serving.router import Router
 
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     given = parser.parse_args()
     print(versions(httpx2, np))
-    tree = open_tree(given.cache)
+    tree = OpenTree(cache=given.cache).run()
     questions = [text.question for text in load_texts(given.cache, tree.split("test"))][:200]
     with TemporaryDirectory() as name, ExitStack() as opened:
         place = Path(name)

@@ -34,7 +34,7 @@ from hierrouter.evaluation.intervals import interval
 from hierrouter.learning.baselines.arms import Arms, Baseline, single_models
 from hierrouter.learning.baselines.classifiers import Mlp, NearestNeighbours, Svm
 from hierrouter.learning.baselines.simple import Factorisation
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
 
 TORCH, LLMROUTER = "torch==2.13.0", "llmrouter-lib==0.4.0"
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
-        table = table_of(open_tree(asked.cache))
+        table = table_of(OpenTree(cache=asked.cache).run())
         print(f"{versions(hierrouter, sklearn, torch)}, {LLMROUTER}")
         print(f"{len(table.train)} train, {len(table.validation)} validation queries")
         places = {

@@ -36,7 +36,7 @@ from hierrouter.learning.config import Objective, PPOConfig, TrainConfig, preset
 from hierrouter.learning.network import state_table
 from hierrouter.learning.training import train
 from hierrouter.replay.env import Rollouts
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.tree import RouteTree
 
 ENVS = 128
@@ -191,7 +191,7 @@ def main() -> None:
     torch.set_num_threads(1)
     gymnasium.logger.min_level = gymnasium.logger.ERROR  # bounds lose digits in float32
     print(f"{versions(tianshou, stable_baselines3, gymnasium, torch, np)}, one thread")
-    task = Task(open_tree(asked.cache, Selection()), asked.alpha)
+    task = Task(OpenTree(cache=asked.cache).run(), asked.alpha)
     config = preset("default")
     assert isinstance(config, PPOConfig)
     task.ours(replace(config, epochs=1), 0)  # what is done once is done

@@ -29,7 +29,7 @@ from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.evaluation.outcome import Outcome, fixed_routes, single_calls
 from hierrouter.learning.config import CONFIG_CLASSES, Objective, TrainConfig, preset
 from hierrouter.learning.training import train
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.tree import RouteTree
 
 HARDEST = "riddle"
@@ -114,7 +114,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{versions(hierrouter, torch)}, one thread")
-    tree = open_tree(asked.cache)
+    tree = OpenTree(cache=asked.cache).run()
     field = Field(tree, tree.split(asked.fold), asked.alpha)
     config = changed(preset(asked.preset, asked.algo), asked.set)
     trained = " ".join([f"{asked.algo}, preset {asked.preset}", *asked.set])

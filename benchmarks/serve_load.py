@@ -29,7 +29,7 @@ from measuring import LISTENS, versions
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Response, prompt_text
 from hierrouter.pools.files import load_pool
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import load_texts
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.serving.router import Router
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--served", action="store_true", help="the models in another process")
     given = parser.parse_args()
     print(versions(openai))
-    fold = open_tree(given.cache).split("test")
+    fold = OpenTree(cache=given.cache).run().split("test")
     fold = fold.select(np.arange(min(given.questions, len(fold))))
     questions = [text.question for text in load_texts(given.cache, fold)]
     wanted = routed_alone(given.checkpoint, questions)

@@ -37,8 +37,9 @@ from hierrouter.evaluation.outcome import Outcome, fixed_routes
 from hierrouter.learning.config import Objective, TrainConfig, ValueConfig, preset, training_config
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, train
-from hierrouter.replay.opening import LEARNED_FROM, Selection, open_tree
-from hierrouter.replay.states import DEFAULT_VIEW, STATE_VIEWS
+from hierrouter.replay.open_tree import DEFAULT_VIEW, OpenTree
+from hierrouter.replay.opening import LEARNED_FROM
+from hierrouter.replay.states import STATE_VIEWS
 from hierrouter.runs.checkpoint import load_checkpoint, member_folder, save_checkpoint
 from hierrouter_cache.tree import RouteTree
 
@@ -257,7 +258,7 @@ def show_areas(
 def contest(asked: argparse.Namespace, run: Path) -> None:
     """Train, value, print."""
     may = Objective(0.0, asked.allow_stop, allow_return=asked.allow_return)
-    tree = open_tree(asked.cache, Selection(view=asked.state, allow_return=asked.allow_return))
+    tree = OpenTree(cache=asked.cache, state=asked.state, allow_return=asked.allow_return).run()
     grid = asked.at or alpha_grid(tree, asked.alphas, allow_stop=may.ends_early)
     fold, alphas = tree.split(asked.fold), sorted(grid)
     print(f"{asked.fold} fold: {len(fold)} of {len(tree)} queries, {len(alphas)} alphas")

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from hierrouter.pools.pool import Pool as Pool
     from hierrouter.questions.scoring import scorer as scorer
     from hierrouter.replay.env import ReplayEnv as ReplayEnv
-    from hierrouter.replay.opening import open as open
+    from hierrouter.replay.open_tree import open as open
     from hierrouter.replay.tree import Tree as Tree
     from hierrouter.reports.comparison import compare as compare
     from hierrouter.reports.report import report as report
     from hierrouter.runs.evaluate import evaluate as evaluate
     from hierrouter.runs.run import Run as Run
     from hierrouter.runs.run import SweepRun as SweepRun
-    from hierrouter.runs.run import sweep as sweep
-    from hierrouter.runs.run import train as train
+    from hierrouter.runs.train import sweep as sweep
+    from hierrouter.runs.train import train as train
     from hierrouter.serving.router import Router as Router
     from hierrouter_cache.errors import CacheError as CacheError
     from hierrouter_cache.errors import HierRouterError as HierRouterError
@@ -51,7 +51,8 @@ _ROOMS = {
     "hierrouter.evaluation.outcome": ("fixed_routes",),
     "hierrouter.collection.transfer": ("export", "import_"),
     "hierrouter.runs.evaluate": ("evaluate",),
-    "hierrouter.runs.run": ("Run", "SweepRun", "sweep", "train"),
+    "hierrouter.runs.run": ("Run", "SweepRun"),
+    "hierrouter.runs.train": ("sweep", "train"),
     "hierrouter.serving.router": ("Router",),
     "hierrouter.pools.pool": ("Pool",),
     "hierrouter.pools.files": ("load_pool",),
@@ -60,7 +61,7 @@ _ROOMS = {
     "hierrouter.reports.comparison": ("compare",),
     "hierrouter.reports.report": ("report",),
     "hierrouter.questions.scoring": ("scorer",),
-    "hierrouter.replay.opening": ("open",),
+    "hierrouter.replay.open_tree": ("open",),
     "hierrouter_cache.errors": (
         "CacheError",
         "HierRouterError",

@@ -230,12 +230,12 @@ def live_run(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     """The folder of a router for alpha 0.1 that answers with the testbed's models."""
     from hierrouter.learning.config import Objective, training_config
     from hierrouter.learning.training import train
-    from hierrouter.replay.opening import open_tree
+    from hierrouter.replay.open_tree import OpenTree
     from hierrouter.runs.bundle import bundle_of, save_bundle
     from hierrouter.runs.checkpoint import save_checkpoint
 
     def build(folder: Path) -> None:
-        tree = open_tree(testbed_cache)
+        tree = OpenTree(cache=testbed_cache).run()
         config = training_config("default", "exact", 8)
         save_checkpoint(train(tree, Objective(0.1), config, seed=1), folder / "run")
         save_bundle(bundle_of(testbed_cache, tree), folder / "run")

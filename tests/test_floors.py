@@ -13,7 +13,7 @@ SOURCES = {
 # A room imports only rooms of lower floors, within functions too.
 FLOORS = (
     {"cache", "paper"},
-    {"pools", "questions", "tables"},
+    {"declarations", "pools", "questions", "tables"},
     {"engines", "evaluation"},
     {"replay"},
     {"learning"},

@@ -9,6 +9,7 @@ import traceback
 
 import typer
 
+from hierrouter.declarations.declaration import messages_name_flags
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError, Interrupted
 from hierrouter_cli import (
     cache,
@@ -121,7 +122,8 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = DEBUG_FLAG in arguments
     arguments = [argument for argument in arguments if argument != DEBUG_FLAG] or ["--help"]
-    code = _run(arguments, debug)
+    with messages_name_flags():
+        code = _run(arguments, debug)
     try:
         sys.stdout.flush()
     except OSError:  # told already, or whoever read has gone

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
-from hierrouter_cli.selecting import Selected
+from hierrouter_cli.selecting import open_tree
 
 if TYPE_CHECKING:
     from hierrouter.collection.adaptive import Adaptive
@@ -263,7 +264,7 @@ def collect(
     if found.shard:
         say_standing(cache, found.shard)
     else:
-        tree = Selected(cache=cache, encoder=encoder).open()
+        tree = open_tree(OpenTree(cache=cache, encoder=encoder))
         if tree.unembedded:
             console.say(f"collect: nothing is embedded yet: {tree.unembedded}")
     if format == "json":

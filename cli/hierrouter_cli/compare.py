@@ -6,16 +6,18 @@ import contextlib
 import sys
 from typing import Annotated
 
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cli import console, options
+from hierrouter_cli.declared import with_flags
 from hierrouter_cli.report import TEST, log_looks, say_if_few, say_shown
-from hierrouter_cli.selecting import Selected, as_trained, named_baselines, own_policies, selecting
+from hierrouter_cli.selecting import named_baselines, open_tree, own_policies
 
 
-@selecting
+@with_flags
 def compare(
     *,
     alpha: options.ShownAlpha = None,
-    selected: Selected,
+    opening: OpenTree,
     checkpoint: options.Checkpoint = None,
     sweep: options.Sweep = None,
     split: options.Split = TEST,
@@ -43,13 +45,13 @@ def compare(
             long_table,
         )
         from hierrouter.runs.folders import check_out, drafted, new_run
-        from hierrouter.runs.selection import select_run
+        from hierrouter.runs.selection import as_trained, select_run
 
     check_out(out)
     chosen = named_baselines(baselines)
     policies = own_policies(policy)
     wanted = require_sets(options.split_names(sets) or [])
-    tree = as_trained(selected, checkpoint).open()
+    tree = open_tree(as_trained(opening, checkpoint))
     shown = select_run(tree, alpha, checkpoint, sweep)
     say_if_few(tree, split, "every figure rests on them")
     say_shown("compare", shown, split, with_alpha=True)

@@ -7,18 +7,20 @@ from typing import Annotated
 
 import typer
 
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options, report
-from hierrouter_cli.selecting import Selected, as_trained, named_baselines, own_policies, selecting
+from hierrouter_cli.declared import with_flags
+from hierrouter_cli.selecting import named_baselines, open_tree, own_policies
 
 SPLIT = "validation"
 PAGE = "explore.html"
 TEXTS = 500
 
 
-@selecting
+@with_flags
 def explain(
-    selected: Selected,
+    opening: OpenTree,
     query: Annotated[
         str | None,
         typer.Argument(metavar="QUERY_ID", help="An id, dataset/id, or the beginning of either."),
@@ -38,7 +40,7 @@ def explain(
     """
     from hierrouter.questions.query import find_query
     from hierrouter.reports import explain as explaining
-    from hierrouter.runs.selection import select_run
+    from hierrouter.runs.selection import as_trained, select_run
     from hierrouter.tables import json_text
 
     if (query is None) == (worst is None):
@@ -46,7 +48,7 @@ def explain(
         raise InputError(f"{what}; give QUERY_ID or --worst N")
     if query is not None and split is not None:
         raise InputError(f"--split {split} is for --worst; a query is looked for in all folds")
-    tree = as_trained(selected, checkpoint).open()
+    tree = open_tree(as_trained(opening, checkpoint))
     row = None if query is None else find_query(tree, query)
     shown = select_run(tree, alpha, checkpoint)
     report.say_shown("explain", shown)
@@ -54,7 +56,7 @@ def explain(
         name = [tree.datasets[row], tree.query_ids[row]]
         report.look_at("explain", tree, tree.splits[row], shown, query=name)
         [found] = explaining.explain_queries(
-            selected.cache, tree, [row], shown.alpha, shown.trained, selected.pool
+            opening.cache, tree, [row], shown.alpha, shown.trained, opening.pool
         )
         if format == "json":
             console.put(json_text(explaining.as_object(found), "query"))
@@ -66,7 +68,7 @@ def explain(
         fold = split or SPLIT
         rows = explaining.worst_queries(tree, fold, shown.alpha, shown.trained, worst)
         several = explaining.explain_queries(
-            selected.cache, tree, rows, shown.alpha, shown.trained, selected.pool
+            opening.cache, tree, rows, shown.alpha, shown.trained, opening.pool
         )
         report.look_at("explain", tree, fold, shown, worst=worst)
         table = explaining.worst_table(several, fold)
@@ -77,10 +79,10 @@ def explain(
             console.put_tables([table])
 
 
-@selecting
+@with_flags
 def explore(
     *,
-    selected: Selected,
+    opening: OpenTree,
     checkpoint: options.Checkpoint = None,
     sweep: options.Sweep = None,
     policy: options.Policies = None,
@@ -103,14 +105,14 @@ def explore(
     from hierrouter.collection.files import require_free
     from hierrouter.reports.explore import as_html, explore_fold
     from hierrouter.runs.folders import drafted, new_run
-    from hierrouter.runs.selection import select_run
+    from hierrouter.runs.selection import as_trained, select_run
     from hierrouter_cache.writer import write_atomically
 
     if out:
         require_free(out)
     policies = own_policies(policy)
     chosen = () if baselines is None else named_baselines(baselines)
-    tree = as_trained(selected, checkpoint).open()
+    tree = open_tree(as_trained(opening, checkpoint))
     # A checkpoint that was asked for is not put behind a sweep that was not.
     shown = select_run(tree, None, checkpoint, sweep, with_sweep=not checkpoint or bool(sweep))
     if tree.second:
@@ -119,7 +121,7 @@ def explore(
     report.warn_of_test("explore", split)
     with console.bar("explore") as on_done, contextlib.redirect_stdout(sys.stderr):
         content = explore_fold(
-            *(selected.cache, tree, split, shown, texts, selected.pool, on_done),
+            *(opening.cache, tree, split, shown, texts, opening.pool, on_done),
             policies=policies,
             baselines=chosen,
         )

@@ -126,7 +126,7 @@ def learn_from(
     from hierrouter.serving.router import live_run
     from hierrouter.serving.versions import Service, load_service, save_service
     from hierrouter_cli.collect import make_calls
-    from hierrouter_cli.train import watch
+    from hierrouter_cli.train import callbacks_with_bars
 
     traffic = learn.traffic_of(log, limit, seed)
     service = load_service(RUNS)
@@ -146,7 +146,7 @@ def learn_from(
         make_calls(Planned(asked, queries, cache))  # none: it writes down what is right
     tree = learn.opened(cache, old, judge if judge.endswith(".toml") else scorer)
     if candidate is None:
-        run = learn.retrained(tree, old, out, watch())
+        run = learn.retrained(tree, old, out, callbacks_with_bars())
         candidate = run.folder
     verdict = learn.compared(old, router_at(candidate, old.alpha), tree.split("test"))
     service = (service or Service(str(serving))).judged(

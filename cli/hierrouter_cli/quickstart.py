@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
+from hierrouter.replay.open_tree import OpenTree
+from hierrouter.runs.train import Sweep, Train
 from hierrouter_cli import console, options
 from hierrouter_cli.collect import make_calls
 from hierrouter_cli.report import say_what, show_message
-from hierrouter_cli.selecting import Selected
-from hierrouter_cli.train import watch
+from hierrouter_cli.selecting import open_tree
+from hierrouter_cli.train import callbacks_with_bars
 
 # One call of the testbed costs about .6, so a second one must be worth a quarter of Q.
 ALPHA = 0.4
@@ -35,14 +37,10 @@ def quickstart(
     About a minute on two cores. Interrupted, it goes on where it stopped.
     """
     from hierrouter.collection.collect import DATA, Planned, noted_queries
-    from hierrouter.learning.config import Objective, ValueConfig, preset
-    from hierrouter.learning.sweep import alpha_grid
     from hierrouter.pools.files import load_pool
     from hierrouter.pools.pool import POOL
-    from hierrouter.replay.opening import training_tree
     from hierrouter.reports.report import ReportRequest
     from hierrouter.runs.folders import RUNS, check_parent, drafted
-    from hierrouter.runs.run import sweep_run, train_run
     from hierrouter.runs.selection import select_run
 
     if out:
@@ -62,15 +60,14 @@ def quickstart(
         stage(1)
         queries = noted_queries(["testbed"], limit, seed, DATA, console.say)
         make_calls(Planned(load_pool("testbed"), queries, cache), brief=True)
-        tree, watching = Selected(cache).open(), watch()
-        learned_from, may = training_tree(tree), Objective(alpha, allow_stop=True)
+        tree = open_tree(OpenTree(cache=cache))
+        callbacks = callbacks_with_bars()
         stage(2)
-        config = preset("default")
-        trained = train_run(learned_from, may, config, seed, None, train, watching, over=True)
+        training = Train(alpha=alpha, allow_stop=True, seed=seed, out=train)
+        trained = training.run(tree, callbacks, replace_existing=True)
         console.say(f"trained: {trained.reached}")
         stage(3)
-        grid = alpha_grid(learned_from, allow_stop=True)
-        sweep_run(learned_from, grid, ValueConfig(), seed, may, sweep, watching, over=True)
+        Sweep(allow_stop=True, seed=seed, out=sweep).run(tree, callbacks, replace_existing=True)
         stage(4)
         shown = select_run(tree, alpha, train, sweep, with_sweep=True)
         request = ReportRequest({POOL: tree}, shown)

@@ -6,14 +6,16 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.tables import one_line, safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
-from hierrouter_cli.selecting import Selected, as_trained, open_trees, own_policies, selecting
+from hierrouter_cli.declared import with_flags
+from hierrouter_cli.selecting import open_trees, own_policies
 
 if TYPE_CHECKING:
     from hierrouter.evaluation.policies import OwnPolicy
@@ -29,11 +31,11 @@ PRINTED = ("text", "md", "latex")  # formats that a reader reads
 FEW_QUERIES = 30
 
 
-@selecting
+@with_flags
 def report(
     *,
     alpha: options.ShownAlpha = None,
-    selected: Selected,
+    opening: OpenTree,
     checkpoint: options.Checkpoint = None,
     sweep: options.Sweep = None,
     retrain: Annotated[
@@ -67,8 +69,8 @@ def report(
     Text is a message of a few lines, and a self-contained page with all figures; the other formats
     have every table, and write the page only where --out or --figures ask for files.
     """
-    from hierrouter.pools.files import price_lists
     from hierrouter.runs.folders import check_out, drafted, new_run
+    from hierrouter.runs.selection import as_trained
 
     check_out(out)
     if style == PAPER and format not in PRINTED:
@@ -83,15 +85,16 @@ def report(
         check_formats(files)
     share = options.parse_share(defer_share, defer_to)
     policies = own_policies(policy)
-    lists = price_lists(selected.prices or [], selected.price or [])
-    unpriced = replace(as_trained(selected, checkpoint), prices=None, price=None)
-    trees = open_trees(selected.cache, unpriced.selection(), list(lists.values()))
+    opening.price_lists()  # refused before the cache is read
+    trees = open_trees(as_trained(opening, checkpoint))
+    tree = next(iter(trees.values()))
     if retrain:
-        from hierrouter.runs import run
+        from hierrouter.runs.training import RunCallbacks
+        from hierrouter.runs.training import retrain as train_again
 
-        told = run.RunWatch(on_note=console.say)
-        checkpoint = run.retrain("train", checkpoint, trees[0], told)
-        sweep = run.retrain("sweep-alpha", sweep, trees[0], told)
+        callbacks = RunCallbacks(on_note=console.say)
+        checkpoint = train_again("train", checkpoint, tree, callbacks)
+        sweep = train_again("sweep-alpha", sweep, tree, callbacks)
     # What needs torch comes after all that can be refused without it.
     from hierrouter.reports.fold_report import DeferralTarget
     from hierrouter.reports.report import ReportRequest, as_json
@@ -99,10 +102,9 @@ def report(
     from hierrouter.runs.selection import select_run
 
     page = style == FULL and (out is not None or format == "text" or bool(files))
-    shown = select_run(trees[0], alpha, checkpoint, sweep, with_sweep=True)
-    by_name = dict(zip(lists, trees, strict=True))
+    shown = select_run(tree, alpha, checkpoint, sweep, with_sweep=True)
     defer = DeferralTarget(defer_to, share) if defer_to is not None else None
-    request = ReportRequest(by_name, shown, split, defer, policies, p95_below)
+    request = ReportRequest(trees, shown, split, defer, policies, p95_below)
     say_what(request)
     # What a user's policy prints is no result.
     with console.bar("report"), contextlib.redirect_stdout(sys.stderr):
@@ -122,7 +124,7 @@ def report(
         if files:
             console.say(f"report: {len(figures_written)} figures in {folder}")
         if format == "text":
-            show_message(finished.result, folder / written.name, selected.cache, checkpoint)
+            show_message(finished.result, folder / written.name, opening.cache, checkpoint)
         else:
             console.say(f"report: page {folder / written.name}")
 

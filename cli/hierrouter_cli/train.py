@@ -8,36 +8,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
+from hierrouter.replay.open_tree import OpenTree
+from hierrouter.runs.train import Sweep, Train
 from hierrouter_cli import console, options
-from hierrouter_cli.report import say_if_few
-from hierrouter_cli.selecting import Selected, selecting
+from hierrouter_cli.declared import with_flags
+from hierrouter_cli.selecting import open_tree
 
 if TYPE_CHECKING:
-    from hierrouter.runs.run import RunWatch
-    from hierrouter_cache.tree import RouteTree
+    from hierrouter.runs.training import RunCallbacks
 
-EVERY = 10.0  # seconds between lines where there is no terminal
+SECONDS_BETWEEN_LINES = 10.0  # if there is no terminal for a bar
 
 
-@selecting
-def train(
-    *,
-    alpha: options.AlphaOrBudget = None,
-    selected: Selected,
-    algo: options.Algo = None,
-    preset: options.Preset = "default",
-    epochs: options.Epochs = None,
-    allow_stop: options.AllowStop = False,
-    budget: options.Budget = None,
-    seeds: options.Seeds = 1,
-    seed: options.Seed = options.DEFAULT_SEED,
-    out: options.Out = None,
-    name: options.Name = None,
-    keep_anyway: options.KeepAnyway = False,
-    dry_run: options.CheckOnly = False,
-) -> None:
+@with_flags
+def train(*, training: Train, opening: OpenTree, dry_run: options.CheckOnly = False) -> None:
     """Train the router with PPO on the replayed tree; no model is called.
 
     The test fold is out of reach. The same flags with the folder of an interrupted training as
@@ -45,100 +31,43 @@ def train(
     name ends with its seed; the best of them, without a look at the test fold, becomes the latest
     run, which `report` takes.
     """
-    from hierrouter.engines.encoders import encoder_note
-    from hierrouter.learning.config import Objective, algorithm, training_config
-    from hierrouter.replay.opening import training_tree
-    from hierrouter.runs.folders import check_out, named, seed_folders, timed
-
-    algo = algorithm(algo, budget, alpha)
-    config = training_config(preset, algo, epochs, seeds, keep_anyway)
-    alpha = options.DEFAULT_ALPHA if alpha is None else alpha
-    objective = Objective(alpha, allow_stop, selected.allow_return)
-    several, out = seeds > 1, named(name, out)
-    if several and out is None:
-        out = timed("train")
-    places = seed_folders(out, range(seed, seed + seeds)) if several and out else {}
-    for place in places.values() if several else [out]:
-        check_out(place, "train")
-    tree = training_tree(selected.open())
-    # What needs torch comes after all that can be refused without it.
-    from hierrouter.runs.run import describe_training, require_possible, train_run, train_seeds
-
-    require_possible(tree, budget, objective)
-    training = describe_training(objective, config, budget)
-    drawn = f"seeds {seed} to {seed + seeds - 1}, in {out}-seed-N" if several else f"seed {seed}"
-    planned = f"train: {training}, {drawn}: {describe(tree)}"
+    training.check()
+    plan = training.plan(open_tree(opening))
     if dry_run:
-        console.put(f"{planned}\n")
+        console.put(f"{plan}\n")
         return
-
-    console.say(planned)
-    if note := encoder_note(preset, tree.encoder):
-        console.say(f"note: {note}")
-    if algo != "value":  # whose weights no fold chooses
-        say_if_few(tree, "validation", "they choose the weights")
-    with told_how_to_go_on("train", out) as watch:
-        if several:
-            run = train_seeds(tree, objective, config, places, budget, watch)
-        else:
-            run = train_run(tree, objective, config, seed, budget, out, watch)
-    chosen = f"seed {run.trained.origin.seed}, the best of {seeds}: "
-    console.say(f"trained: {chosen if several else ''}{run.reached}")
+    console.say(str(plan))
+    for note in plan.notes():
+        console.say(note)
+    with remedy_if_interrupted("train", plan.out) as callbacks:
+        run = plan.run(callbacks)
+    best = f"seed {run.trained.origin.seed}, the best of {training.seeds}: "
+    console.say(f"trained: {best if training.seeds > 1 else ''}{run.reached}")
     console.put(f"{run.folder}\n")
 
 
-@selecting
-def sweep_alpha(
-    *,
-    alphas: Annotated[
-        str,
-        options.value(
-            "--alphas", "A,B|auto", "Prices of cost; auto: from the data's break-points."
-        ),
-    ] = "auto",
-    selected: Selected,
-    allow_stop: options.AllowStop = False,
-    seed: options.Seed = options.DEFAULT_SEED,
-    out: options.Out = None,
-    name: options.Name = None,
-    keep_anyway: options.KeepAnyway = False,
-    dry_run: options.CheckOnly = False,
-) -> None:
+@with_flags
+def sweep_alpha(*, sweeping: Sweep, opening: OpenTree, dry_run: options.CheckOnly = False) -> None:
     """Fit one value model for all alphas: `report --alpha X` needs no training at any X then."""
-    from hierrouter.learning.config import Objective, ValueConfig
-    from hierrouter.replay.opening import training_tree
-    from hierrouter.runs.folders import check_out, named
-
-    given, out = options.parse_alphas(alphas), named(name, out)
-    check_out(out, "sweep-alpha")
-    tree = training_tree(selected.open())
-    # What needs torch comes after all that can be refused without it.
-    from hierrouter.learning.sweep import alpha_grid
-    from hierrouter.runs.run import sweep_run
-
-    may = Objective(0.0, allow_stop, selected.allow_return)
-    grid = given or alpha_grid(tree, allow_stop=may.ends_early)
-    planned = (
-        f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)}), "
-        f"seed {seed}: {describe(tree)}"
-    )
+    sweeping.check()
+    plan = sweeping.plan(open_tree(opening))
     if dry_run:
-        console.put(f"{planned}\n")
+        console.put(f"{plan}\n")
         return
-    console.say(planned)
-    config = ValueConfig(keep_anyway=keep_anyway)
-    with told_how_to_go_on("sweep-alpha", out) as watch:
-        run = sweep_run(tree, grid, config, seed, may, out, watch)
+    console.say(str(plan))
+    with remedy_if_interrupted("sweep-alpha", plan.folder) as callbacks:
+        run = plan.run(callbacks)
     console.put(run.table)
     console.put(f"{run.folder}\n")
 
 
 @contextmanager
-def told_how_to_go_on(command: str, out: Path | None) -> Iterator[RunWatch]:
-    """Who watches a run; whatever ends it early, the user knows how to go on.
+def remedy_if_interrupted(command: str, out: Path | None) -> Iterator[RunCallbacks]:
+    """Show a run as it goes on; if something ends it early, say how to go on.
 
-    `out`: the folder that the user chose, or what those of several trainings begin with; where
-    neither, the folder is said.
+    Args:
+        command: whose run it is.
+        out: what to give as --out; None if the run makes a folder of its own, which is then named.
     """
     from hierrouter_cache.errors import WorldError
 
@@ -150,44 +79,40 @@ def told_how_to_go_on(command: str, out: Path | None) -> Iterator[RunWatch]:
             console.say(f"{command}: in {folder}")
 
     try:
-        yield replace(watch(), on_folder=on_folder)
+        yield replace(callbacks_with_bars(), on_folder=on_folder)
     except (KeyboardInterrupt, WorldError):
-        for folder in folders[:1]:
-            console.say(f"{command}: to go on, give the same command with --out {out or folder}")
+        if folders:
+            folder = out or folders[0]
+            console.say(f"{command}: to go on, give the same command with --out {folder}")
         raise
 
 
-def watch() -> RunWatch:
-    """Who watches trainings: notes are said, each training has its bar."""
-    from hierrouter.runs.run import RunWatch
+def callbacks_with_bars() -> RunCallbacks:
+    """Return callbacks that print notes and show a bar for each training."""
+    from hierrouter.runs.training import RunCallbacks
 
-    return RunWatch(on_note=console.say, training=lambda label, epochs, _: _followed(label, epochs))
+    return RunCallbacks(
+        on_note=console.say, training=lambda label, epochs, _: _epoch_bar(label, epochs)
+    )
 
 
 @contextmanager
-def _followed(label: str, epochs: int) -> Iterator[Callable[[int, int, float, float], None]]:
-    """A bar on a terminal, else a line now and then."""
-    said = time.monotonic()
+def _epoch_bar(label: str, epochs: int) -> Iterator[Callable[[int, int, float, float], None]]:
+    """Show a bar on a terminal, else a line now and then."""
+    last_line = time.monotonic()
     with console.progress_bars() as bars:
         task = bars.add_task(label, total=epochs, note="")
 
         def on_epoch(done: int, total: int, training: float, validation: float) -> None:
-            nonlocal said
+            nonlocal last_line
             if math.isnan(validation):  # nothing is valued yet
                 bars.update(task, completed=done, total=total)
                 return
             note = f"{training:.3f} train, {validation:.3f} validation"
             bars.update(task, completed=done, total=total, note=note)
-            if not bars.console.is_terminal and time.monotonic() - said > EVERY:
+            is_due = time.monotonic() - last_line > SECONDS_BETWEEN_LINES
+            if is_due and not bars.console.is_terminal:
                 console.say(f"{label}: epoch {done} of {total}, {note}")
-                said = time.monotonic()
+                last_line = time.monotonic()
 
         yield on_epoch
-
-
-def describe(tree: RouteTree) -> str:
-    """The size of a tree that is learned from, in words."""
-    from hierrouter.replay.opening import LEARNED_FROM
-
-    folds = ", ".join(f"{tree.splits.count(fold)} {fold}" for fold in LEARNED_FROM)
-    return f"{len(tree)} queries ({folds}) x {tree.routes.calls} nodes, {len(tree.models)} models"

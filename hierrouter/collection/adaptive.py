@@ -26,7 +26,7 @@ from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.value import learned_from
 from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import Query
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.states import AGREEMENT, CONTEXT, SIGNALS
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.keys import call_key, root_context
@@ -303,13 +303,13 @@ def at_most(pool: Pool, queries: Sequence[Query]) -> str:
 
 def grown(root: Path, adaptive: Adaptive, encoder: str | None) -> RouteTree:
     """What is there of trees under way, and what is known of how sure the models were."""
-    selection = Selection(
+    selection = OpenTree(
         encoder=encoder, allow_incomplete=True, allow_return=adaptive.allow_return, growing=True
     )
     try:
-        return open_tree(root, replace(selection, view=f"{CONTEXT}+{SIGNALS}"))
+        return replace(selection, cache=root, state=f"{CONTEXT}+{SIGNALS}").run()
     except InputError:  # no model says how sure it was
-        return open_tree(root, replace(selection, view=f"{CONTEXT}+{AGREEMENT}"))
+        return replace(selection, cache=root, state=f"{CONTEXT}+{AGREEMENT}").run()
 
 
 def _named(tree: RouteTree) -> Iterator[tuple[int, tuple[str, str]]]:

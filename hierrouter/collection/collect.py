@@ -15,6 +15,7 @@ from hierrouter.collection.estimate import require_consent
 from hierrouter.collection.plan import Shard, last_plan
 from hierrouter.collection.progress import Meter, Progress, Summary, require_answers, spent_in
 from hierrouter.collection.scheduler import fill_cache
+from hierrouter.declarations.checks import split_names
 from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never
 from hierrouter.paper import PAPER_SEED
@@ -23,7 +24,7 @@ from hierrouter.pools.pool import Pool, reachable, refuse_stored_keys
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query
 from hierrouter.questions.shipped import group_of
-from hierrouter.replay.opening import Selection, listed, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.tables import money
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError, Interrupted
@@ -142,7 +143,7 @@ def collect(
     """
     note: Note = on_note or (lambda line: None)
     found = planned(
-        listed(datasets),
+        split_names(datasets),
         None if pool is None else str(pool),
         Path(cache),
         limit,
@@ -176,7 +177,7 @@ def collect(
 
     meter.on_done = tell
     require_answers(make_calls(found, replace(meter.progress(note), on_level=on_level), note))
-    tree = open_tree(found.cache, Selection(encoder=encoder))  # embeds and scores
+    tree = OpenTree(cache=found.cache, encoder=encoder).run()  # embeds and scores
     if tree.unembedded:
         note(f"collect: nothing is embedded yet: {tree.unembedded}")
     return found.cache

@@ -3,15 +3,13 @@
 Nothing here imports torch, so that the command line can check settings without waiting for it.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
+from hierrouter.declarations.checks import check_alpha
 from hierrouter.paper import PAPER_PPO
 from hierrouter_cache.errors import InputError
-
-MAX_ALPHA = 1e9  # far beyond any use; float32 overflows near 1e38
 
 # Called after each evaluation with epochs done, epochs in all, value on the train fold, and value
 # on validation.
@@ -40,10 +38,7 @@ class Objective:
     allow_return: bool = False
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.alpha) and self.alpha >= 0):
-            raise InputError(f"alpha must be a finite number >= 0, got {self.alpha}")
-        if self.alpha > MAX_ALPHA:
-            raise InputError(f"alpha must be at most 1e9, got {self.alpha}")
+        check_alpha(self.alpha)
 
     @property
     def ends_early(self) -> bool:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import policy_break_points, within_budget
-from hierrouter.learning.config import MAX_ALPHA, Objective, OnEpoch, ValueConfig
+from hierrouter.learning.config import Objective, OnEpoch, ValueConfig
 from hierrouter.learning.training import Constant, Origin, TrainedRouter, fit_value, training_folds
 from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, ValueModel, ValueRouter
 from hierrouter.paper import PAPER_ALPHA

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Actions, ending_table
-from hierrouter.learning.config import MAX_ALPHA, Objective, ValueConfig
+from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.forward import softmax
 from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter_cache.errors import InputError

@@ -1,11 +1,13 @@
-"""Open a cache as a tree, with everything that is derived from its texts."""
+"""Opening a cache as a tree, with everything that is derived from its texts.
 
-import os
+`open_tree.OpenTree` says what can be asked for; `open_trees` reads it. Trees are kept between
+openings (`hierrouter_cache.kept`), and served again only while nothing they rest on has changed.
+"""
+
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +17,20 @@ from numpy.typing import NDArray
 from hierrouter import __version__
 from hierrouter.engines.encoders import Encoder, EndpointEncoder, default_encoder, load_encoder
 from hierrouter.engines.judge import judge_scorer
-from hierrouter.paper import PAPER_SCORER
-from hierrouter.pools.files import currency_of, given_prices, prices_of
-from hierrouter.pools.pool import Price, rates_of
+from hierrouter.pools.files import currency_of, load_pool, prices_of
+from hierrouter.pools.pool import Price, guesses, rates_of
 from hierrouter.questions.own_code import NO_SOURCE
 from hierrouter.questions.scoring import GIVEN_SCORER, Scorer
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.questions.shipped import GROUPS
 from hierrouter.questions.sources import dataset_called, is_file
-from hierrouter.replay.inspection import population_shift
-from hierrouter.replay.states import (
-    DEFAULT_VIEW,
-    embed_states,
-    numbers_kind,
-    read_numbers,
-    stores_of,
-    text_kinds,
-)
+from hierrouter.replay.inspection import left_out_note, population_shift, pruned_note
+from hierrouter.replay.open_tree import OnDerive, OpenTree, ignore_progress
+from hierrouter.replay.states import embed_states, numbers_kind, read_numbers, stores_of, text_kinds
 from hierrouter.replay.stored_pool import OpenedPool, open_pool, score_forest
 from hierrouter.replay.tree import Tree
 from hierrouter_cache import kept, walk
+from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import IncompleteTree, InputError, WorldError, suggestion
 from hierrouter_cache.keys import digest
 from hierrouter_cache.parts import Part, list_parts
@@ -42,320 +38,330 @@ from hierrouter_cache.reader import CacheReader, as_numpy
 from hierrouter_cache.tree import AnyTree, Rate, RouteTree, StatePart, repriced
 from hierrouter_cache.walk import Forest, Scores, TreeSpec
 
-CAPPED = (
+CAPPED_CALLS = (
     "SELECT step, count(*) AS calls, count(*) FILTER (finish_reason = 'length') AS cut "
     "FROM calls_rows GROUP BY step ORDER BY step"
 )
-ACCURACY = "accuracy"  # tells right from wrong beside any Q
+ACCURACY_SCORER = "accuracy"  # tells right from wrong, whatever Q is
+FEW_QUERIES = 30  # in a fold; intervals of means are wide and unreliable below
 LEARNED_FROM = ("train", "validation")  # folds that a training may read
-
-OnDone = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Which part of a cache to open, and how, see `open`; the defaults are what was collected last.
+class Derivation:
+    """What is computed from the texts of a cache.
 
     Attributes:
-        view: what a policy sees of a state, one of `hierrouter.replay.states.STATE_VIEWS`.
-        allow_return: show what follows the last call, too, for routers that may give any answer.
-        growing: take queries of the train fold apart whatever their holes, because more calls come.
+        scorer: gives each response its quality Q.
+        accuracy: tells right responses from wrong ones.
+        encoder: makes vectors of states; None if it cannot be had.
+        encoder_name: describes the encoder, whether it can be had or not.
+        unembedded: why there are no vectors; empty if there are, or if the view needs none.
     """
 
-    pool: str | None = None
-    models: Sequence[str] | None = None
-    without: Sequence[str] = ()
-    hops: int | None = None
-    datasets: Sequence[str] | None = None
-    limit: int | None = None
-    encoder: str | None = None
-    view: str = DEFAULT_VIEW
-    scorer: str = PAPER_SCORER
-    prices: Mapping[str, Price] = field(default_factory=dict)
-    price_of_second: float = 0.0
-    allow_incomplete: bool = False
-    allow_return: bool = False
-    growing: bool = False
-
-
-def open(
-    cache: str | os.PathLike[str],
-    *,
-    prices: str | Path | Mapping[str, Any] | None = None,
-    models: str | Sequence[str] | None = None,
-    without: str | Sequence[str] = (),
-    hops: int | None = None,
-    datasets: str | Sequence[str] | None = None,
-    limit: int | None = None,
-    price_of_second: float = 0.0,
-    scorer: str = PAPER_SCORER,
-    encoder: str | None = None,
-    state: str = DEFAULT_VIEW,
-    pool: str | Path | None = None,
-    allow_incomplete: bool = False,
-    allow_return: bool = False,
-    progress: OnDone | None = None,
-) -> Tree:
-    """What was collected last in a cache, or a part of it.
-
-    Args:
-        cache: its folder.
-        prices: a TOML file, or by model a rate in the pool's unit, one or {"in": ..., "out": ...};
-            models that are not named keep the pool's price.
-        price_of_second: of a call's recorded seconds; joins C.
-        models, datasets: some of them, as a list or as "a,b"; None is all.
-        without: models and references to leave out, given likewise.
-        hops: the first so many; None is all.
-        limit: at most so many queries of each dataset.
-        scorer: name of Q, or `module:function`.
-        encoder: "hashed-ngrams", "paper", or a sentence-transformers model; None is the pool's,
-            and where that is not on this machine and cannot be fetched the tree has no embeddings:
-            all that is exact can be asked of it, but no router trained or valued.
-        state: what a policy sees: "context", "query+answer", "query" or "stage"; with "+signals"
-            how sure models were of their answers, with "+agreement" only their length and whether
-            they say the same.
-        pool: name or TOML file; None is the pool of the last collection.
-        allow_incomplete: leave out queries whose trees have holes, instead of refusing.
-        allow_return: embed what follows the last call, too: routers that may give any answer of
-            their route see it before they choose one.
-        progress: told ("embed" or "score", done, total) while something is derived.
-
-    Raises:
-        CacheError: nothing there, damaged, or incomplete for this pool.
-        InputError: a name that is not known, or a number that does not fit.
-    """
-    # So that `gymnasium.make` knows the environment; commands open without it, faster.
-    import_module("hierrouter.replay.env")
-    selection = Selection(
-        pool=None if pool is None else str(pool),
-        models=listed(models),
-        without=listed(without) or (),
-        hops=hops,
-        datasets=listed(datasets),
-        limit=limit,
-        encoder=encoder,
-        view=state,
-        scorer=scorer,
-        prices=given_prices(prices),
-        price_of_second=price_of_second,
-        allow_incomplete=allow_incomplete,
-        allow_return=allow_return,
-    )
-    return open_tree(Path(cache), selection, progress or _nobody)
-
-
-def listed(names: str | Sequence[str] | None) -> list[str] | None:
-    """Names as a list: `a,b` or a sequence; None stays None."""
-    if isinstance(names, str):
-        return [name.strip() for name in names.split(",")]
-    return None if names is None else list(names)
-
-
-def _nobody(what: str, done: int, total: int) -> None:
-    """Whoever is not told."""
-
-
-def open_tree(root: Path, selection: Selection | None = None, on_done: OnDone = _nobody) -> Tree:
-    """A selection at its own prices; see `open_trees`."""
-    selection = selection or Selection()
-    return open_trees(root, selection, [selection.prices], on_done)[0]
+    scorer: Scorer
+    accuracy: Scorer
+    encoder: Encoder | None
+    encoder_name: str
+    unembedded: str
 
 
 def open_trees(
-    root: Path,
-    selection: Selection,
+    opening: OpenTree,
     price_lists: Sequence[Mapping[str, Price]],
-    on_done: OnDone = _nobody,
+    on_derive: OnDerive = ignore_progress,
 ) -> list[Tree]:
-    """The same tree under each of several price lists; the cache is read once.
-
-    Raises CacheError: nothing there, damaged, or incomplete for this pool; InputError: a dataset
-    that was not collected, or an unknown pool, model, encoder, scorer or view.
+    """Open the same tree under each of several price lists; the cache is read once.
 
     Args:
-        price_lists: at least one; they stand for `selection.prices`.
-        on_done: told ("embed" or "score", done, total) while something is derived.
+        opening: which part of which cache; its own prices are not looked at.
+        price_lists: at least one; each has the prices of some models, the pool has the others.
+        on_derive: called with ("embed" or "score", done, total) while something is derived.
+
+    Returns:
+        A tree for each price list.
+
+    Raises:
+        CacheError: nothing there, damaged, or incomplete for this pool.
+        InputError: a dataset that was not collected, or an unknown pool, model, encoder, scorer or
+            view.
     """
-    text_kinds(selection.view)  # refused before anything is read
-    is_judge = selection.scorer.endswith(".toml")
-    scorer = judge_scorer(selection.scorer) if is_judge else scorer_named(selection.scorer)
-    # Where Q is what the source of an import said, right and wrong are too.
-    accuracy = scorer if scorer is GIVEN_SCORER or is_judge else scorer_named(ACCURACY)
-    reader = CacheReader(root)
+    text_kinds(opening.view)  # refuses an unknown view before anything is read
+    scorer, accuracy = _scorers(opening.scorer)
+    reader = CacheReader(opening.cache)
     plan = reader.latest_plan()
-    opened = open_pool(
-        plan.pool, selection.pool, selection.models, selection.hops, selection.without
-    )
-    pool, spec = opened.pool, opened.spec
-    known = [model.name for model in opened.stored.everyone]
-    prices = [prices_of(pool, given, known) for given in price_lists]
-    currency = currency_of(pool, prices)
-    named, encoder, unembedded = selection.encoder, None, ""
-    if named is None:
-        named = default_encoder(pool)
-    try:
-        encoder = load_encoder(named)
-    except WorldError as error:
-        if selection.encoder:
-            raise
-        # A view without texts wants no vectors.
-        unembedded = str(error) if text_kinds(selection.view) else ""
-    described = encoder.description if encoder else named
-    # Prices come later; what pool and encoder are is told by what they came to.
-    asked = replace(selection, pool=None, prices={}, encoder=None, price_of_second=0.0)
-    how: list[Any] = [__version__, kept.FORMAT, scorer.key, accuracy.key, described, asdict(spec)]
-    how += [bool(unembedded), *(str(getattr(asked, item.name)) for item in fields(asked))]
-    stores = stores_of(reader, encoder, selection.view) if encoder else []
+    opened = open_pool(plan.pool, opening.pool, opening.models, opening.hops, opening.without)
+    pool = opened.pool
+    registered = [model.name for model in opened.stored.everyone]
+    tables = [prices_of(pool, prices, registered) for prices in price_lists]
+    currency = currency_of(pool, tables)
+    encoder_asked_for = opening.encoder or default_encoder(pool)
+    encoder, unembedded = _encoder(opening, encoder_asked_for)
+    encoder_name = encoder.description if encoder else encoder_asked_for
+    derivation = Derivation(scorer, accuracy, encoder, encoder_name, unembedded)
 
-    def identified(parts: Sequence[Part]) -> tuple[str, str]:
-        """What was asked for, and the parts it is made of: their names identify them."""
-        names = [part.path.name for part in parts]
-        return digest([how, [store.files for store in stores]]), digest(names)
-
-    identity = identified(reader.parts)
-    found = kept.load_kept(root, *identity, lambda number: stores[number].vectors())
-    if found is None:
-        ways = scorer, accuracy, encoder, described, unembedded
-        found = _read_tree(reader, plan.queries, opened, selection, ways, on_done)
-        # Not if something came to the cache meanwhile, or was scored or embedded for this.
-        same = identity == identified(reader.parts) == identified(list_parts(root))
-        if same and scorer.version != NO_SOURCE:
-            kept.keep_tree(root, *identity, *found)
-    loaded, facts = found
-    live = {
+    loaded, facts = _load_or_read(reader, plan.queries, opened, opening, derivation, on_derive)
+    live_facts = {
         "context_free": pool.context_free,
-        # Where a server is, is nothing to remember.
-        "encoder": encoder.description if isinstance(encoder, EndpointEncoder) else named,
+        # The address of an embedding server is not kept: it may change while its vectors stay.
+        "encoder": encoder_name if isinstance(encoder, EndpointEncoder) else encoder_asked_for,
         "unembedded": unembedded,
-        "view": selection.view,
+        "view": opening.view,
         "currency": currency,
     }
-    arrays = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
-    tree = Tree(**{**arrays, **facts, **live}, root=root, pool=selection.pool)
+    arrays = {field.name: getattr(loaded, field.name) for field in fields(loaded)}
+    tree = Tree(**{**arrays, **facts, **live_facts}, root=opening.cache, pool=opening.pool)
     return [
         replace(
-            repriced(tree, rates_of(table), selection.price_of_second),
+            repriced(tree, rates_of(table), opening.price_of_second or 0.0),
             priced_by={name: table[name].source for name in tree.direct.models},
         )
-        for table in prices
+        for table in tables
     ]
 
 
-Ways = tuple[Scorer, Scorer, Encoder | None, str, str]
+def opening_notes(trees: Sequence[Tree], pool: str | None) -> Iterator[str]:
+    """Yield what a reader of figures on these trees should know, a line each.
+
+    Args:
+        trees: the same tree under one or several price lists.
+        pool: name or file of the pool, if one was asked for.
+    """
+    if pool:
+        unit_note = load_pool(pool).unit_note()
+        if unit_note:
+            yield unit_note
+    if trees[0].left_out:
+        yield f"note: {left_out_note(trees[0])}"
+    if trees[0].pruned:
+        yield f"note: {pruned_note(trees[0])}"
+    for guess in dict.fromkeys(guesses(tree) for tree in trees):
+        if guess:
+            yield guess
+
+
+def _scorers(name: str) -> tuple[Scorer, Scorer]:
+    """Return the scorer of this name or file, and the one that tells right from wrong."""
+    if name.endswith(".toml"):
+        judge = judge_scorer(name)
+        return judge, judge
+    scorer = scorer_named(name)
+    # Where the source of an import has said what Q is, it has also said what is right.
+    return scorer, scorer if scorer is GIVEN_SCORER else scorer_named(ACCURACY_SCORER)
+
+
+def _encoder(opening: OpenTree, name: str) -> tuple[Encoder | None, str]:
+    """Return the encoder of this name, or None with the reason why it cannot be had.
+
+    The reason is empty if the view reads no texts and so needs no vectors.
+
+    Raises:
+        WorldError: the user named the encoder, and it cannot be had.
+    """
+    try:
+        return load_encoder(name), ""
+    except WorldError as error:
+        if opening.encoder:
+            raise
+        return None, str(error) if text_kinds(opening.view) else ""
+
+
+def _load_or_read(
+    reader: CacheReader,
+    queries: Sequence[str],
+    opened: OpenedPool,
+    opening: OpenTree,
+    derivation: Derivation,
+    on_derive: OnDerive,
+) -> tuple[RouteTree, dict[str, Any]]:
+    """Return the tree that an earlier opening kept, else read it from the parts and keep it.
+
+    Returns:
+        The tree without prices, and what else is known of it.
+    """
+    stores: list[EmbeddingStore] = []
+    if derivation.encoder:
+        stores = stores_of(reader, derivation.encoder, opening.view)
+
+    def identity_of(parts: Sequence[Part]) -> tuple[str, str]:
+        """Return digests of what was asked for, and of the names of the parts it is made of."""
+        request = _request(opened, opening, derivation)
+        return (
+            digest([request, [store.files for store in stores]]),
+            digest([part.path.name for part in parts]),
+        )
+
+    identity = identity_of(reader.parts)
+    root = opening.cache
+    tree = kept.load_kept(root, *identity, lambda number: stores[number].vectors())
+    if tree is not None:
+        return tree[0], dict(tree[1])
+    tree = _read_tree(reader, queries, opened, opening, derivation, on_derive)
+    # Not kept if meanwhile something came to the cache, or was scored or embedded for this.
+    is_unchanged = identity == identity_of(reader.parts) == identity_of(list_parts(root))
+    if is_unchanged and derivation.scorer.version != NO_SOURCE:
+        kept.keep_tree(root, *identity, *tree)
+    return tree
+
+
+def _request(opened: OpenedPool, opening: OpenTree, derivation: Derivation) -> list[Any]:
+    """Return everything that decides what a tree holds before it has prices."""
+    # Pool and encoder are named by what they came to, not by what the user typed; prices are
+    # applied later.
+    settings = replace(
+        opening, cache=Path(), pool=None, encoder=None, prices=(), price=(), price_of_second=None
+    )
+    return [
+        __version__,
+        kept.FORMAT,
+        derivation.scorer.key,
+        derivation.accuracy.key,
+        derivation.encoder_name,
+        asdict(opened.spec),
+        bool(derivation.unembedded),
+        *(str(getattr(settings, field.name)) for field in fields(settings)),
+    ]
 
 
 def _read_tree(
     reader: CacheReader,
     queries: Sequence[str],
     opened: OpenedPool,
-    selection: Selection,
-    ways: Ways,
-    on_done: OnDone,
+    opening: OpenTree,
+    derivation: Derivation,
+    on_derive: OnDerive,
 ) -> tuple[RouteTree, dict[str, Any]]:
-    """The tree from the parts, without prices, and what else is known of it; see `open_trees`.
+    """Read the tree from the parts; see `open_trees`.
 
-    `ways`: Q, what tells right from wrong, the encoder, its description, why there is none.
+    Returns:
+        The tree without prices, and what else is known of it.
     """
-    (scorer, accuracy, encoder, described, unembedded), spec = ways, opened.spec
-    forest = walk.walk(reader, spec, _chosen(reader, queries, selection))
-    whole, apart = _whole(reader, forest, opened, selection)
-    quality = score_forest(reader, whole, scorer, partial(on_done, "score"))
-    right = quality
-    if accuracy.key != scorer.key:
-        right = score_forest(reader, whole, accuracy, partial(on_done, "score"))
+    spec = opened.spec
+    scorer = derivation.scorer
+    forest = walk.walk(reader, spec, _selected_queries(reader, queries, opening))
+    complete, is_apart = _complete_queries(reader, forest, opened, opening)
+    on_score = partial(on_derive, "score")
+    quality = score_forest(reader, complete, scorer, on_score)
+    accuracy = quality
+    if derivation.accuracy.key != scorer.key:
+        accuracy = score_forest(reader, complete, derivation.accuracy, on_score)
+
     parts: tuple[StatePart, ...] = ()
-    sure, leaves, seen = None, selection.allow_return, whole.covered
-    if encoder:
-        told = partial(on_done, "embed")
-        parts = embed_states(reader, spec, seen, encoder, selection.view, told, leaves)
-    if (numbers := numbers_kind(selection.view)) and not unembedded:
-        part, sure = read_numbers(reader, spec, seen, numbers, leaves)
+    certainty = None
+    leaves = opening.allow_return
+    covered = complete.covered
+    if derivation.encoder:
+        on_embed = partial(on_derive, "embed")
+        parts = embed_states(
+            reader, spec, covered, derivation.encoder, opening.view, on_embed, leaves
+        )
+    numbers = numbers_kind(opening.view)
+    if numbers and not derivation.unembedded:
+        part, certainty = read_numbers(reader, spec, covered, numbers, leaves)
         parts = (*parts, part)
-    free = dict.fromkeys((name for name, _ in spec.direct), Rate.base(0))
-    loaded = walk.load_tree(
-        reader, spec, whole, parts, described, free, quality, right, scorer.name, apart
+
+    no_prices = dict.fromkeys((name for name, _ in spec.direct), Rate.base(0))
+    tree = walk.load_tree(
+        reader,
+        spec,
+        complete,
+        parts,
+        derivation.encoder_name,
+        no_prices,
+        quality,
+        accuracy,
+        scorer.name,
+        is_apart,
     )
-    lost, shift = ~np.isin(forest.keys, whole.keys), ""
-    if lost.any():
-        gone, there = forest.select(np.flatnonzero(lost)), np.flatnonzero(whole.complete)
-        same = Scores(quality.tree[there], quality.direct[there])
-        scores = score_forest(reader, gone, scorer), same
-        shift = population_shift(reader, gone, whole.select(there), scores)
-    return loaded, {
-        "left_out": int(np.count_nonzero(lost)),
+    is_left_out = ~np.isin(forest.keys, complete.keys)
+    shift = ""
+    if is_left_out.any():
+        left_out = forest.select(np.flatnonzero(is_left_out))
+        rows = np.flatnonzero(complete.complete)
+        kept_scores = Scores(quality.tree[rows], quality.direct[rows])
+        scores = score_forest(reader, left_out, scorer), kept_scores
+        shift = population_shift(reader, left_out, complete.select(rows), scores)
+    return tree, {
+        "left_out": int(np.count_nonzero(is_left_out)),
         "shift": shift,
-        "capped": _capped(reader, spec),
-        "sure": sure,
+        "capped": _capped_shares(reader, spec),
+        "sure": certainty,
     }
 
 
-def _whole(
-    reader: CacheReader, forest: Forest, opened: OpenedPool, selection: Selection
+def _complete_queries(
+    reader: CacheReader, forest: Forest, opened: OpenedPool, opening: OpenTree
 ) -> tuple[Forest, NDArray[np.bool_]]:
-    """The queries whose trees have no holes, and those of the train fold that were to have some.
+    """Return the queries whose trees have no holes, and those of the train fold meant to have some.
 
-    Which of them stand apart, bool[queries]: if there are holes, all of which calls were chosen,
-    for what happens to be whole among them is no fair sample.
+    Returns:
+        The forest of these queries, and bool[queries], which of them stand apart: all of which
+        calls were chosen, if any of them has holes, because those that happen to be complete among
+        them are no fair sample.
 
-    Raises IncompleteTree: there are others and they may not be left out, or there is no whole one.
+    Raises:
+        IncompleteTree: there are others that may not be left out, or none is complete.
     """
-    root, apart = reader.root, forest.pruned
-    if selection.growing:
-        apart |= ~forest.complete
-    if apart.any():
+    root = reader.root
+    is_apart = forest.pruned
+    if opening.growing:
+        is_apart |= ~forest.complete
+    if is_apart.any():
         folds = as_numpy(reader.queries(forest.keys, ("split",))["split"])
-        apart &= folds == "train"
-        apart &= bool((apart & ~forest.complete).any())
-    whole = forest.complete & ~apart
-    lack = walk.holes(forest.select(np.flatnonzero(~apart)), opened.spec)
-    if whole.any() and (not lack or selection.allow_incomplete):
-        rows = np.flatnonzero(whole | apart)
-        return forest.select(rows), apart[rows]
-    again = f"`hierrouter collect --cache {root}" + (
-        f" --pool {selection.pool}`" if selection.pool else "`"
-    )
+        is_apart &= folds == "train"
+        is_apart &= bool((is_apart & ~forest.complete).any())
+    is_complete = forest.complete & ~is_apart
+    holes = walk.holes(forest.select(np.flatnonzero(~is_apart)), opened.spec)
+    if is_complete.any() and (not holes or opening.allow_incomplete):
+        rows = np.flatnonzero(is_complete | is_apart)
+        return forest.select(rows), is_apart[rows]
+
+    pool_flag = f" --pool {opening.pool}" if opening.pool else ""
+    collect = f"`hierrouter collect --cache {root}{pool_flag}`"
     if opened.stored.imported:
         raise IncompleteTree(
-            f"the table that was imported is incomplete: {lack}; import one that has them, leave "
+            f"the table that was imported is incomplete: {holes}; import one that has them, leave "
             "models out (--without), or these queries (--allow-incomplete)"
         )
     if opened.changed:
         raise IncompleteTree(
-            f"not collected with this configuration: {root}: {opened.changed}; run {again}"
+            f"not collected with this configuration: {root}: {opened.changed}; run {collect}"
         )
-    if not whole.any():
+    if not is_complete.any():
         raise IncompleteTree(
-            f"no query is complete: {lack}; open fewer models or hops (--models, --hops), "
-            f"or {again}"
+            f"no query is complete: {holes}; open fewer models or hops (--models, --hops), "
+            f"or {collect}"
         )
     raise IncompleteTree(
-        f"the tree is incomplete: {lack}; {again} asks only for those, --allow-incomplete leaves "
-        "these queries out"
+        f"the tree is incomplete: {holes}; {collect} asks only for those, --allow-incomplete "
+        "leaves these queries out"
     )
 
 
-def _capped(reader: CacheReader, spec: TreeSpec) -> dict[str, float]:
-    """Of each model the share of its answers in the cache that ended at its cap of new tokens."""
-    models = {
-        step: name for steps in spec.steps for name, step in zip(spec.models, steps, strict=True)
-    }
-    models.update((step, name) for name, step in spec.direct)
+def _capped_shares(reader: CacheReader, spec: TreeSpec) -> dict[str, float]:
+    """Return the share of each model's responses that ended at its cap of new tokens."""
+    model_of_step = {step: name for name, step in spec.direct}
+    for steps in spec.steps:
+        model_of_step.update(zip(steps, spec.models, strict=True))
     calls: Counter[str] = Counter()
-    cut: Counter[str] = Counter()
-    for row in reader.sql(CAPPED).to_pylist():
-        if name := models.get(row["step"]):
-            calls[name] += row["calls"]
-            cut[name] += row["cut"]
-    return {name: cut[name] / count for name, count in calls.items()}
+    capped: Counter[str] = Counter()
+    for row in reader.sql(CAPPED_CALLS).to_pylist():
+        model = model_of_step.get(row["step"])
+        if model:
+            calls[model] += row["calls"]
+            capped[model] += row["cut"]
+    return {model: capped[model] / count for model, count in calls.items()}
 
 
 def training_tree(tree: AnyTree) -> AnyTree:
-    """What a training may read: the queries to learn from and those that choose the checkpoint.
+    """Return what a training may read: the folds to learn from and to choose the checkpoint on.
 
     Nothing of the test fold is in it, neither scores nor costs. Its fingerprint is still that of
-    the whole tree, so that a report finds what was learned from it. Raises InputError: no query to
-    train on, or none to choose the checkpoint on; WorldError: it has no embeddings, because its
-    encoder cannot be had.
+    the whole tree, so that a report finds what was learned from it.
+
+    Raises:
+        InputError: no query to train on, or none to choose the checkpoint on.
+        WorldError: it has no embeddings, because its encoder cannot be had.
     """
     tree.require_embedded()
     train, validation = (tree.splits.count(name) for name in LEARNED_FROM)
@@ -367,33 +373,61 @@ def training_tree(tree: AnyTree) -> AnyTree:
     return tree.select(np.flatnonzero(np.isin(tree.splits, LEARNED_FROM)))
 
 
-def _chosen(reader: CacheReader, keys: Sequence[str], selection: Selection) -> list[str]:
-    if selection.datasets is None and selection.limit is None:
+def few_queries_note(tree: RouteTree, fold: str, role: str) -> str | None:
+    """Return a warning that a fold is too small to trust what is read off it, or None.
+
+    Args:
+        tree: of several folds.
+        fold: name of the fold.
+        role: what rests on its queries, as a clause: "they choose the weights".
+    """
+    count = len(tree.rows(fold))
+    if count >= FEW_QUERIES:
+        return None
+    return f"note: only {count} {fold} queries, and {role}; add queries to trust it"
+
+
+def _selected_queries(reader: CacheReader, keys: Sequence[str], opening: OpenTree) -> list[str]:
+    """Return the keys of the queries of the datasets asked for, so many of each."""
+    if opening.datasets is None and opening.limit is None:
         return list(keys)
     datasets = reader.queries(keys, ("dataset",))["dataset"].to_pylist()
-    names = selection.datasets
-    wanted = set(datasets) if names is None else _expand(names, sorted(set(datasets)))
-    taken: Counter[str] = Counter()
-    chosen = []
+    selected = set(datasets)
+    if opening.datasets is not None:
+        selected = _collected_datasets(opening.datasets, sorted(selected))
+    limit = opening.limit or len(keys)
+    counts: Counter[str] = Counter()
+    selected_keys = []
     for key, dataset in zip(keys, datasets, strict=True):
-        if dataset in wanted and taken[dataset] < (selection.limit or len(keys)):
-            taken[dataset] += 1
-            chosen.append(key)
-    return chosen
+        if dataset in selected and counts[dataset] < limit:
+            counts[dataset] += 1
+            selected_keys.append(key)
+    return selected_keys
 
 
-def _expand(names: Sequence[str], collected: Sequence[str]) -> set[str]:
-    """The collected datasets that are meant: each itself, that of a file, or the group."""
-    wanted: set[str] = set()
+def _collected_datasets(names: Sequence[str], collected: Sequence[str]) -> set[str]:
+    """Return the collected datasets that names stand for: one, that of a file, or a group.
+
+    Args:
+        names: as the user gave them.
+        collected: datasets in the cache.
+
+    Raises:
+        InputError: a name stands for none of them.
+    """
+    datasets: set[str] = set()
     for name in names:
         if not name:
             raise InputError("empty dataset name: --datasets; separate names by one comma")
-        own = {name, dataset_called(Path(name).stem if is_file(name) else name)}
-        members = (set(GROUPS[name].TASKS) if name in GROUPS else own) & set(collected)
+        if name in GROUPS:
+            candidates = set(GROUPS[name].TASKS)
+        else:
+            candidates = {name, dataset_called(Path(name).stem if is_file(name) else name)}
+        members = candidates & set(collected)
         if not members:
             raise InputError(
                 f"dataset not in the cache: {name}; {suggestion(name, collected)}"
                 f"or run `hierrouter collect --datasets {name}`"
             )
-        wanted |= members
-    return wanted
+        datasets |= members
+    return datasets

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hierrouter.engines.encoders import Encoder
 from hierrouter.engines.generator import Confidence, context_text
 from hierrouter.questions.answers import agreement_key
+from hierrouter.replay.open_tree import DEFAULT_VIEW
 from hierrouter_cache import walk
 from hierrouter_cache.embeddings import ANSWERS, CONTEXTS, EmbeddingStore
 from hierrouter_cache.errors import InputError, suggestion
@@ -47,7 +48,6 @@ def _state_views() -> dict[str, tuple[str, ...]]:
 
 
 STATE_VIEWS = _state_views()
-DEFAULT_VIEW = "context"
 
 TEXTS_PER_FILE = 16_384  # texts whose vectors go into one embedding file
 FILES_PER_READ = 16  # files whose texts are in memory at once; each read goes through all parts

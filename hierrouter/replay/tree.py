@@ -44,7 +44,7 @@ def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Tex
     Args:
         root: the cache that the tree was opened from.
         tree: the queries to read, and no others.
-        pool: as in `hierrouter.replay.opening.Selection`.
+        pool: as in `hierrouter.replay.open_tree.OpenTree`.
 
     Returns:
         The texts, in the order of the tree's queries.
@@ -72,7 +72,7 @@ def calls_of(
     Args:
         root: the cache that the tree was opened from.
         tree: the queries to find, and no others.
-        pool: as in `hierrouter.replay.opening.Selection`.
+        pool: as in `hierrouter.replay.open_tree.OpenTree`.
         first_hop: whether to find only the calls of the first hop.
 
     Returns:

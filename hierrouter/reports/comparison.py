@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from hierrouter.declarations.checks import split_names
 from hierrouter.evaluation.bounds import ANYTIME_ORACLE, TREE_ORACLE
 from hierrouter.evaluation.outcome import Floats
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
@@ -20,7 +21,6 @@ from hierrouter.learning.baselines.arms import Baseline, require_sets, usable_se
 from hierrouter.learning.baselines.contest import Contest, Entry, OnFitted, contest, look_details
 from hierrouter.learning.baselines.registry import baselines as baselines_named
 from hierrouter.paper import PAPER_SEED
-from hierrouter.replay.opening import listed
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.build import simultaneous_estimates
 from hierrouter.reports.estimates import (
@@ -88,8 +88,8 @@ def compare(
         InputError: something does not fit together, or there is nothing to compare on.
         CacheError: the cache that the tree was opened from is gone or damaged.
     """
-    requested_baselines = baselines_named(listed(baselines))
-    requested_sets = require_sets(listed(sets) or [])
+    requested_baselines = baselines_named(split_names(baselines))
+    requested_sets = require_sets(split_names(sets) or [])
     own = own_policies(policies)
     selected = select_run(tree, alpha, *run_or_sweep(run))
     return compare_selected(

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Booleans, Floats, Integers, call_probability, single_calls
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings
-from hierrouter.learning.config import MAX_ALPHA
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_ALPHA

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hierrouter.declarations.checks import check_alpha
 from hierrouter.evaluation import policies
 from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.outcome import (
@@ -156,9 +156,7 @@ def _alpha_of(policy: Any, alpha: float | None) -> float:
         raise InputError(
             "no alpha to value a policy at: only a trained router has its own; give alpha=0.005"
         )
-    if not (math.isfinite(alpha) and alpha >= 0):
-        raise InputError(f"alpha must be a finite number >= 0, got {alpha}")
-    return float(alpha)
+    return check_alpha(alpha)
 
 
 def _named(

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from operator import itemgetter
@@ -22,10 +22,11 @@ from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_ALPHA, PAPER_SCORER
 from hierrouter.pools.pool import price_table
 from hierrouter.questions.scoring import SCORERS_BY_NAME
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.stored_pool import open_pool
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import folders
-from hierrouter.runs.checkpoint import load_sweep, router_at
+from hierrouter.runs.checkpoint import load_checkpoint, load_sweep, router_at
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError
 from hierrouter_cache.keys import digest
 from hierrouter_cache.reader import CacheReader
@@ -112,6 +113,31 @@ def select_run(
         remedy = tree.unembedded or "`hierrouter train`, or the --state and --encoder of a run"
         remarks += [f"{what}; baselines only ({remedy})", *([f"{why}; {AGAIN}"] if why else [])]
     return SelectedRun(run, trained, value, sweep_run, sweep, tuple(remarks), why)
+
+
+def as_trained(opening: OpenTree, run: Path | None) -> OpenTree:
+    """Return an opening that shows the states as a run saw them, where nothing else is asked for.
+
+    Args:
+        opening: what was asked for.
+        run: the run that is to be shown; None leaves the opening as it is.
+
+    Raises:
+        InputError: there is no such run, or it is damaged.
+    """
+    if run is None:
+        return opening
+    policy = load_checkpoint(run)
+    price_of_second = opening.price_of_second
+    if price_of_second is None:
+        price_of_second = policy.origin.second
+    return replace(
+        opening,
+        encoder=opening.encoder or policy.origin.encoder,
+        state=opening.state or policy.origin.view,
+        price_of_second=price_of_second,
+        allow_return=opening.allow_return or policy.objective.allow_return,
+    )
 
 
 def latest_run(

@@ -17,9 +17,11 @@ from hierrouter.questions.datasets import sample, with_folds
 from hierrouter.questions.files import json_lines
 from hierrouter.questions.query import Query
 from hierrouter.replay.inspection import ask_cache
-from hierrouter.replay.opening import Selection, open_tree, training_tree
+from hierrouter.replay.open_tree import OpenTree
+from hierrouter.replay.opening import training_tree
 from hierrouter.replay.tree import Tree
-from hierrouter.runs.run import Run, RunWatch, train_run
+from hierrouter.runs.run import Run
+from hierrouter.runs.training import RunCallbacks, TrainingPlan
 from hierrouter.serving.watching import LOG_VERSION, query_of
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -196,25 +198,24 @@ def compared(old: TrainedRouter, new: TrainedRouter, fold: RouteTree) -> Verdict
 def opened(cache: Path, router: TrainedRouter, scorer: str, pool: str | None = None) -> Tree:
     """The traffic in a cache, as a router sees it; queries with failed calls are left out."""
     origin = router.origin
-    return open_tree(
-        cache,
-        Selection(
-            pool=pool,
-            datasets=(TRAFFIC,),
-            encoder=origin.encoder,
-            view=origin.view,
-            scorer=scorer,
-            allow_incomplete=True,
-            allow_return=router.objective.allow_return,
-        ),
-    )
+    return OpenTree(
+        cache=cache,
+        pool=pool,
+        datasets=(TRAFFIC,),
+        encoder=origin.encoder,
+        state=origin.view,
+        scorer=scorer,
+        allow_incomplete=True,
+        allow_return=router.objective.allow_return,
+    ).run()
 
 
-def retrained(tree: Tree, old: TrainedRouter, out: Path | None, watch: RunWatch) -> Run:
+def retrained(tree: Tree, old: TrainedRouter, out: Path | None, callbacks: RunCallbacks) -> Run:
     """A router for the same alpha that may do the same, learned from the traffic."""
     origin, config = old.origin, replace(old.origin.config, keep_anyway=False)
     learns_from = training_tree(tree)
-    return train_run(learns_from, old.objective, config, origin.seed, None, out, watch)
+    plan = TrainingPlan(learns_from, old.objective, config, None, [origin.seed], out)
+    return plan.run(callbacks)
 
 
 def as_json(traffic: Traffic, judged_queries: int, run: Path, verdict: Verdict) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from hierrouter.learning.deferral import calibrate
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.pool import IMPORTED, OPENAI, ModelSpec, Pool
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.states import LiveAnswer
 from hierrouter.runs import bundle
 from hierrouter.runs.checkpoint import load_checkpoint, member_folder
@@ -165,11 +165,16 @@ class Router:
         `scorer`, `pool`: that the cache is opened with; `allow_endpoints`: as of the router.
         """
         origin = self.policy.origin
-        selection = Selection(
-            pool, origin.models, hops=origin.hops, encoder=origin.encoder, view=origin.view
-        )
-        selection = replace(selection, scorer=scorer, price_of_second=origin.second)
-        tree = open_tree(cache, selection)
+        tree = OpenTree(
+            cache=cache,
+            pool=pool,
+            models=origin.models,
+            hops=origin.hops,
+            encoder=origin.encoder,
+            state=origin.view,
+            scorer=scorer,
+            price_of_second=origin.second,
+        ).run()
         routers = [self.policy.at(alpha) for alpha in dict.fromkeys(alphas)]
         deferrals = {one.alpha: calibrate(one, tree, name, share) for one in routers}
         column = tree.direct.models.index(name)

@@ -22,7 +22,7 @@ from hierrouter.learning.baselines.contest import contest
 from hierrouter.learning.baselines.registry import baselines
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.training import train
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.reports.estimates import Bootstrap
 from hierrouter.reports.explain import explain_queries, worst_queries
 from hierrouter.reports.explore import (
@@ -107,7 +107,7 @@ def many(write: Write) -> Path:
 @pytest.fixture(scope="module")
 def stopping(testbed_cache: Path) -> Stopping:
     """A tree, and a router that may stop early."""
-    tree = open_tree(testbed_cache)
+    tree = OpenTree(cache=testbed_cache).run()
     config = ExactConfig(epochs=6, queries=40, steps=10, hidden=16)
     return tree, train(tree, Objective(ALPHA, allow_stop=True), config, 0)
 
@@ -157,9 +157,9 @@ def hostile_page(tmp_path_factory: pytest.TempPathFactory, write: Write) -> Path
     """A page in which every foreign text means harm."""
     cache = tmp_path_factory.mktemp("hostile") / "cache"
     collect_hostile(cache)
-    tree = open_tree(cache)
+    tree = OpenTree(cache=cache).run()
     tree = replace(tree, splits=("train",) * len(tree))
-    trained = train(open_tree(cache), Objective(ALPHA), EXACT_GLIMPSE, 0)
+    trained = train(OpenTree(cache=cache).run(), Objective(ALPHA), EXACT_GLIMPSE, 0)
     found = explore_fold(cache, tree, "train", shown(trained), texts=50)
     names = ("<script>window.harmed = 1</script>", "</script><img src=x onerror='harmed = 1'>")
     harmful = replace(
@@ -283,7 +283,7 @@ def test_a_dropped_model_leaves_the_figures_of_a_smaller_pool(
         page.locator("#kept-0").uncheck()
         alpha = alphas_of(page_of_run)[40]
         go(page, alpha)
-        part = open_tree(testbed_cache, Selection(models=tree.models[1:]))
+        part = OpenTree(cache=testbed_cache, models=tree.models[1:]).run()
         # Fixed routes and bounds may stop early as long as the router that was chosen may.
         report = report_at(part, alpha)
         calls = [row for row in report["rows"] if row["kind"] in ("single", "reference")]
@@ -300,10 +300,10 @@ def test_a_dropped_model_leaves_the_figures_of_a_smaller_pool(
 def test_bounds_without_a_router_are_those_of_a_smaller_pool(
     testbed_cache: Path, write: Write, browser: Any
 ) -> None:
-    tree = open_tree(testbed_cache)
+    tree = OpenTree(cache=testbed_cache).run()
     file = write(as_html(explored_of(tree)))
     alpha = alphas_of(file)[45]
-    part = open_tree(testbed_cache, Selection(models=(tree.models[0], tree.models[2])))
+    part = OpenTree(cache=testbed_cache, models=(tree.models[0], tree.models[2])).run()
     with opened(browser, file) as (page, _):
         page.locator("#kept-1").uncheck()
         go(page, alpha)

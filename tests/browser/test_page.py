@@ -8,7 +8,7 @@ import pytest
 from hierrouter.learning.config import Objective
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.reports.estimates import Bootstrap
 from hierrouter.reports.fold_report import DeferralTarget, report_on_fold
 from hierrouter.reports.page import as_html
@@ -48,7 +48,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> dict
 
 
 def page_of_testbed(cache: Path) -> str:
-    tree, objective = open_tree(cache), Objective(ALPHA, allow_stop=True)
+    tree, objective = OpenTree(cache=cache).run(), Objective(ALPHA, allow_stop=True)
     trained = train(tree, objective, EXACT_GLIMPSE, 0)
     sweep = train_sweep(tree, GRID, objective, VALUE, 0)
     report = report_on_fold(

@@ -7,7 +7,7 @@ import pytest
 from stable_baselines3 import PPO
 
 from hierrouter.replay.env import ReplayEnv
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import load_texts
 from hierrouter_cache.tree import RouteTree
 from tests.cli.conftest import Place, over_all
@@ -42,7 +42,7 @@ POLICIES = "--policy rules:rule --policy rules:trained --policy rules:Chance"
 def ruled(work: Place) -> Place:
     """A copy of what a quickstart left, with policies."""
     (work / "rules.py").write_text(RULES)
-    train = open_tree(work / "caches/default").split("train")
+    train = OpenTree(cache=work / "caches/default").run().split("train")
     env = ReplayEnv(train, ALPHA)
     model = PPO("MultiInputPolicy", env, n_steps=128, batch_size=32, seed=0, device="cpu")
     model.learn(128)
@@ -52,7 +52,7 @@ def ruled(work: Place) -> Place:
 
 @pytest.fixture(scope="module")
 def fold(ruled: Place) -> RouteTree:
-    return open_tree(ruled / "caches/default").split("test")
+    return OpenTree(cache=ruled / "caches/default").run().split("test")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.inspection import ask_cache, cache_info, verify_cache
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import HierRouterError
 from hierrouter_cache.keys import plan_key
 from hierrouter_cache.maintenance import compact, damaged_files, quarantine
@@ -33,7 +33,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "info": lambda root: cache_info(root, incomplete=True),
     "verify": lambda root: verify_cache(root, rescore=True),
     "sql": lambda root: ask_cache(root, "SELECT * FROM nodes"),
-    "open": open_tree,
+    "open": lambda root: OpenTree(cache=root).run(),
     "export": lambda root: export_jsonl(root, root.parent / "out.jsonl"),
     "faults": damaged_files,
     "pull": lambda root: pull(FolderStore(root), root.parent / "pulled", lambda *_: None),
@@ -59,7 +59,7 @@ def sound() -> Path:
         for number, fold in enumerate(("train", "validation", "test"))
     ]
     fill_cache(Pool(models, 2, ("",), encoder="hashed-ngrams"), queries, root, engines=Scripted())
-    open_tree(root)
+    OpenTree(cache=root).run()
     return root
 
 

@@ -21,7 +21,8 @@ from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
-from hierrouter.replay.opening import open_tree, training_tree
+from hierrouter.replay.open_tree import OpenTree
+from hierrouter.replay.opening import training_tree
 from hierrouter.runs import checkpoint
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import save_checkpoint
@@ -178,7 +179,10 @@ def policies(
     live_run: Path, testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Policies:
     """A network, the value model at one alpha, and at every alpha."""
-    tree, folder = training_tree(open_tree(testbed_cache)), tmp_path_factory.mktemp("policies")
+    tree, folder = (
+        training_tree(OpenTree(cache=testbed_cache).run()),
+        tmp_path_factory.mktemp("policies"),
+    )
     every = train_sweep(tree, (0.0, 0.1), Objective(0.0), ValueConfig(), 0)
     save_checkpoint(every, folder / "every")
     save_checkpoint(every.at(0.1), folder / "one")
@@ -248,7 +252,7 @@ def test_ids_and_names_become_no_path(tmp_path: Path, hierrouter: Run) -> None:
     pool = Pool((ModelSpec("a", "../../weights", 1.0),), hops=1, stage_prompts=("",))
     fill_cache(pool, queries, home / "cache", engines=Scripted())
     with pytest.raises(CacheError, match="invalid model path"):
-        open_tree(home / "cache")
+        OpenTree(cache=home / "cache").run()
     for command in (
         ("cache", "export", "--cache", "cache", "--out", "cache.jsonl"),
         ("cache", "import", "cache.jsonl", "--cache", "other"),

@@ -10,7 +10,7 @@ import pytest
 
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.questions.query import Query
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.runs.bundle import bundle_of, save_bundle
 from hierrouter.serving.router import Router
 from tests.hierrouter.serving.serving import served, with_server
@@ -46,7 +46,7 @@ def test_no_key_is_found_anywhere(
         summary = fill_cache(pool, queries, tmp_path / "cache")
         assert sum(summary.failed.values()) > 0
         cache = tmp_path / "cache"
-        tree = open_tree(cache, Selection(allow_incomplete=True))
+        tree = OpenTree(cache=cache, allow_incomplete=True).run()
         save_bundle(bundle_of(cache, tree), run)
         log = tmp_path / "requests.jsonl"
         with served(Router(run, pool), key=OWN, log=log) as url:

@@ -40,7 +40,7 @@ def load_answers(
     Args:
         tree: all of what was opened, or some of its queries.
         sets: names in `sets.SETS`, at least one; their answers share the vectors of their texts.
-        pool: as in `hierrouter.replay.opening.Selection`.
+        pool: as in `hierrouter.replay.open_tree.OpenTree`.
     """
     reader, spec, forest = calls_of(root, tree, pool)
     last = {name: _last_calls(name, tree, spec, forest) for name in sets}

@@ -20,7 +20,7 @@ from hierrouter.collection.plan import parse_shard
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Answer
 from hierrouter.pools.pool import Identity, ModelSpec
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.reader import CacheReader
 from tests.engines import Scripted, told
 from tests.hierrouter.collection.examples import POOL, sums
@@ -101,7 +101,7 @@ def check_after_an_accident(root: Path, whole: Path, log: Path) -> None:
     was asked again is what it had not committed.
     """
     assert rows(root) == rows(whole)
-    assert open_tree(root).fingerprint == open_tree(whole).fingerprint
+    assert OpenTree(cache=root).run().fingerprint == OpenTree(cache=whole).run().fingerprint
     made = answers(log)
     struck = made.pop(int((log / "happened").read_text()))
     others: Counter[tuple[str, str]] = sum(made.values(), Counter())

@@ -20,7 +20,7 @@ from hierrouter.pools.pool import Pool
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query
 from hierrouter.replay.inspection import cache_info, data_notes
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import InputError, Interrupted
 from hierrouter_cache.reader import CacheReader
 from tests.conftest import Run, Start, refused, works
@@ -49,7 +49,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_judged_folds_are_whole_and_what_was_left_out_is_known(grown: Path) -> None:
     _, queries = asked()
-    tree = open_tree(grown)
+    tree = OpenTree(cache=grown).run()
     assert tree.pruned is not None
     folds = [query.split for query in queries]
     assert tree.folds == {
@@ -74,10 +74,10 @@ def test_what_is_there_is_what_full_trees_hold(grown: Path, tmp_path: Path) -> N
     """Going on without --adaptive makes the other calls, and no hole is left."""
     root = Path(shutil.copytree(grown, tmp_path / "cache"))
     left = CacheReader(root).sql(LEFT)["key"].to_pylist()
-    before, counting = open_tree(root), Counting()
+    before, counting = OpenTree(cache=root).run(), Counting()
     made = fill_cache(*asked(), root, engines=counting).calls
     assert made == len(counting.asked) and made >= len(left)
-    whole = open_tree(root)
+    whole = OpenTree(cache=root).run()
     assert whole.pruned is None and len(whole) == len(before) + len(before.pruned or ())
     assert before.pruned is not None
     place = {
@@ -111,7 +111,7 @@ def test_an_interrupted_collection_goes_on_to_the_same_end(
     fill(*asked(), tmp_path, MAY, engines=counting)
     assert set(counting.asked.values()) == {1}
     assert fill(*asked(), tmp_path, MAY, engines=counting).calls == 0
-    assert open_tree(tmp_path).fingerprint == open_tree(grown).fingerprint
+    assert OpenTree(cache=tmp_path).run().fingerprint == OpenTree(cache=grown).run().fingerprint
 
 
 def test_a_killed_collection_goes_on(tmp_path: Path, start: Start, hierrouter: Run) -> None:
@@ -125,7 +125,7 @@ def test_a_killed_collection_goes_on(tmp_path: Path, start: Start, hierrouter: R
     running.send_signal(signal.SIGKILL)
     running.result()
     works(hierrouter(*words.split(), "killed", cwd=tmp_path))
-    killed, other = (open_tree(tmp_path / name) for name in ("killed", "whole"))
+    killed, other = (OpenTree(cache=tmp_path / name).run() for name in ("killed", "whole"))
     assert killed.fingerprint == other.fingerprint
     said = hierrouter("train", "--alpha", "1.6", "--epochs", "2", "--cache", "whole", cwd=tmp_path)
     assert f"from the {PILOT} whole trees of the train fold" in works(said).stderr
@@ -175,7 +175,7 @@ def test_no_further_question_is_asked_where_nothing_more_is_learned(tmp_path: Pa
         f"adaptive: {len(queries) - found.queries} questions are not asked: from half of the "
         "others a router learns the same, within 0.5 of R"
     ]
-    tree = open_tree(tmp_path)
+    tree = OpenTree(cache=tmp_path).run()
     assert len(tree) == found.queries and tree.pruned is None
     assert fill(pool, queries, tmp_path, may).calls == 0
 
@@ -183,14 +183,14 @@ def test_no_further_question_is_asked_where_nothing_more_is_learned(tmp_path: Pa
 def test_a_new_model_is_tried_where_it_may_win(tmp_path: Path) -> None:
     pool, queries = asked()
     fill(replace(pool, models=pool.models[:2]), queries, tmp_path, MAY)
-    before = open_tree(tmp_path)
+    before = OpenTree(cache=tmp_path).run()
     assert before.pruned is not None
     fill(pool, queries, tmp_path, MAY)
-    tree = open_tree(tmp_path)
+    tree = OpenTree(cache=tmp_path).run()
     assert tree.pruned is not None and tree.models == (*before.models, pool.models[2].name)
     called = ~np.isnan(tree.pruned.score[:, 3])  # the new one, first
     assert 0 < called.mean() < 1
-    again = open_tree(tmp_path, Selection(models=before.models)).pruned
+    again = OpenTree(cache=tmp_path, models=before.models).run().pruned
     assert again is not None and again.query_ids == before.pruned.query_ids
     assert (np.isnan(again.score) <= np.isnan(before.pruned.score)).all()
 
@@ -204,7 +204,7 @@ def test_prices_of_nothing_and_far_apart(tmp_path: Path) -> None:
             for model, rate in zip(pool.models, rates, strict=True)
         )
         fill(replace(pool, models=models), queries, tmp_path / name, MAY)
-        assert len(open_tree(tmp_path / name)) >= PILOT
+        assert len(OpenTree(cache=tmp_path / name).run()) >= PILOT
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path, hierrouter: Run) -> None:

@@ -10,7 +10,7 @@ from hierrouter.collection import peers
 from hierrouter.collection.formats import IMPORTS, OWN
 from hierrouter.collection.tables import Answer
 from hierrouter.collection.transfer import READERS, guess_format, import_
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate
 from tests.hierrouter.collection import examples
@@ -101,12 +101,12 @@ def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -
     assert guess_format(file) == "routerbench"
     assert read("routerbench", file)[0].response == "A\nB"
     assert not import_(file, tmp_path / "cache").unpriced
-    tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
+    tree = OpenTree(cache=tmp_path / "cache", scorer="given").run()
     assert tree.direct.score.tolist() == [[1.0, 0.0]]
     assert tree.direct.cost[0].tolist() == pytest.approx([0.001, 0.0], abs=1e-9)
     assert tree.direct.tokens_in.sum() == 0
     with pytest.raises(InputError, match="needs reference answers"):
-        open_tree(tmp_path / "cache")
+        OpenTree(cache=tmp_path / "cache").run()
     with pytest.raises(InputError, match="no token counts: --price; leave"):
         import_(file, tmp_path / "cache", prices={"x": 1})
 

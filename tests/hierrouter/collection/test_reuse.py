@@ -19,7 +19,7 @@ from hierrouter.engines import backend, identity, local
 from hierrouter.engines.identity import hub_commit
 from hierrouter.pools.pool import Generation, Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import IncompleteTree
 from tests.engines import Counting
 from tests.models import save_random_model
@@ -199,16 +199,16 @@ def test_a_fourth_model_asks_for_eight_of_twenty_nodes(originals: Path, tmp_path
     root = tmp_path / "cache"
     three, four = pool(originals, "abc"), pool(originals, "abcd")
     assert calls(three, root) == (12 + 3) * len(QUERIES)
-    before = open_tree(root).fingerprint
+    before = OpenTree(cache=root).run().fingerprint
     assert calls(four, root) == (8 + 1) * len(QUERIES)
-    assert open_tree(root).routes.calls == 20
-    assert open_tree(root, pool_file(tmp_path, three)).fingerprint == before
+    assert OpenTree(cache=root).run().routes.calls == 20
+    assert replace(pool_file(tmp_path, three), cache=root).run().fingerprint == before
 
 
-def pool_file(folder: Path, pool: Pool) -> Selection:
+def pool_file(folder: Path, pool: Pool) -> OpenTree:
     """What `--pool FILE` opens, with this pool in the file."""
     (folder / "pool.toml").write_text(toml(pool))
-    return Selection(pool=str(folder / "pool.toml"))
+    return OpenTree(pool=str(folder / "pool.toml"))
 
 
 @pytest.mark.parametrize("place", ["~/models/{}", "testbed:{}"])
@@ -221,12 +221,14 @@ def test_a_pool_file_does_not_open_answers_of_other_weights(
     placed = each(lambda model: replace(model, model=place.format(model.name)))(pool(models))
     calls(placed, tmp_path / "cache")
     selection = pool_file(tmp_path, placed)
-    before = open_tree(tmp_path / "cache").fingerprint
-    assert open_tree(tmp_path / "cache", selection).fingerprint == before
+    before = OpenTree(cache=tmp_path / "cache").run().fingerprint
+    assert replace(selection, cache=tmp_path / "cache").run().fingerprint == before
     other_weights(models)
     with pytest.raises(IncompleteTree, match=": a: weights changed;"):
-        open_tree(tmp_path / "cache", selection)
-    assert open_tree(tmp_path / "cache").fingerprint == before  # that is what was collected
+        replace(selection, cache=tmp_path / "cache").run()
+    assert (
+        OpenTree(cache=tmp_path / "cache").run().fingerprint == before
+    )  # that is what was collected
 
 
 class Earlier(Counting):
@@ -241,8 +243,8 @@ def test_what_an_earlier_engine_answered_stays_readable_and_is_asked_again(
 ) -> None:
     root = tmp_path / "cache"
     fill_cache(pool(models), QUERIES, root, engines=Earlier())
-    before = open_tree(root).fingerprint
-    assert open_tree(root, pool_file(tmp_path, pool(models))).fingerprint == before
+    before = OpenTree(cache=root).run().fingerprint
+    assert replace(pool_file(tmp_path, pool(models)), cache=root).run().fingerprint == before
     assert calls(pool(models), root) == NODES + DIRECT
 
 

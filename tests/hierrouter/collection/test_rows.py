@@ -16,7 +16,7 @@ from hierrouter.collection.scheduler import fill_cache
 from hierrouter.collection.tables import gather, read_rows, read_table
 from hierrouter.collection.transfer import guess_format
 from hierrouter.engines.generator import Failure
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import CacheLocked, InputError
 from hierrouter_cache.keys import next_context, plan_key
 from hierrouter_cache.locks import collector_lock
@@ -175,7 +175,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with scores, of more rows than are written between two reports of progress."""
     root = tmp_path_factory.mktemp("collected")
     fill_cache(POOL, sums(80), root, engines=Scripted())
-    open_tree(root)
+    OpenTree(cache=root).run()
     return root
 
 
@@ -210,7 +210,7 @@ def test_a_collected_cache_comes_back(collected: Path, exported: Path, tmp_path:
     before, after = CacheReader(collected), CacheReader(back)
     assert after.latest_plan() == before.latest_plan()
     assert after.responses() == before.responses()
-    assert open_tree(back).fingerprint == open_tree(collected).fingerprint
+    assert OpenTree(cache=back).run().fingerprint == OpenTree(cache=collected).run().fingerprint
     export_jsonl(back, tmp_path / "again.jsonl")
     assert (tmp_path / "again.jsonl").read_bytes() == exported.read_bytes()
     parts = set((back / "parts").iterdir())
@@ -228,7 +228,10 @@ def test_a_cache_with_something_else_keeps_it(
         CacheReader(tmp_path / "small").latest_plan()
     )
     import_jsonl(exported, tmp_path / "both")  # the plan that was imported last is the latest
-    assert open_tree(tmp_path / "both").fingerprint == open_tree(collected).fingerprint
+    assert (
+        OpenTree(cache=tmp_path / "both").run().fingerprint
+        == OpenTree(cache=collected).run().fingerprint
+    )
 
 
 def test_the_response_that_was_there_stays(small: Path, tmp_path: Path) -> None:
@@ -373,4 +376,7 @@ def test_an_import_that_was_interrupted_is_finished_by_the_next(
             import_jsonl(exported, tmp_path / "back", stop)
     import_jsonl(exported, tmp_path / "back")
     assert keys(tmp_path / "back") == keys(collected)
-    assert open_tree(tmp_path / "back").fingerprint == open_tree(collected).fingerprint
+    assert (
+        OpenTree(cache=tmp_path / "back").run().fingerprint
+        == OpenTree(cache=collected).run().fingerprint
+    )

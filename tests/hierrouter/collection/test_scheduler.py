@@ -20,7 +20,7 @@ from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import ModelSpec
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.inspection import cache_info
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import DamagedPart, IncompleteTree, Interrupted, NoCache, WorldError
 from hierrouter_cache.maintenance import quarantine
 from hierrouter_cache.mirror import note_arrivals
@@ -49,7 +49,7 @@ def test_every_node_is_there_and_each_distinct_prompt_was_asked_once(tmp_path: P
     assert fill_cache(pool, queries, tmp_path, engines=counting).calls == 0
     assert set(counting.asked.values()) == {1}
     assert set((tmp_path / "parts").iterdir()) == parts
-    assert open_tree(tmp_path, Selection(datasets=["story"], limit=4)).datasets == ("story",) * 4
+    assert OpenTree(cache=tmp_path, datasets=["story"], limit=4).run().datasets == ("story",) * 4
 
 
 def test_a_pull_that_was_killed_is_judged_before_anything_is_asked(tmp_path: Path) -> None:
@@ -68,19 +68,19 @@ def test_a_pull_that_was_killed_is_judged_before_anything_is_asked(tmp_path: Pat
 @pytest.mark.parametrize("kind", ["calls", "queries", "scores", "plans"])
 def test_repair_then_collect_heals_any_damaged_part(tmp_path: Path, kind: str) -> None:
     fill_cache(POOL, QUERIES, tmp_path, engines=Scripted())
-    before = open_tree(tmp_path)
+    before = OpenTree(cache=tmp_path).run()
     part = next((tmp_path / "parts").glob(f"{kind}-*"))
     lost = set(pq.read_table(part)["key"].to_pylist()) if kind == "calls" else set()
     data = bytearray(part.read_bytes())
     data[len(data) // 2] ^= 1
     part.write_bytes(data)
     with pytest.raises(DamagedPart, match=part.name):
-        open_tree(tmp_path)
+        OpenTree(cache=tmp_path).run()
     quarantine(tmp_path)
     again = Scripted()
     fill_cache(POOL, QUERIES, tmp_path, engines=again)
     assert again.asked.total() == len(lost)
-    assert open_tree(tmp_path).fingerprint == before.fingerprint
+    assert OpenTree(cache=tmp_path).run().fingerprint == before.fingerprint
 
 
 def test_many_queries_make_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +146,8 @@ def test_a_failure_that_passes_leaves_no_trace(tmp_path: Path) -> None:
 def test_a_tree_with_a_failure_is_refused_or_left_out_but_never_scored(tmp_path: Path) -> None:
     fill_cache(POOL, QUERIES, tmp_path, engines=failing("filtered"))
     with pytest.raises(IncompleteTree, match="1 of 6 queries lack 4 nodes"):
-        open_tree(tmp_path)
-    whole = open_tree(tmp_path, Selection(allow_incomplete=True))
+        OpenTree(cache=tmp_path).run()
+    whole = OpenTree(cache=tmp_path, allow_incomplete=True).run()
     assert whole.query_ids == tuple(query.id for query in QUERIES[1:])
     (failed,) = failures(tmp_path)
     scored = CacheReader(tmp_path).sql("SELECT call FROM scores_rows")["call"].to_pylist()
@@ -166,7 +166,10 @@ def test_a_rerun_asks_for_just_those_and_makes_the_tree_whole(tmp_path: Path) ->
     assert set(again.asked.values()) == {1}
     assert ("b", LOST) in again.asked
     fill_cache(POOL, QUERIES, tmp_path / "whole", engines=Scripted())
-    assert open_tree(tmp_path / "hurt").fingerprint == open_tree(tmp_path / "whole").fingerprint
+    assert (
+        OpenTree(cache=tmp_path / "hurt").run().fingerprint
+        == OpenTree(cache=tmp_path / "whole").run().fingerprint
+    )
 
 
 def test_an_answer_that_no_file_takes_spoils_no_batch(tmp_path: Path) -> None:
@@ -294,7 +297,7 @@ def test_what_was_answered_before_a_stop_is_committed(tmp_path: Path) -> None:
         fill_cache(POOL, QUERIES, tmp_path, engines=engine, stop=lambda: engine.asked.total() == 4)
     assert len(CacheReader(tmp_path).responses()) == 4
     with pytest.raises(IncompleteTree, match="6 queries lack"):
-        open_tree(tmp_path)
+        OpenTree(cache=tmp_path).run()
     summary = fill_cache(POOL, QUERIES, tmp_path, engines=engine)
     assert (summary.earlier, summary.missing) == (4, 0)
     assert set(engine.asked.values()) == {1}

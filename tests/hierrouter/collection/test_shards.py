@@ -14,7 +14,7 @@ from hierrouter.collection import scheduler
 from hierrouter.collection.plan import Shard, parse_shard, standing
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.pool import Endpoint, ModelSpec, Pool
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import CacheLocked, InputError, WorldError
 from hierrouter_cache.locks import shard_lock
 from hierrouter_cache.maintenance import compact
@@ -67,7 +67,10 @@ def test_shards_one_after_the_other_make_the_tree(tmp_path: Path) -> None:
     assert done.found == done.wanted
     assert set(engine.asked.values()) == {1}
     fill_cache(POOL, QUERIES, tmp_path / "whole", engines=Scripted())
-    assert open_tree(root).fingerprint == open_tree(tmp_path / "whole").fingerprint
+    assert (
+        OpenTree(cache=root).run().fingerprint
+        == OpenTree(cache=tmp_path / "whole").run().fingerprint
+    )
     assert fill_cache(POOL, QUERIES, root, engines=engine).calls == 0
 
 
@@ -171,7 +174,7 @@ def test_two_shards_at_once_make_the_tree_of_one(tmp_path: Path, whole: Path, wa
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) > 0
     assert noted.rows(root) == noted.rows(whole)
-    assert open_tree(root).fingerprint == open_tree(whole).fingerprint
+    assert OpenTree(cache=root).run().fingerprint == OpenTree(cache=whole).run().fingerprint
     assert set(sum(noted.answers(log).values(), Counter()).values()) == {1}
     assert [part.kind for part in CacheReader(root).parts].count("plans") == 1
     compact(root)

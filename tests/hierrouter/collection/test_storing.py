@@ -9,7 +9,7 @@ import pytest
 
 from hierrouter.collection.storing import pool_names, pool_of, priced, store_answers
 from hierrouter.collection.tables import gather, read_table
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.keys import next_context
 from hierrouter_cache.reader import CacheReader
@@ -19,7 +19,7 @@ from tests.hierrouter.collection import examples
 
 def test_later_hops_carry_the_models_own_answers(tmp_path: Path) -> None:
     root = examples.cache_of(examples.single_answers(), tmp_path)
-    tree = open_tree(root, Selection(scorer="accuracy"))
+    tree = OpenTree(cache=root, scorer="accuracy").run()
     assert (tree.context_free, tree.hops) == (True, 2)
     assert tree.models == ("lab-tiny-1b", "lab-large-10b")
     for node in range(1, tree.routes.nodes):
@@ -80,7 +80,7 @@ def test_a_path_column_makes_whole_trees(tmp_path: Path) -> None:
         for first in examples.MODELS
     ]
     root = examples.cache_of(rows, tmp_path)
-    tree = open_tree(root)
+    tree = OpenTree(cache=root).run()
     assert (tree.hops, len(tree), tree.context_free) == (2, 4, False)
     both = {f"{first} {second}" for first in examples.MODELS for second in examples.MODELS}
     assert both <= set(CacheReader(root).responses().values())
@@ -91,15 +91,15 @@ def test_a_missing_answer_leaves_its_query_out(tmp_path: Path) -> None:
     root = examples.cache_of(rows, tmp_path)
     assert examples.answers_of(rows, tmp_path).lacking == {"lab/tiny 1b": 1}
     with pytest.raises(IncompleteTree):
-        open_tree(root)
-    assert open_tree(root, Selection(allow_incomplete=True)).left_out == 1
+        OpenTree(cache=root).run()
+    assert OpenTree(cache=root, allow_incomplete=True).run().left_out == 1
 
 
 def test_a_score_that_was_not_given_is_not_made_up(tmp_path: Path) -> None:
     rows = examples.single_answers()
     rows[0]["score"] = None
     with pytest.raises(InputError, match="no score was imported with the response"):
-        open_tree(examples.cache_of(rows, tmp_path), Selection(scorer="given"))
+        OpenTree(cache=examples.cache_of(rows, tmp_path), scorer="given").run()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_answer_that_ended_its_chain_stands_whoever_is_called_next(tmp_path: 
             for model in (first, second):
                 later = {**row, "hop": 2, "model": model, "path": f"{first}>{model}", "score": 0.25}
                 rows.append({**later, "ended": None})
-    tree = open_tree(examples.cache_of(rows, tmp_path), Selection(scorer="given"))
+    tree = OpenTree(cache=examples.cache_of(rows, tmp_path), scorer="given").run()
     ended, routes = tree.routes.node((1,)), tree.routes
     assert (len(tree), tree.left_out, tree.context_free) == (10, 0, False)
     for model in (0, 1):
@@ -165,14 +165,16 @@ def test_an_answer_that_ended_its_chain_stands_whoever_is_called_next(tmp_path: 
 def test_single_answers_keep_the_sources_verdict(tmp_path: Path, name: str) -> None:
     file = examples.DATA / f"{name}.parquet"
     examples.stored(gather(read_table(file), 42), tmp_path / "cache")
-    tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
+    tree = OpenTree(cache=tmp_path / "cache", scorer="given").run()
     rows = pq.read_table(file).to_pylist()
     assert len(tree.models) == SINGLE[name]
     assert tree.context_free
     assert tree.direct.score.sum() == sum(row["score"] for row in rows)
     assert tree.direct.tokens_out.sum() == sum(row["tokens_out"] for row in rows)
     if "gsm8k" in name:
-        assert np.array_equal(open_tree(tmp_path / "cache").direct.accuracy, tree.direct.accuracy)
+        assert np.array_equal(
+            OpenTree(cache=tmp_path / "cache").run().direct.accuracy, tree.direct.accuracy
+        )
 
 
 @public
@@ -181,8 +183,8 @@ def test_real_chains_open_one_model_at_a_time(tmp_path: Path) -> None:
     examples.stored(gather(read_table(file), 42), tmp_path / "cache")
     rows = pq.read_table(file).to_pylist()
     for agent in range(3):
-        selection = Selection(models=[f"gpt-3.5-turbo-agent{agent}"], scorer="given")
-        tree = open_tree(tmp_path / "cache", selection)
+        selection = OpenTree(models=[f"gpt-3.5-turbo-agent{agent}"], scorer="given")
+        tree = replace(selection, cache=tmp_path / "cache").run()
         assert (len(tree), tree.context_free) == (60, False)
         for hop in (0, 1):
             wanted = sum(row["score"] for row in rows if (row["agent"], row["hop"]) == (agent, hop))

@@ -1,12 +1,13 @@
 """A model on a server judges answers: a scorer like others, and nonsense is no score."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hierrouter.engines.judge import judge_scorer, score_in
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import load_texts
 from hierrouter_cache.errors import InputError, WorldError
 from tests.servers import MODEL, Reply, Server, completion, serving
@@ -33,14 +34,14 @@ def test_a_cache_is_opened_with_a_judge_and_asks_it_once(
 ) -> None:
     with serving(Server(length)) as server:
         file = judge_file(tmp_path, server.url)
-        selection = Selection(scorer=file, datasets=("arith",))
+        selection = OpenTree(scorer=file, datasets=("arith",))
         cache = shutil.copytree(testbed_cache, tmp_path / "cache")  # it will hold the scores
-        tree = open_tree(cache, selection)
+        tree = replace(selection, cache=cache).run()
         for row, texts in enumerate(load_texts(cache, tree)):
             wanted = [1.0 if len(answer) == 2 else 0.25 for answer in texts.answers[1:]]
             assert tree.score[row, 1:].tolist() == wanted
         asked = sum(server.asked.values())
-        assert open_tree(cache, selection).content == tree.content
+        assert replace(selection, cache=cache).run().content == tree.content
         assert sum(server.asked.values()) == asked
         other = judge_file(tmp_path, server.url, "{question} {answer} {references}")
         scorer = judge_scorer(other)
@@ -50,9 +51,9 @@ def test_a_cache_is_opened_with_a_judge_and_asks_it_once(
 
 def test_nonsense_is_a_failure_and_no_score(testbed_cache: Path, tmp_path: Path) -> None:
     with serving(Server(lambda prompt, before: Reply(completion("Lovely weather.")))) as server:
-        selection = Selection(scorer=judge_file(tmp_path, server.url), datasets=("arith",))
+        selection = OpenTree(scorer=judge_file(tmp_path, server.url), datasets=("arith",))
         with pytest.raises(WorldError, match=r"judge gave no score: 'Lovely weather\.'"):
-            open_tree(testbed_cache, selection)
+            replace(selection, cache=testbed_cache).run()
 
 
 @pytest.mark.parametrize(

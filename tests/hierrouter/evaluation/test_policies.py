@@ -324,7 +324,7 @@ def test_alpha_and_fold_are_checked() -> None:
     with pytest.raises(InputError, match="no alpha to value a policy at"):
         hr.evaluate(tree, lambda seen: 0)
     for alpha in (-1, float("nan"), float("inf")):
-        with pytest.raises(InputError, match="alpha must be a finite number >= 0"):
+        with pytest.raises(InputError, match=r"alpha must be (finite|>= 0)"):
             hr.evaluate(tree, lambda seen: 0, alpha)
     with pytest.raises(InputError, match="the test fold is empty; this tree has train"):
         hr.evaluate(tree, lambda seen: 0, ALPHA, split="test")

@@ -10,7 +10,8 @@ from hierrouter.pools import pool
 from hierrouter.pools.files import load_pool, price_lists, prices_of
 from hierrouter.pools.validation import validated
 from hierrouter.replay.inspection import data_notes
-from hierrouter.replay.opening import Selection, open_tree, open_trees
+from hierrouter.replay.open_tree import OpenTree
+from hierrouter.replay.opening import open_trees
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.hierrouter.trees import planted_tree
@@ -144,13 +145,13 @@ def contents(root: Path) -> dict[Path, bytes]:
 
 def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> None:
     """Costs by hand: tokens in and out of each call on the way, times the model's two rates."""
-    before, stored = open_tree(testbed_cache), contents(testbed_cache / "parts")
+    before, stored = OpenTree(cache=testbed_cache).run(), contents(testbed_cache / "parts")
     prices = {
         "calc": pool.Price(Rate(0.5, 2.0), "x"),
         "text": pool.Price(Rate(0.0, 1.0), "x"),
         "facts": pool.Price(Rate.base(3.0), "x"),
     }
-    tree = open_tree(testbed_cache, Selection(prices=prices))
+    tree = OpenTree(cache=testbed_cache, prices=prices).run()
     node = tree.routes.node((0, 1))  # calc, then text
     first = tree.routes.node((0,))
     one = 0.5 * tree.tokens_in[:, first] + 2.0 * tree.tokens_out[:, first]
@@ -160,7 +161,7 @@ def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> No
     assert tree.direct.cost[:, 2].tolist() == pytest.approx(direct.tolist())
     assert (tree.score == before.score).all()
     assert pool.price_table(tree)["calc"] == {"in": 0.5, "out": 2.0, "source": "x"}
-    turned = open_tree(testbed_cache, Selection(models=["facts", "calc", "text"]))
+    turned = OpenTree(cache=testbed_cache, models=["facts", "calc", "text"]).run()
     assert turned.models == ("facts", "calc", "text")
     there, here = before.routes.node((2, 0)), turned.routes.node((0, 1))  # facts, then calc
     assert (turned.cost[:, here] == before.cost[:, there]).all()
@@ -168,15 +169,15 @@ def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> No
 
 
 def test_a_repriced_tree_is_the_one_opened_with_these_prices(testbed_cache: Path) -> None:
-    before = open_tree(testbed_cache)
+    before = OpenTree(cache=testbed_cache).run()
     dear = {"calc": pool.Price(Rate(1.0, 2.0), "x")}
-    opened = open_tree(testbed_cache, Selection(prices=dear))
+    opened = OpenTree(cache=testbed_cache, prices=dear).run()
     rates = {**POOL.rates(), "calc": Rate(1.0, 2.0)}
     assert repriced(before, rates).fingerprint == opened.fingerprint != before.fingerprint
     assert repriced(opened, POOL.rates()).fingerprint == before.fingerprint
     assert opened.same_content(before.fingerprint)
     assert not opened.same_content(planted_tree().fingerprint)
-    [own, other] = open_trees(testbed_cache, Selection(), [{}, dear])
+    [own, other] = open_trees(testbed_cache, OpenTree(), [{}, dear])
     assert (own.fingerprint, other.fingerprint) == (before.fingerprint, opened.fingerprint)
     assert (other.cost == opened.cost).all()
 
@@ -196,12 +197,10 @@ def test_the_price_of_a_reference_is_in_the_fingerprint() -> None:
 
 
 def test_unknown_models_are_refused_but_not_one_outside_the_sub_pool(testbed_cache: Path) -> None:
-    selection = Selection(
-        models=["calc", "text"], prices={"facts": pool.Price(Rate.base(1.0), "x")}
-    )
-    assert open_tree(testbed_cache, selection).models == ("calc", "text")
+    selection = OpenTree(models=["calc", "text"], prices={"facts": pool.Price(Rate.base(1.0), "x")})
+    assert replace(selection, cache=testbed_cache).run().models == ("calc", "text")
     with pytest.raises(InputError, match="unknown model: clac"):
-        open_tree(testbed_cache, Selection(prices={"clac": pool.Price(Rate.base(1.0), "x")}))
+        OpenTree(cache=testbed_cache, prices={"clac": pool.Price(Rate.base(1.0), "x")}).run()
 
 
 def test_a_guessed_price_and_what_a_cache_lacks_are_said() -> None:

@@ -20,7 +20,7 @@ from hierrouter.questions.answers import boxed, choice, exact_match, numeric
 from hierrouter.questions.query import Query
 from hierrouter.questions.sources import query_of
 from hierrouter.replay.inspection import verify_cache
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.keys import Choices
 from hierrouter_cache.reader import CacheReader
@@ -209,13 +209,13 @@ def collected(root: Path, queries: Sequence[Query] = QUERIES) -> None:
 
 
 def scores(root: Path, name: str) -> list[list[float]]:
-    return open_tree(root, Selection(scorer=name)).direct.score.tolist()
+    return OpenTree(cache=root, scorer=name).run().direct.score.tolist()
 
 
 def test_a_choice_in_words_is_right(tmp_path: Path) -> None:
     collected(tmp_path)
     assert scores(tmp_path, "choice") == [[1, 1, 0]] * 3
-    assert open_tree(tmp_path).direct.accuracy.tolist() == [[1, 1, 0]] * 3
+    assert OpenTree(cache=tmp_path).run().direct.accuracy.tolist() == [[1, 1, 0]] * 3
     assert "scores: as computed again" in verify_cache(tmp_path, rescore=True)[-1]
     plan = last_plan(tmp_path)
     assert plan

@@ -16,7 +16,8 @@ from hierrouter.engines.generator import Confidence, context_text
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.inspection import ask_cache, data_notes
-from hierrouter.replay.states import DEFAULT_VIEW, STATE_VIEWS, LiveAnswer, state_texts
+from hierrouter.replay.open_tree import DEFAULT_VIEW
+from hierrouter.replay.states import STATE_VIEWS, LiveAnswer, state_texts
 from hierrouter.serving.decisions import live_numbers
 from hierrouter_cache.embeddings import embedding_files
 from hierrouter_cache.errors import DamagedPart, InputError

@@ -14,7 +14,7 @@ from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import ask_cache
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.reports.explain import (
     Choice,
     GreedyRoute,
@@ -42,7 +42,7 @@ STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 @pytest.fixture(scope="module")
 def tree(testbed_cache: Path) -> RouteTree:
-    return open_tree(testbed_cache)
+    return OpenTree(cache=testbed_cache).run()
 
 
 @pytest.fixture(scope="module", params=[(ALPHA, False), (DEAR, True)], ids=["full", "stop"])
@@ -145,7 +145,7 @@ def test_the_fixed_route_is_chosen_on_train_alone(testbed_cache: Path, tree: Rou
 
 def test_hostile_answers_are_kept_and_other_caches_refused(tmp_path: Path, tree: RouteTree) -> None:
     collect_hostile(tmp_path)
-    found = explain_queries(tmp_path, open_tree(tmp_path), list(range(len(HARM))), ALPHA)
+    found = explain_queries(tmp_path, OpenTree(cache=tmp_path).run(), list(range(len(HARM))), ALPHA)
     assert {node.answer for query in found for node in query.nodes} == set(HARM)
     assert [query.references for query in found] == [(text,) for text in HARM]
     with pytest.raises(CacheError, match="1 of 1 queries are not in the cache"):

@@ -14,7 +14,7 @@ from hierrouter.evaluation.bounds import split_regret
 from hierrouter.learning.config import Objective
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, train
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Texts
 from hierrouter.reports import explore
 from hierrouter.reports.explore import (
@@ -121,7 +121,7 @@ def test_an_empty_fold_is_refused(tree: RouteTree) -> None:
 
 
 def test_texts_are_those_of_the_largest_regrets_and_long_ones_are_cut(testbed_cache: Path) -> None:
-    tree = open_tree(testbed_cache)
+    tree = OpenTree(cache=testbed_cache).run()
     trained = train(tree, Objective(trainings.ALPHA), trainings.EXACT_GLIMPSE, 0)
     found = explore_fold(testbed_cache, tree, "validation", shown(trained), texts=3)
     fold = tree.split("validation")
@@ -182,7 +182,7 @@ def test_a_router_may_stop_where_it_was_trained_to_and_other_prices_are_said(
 
 def test_no_text_can_end_the_data(tmp_path: Path) -> None:
     collect_hostile(tmp_path / "cache")
-    tree = open_tree(tmp_path / "cache")
+    tree = OpenTree(cache=tmp_path / "cache").run()
     page = as_html(explore_fold(tmp_path / "cache", tree, "train", shown(), texts=50))
     assert page.count("<script") == page.count("</script>") == 2
     told = json.dumps(data_of(page), ensure_ascii=False)

@@ -14,7 +14,7 @@ from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.deferral import calibrate
 from hierrouter.learning.training import train
 from hierrouter.pools.files import load_pool
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree, load_texts
 from hierrouter.runs.bundle import bundle_of, save_bundle
 from hierrouter.runs.checkpoint import router_at, save_checkpoint
@@ -61,7 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrou
 
 
 def tree_in(place: Place) -> Tree:
-    return open_tree(place / "caches/default", Selection(pool=str(place / "pool.toml")))
+    return OpenTree(cache=place / "caches/default", pool=str(place / "pool.toml")).run()
 
 
 @pytest.mark.parametrize("algo", ["exact", "value"])

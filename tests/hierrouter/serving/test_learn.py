@@ -8,7 +8,7 @@ import pytest
 
 from hierrouter.learning.config import Objective
 from hierrouter.questions.datasets import load_queries
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.serving import learn
 from hierrouter.serving.router import Router
 from hierrouter_cache.errors import InputError
@@ -26,7 +26,7 @@ def lines(*rows: dict[str, Any]) -> str:
 def drifted(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A place with a run that learned from other questions than its server got, and its log."""
     folder = tmp_path_factory.mktemp("drifted")
-    tree = open_tree(testbed_cache, Selection(datasets=BEFORE))
+    tree = OpenTree(cache=testbed_cache, datasets=BEFORE).run()
     for name, alpha in (("old", 0.1), ("worse", 40.0)):
         run_in(folder / name, tree, Objective(alpha, allow_stop=True))
     queries = load_queries(NOW, 40, 7, Path())

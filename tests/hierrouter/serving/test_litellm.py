@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hierrouter.learning.config import Objective
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import load_texts
 from hierrouter.serving.router import Router
 from tests.conftest import SOURCES, Run, python_with, works
@@ -32,7 +32,7 @@ def litellm() -> Path:
 @pytest.fixture(scope="module")
 def one_hop(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a router that makes one call."""
-    tree = open_tree(testbed_cache, Selection(hops=1))
+    tree = OpenTree(cache=testbed_cache, hops=1).run()
     return run_in(tmp_path_factory.mktemp("one-hop"), tree, Objective(0.1))
 
 
@@ -57,7 +57,7 @@ def chosen(
 def test_two_hundred_questions_go_where_route_sends_them(
     litellm: Path, one_hop: Path, testbed_cache: Path, tmp_path: Path, hierrouter: Run
 ) -> None:
-    texts = load_texts(testbed_cache, open_tree(testbed_cache))
+    texts = load_texts(testbed_cache, OpenTree(cache=testbed_cache).run())
     questions = [text.question for text in texts]
     assert len(questions) == 200
     rows = [json.dumps({"question": question}) for question in questions]

@@ -18,7 +18,7 @@ from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.questions.answers import token_f1
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Texts, Tree, load_texts
 from hierrouter.runs.bundle import bundle_of, save_bundle
 from hierrouter.runs.checkpoint import save_checkpoint
@@ -183,7 +183,7 @@ def live_log(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> t
 
     The models answer themselves; their answers are those of the tree.
     """
-    folder, tree = tmp_path_factory.mktemp("savings"), open_tree(testbed_cache)
+    folder, tree = tmp_path_factory.mktemp("savings"), OpenTree(cache=testbed_cache).run()
     config = replace(training_config("default", "exact", 1), keep_anyway=True)
     trained = train(tree, Objective(0.1, allow_stop=True), config, seed=1)
     for name in ("policy.weight", "policy.bias"):  # unsure of everything, and so draws everything

@@ -19,7 +19,7 @@ from hierrouter.engines import backend
 from hierrouter.engines.generator import Response
 from hierrouter.learning.config import Objective
 from hierrouter.pools.files import load_pool
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.logs import LogShape, read_log
 from hierrouter.serving.router import Router
@@ -46,7 +46,9 @@ def other_run(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """A router of the same pool that stops after one call, wherever it may."""
 
     def build(folder: Path) -> None:
-        run_in(folder / "run", open_tree(testbed_cache), Objective(40.0, allow_stop=True))
+        run_in(
+            folder / "run", OpenTree(cache=testbed_cache).run(), Objective(40.0, allow_stop=True)
+        )
 
     return once(tmp_path_factory, "cheap", build) / "run"
 
@@ -206,7 +208,7 @@ def test_a_reload_takes_the_other_router_and_loses_nothing(live_run: Path, other
 def test_a_router_of_another_pool_does_not_come_in(
     live_run: Path, tmp_path: Path, testbed_cache: Path
 ) -> None:
-    tree = open_tree(testbed_cache, Selection(models=("calc", "text")))
+    tree = OpenTree(cache=testbed_cache, models=("calc", "text")).run()
     run_in(tmp_path, tree, Objective(0.1))
     with exchanging(live_run, tmp_path, tmp_path / "nowhere") as (url, _):
         for said in ("the pool is not the policy's", "nowhere"):

@@ -15,7 +15,7 @@ from hierrouter.evaluation.outcome import ending_table, greedy
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.replay.env import ReplayEnv
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree, load_texts
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import router_at
@@ -45,7 +45,7 @@ def test_a_router_that_sees_how_sure_models_are_goes_the_replayed_routes(
     algo: str, epochs: int | None, testbed_cache: Path, tmp_path: Path
 ) -> None:
     """And takes no server that says nothing of it."""
-    tree = open_tree(testbed_cache, Selection(view="query+answer+signals"))
+    tree = OpenTree(cache=testbed_cache, state="query+answer+signals").run()
     config = training_config("default", algo, epochs)
     run_in(tmp_path, tree, Objective(0.1), config, seed=1)
     fold = tree.split("test").select(np.arange(20))
@@ -134,7 +134,7 @@ ALPHA = 0.02
 
 @pytest.fixture(scope="module", params=["context", "query+answer", "query+signals"])
 def tree(testbed_cache: Path, request: pytest.FixtureRequest) -> Tree:
-    return open_tree(testbed_cache, Selection(allow_return=True, view=request.param))
+    return OpenTree(cache=testbed_cache, allow_return=True, state=request.param).run()
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import pytest
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Failure, Response
 from hierrouter.learning.config import Objective
-from hierrouter.replay.opening import open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import load_texts
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import router_at
@@ -60,7 +60,7 @@ class Replayed(NamedTuple):
 @pytest.fixture(scope="module")
 def replayed(live_run: Path, testbed_cache: Path) -> list[Replayed]:
     """Test questions, and what the router makes of them in the tree."""
-    fold = open_tree(testbed_cache).split("test")
+    fold = OpenTree(cache=testbed_cache).run().split("test")
     ends = router_at(live_run, None).endings(fold).argmax(axis=1).tolist()
     return [
         Replayed(
@@ -159,7 +159,7 @@ def decide(url: str, question: str, answers: Sequence[dict[str, Any]], **more: A
 def test_who_makes_the_calls_is_told_the_same_route(
     url: str, replayed: list[Replayed], testbed_cache: Path
 ) -> None:
-    fold = open_tree(testbed_cache).split("test")
+    fold = OpenTree(cache=testbed_cache).run().split("test")
     rows = zip(replayed[:20], load_texts(testbed_cache, fold)[:20], strict=True)
     for row, (each, texts) in enumerate(rows):
         answers: list[dict[str, Any]] = []
@@ -202,7 +202,7 @@ def test_the_client_of_the_docs_gets_the_answer_of_the_server(
 def test_a_value_model_says_what_each_action_is_expected_to_bring(
     testbed_cache: Path, tmp_path: Path
 ) -> None:
-    run = run_in(tmp_path, open_tree(testbed_cache), Objective(0.1))
+    run = run_in(tmp_path, OpenTree(cache=testbed_cache).run(), Objective(0.1))
     router = Router(run, load=False)  # no model is needed
     with served(router) as url:
         told = decide(url, QUESTION, []).json()

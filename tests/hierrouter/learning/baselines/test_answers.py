@@ -11,7 +11,7 @@ from hierrouter.learning.baselines.answers import WIDTH, AnswerScorer, fit_score
 from hierrouter.learning.baselines.arms import Answers, Arms, macro_arms, single_models
 from hierrouter.questions.answers import exact_match
 from hierrouter.replay.inspection import ask_cache
-from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import CacheError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.baselines.known import answered, folds
@@ -29,7 +29,7 @@ def texts(testbed_cache: Path) -> Texts:
 
 @pytest.fixture(scope="module")
 def tree(testbed_cache: Path) -> RouteTree:
-    return open_tree(testbed_cache)
+    return OpenTree(cache=testbed_cache).run()
 
 
 def assert_they_are(answers: Answers, texts: Texts, arms: Arms, tree: RouteTree) -> None:
@@ -42,7 +42,7 @@ def assert_they_are(answers: Answers, texts: Texts, arms: Arms, tree: RouteTree)
 
 def test_they_are_each_arms_last_answer(testbed_cache: Path, texts: Texts, tree: RouteTree) -> None:
     """Also of a part of the tree; a text is encoded once, and a set reads its own arms alone."""
-    for part in (tree, open_tree(testbed_cache, Selection(models=("facts", "calc"))).split("test")):
+    for part in (tree, OpenTree(cache=testbed_cache, models=("facts", "calc")).run().split("test")):
         direct, routes = load_answers(testbed_cache, part, BOTH).values()
         assert_they_are(direct, texts, single_models(part), part)
         assert_they_are(routes, texts, macro_arms(part), part)

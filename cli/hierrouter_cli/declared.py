@@ -1,0 +1,126 @@
+"""A command's flags out of the declarations of its jobs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import typer
+
+from hierrouter.declarations.declaration import Flag, Parameter, parameters_of
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the flags of the declarations among its arguments.
+
+    An argument whose type is a declaration stands for all flags of that declaration. Flags that
+    two declarations share are one flag, whose value goes to both. Another argument is a flag of
+    its own.
+
+    Args:
+        command: takes all its arguments by name.
+    """
+    jobs: dict[str, type] = {}
+    flags: dict[str, inspect.Parameter] = {}
+    own_names = []
+    signature = inspect.signature(command, eval_str=True)
+    for argument in signature.parameters.values():
+        if getattr(argument.annotation, "__dataclass_fields__", None):
+            jobs[argument.name] = argument.annotation
+            for parameter in parameters_of(argument.annotation):
+                flags.setdefault(parameter.name, _flag_argument(parameter))
+        else:
+            own_names.append(argument.name)
+            flags[argument.name] = argument.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        arguments: dict[str, Any] = {name: values[name] for name in own_names}
+        for name, declared in jobs.items():
+            arguments[name] = _job(declared, values)
+        command(**arguments)
+
+    positional = [flag for flag in flags.values() if _is_positional(flag)]
+    others = [flag for flag in flags.values() if not _is_positional(flag)]
+    run.__signature__ = signature.replace(parameters=[*positional, *others])  # type: ignore[attr-defined]
+    return run
+
+
+def _job(declared: type, values: dict[str, Any]) -> Any:
+    """Make a declaration of the values of its flags; a flag that was not given is its default."""
+    settings = {}
+    for parameter in parameters_of(declared):
+        value = values[parameter.name]
+        if value is not None and value != []:
+            settings[parameter.name] = value
+    return declared(**settings)
+
+
+def _is_positional(argument: inspect.Parameter) -> bool:
+    extras = get_args(argument.annotation)[1:]
+    return any(isinstance(extra, typer.models.ArgumentInfo) for extra in extras)
+
+
+def _flag_argument(parameter: Parameter) -> inspect.Parameter:
+    """Return a declaration's field as an argument that typer reads a flag off."""
+    flag = parameter.flag
+    flag_type, is_repeatable = _type_of_flag(parameter)
+    default = parameter.default
+    if is_repeatable or default == () or default is inspect.Parameter.empty:
+        default = None
+    elif flag.check and default is not None:  # typer shows and parses it as text
+        default = str(default)
+    settings: dict[str, Any] = {"help": flag.help, "rich_help_panel": flag.group}
+    if flag.metavar:
+        settings["metavar"] = flag.metavar
+    if flag.minimum is not None:
+        settings["min"] = flag.minimum
+    if flag.maximum is not None:
+        settings["max"] = flag.maximum
+    if flag.completions:
+        settings["autocompletion"] = _completion(flag)
+    declared = typer.Option(flag.name, **settings) if flag.name else typer.Argument(**settings)
+    return inspect.Parameter(
+        parameter.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[flag_type, declared],
+    )
+
+
+def _type_of_flag(parameter: Parameter) -> tuple[Any, bool]:
+    """Return what typer makes of a flag's text, and whether the flag may be repeated.
+
+    A flag with a check gets the text as it was typed, because the check knows better what is wrong
+    with it.
+    """
+    options = [parameter.type]
+    if get_origin(parameter.type) in (Union, UnionType):
+        options = [option for option in get_args(parameter.type) if option is not type(None)]
+    origins = [get_origin(option) or option for option in options]
+    is_switch = not parameter.flag.metavar
+    if is_switch:
+        return bool, False
+    is_sequence = Sequence in origins or tuple in origins
+    takes_commas = parameter.flag.metavar.startswith("A,B")
+    if is_sequence and not takes_commas:
+        return list[str] | None, True
+    if parameter.flag.check or takes_commas:
+        return str | None, False
+    return options[0] | None, False
+
+
+def _completion(flag: Flag) -> Callable[[str], list[str]]:
+    """Return what offers the words that begin with what was typed, of a list its last item."""
+
+    def offer(incomplete: str) -> list[str]:
+        if not flag.is_list:
+            return [word for word in flag.completions if word.startswith(incomplete)]
+        *complete, last = incomplete.split(",")
+        words = [word for word in flag.completions if word not in complete]
+        return [",".join([*complete, word]) for word in words if word.startswith(last)]
+
+    return offer

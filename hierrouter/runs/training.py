@@ -1,0 +1,397 @@
+"""From an objective to a stored run: the one way in which commands and Python train.
+
+A `Training` says what is learned. `stored_policy` fits it into a folder, unless it is there
+already. `TrainingPlan` and `SweepPlan` make whole runs of that, with a record that says what was
+asked for, so that an interrupted run is gone on with by giving the same settings again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hierrouter.engines.encoders import encoder_note
+from hierrouter.evaluation.budget import optimum_at_mean_cost
+from hierrouter.learning.config import (
+    NetworkConfig,
+    Objective,
+    OnEpoch,
+    TrainConfig,
+    ValueConfig,
+    ignore_epoch,
+)
+from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, meet_budget, train_sweep
+from hierrouter.learning.training import Origin, TrainedRouter, train
+from hierrouter.replay.opening import LEARNED_FROM, few_queries_note, training_tree
+from hierrouter.replay.tree import Tree
+from hierrouter.runs import checkpoint, folders
+from hierrouter.runs.bundle import bundle_of, save_bundle
+from hierrouter.runs.checkpoint import load_sweep, member_folder, training_named
+from hierrouter.runs.run import (
+    Performance,
+    Run,
+    SweepRun,
+    describe_training,
+    judged_in_words,
+    sweep_table,
+)
+from hierrouter.runs.selection import latest_run, trained_on
+from hierrouter.tables import money
+from hierrouter_cache.tree import RouteTree
+
+TRAIN = "train"
+SWEEP = "sweep-alpha"
+AS_OPENED = ("fingerprint", "view", "encoder")  # attributes of a tree that a run learned from
+# Called with the label of a training, epochs done, epochs in all, R on train, R on validation.
+OnTrainingEpoch = Callable[[str, int, int, float, float], None]
+
+
+@dataclass(frozen=True)
+class RunCallbacks:
+    """What is called while runs are made; by default nothing is.
+
+    Attributes:
+        on_folder: called with the run's folder before anything is trained.
+        on_note: called with a line on what is not done again, or was chosen.
+        training: makes the context in which each training runs, of its label, its number of epochs
+            and its folder; the context gives what is called after each evaluation.
+    """
+
+    on_folder: Callable[[Path], None] = lambda folder: None
+    on_note: Callable[[str], None] = lambda note: None
+    training: Callable[[str, int, Path], AbstractContextManager[OnEpoch]] = (
+        lambda label, epochs, folder: nullcontext(ignore_epoch)
+    )
+
+    @classmethod
+    def of(cls, on_epoch: OnTrainingEpoch | None) -> RunCallbacks:
+        """Return callbacks of which only evaluations call something."""
+        if on_epoch is None:
+            return cls()
+        return cls(training=lambda label, *_: nullcontext(partial(on_epoch, label)))
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is learned, and how.
+
+    Attributes:
+        objective: what for; of a sweep its alpha is not looked at.
+        config: settings of the algorithm.
+        seed: of everything that is drawn.
+        alphas: the grid of a sweep, whose policy is one for every alpha; empty for one alpha.
+    """
+
+    objective: Objective
+    config: TrainConfig
+    seed: int
+    alphas: tuple[float, ...] = ()
+
+    def named(self, tree: RouteTree) -> dict[str, Any]:
+        """Return JSON values that name this training on a tree, and no other one."""
+        origin = Origin.of(tree, self.config, self.seed)
+        return training_named(origin, self.objective, self.alphas)
+
+    def fit(self, tree: RouteTree, on_epoch: OnEpoch) -> Policy:
+        """Learn from a tree; a policy that shows no gain ships a constant choice instead.
+
+        Args:
+            tree: of `training_tree`.
+            on_epoch: called after each evaluation.
+        """
+        if not self.alphas:
+            return train(tree, self.objective, self.config, self.seed, on_epoch).with_fallback(tree)
+        assert isinstance(self.config, ValueConfig)  # the one that learns for every alpha
+        sweep = train_sweep(tree, self.alphas, self.objective, self.config, self.seed, on_epoch)
+        return sweep.with_fallback(tree)
+
+
+def stored_policy(
+    training: Training, tree: RouteTree, folder: Path, callbacks: RunCallbacks
+) -> Policy:
+    """Return the policy of a training from its folder; train and save it if it is not there.
+
+    Args:
+        training: what to learn.
+        tree: of `training_tree`.
+        folder: of the checkpoint.
+        callbacks: what is called meanwhile.
+
+    Raises:
+        InputError: the checkpoint in the folder is damaged, or the training diverged.
+        WorldError: the disk is full or failed.
+    """
+    label = "fit" if training.alphas else f"train {training.objective.alpha:g}"
+    named = training.named(tree)
+    stored = checkpoint.finished(folder, named)
+    if stored:
+        callbacks.on_note(f"{label}: already there, {folder}")
+        return stored
+    epochs = tree.routes.states  # of the value model, which is fitted state by state
+    if isinstance(training.config, NetworkConfig):
+        epochs = training.config.epochs
+    with callbacks.training(label, epochs, folder) as on_epoch:
+        policy = training.fit(tree, on_epoch)
+    checkpoint.save_checkpoint(policy, folder)
+    return policy
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """One or several trainings for one alpha or budget, ready to be run; see `train.Train`.
+
+    Attributes:
+        tree: of `training_tree`.
+        objective: what for; with a budget its alpha is not looked at.
+        config: settings of the algorithm.
+        budget: mean cost of a query, in money, instead of alpha; None is no budget.
+        seeds: of the trainings, each a run of its own.
+        out: the folder of one run, or what the folders of several begin with; None makes a new
+            folder.
+    """
+
+    tree: Tree
+    objective: Objective
+    config: TrainConfig
+    budget: float | None
+    seeds: Sequence[int]
+    out: Path | None
+
+    @property
+    def run_folders(self) -> dict[int, Path | None]:
+        """The folder of each run by its seed; None where a new one is to be made."""
+        if len(self.seeds) == 1:
+            return {self.seeds[0]: self.out}
+        assert self.out, "several runs have a common beginning of their folders"
+        return {**folders.seed_folders(self.out, self.seeds)}
+
+    def __str__(self) -> str:
+        drawn = f"seed {self.seeds[0]}"
+        if len(self.seeds) > 1:
+            drawn = f"seeds {self.seeds[0]} to {self.seeds[-1]}, in {self.out}-seed-N"
+        training = describe_training(self.objective, self.config, self.budget)
+        return f"train: {training}, {drawn}: {describe_tree(self.tree)}"
+
+    def notes(self) -> list[str]:
+        """Return what a person should know before the training, a line each."""
+        notes = []
+        deviation = encoder_note(self.config.preset, self.tree.encoder)
+        if deviation:
+            notes.append(f"note: {deviation}")
+        if isinstance(self.config, NetworkConfig):  # no fold chooses the weights of the value model
+            few = few_queries_note(self.tree, "validation", "they choose the weights")
+            if few:
+                notes.append(few)
+        return notes
+
+    def run(self, callbacks: RunCallbacks | None = None, replace_existing: bool = False) -> Run:
+        """Make the runs, one after the other.
+
+        Args:
+            callbacks: what is called meanwhile.
+            replace_existing: replace another run in the folder, instead of refusing.
+
+        Returns:
+            The run, or the best of several, which becomes the newest one.
+
+        Raises:
+            InputError: the folder holds something else, or the training diverged.
+            CacheLocked: another process is at work in the folder.
+            WorldError: the disk is full or failed.
+        """
+        callbacks = callbacks or RunCallbacks()
+        runs = []
+        for seed, folder in self.run_folders.items():
+            run = self._run_seed(seed, folder, callbacks, replace_existing)
+            runs.append(run)
+            if len(self.seeds) > 1:
+                callbacks.on_note(f"seed {seed}: {_gap_in_words(run)}, in {folder}")
+        if len(runs) == 1:
+            return runs[0]
+        best = max(runs, key=lambda run: run.reached.reward if run.reached else 0.0)
+        record = folders.record_of(best.folder)
+        if record:
+            folders.make_newest(record)
+        return replace(best, seeds=tuple(runs))
+
+    def _run_seed(
+        self, seed: int, out: Path | None, callbacks: RunCallbacks, replace_existing: bool
+    ) -> Run:
+        """Make one run, from its folder to its record."""
+        training = Training(self.objective, self.config, seed)
+        asked = {**training.named(self.tree), "budget": self.budget}
+        with folders.resumable(TRAIN, asked, out, replace_existing) as record:
+            callbacks.on_folder(record.folder)
+            if not record.is_finished:
+                keep_for_live(self.tree, record.folder)
+            if self.budget is None:
+                policy = stored_policy(training, self.tree, record.folder, callbacks)
+                assert isinstance(policy, TrainedRouter)  # no grid was asked for
+                router = policy
+            else:
+                router = self._router_within_budget(training, record, callbacks)
+            reached = Performance.of(router, self.tree)
+            result = {
+                **checkpoint.learned(router),
+                "gain": reached.reward - reached.fixed,
+                "alphas": [router.alpha],
+                **asdict(reached),
+                **trained_on(self.tree),
+            }
+            folders.finish_run(record.folder, result)
+            if router.constant:
+                callbacks.on_note(router.why_constant)
+        return Run(record.folder, router, reached)
+
+    def _router_within_budget(
+        self, training: Training, record: folders.Record, callbacks: RunCallbacks
+    ) -> TrainedRouter:
+        """Learn for every alpha, and take the smallest alpha that keeps within the budget."""
+        assert self.budget is not None
+        grid = alpha_grid(self.tree, allow_stop=self.objective.ends_early)
+        for_all_alphas = replace(training, alphas=grid)
+        sweep = stored_policy(for_all_alphas, self.tree, record.folder / "alphas", callbacks)
+        assert isinstance(sweep, TrainedSweep)  # a grid was asked for
+        router = meet_budget(sweep, self.tree, self.budget)
+        if not record.is_finished:
+            checkpoint.save_checkpoint(router, record.folder)
+        callbacks.on_note(_budget_note(router, router.judging_fold(self.tree), self.budget))
+        return router
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """One fit for many alphas, ready to be run; see `train.Sweep`.
+
+    Attributes:
+        tree: of `training_tree`.
+        training: with the grid of alphas.
+        folder: of the run; None makes a new one.
+    """
+
+    tree: Tree
+    training: Training
+    folder: Path | None
+
+    def __str__(self) -> str:
+        alphas = self.training.alphas
+        return (
+            f"sweep-alpha: {len(alphas)} alphas ({', '.join(f'{alpha:g}' for alpha in alphas)}), "
+            f"seed {self.training.seed}: {describe_tree(self.tree)}"
+        )
+
+    def run(
+        self, callbacks: RunCallbacks | None = None, replace_existing: bool = False
+    ) -> SweepRun:
+        """Make the run, from its folder to its record; see `TrainingPlan.run`."""
+        callbacks = callbacks or RunCallbacks()
+        seed = self.training.seed
+        alphas = self.training.alphas
+        # Whose alpha is the first of the grid has always been written down so.
+        training = replace(
+            self.training, objective=replace(self.training.objective, alpha=alphas[0])
+        )
+        asked = {**training.named(self.tree), "seeds": [seed]}
+        with folders.resumable(SWEEP, asked, self.folder, replace_existing) as record:
+            callbacks.on_folder(record.folder)
+            if not record.is_finished:
+                keep_for_live(self.tree, record.folder)
+            place = member_folder(record.folder, seed)
+            sweep = stored_policy(training, self.tree, place, callbacks)
+            assert isinstance(sweep, TrainedSweep)  # a grid was asked for
+            result = {
+                **checkpoint.learned(sweep),
+                "alphas": list(alphas),
+                "seeds": [seed],
+                **trained_on(self.tree),
+            }
+            folders.finish_run(record.folder, result)
+        return SweepRun(record.folder, sweep, sweep_table(sweep, self.tree))
+
+
+def require_possible(tree: RouteTree, budget: float | None, objective: Objective) -> None:
+    """Reject a budget that no policy can keep within, before anything is trained.
+
+    Args:
+        tree: of `training_tree`.
+        budget: mean cost of a query, in money; None is no budget.
+        objective: what the policy may do.
+
+    Raises:
+        InputError: it is too small; the message has what is possible.
+    """
+    from hierrouter.learning.value import learned_from
+
+    if budget is not None:
+        optimum_at_mean_cost(learned_from(tree), budget, objective.ends_early)
+
+
+def retrain(command: str, run: Path | None, tree: Tree, callbacks: RunCallbacks) -> Path | None:
+    """Train with the settings of a run on the tree as it is now, if the run does not fit it.
+
+    Args:
+        command: "train" or "sweep-alpha".
+        run: the run; None is the latest that fits the tree best.
+        tree: all folds.
+        callbacks: what is called meanwhile.
+
+    Returns:
+        The folder of the run if it fits, else of the new one; None if there is no run.
+    """
+    if run is None:
+        run, _ = latest_run(tree, command)
+    if run is None:
+        records = folders.finished_runs(command)
+        run = records[0].folder if records else None
+    if run is None:
+        return None
+    policy = load_sweep(run) if command == SWEEP else checkpoint.load_checkpoint(run)
+    origin = policy.origin
+    if all(getattr(origin, name) == getattr(tree, name) for name in AS_OPENED):
+        return run
+    callbacks.on_note(f"{run} is trained again")
+    learns_from = training_tree(tree)
+    if isinstance(policy, TrainedRouter):
+        plan = TrainingPlan(
+            learns_from, policy.objective, origin.config, policy.budget, [origin.seed], None
+        )
+        return plan.run(callbacks).folder
+    training = Training(policy.objective, origin.config, origin.seed, policy.alphas)
+    folder = SweepPlan(learns_from, training, None).run(callbacks).folder
+    return folder if command == SWEEP else member_folder(folder, origin.seed)
+
+
+def keep_for_live(tree: Tree, folder: Path) -> None:
+    """Put beside a policy what it needs to route live questions, if its models can be called."""
+    bundle = bundle_of(tree.root, tree, tree.pool)
+    if bundle.can_be_asked:
+        save_bundle(bundle, folder)
+
+
+def describe_tree(tree: RouteTree) -> str:
+    """Return the size of a tree that is learned from, in words."""
+    sizes = ", ".join(f"{tree.splits.count(fold)} {fold}" for fold in LEARNED_FROM)
+    return f"{len(tree)} queries ({sizes}) x {tree.routes.calls} nodes, {len(tree.models)} models"
+
+
+def _gap_in_words(run: Run) -> str:
+    """Return what a run reaches, and its share of the gap to the oracle, in words."""
+    reached = run.reached
+    assert reached  # it was just trained
+    share = "" if reached.share is None else f", {reached.share:.3f} of the gap"
+    return f"R {reached.reward:.4f} on {reached.where}{share}"
+
+
+def _budget_note(router: TrainedRouter, fold: RouteTree, budget: float) -> str:
+    """Return what was reached with a budget, and what was possible with hindsight, in words."""
+    best = optimum_at_mean_cost(fold, budget, router.objective.ends_early)
+    outcome = router.outcome(fold)
+    return (
+        f"budget {budget:g}: alpha {router.alpha:.4g}; Q {outcome.quality.mean():.3f} "
+        f"at C {money(outcome.cost.mean())} on {judged_in_words(router, fold)}; "
+        f"with hindsight at most Q {best.quality.mean():.3f}"
+    )
