@@ -23,7 +23,7 @@ SECONDS_BETWEEN_LINES = 10.0  # if there is no terminal for a bar
 
 
 @with_flags
-def train(*, training: Train, opening: OpenTree, dry_run: options.CheckOnly = False) -> None:
+def train(*, opening: OpenTree, training: Train, dry_run: options.CheckOnly = False) -> None:
     """Train the router with PPO on the replayed tree; no model is called.
 
     The test fold is out of reach. The same flags with the folder of an interrupted training as
@@ -47,7 +47,7 @@ def train(*, training: Train, opening: OpenTree, dry_run: options.CheckOnly = Fa
 
 
 @with_flags
-def sweep_alpha(*, sweeping: Sweep, opening: OpenTree, dry_run: options.CheckOnly = False) -> None:
+def sweep_alpha(*, opening: OpenTree, sweeping: Sweep, dry_run: options.CheckOnly = False) -> None:
     """Fit one value model for all alphas: `report --alpha X` needs no training at any X then."""
     sweeping.check()
     plan = sweeping.plan(open_tree(opening))

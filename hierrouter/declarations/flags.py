@@ -228,7 +228,8 @@ Algorithm = Annotated[
     ),
 ]
 Epochs = Annotated[
-    int | None, training("--epochs", "N", "Length of the training; default: the preset's.")
+    int | None,
+    training("--epochs", "N", "Length of the training; default: the preset's.", minimum=1),
 ]
 AllowStop = Annotated[bool, Flag("--allow-stop", help="The router may stop before the last hop.")]
 Budget = Annotated[
