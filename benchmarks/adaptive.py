@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.plan import last_plan
 from hierrouter.collection.scheduler import fill_cache
+from hierrouter.declarations.flags import DEFAULT_VIEW
 from hierrouter.engines.generator import Answer, Confidence, Response, Stop, never
 from hierrouter.evaluation.bounds import best_ending, oracle
 from hierrouter.evaluation.intervals import interval
@@ -37,7 +38,7 @@ from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.value import Text, learned_from
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import Identity, ModelSpec
-from hierrouter.replay.open_tree import DEFAULT_VIEW, OpenTree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.states import STATE_VIEWS
 from hierrouter.replay.tree import calls_of
 from hierrouter_cache.reader import CacheReader

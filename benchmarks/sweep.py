@@ -31,13 +31,14 @@ from numpy.typing import NDArray
 from scipy.integrate import trapezoid
 
 import hierrouter
+from hierrouter.declarations.flags import DEFAULT_VIEW
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import Hulls
 from hierrouter.evaluation.outcome import Outcome, fixed_routes
 from hierrouter.learning.config import Objective, TrainConfig, ValueConfig, preset, training_config
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, train
-from hierrouter.replay.open_tree import DEFAULT_VIEW, OpenTree
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter.replay.states import STATE_VIEWS
 from hierrouter.runs.checkpoint import load_checkpoint, member_folder, save_checkpoint

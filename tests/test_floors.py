@@ -24,10 +24,20 @@ FLOORS = (
 FLOOR = {room: number for number, rooms in enumerate(FLOORS, 1) for room in rooms}
 
 
-def imported(path: Path) -> set[str]:
-    """What a file names in its imports, and takes from the modules there."""
+def imported(path: Path, with_types: bool = True) -> set[str]:
+    """What a file names in its imports, and takes from the modules there.
+
+    Args:
+        path: of the file.
+        with_types: whether imports that only type checkers see count.
+    """
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    if not with_types:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = [ast.Pass()]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -93,12 +103,19 @@ def modules(*roots: Path) -> dict[str, Path]:
 
 
 def circle(files: dict[str, Path]) -> list[str]:
-    """Modules that import each other, within functions too; empty where there are none."""
+    """Modules that import each other, within functions too; empty if there are none.
+
+    Imports for types alone do not count: a declaration and what runs it name each other there.
+    """
     graph = {}
     for name, path in files.items():
         # A package's version is there before anything that it imports; another name that is no
         # module is taken from the module before it.
-        taken = {one for one in imported(path) if not one.rpartition(".")[2].startswith("__")}
+        taken = {
+            one
+            for one in imported(path, with_types=False)
+            if not one.rpartition(".")[2].startswith("__")
+        }
         found = {one if one in files else one.rpartition(".")[0] for one in taken}
         graph[name] = found & set(files)
     try:

@@ -53,6 +53,7 @@ STATES = (
     *("context+signals", "query+answer+signals", "query+signals", "stage+signals"),
     *("context+agreement", "query+answer+agreement", "query+agreement", "stage+agreement"),
 )
+DEFAULT_VIEW = STATES[0]  # the paper's
 PRESETS = ("default", "paper")
 ALGORITHMS = ("ppo", "exact", "value")
 FOLDS = ("train", "validation", "test")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from hierrouter.pools.pool import Price
     from hierrouter.replay.tree import Tree
 
-DEFAULT_VIEW = "context"
-
 # Called with "embed" or "score", how much is done, and how much there is in all.
 OnDerive = Callable[[str, int, int], None]
 
@@ -66,7 +64,7 @@ class OpenTree:
     @property
     def view(self) -> str:
         """Which texts of a state a policy reads; one of `hierrouter.replay.states.VIEWS`."""
-        return self.state or DEFAULT_VIEW
+        return self.state or flags.DEFAULT_VIEW
 
     def price_lists(self) -> dict[str, dict[str, Price]]:
         """Return the price lists by name; without files there is one, "pool".

@@ -4,12 +4,14 @@
 openings (`hierrouter_cache.kept`), and served again only while nothing they rest on has changed.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +27,6 @@ from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.questions.shipped import GROUPS
 from hierrouter.questions.sources import dataset_called, is_file
 from hierrouter.replay.inspection import left_out_note, population_shift, pruned_note
-from hierrouter.replay.open_tree import OnDerive, OpenTree, ignore_progress
 from hierrouter.replay.states import embed_states, numbers_kind, read_numbers, stores_of, text_kinds
 from hierrouter.replay.stored_pool import OpenedPool, open_pool, score_forest
 from hierrouter.replay.tree import Tree
@@ -37,6 +38,9 @@ from hierrouter_cache.parts import Part, list_parts
 from hierrouter_cache.reader import CacheReader, as_numpy
 from hierrouter_cache.tree import AnyTree, Rate, RouteTree, StatePart, repriced
 from hierrouter_cache.walk import Forest, Scores, TreeSpec
+
+if TYPE_CHECKING:
+    from hierrouter.replay.open_tree import OnDerive, OpenTree
 
 CAPPED_CALLS = (
     "SELECT step, count(*) AS calls, count(*) FILTER (finish_reason = 'length') AS cut "
@@ -67,9 +71,7 @@ class Derivation:
 
 
 def open_trees(
-    opening: OpenTree,
-    price_lists: Sequence[Mapping[str, Price]],
-    on_derive: OnDerive = ignore_progress,
+    opening: OpenTree, price_lists: Sequence[Mapping[str, Price]], on_derive: OnDerive
 ) -> list[Tree]:
     """Open the same tree under each of several price lists; the cache is read once.
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter.declarations.flags import DEFAULT_VIEW
 from hierrouter.engines.encoders import Encoder
 from hierrouter.engines.generator import Confidence, context_text
 from hierrouter.questions.answers import agreement_key
-from hierrouter.replay.open_tree import DEFAULT_VIEW
 from hierrouter_cache import walk
 from hierrouter_cache.embeddings import ANSWERS, CONTEXTS, EmbeddingStore
 from hierrouter_cache.errors import InputError, suggestion

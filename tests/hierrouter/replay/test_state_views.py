@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 import hierrouter as hr
 from hierrouter.collection.scheduler import fill_cache
+from hierrouter.declarations.flags import DEFAULT_VIEW
 from hierrouter.engines.encoders import BUILT_IN_ENCODER, Encoder, load_encoder
 from hierrouter.engines.generator import Confidence, context_text
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.inspection import ask_cache, data_notes
-from hierrouter.replay.open_tree import DEFAULT_VIEW
 from hierrouter.replay.states import STATE_VIEWS, LiveAnswer, state_texts
 from hierrouter.serving.decisions import live_numbers
 from hierrouter_cache.embeddings import embedding_files
