@@ -134,7 +134,7 @@ class Box(NamedTuple):
 def label_marks(
     figure: Figure, marks: Sequence[tuple[Points, str]], lines: Sequence[Points]
 ) -> None:
-    """Write the name of each mark beside it, if there is a position where it covers nothing.
+    """Write the name of each mark beside it, if it covers nothing at some position.
 
     Marks are labelled in their order, so earlier ones have the better choice of positions.
 

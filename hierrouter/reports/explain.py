@@ -92,7 +92,7 @@ class GreedyRoute:
     """The greedy route of a router through a query's tree.
 
     Attributes:
-        node: number of the node where it ends.
+        node: number of the node at which it ends.
         choices: one a hop, from the question on; one more if an earlier answer is returned.
         given: number of the node whose answer is returned, if it is not the last one.
     """

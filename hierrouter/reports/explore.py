@@ -43,7 +43,7 @@ GRID_ALPHAS = 100  # positions of the slider beside those that a router was trai
 # at either end, and reaches this many times further.
 GRID_TAIL = 0.01
 GRID_MARGIN = 2.0
-ALPHA_DIGITS = 3  # significant digits of a position on the grid
+SLIDER_ALPHA_DIGITS = 3  # significant digits of a position on the grid
 MAX_TEXT_LENGTH = 4_000  # characters of one answer
 TRUNCATION_MARK = " […]"
 # Larger trees come with the answers on the routes of some policy only.
@@ -92,7 +92,7 @@ def _alpha_grid(tree: RouteTree, split: str, trained: TrainedRouter | None) -> s
         return set()
     low, high = np.quantile(changes, (GRID_TAIL, 1 - GRID_TAIL))
     grid = np.geomspace(low / GRID_MARGIN, min(high * GRID_MARGIN, MAX_ALPHA), GRID_ALPHAS)
-    return {float(f"{alpha:.{ALPHA_DIGITS}g}") for alpha in grid}
+    return {float(f"{alpha:.{SLIDER_ALPHA_DIGITS}g}") for alpha in grid}
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class EndingSeries:
         name: its name on the page.
         note: in words, what it was trained for or at which alphas it was evaluated.
         allow_stop: whether it may stop early.
-        start: int64[queries], the node where it ends at the first alpha.
+        start: int64[queries], the node at which it ends at the first alpha.
         changed: for each alpha the queries that end elsewhere than at the alpha before, int64[n];
             empty at the first.
         node: for each alpha the node where these queries end, int64[n].
