@@ -30,7 +30,7 @@ from measuring import versions
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.keys import call_key, digest, next_context, references_key, root_context
 from hierrouter_cache.maintenance import compact
-from hierrouter_cache.parts import CALLS, PLANS, QUERIES, SCORES
+from hierrouter_cache.parts import CALLS_SCHEMA, PLANS_SCHEMA, QUERIES_SCHEMA, SCORES_SCHEMA
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import Rate, RouteTree, StatePart
 from hierrouter_cache.walk import TreeSpec, load_tree, stored_scores, walk
@@ -75,8 +75,11 @@ def make_cache(root: Path, queries: int, text: int) -> None:
         return letters[start : start + length]
 
     writer = PartWriter(root)
-    calls, scores = Rows(writer, "calls", CALLS), [Rows(writer, "scores", SCORES) for _ in SCORERS]
-    asked, keys = Rows(writer, "queries", QUERIES), []
+    calls, scores = (
+        Rows(writer, "calls", CALLS_SCHEMA),
+        [Rows(writer, "scores", SCORES_SCHEMA) for _ in SCORERS],
+    )
+    asked, keys = Rows(writer, "queries", QUERIES_SCHEMA), []
 
     def call(step: str, context: str, references: str) -> str:
         key, response = call_key(step, context), words(rng.randrange(text // 2, text * 3 // 2))
@@ -99,7 +102,7 @@ def make_cache(root: Path, queries: int, text: int) -> None:
                 call(following, outcome, references)
     for rows in (calls, asked, *scores):
         rows.flush()
-    writer.append("plans", pa.table([["plan"], ["{}"], [keys]], schema=PLANS))
+    writer.append("plans", pa.table([["plan"], ["{}"], [keys]], schema=PLANS_SCHEMA))
     compact(root)
     _embed(root, keys)
 

@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from hierrouter.runs.folders import file_digest
 from hierrouter_cache.keys import call_key
-from hierrouter_cache.parts import KINDS, parts_folder
+from hierrouter_cache.parts import ROW_SCHEMAS, parts_folder
 from hierrouter_cache.writer import PartWriter
 from tests.conftest import Run, works
 
 # Every kind of file that a cache or a run holds, by the pattern of its path below one of them. A
 # file of another name is nobody's.
 FILES = {
-    **{f"{kind} part": rf"parts/{kind}-.*\.parquet" for kind in (*KINDS, "seals")},
+    **{f"{kind} part": rf"parts/{kind}-.*\.parquet" for kind in (*ROW_SCHEMAS, "seals")},
     "head": r"parts/head-.*",
     "number of a cache": r"parts/[0-9a-f]{16}\.cache",
     "embeddings": r"derived/[^/]*/emb-.*\.npy",
@@ -80,7 +80,7 @@ def build(folder: Path, run: Run, seed: int = 42, older: Path | None = None) -> 
     writer = PartWriter(folder / CACHE)
     rows = {"failures": failed, "decisions": [*failed[:4], False, 0.25, [0.5]]}
     for kind, row in rows.items():
-        writer.append(kind, pa.table([[value] for value in row], names=KINDS[kind].names))
+        writer.append(kind, pa.table([[value] for value in row], names=ROW_SCHEMAS[kind].names))
     does(COMMANDS["report"])  # opens the cache as it is now, and so a tree is kept beside it
 
 

@@ -27,7 +27,7 @@ from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.errors import CacheError, NoCache
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact
-from hierrouter_cache.parts import IDENTITY, KINDS
+from hierrouter_cache.parts import IDENTITY_COLUMNS, ROW_SCHEMAS
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter, sweep_drafts
 from tests.cache import rows
@@ -60,7 +60,7 @@ def batch(number: int) -> dict[str, pa.Table]:
     """One part of each kind; the content follows from the number, plans come last."""
     names = [f"{number:06d}-{row}" for row in range(ROWS)]
     texts = [f"{name} {random.Random(name).randbytes(60).hex()}" for name in names]
-    made: dict[str, list[tuple[object, ...]]] = {kind: [] for kind in KINDS}
+    made: dict[str, list[tuple[object, ...]]] = {kind: [] for kind in ROW_SCHEMAS}
     for name, text in zip(names, texts, strict=True):
         same = (name,) * 4
         made["queries"].append((*same, "d", "test", text, texts, None))
@@ -109,11 +109,13 @@ def work(
 
 def stored_names(root: Path) -> dict[str, set[tuple[object, ...]]]:
     """The identities of all stored rows, by kind."""
-    found: dict[str, set[tuple[object, ...]]] = {kind: set() for kind in KINDS}
+    found: dict[str, set[tuple[object, ...]]] = {kind: set() for kind in ROW_SCHEMAS}
     with contextlib.suppress(NoCache):
         for part in sound_parts(root):
             with pq.ParquetFile(part.path) as file:
-                found[part.kind].update(_names(part.kind, file.read(list(IDENTITY[part.kind]))))
+                found[part.kind].update(
+                    _names(part.kind, file.read(list(IDENTITY_COLUMNS[part.kind])))
+                )
     return found
 
 
@@ -242,7 +244,7 @@ def inspect(root: Path, acked: set[Ack]) -> Findings:
     """Compare what a reader is served with what was written and acknowledged."""
     try:
         reader = CacheReader(root)
-        views = {kind: reader.sql(f"SELECT * FROM {kind}") for kind in KINDS}
+        views = {kind: reader.sql(f"SELECT * FROM {kind}") for kind in ROW_SCHEMAS}
         latest = int(reader.latest_plan().pool) if reader.has("plans") else -1
     except NoCache:
         return Findings(lost=ROWS * len(acked))
@@ -260,8 +262,8 @@ def _compare(kind: str, table: pa.Table, acked: set[int]) -> dict[str, int]:
     present = Counter(int(str(name[0]).split("-")[0]) for name in set(names))
     whole = len(batch(0)[kind])
     wanted = [batch(number)[kind] for number in sorted(present)]
-    expected = pa.concat_tables([KINDS[kind].empty_table(), *wanted])
-    served = table.select(expected.column_names).sort_by([(IDENTITY[kind][0], "ascending")])
+    expected = pa.concat_tables([ROW_SCHEMAS[kind].empty_table(), *wanted])
+    served = table.select(expected.column_names).sort_by([(IDENTITY_COLUMNS[kind][0], "ascending")])
     wrong = 0
     if not served.equals(expected):
         rows = {repr(row) for row in expected.to_pylist()}
@@ -275,7 +277,7 @@ def _compare(kind: str, table: pa.Table, acked: set[int]) -> dict[str, int]:
 
 
 def _names(kind: str, table: pa.Table) -> list[tuple[object, ...]]:
-    return list(zip(*(table[name].to_pylist() for name in IDENTITY[kind]), strict=True))
+    return list(zip(*(table[name].to_pylist() for name in IDENTITY_COLUMNS[kind]), strict=True))
 
 
 def _names_of(number: int, kind: str) -> set[tuple[object, ...]]:
@@ -284,7 +286,7 @@ def _names_of(number: int, kind: str) -> set[tuple[object, ...]]:
 
 def whole(count: int) -> set[Ack]:
     """Every part of batches 0 to `count - 1`, as if acknowledged."""
-    return {(number, kind) for number in range(count) for kind in KINDS}
+    return {(number, kind) for number in range(count) for kind in ROW_SCHEMAS}
 
 
 def leftovers(root: Path) -> list[str]:

@@ -27,7 +27,7 @@ from scale_cache import make_cache
 from hierrouter_cache.embeddings import merge_embeddings
 from hierrouter_cache.keys import call_key, digest, next_context
 from hierrouter_cache.maintenance import compact
-from hierrouter_cache.parts import CALLS
+from hierrouter_cache.parts import CALLS_SCHEMA
 from hierrouter_cache.writer import PartWriter
 
 HERE = Path(__file__).parent
@@ -79,8 +79,8 @@ def one_more(root: Path) -> Path:
         step, context, said = digest("nobody's"), digest(number), f"said {number} " * 20
         key, outcome = call_key(step, context), next_context(context, said)
         row = (key, step, context, outcome, "m", "prompt " * 60, said, 99, 50, "stop", 0.1)
-        rows.append(dict(zip(CALLS.names, row, strict=False)))
-    part = PartWriter(root).append("calls", pa.Table.from_pylist(rows, schema=CALLS))
+        rows.append(dict(zip(CALLS_SCHEMA.names, row, strict=False)))
+    part = PartWriter(root).append("calls", pa.Table.from_pylist(rows, schema=CALLS_SCHEMA))
     os.utime(part, LONG_AGO)
     return part
 

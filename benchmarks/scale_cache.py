@@ -27,7 +27,7 @@ from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.replay.states import TEXTS_PER_FILE
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.keys import call_key, next_context, references_key, root_context
-from hierrouter_cache.parts import CALLS, SCORES
+from hierrouter_cache.parts import CALLS_SCHEMA, SCORES_SCHEMA
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 
@@ -185,7 +185,7 @@ class Maker:
         texts = [keys, [step] * n, asked.context, outcome, [self.spec.models[action]] * n]
         unsure = [[None] * n] * 3
         columns = [*texts, asked.prompt, said, *tokens, ["stop"] * n, np.full(n, 0.01), *unsure]
-        table = pa.table(columns, schema=CALLS)
+        table = pa.table(columns, schema=CALLS_SCHEMA)
         for start in range(0, n, BATCH):
             self.writer.append("calls", table.slice(start, BATCH))
         precision = 1 / (count + 1)
@@ -206,7 +206,7 @@ class Maker:
         for scorer, found in zip(SCORERS, values, strict=True):
             assert scorer(said[0], answers, ()) == found[0]
             columns = [keys, asked.references, [scorer.key] * len(keys), found]
-            yield pa.table(columns, schema=SCORES)
+            yield pa.table(columns, schema=SCORES_SCHEMA)
 
     def finish(self) -> None:
         """The plan and the embeddings."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from measuring import ROOT
 
 from hierrouter_cache.errors import NoCache
-from hierrouter_cache.parts import IDENTITY, KINDS
+from hierrouter_cache.parts import IDENTITY_COLUMNS, ROW_SCHEMAS
 from hierrouter_cache.reader import CacheReader
 from tests.warm import Running, Warm
 
@@ -42,9 +42,9 @@ def stored(root: Path) -> Rows:
     except NoCache:
         return {}
     found: Rows = {}
-    for kind in KINDS:
+    for kind in ROW_SCHEMAS:
         for row in reader.sql(f"SELECT * FROM {kind}").to_pylist():
-            identity = (kind, *(row[name] for name in IDENTITY[kind]))
+            identity = (kind, *(row[name] for name in IDENTITY_COLUMNS[kind]))
             promise(identity not in found, f"served twice: {identity}")
             found[identity] = repr(row)
     return found

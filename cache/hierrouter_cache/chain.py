@@ -1,15 +1,16 @@
-"""The parts of a cache as a chain of commits: whether each one that must be there is there.
+"""The parts of a cache as a chain of commits, which shows whether any part is missing.
 
-A part names the commits that were open ends when it was written, and an empty head file names each
-commit that nobody has named yet. So from the heads every commit is reached. A seal is a commit that
-says of other parts that they belong here, or what has become of them. See docs/cache.md.
+A part names the commits that were open ends of the chain when it was written. For each commit that
+no other one names yet there is an empty file, its head. So every commit can be reached from the
+heads. A seal is a commit about other parts: it says that they belong to the cache, or what has
+become of them. See docs/cache.md.
 """
 
 import json
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -29,33 +30,40 @@ from hierrouter_cache.errors import (
     read_small,
 )
 from hierrouter_cache.parts import Link, Part, sha16
-from hierrouter_cache.writer import Steps, append_part, no_steps, writable, write_derived
+from hierrouter_cache.writer import OnStep, append_part, no_steps, writable, write_derived
 
-TRIES = 100  # how often a listing is taken again while others change the folder
-ARRIVING = "pull.json"  # below the cache: names of parts that are copied and not judged yet
-QUARANTINE = "quarantine"  # below the cache: files that `cache repair` moved aside
-FIRST = "00000000"  # the writer in a merged part's name: sorts before every other one
-# What a seal says of a part. All but the first are gone, or may go.
-HERE, MERGED, DAMAGED, MISSING, STRANGE = "here", "merged", "damaged", "missing", "foreign"
-LOST = "missing: later commits name it"
-FOREIGN = "written by another cache, and no pull brought it"
-HASHED = "hashed.json"  # in the folder of what is derived: see `Hashed`
-SETTLED = 2 * 10**9  # ns; a file changed twice within a tick of its clock may look the same
-MAX_NOTES = 1 << 28  # bytes
+MAX_LISTINGS = 100  # how often a folder is listed again while other processes change it
+ARRIVALS_FILE = "pull.json"  # in the cache: names of parts that a pull copies or has copied
+QUARANTINE_FOLDER = "quarantine"  # in the cache: files that `cache repair` moved aside
+MERGED_WRITER = "00000000"  # the writer in a merged part's name: it sorts before all others
+# The fates in a seal. Unless its fate is "present", a part is gone or may be removed.
+FATE_PRESENT = "here"
+FATE_MERGED = "merged"
+FATE_DAMAGED = "damaged"
+FATE_MISSING = "missing"
+FATE_FOREIGN = "foreign"
+# Faults of parts that `parts.proof` cannot know of.
+FAULT_MISSING = "missing: later commits name it"
+FAULT_FOREIGN = "written by another cache, and no pull brought it"
+HASH_RECORD_FILE = "hashed.json"  # in a folder of derived data, see `HashRecord`
+# A file system's clock is coarse: of two changes within a tick only the first is visible.
+SETTLE_NS = 2 * 10**9
+MAX_RECORD_BYTES = 1 << 28
 
-Found = Mapping[Part, tuple[str | None, Link | None]]  # as `parts.proof` of each part
+Proof = tuple[str | None, Link | None]  # (what is wrong with a part, what it says of itself)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """What lies in a cache.
+    """The state of a cache's parts and of the links between them.
 
     Attributes:
-        faults: every part, seals too, in name order, and what is wrong with it; after them each
-            part that must be there and is not.
-        loose: names of sound parts that no head reaches: a crash came between part and head, a
-            copy is under way, or they were merged and are here still or again.
-        heads: names of the commits that nobody names.
+        faults: what is wrong with each part, None if it is sound; seals are included. In name
+            order, and after all parts on the disk those that are missing.
+        loose: names of sound parts that no head reaches. Either a crash came between part and
+            head, or a copy is under way, or they were merged and were not removed or came back.
+        fates: what the seals say of parts, by name.
+        heads: names of the commits that no other commit names.
     """
 
     faults: Mapping[Part, str | None]
@@ -64,229 +72,321 @@ class Chain:
     heads: tuple[str, ...]
 
     def sound(self, *kinds: str) -> list[Part]:
-        """The sound parts of these kinds, in name order."""
-        return [part for part, why in self.faults.items() if not why and part.kind in kinds]
+        """Return the sound parts of these kinds, in name order."""
+        return [part for part, fault in self.faults.items() if not fault and part.kind in kinds]
 
     @property
     def lost_plan(self) -> str | None:
-        """The name of a plan that was given up and was the latest one, or None.
+        """Name of the latest plan if it was given up as damaged or missing, or None.
 
-        Until it is written again, what was asked for last is not known.
+        Until a plan is written again, the queries that were requested last are unknown.
         """
         latest = max((part.path.name for part in self.sound("plans")), default="")
-        given_up = [name for name, fate in self.fates.items() if fate in (DAMAGED, MISSING)]
-        beyond = f"plans-{parts.MAX_SEQ + 1}"  # was never written here
-        lost = max((name for name in given_up if "plans-" <= name < beyond), default="")
+        end_of_plans = f"plans-{parts.MAX_SEQ + 1}"  # sorts after all plans of this program
+        lost = ""
+        for name, fate in self.fates.items():
+            if fate in (FATE_DAMAGED, FATE_MISSING) and "plans-" <= name < end_of_plans:
+                lost = max(lost, name)
         return lost if lost > latest else None
 
 
-class Hashed:
-    """Which files were hashed whole, and have not changed since as far as the system can tell.
+class HashRecord:
+    """A record of the files that were hashed completely and have not changed since.
 
-    That is by size, inode, and times of change to the nanosecond; a copy is hashed again.
+    A file counts as unchanged if its size, its inode and its times of change (in nanoseconds) are
+    the recorded ones. So a copy is hashed again.
 
     Args:
-        root: the cache.
-        folder: where this is noted, below it; what cannot be read there was never noted.
+        root: the cache's folder.
+        folder: folder of the record, below `root`. An unreadable record counts as empty.
     """
 
     def __init__(self, root: Path, folder: Path) -> None:
-        self._root, self._file = root, folder / HASHED
-        self._then, self._now = dict[str, list[Any]](), dict[str, list[Any]]()
+        self._root = root
+        self._file = folder / HASH_RECORD_FILE
+        self._stored: dict[str, list[Any]] = {}
+        self._current: dict[str, list[Any]] = {}
         with suppress(OSError, ValueError, RecursionError, InputError):
-            data = read_small(self._file, MAX_NOTES)
-            found = json.loads(data[16:]) if data[:16] == sha16(data[16:]).encode() else {}
-            self._then = found if isinstance(found, dict) else {}
+            data = read_small(self._file, MAX_RECORD_BYTES)
+            if data[:16] == sha16(data[16:]).encode():
+                record = json.loads(data[16:])
+                if isinstance(record, dict):
+                    self._stored = record
 
-    def told(self, path: Path) -> tuple[list[int], Any]:
-        """(what the system tells of a file, what was noted of it); None where it is to be hashed.
+    def look_up(self, path: Path) -> tuple[list[int], Any]:
+        """Compare a file with its record. Do this before hashing the file, see `add`.
 
-        Ask before it is hashed. Raises OSError: it is not there.
+        Returns:
+            (status of the file, recorded note). The note is None if the file must be hashed.
+
+        Raises:
+            OSError: the file does not exist.
         """
-        found = os.lstat(path)
-        seen = [found.st_size, found.st_ino, found.st_ctime_ns, found.st_mtime_ns]
-        noted = self._then.get(path.name)
-        if noted is None or noted[0] != seen:
-            return seen, None
-        self._now[path.name] = noted
-        return seen, noted[1]
+        status = os.lstat(path)
+        stamps = [status.st_size, status.st_ino, status.st_ctime_ns, status.st_mtime_ns]
+        entry = self._stored.get(path.name)
+        if entry is None or entry[0] != stamps:
+            return stamps, None
+        self._current[path.name] = entry
+        return stamps, entry[1]
 
-    def add(self, path: Path, seen: list[int], note: Any) -> None:
-        """Note that this file was hashed and is sound; `seen`: as it was told before."""
-        if time.time_ns() - seen[-1] > SETTLED:
-            self._now[path.name] = [seen, note]
+    def add(self, path: Path, stamps: list[int], note: Any) -> None:
+        """Record that a file was hashed and is sound.
+
+        Args:
+            path: the file.
+            stamps: its status before it was hashed, from `look_up`.
+            note: what to remember of it, as JSON; not None.
+        """
+        if time.time_ns() - stamps[-1] > SETTLE_NS:
+            self._current[path.name] = [stamps, note]
 
     def save(self) -> None:
-        """Keep what was noted, of no other files than these; where that fails, nothing is lost."""
-        if self._now == self._then or not writable(self._root):
+        """Store the record of the files that were looked up or added, and of no others.
+
+        If that fails, nothing is lost but time: the files are hashed again.
+        """
+        if self._current == self._stored or not writable(self._root):
             return
-        data = json.dumps(self._now).encode()
+        data = json.dumps(self._current).encode()
         with suppress(OSError, WorldError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_derived(self._root, self._file, [sha16(data).encode(), data])
 
 
-def _proof(part: Part, noted: Hashed) -> tuple[str | None, Link | None]:
-    """As `parts.proof`, without hashing what was hashed and has not changed."""
+def _recorded_proof(part: Part, record: HashRecord) -> Proof:
+    """Return `parts.proof` of a part; do not hash a part that is on record."""
     try:
-        seen, told = noted.told(part.path)
-    except OSError:  # whose name is proof's to find
+        stamps, note = record.look_up(part.path)
+    except OSError:  # `proof` finds out what it means
         return parts.proof(part)
-    if told:
-        return None, Link(**{**told, "after": tuple(told["after"])})
-    why, link = parts.proof(part)
-    if link and not why:
-        noted.add(part.path, seen, asdict(link))
-    return why, link
+    if note:
+        return None, Link(**{**note, "after": tuple(note["after"])})
+    fault, link = parts.proof(part)
+    if link and not fault:
+        record.add(part.path, stamps, asdict(link))
+    return fault, link
 
 
-def examine(root: Path, hashed: bool = True, noted: Hashed | None = None) -> Chain:
-    """Look at every part, after hashing all bytes, and at what connects them.
+def examine(root: Path, hashed: bool = True, record: HashRecord | None = None) -> Chain:
+    """Check every part, and the links between them.
 
-    Readers take no lock, so a compaction may replace parts meanwhile. One listing can miss a merged
-    part that appears behind its back and also the parts that were merged into it. A merged part
-    appears before they vanish; so if the next listing still has everything that the first one had,
-    it has missed nothing, and it has all that the heads of the first one reach. Only a seal in it
-    may name a merged part that came too late for it. Raises NoCache: nothing has been collected at
-    `root`; CacheError: a part of a newer version, or the folder does not come to rest.
+    Readers take no lock, so a compaction may replace parts at the same time. A listing can miss a
+    merged part that appears after its place was read, and also the parts that were merged into it,
+    if they vanish before their place is read. But a merged part appears before the others vanish.
+    So if the next listing still has all parts of the first one, it has missed nothing, and it has
+    all parts that the heads of the first one reach. Only a seal in it may name a merged part that
+    appeared too late for it.
 
-    `hashed`: False to look at the files and footers of parts alone; `noted`: what need not be
-    hashed.
+    Args:
+        root: the cache's folder.
+        hashed: whether to hash all bytes; if not, only files and footers are read.
+        record: files that need not be hashed again.
+
+    Raises:
+        NoCache: nothing has been collected at `root`.
+        CacheError: a part was written by a newer version, or the folder keeps changing.
     """
-    known: Found = {}
-    prove = partial(_proof, noted=noted) if noted else partial(parts.proof, hashed=hashed)
+    prove: Callable[[Part], Proof]
+    if record:
+        prove = partial(_recorded_proof, record=record)
+    else:
+        prove = partial(parts.proof, hashed=hashed)
+    proofs: dict[Part, Proof] = {}
     before = parts.listing(root)
-    for _ in range(TRIES):
+    for _ in range(MAX_LISTINGS):
         if not before.parts and not before.heads:
             raise parts.no_cache(root)
-        seen = parts.listing(root)
-        if set(before.parts) <= set(seen.parts):
-            known = {part: known.get(part) or prove(part) for part in seen.parts}
-            if all(why != parts.GONE for why, _ in known.values()):
-                with suppress(FileNotFoundError):  # a seal was merged after it was hashed
-                    chain = _connected(root, replace(seen, heads=before.heads), known)
-                    lost = [part for part, why in chain.faults.items() if why == LOST]
-                    if not any(part.kind in parts.SCHEMAS and part.path.exists() for part in lost):
+        listing = parts.listing(root)
+        if set(before.parts) <= set(listing.parts):
+            proofs = {part: proofs.get(part) or prove(part) for part in listing.parts}
+            if all(fault != parts.FAULT_GONE for fault, _ in proofs.values()):
+                # A seal may be merged after it was hashed and before it is read.
+                with suppress(FileNotFoundError):
+                    chain = _connect(root, replace(listing, heads=before.heads), proofs)
+                    if not _has_appeared(chain):
                         return chain
-            known = {part: found for part, found in known.items() if found[0] != parts.GONE}
-        before = seen
+            proofs = {part: proof for part, proof in proofs.items() if proof[0] != parts.FAULT_GONE}
+        before = listing
     raise CacheError(f"the cache keeps changing: {root}; wait until `cache compact` is done")
 
 
-def _connected(root: Path, seen: parts.Listing, found: Found) -> Chain:
-    links = {  # also of a part that was only renamed, under its own name
-        parts.own_name(part, link) if link else part.path.name: link
-        for part, (why, link) in found.items()
-        if link or not why
-    }
-    # A number that is not noted is known where a head reaches a part of it.
-    reached = _wanted(seen.heads, links, {})
-    caches = seen.caches | {link.cache for name in reached if (link := links.get(name))}
+def _has_appeared(chain: Chain) -> bool:
+    """Return whether a part that the listing lacked is on the disk by now."""
+    return any(
+        fault == FAULT_MISSING and part.kind in parts.PART_SCHEMAS and part.path.exists()
+        for part, fault in chain.faults.items()
+    )
 
-    def known(cache: str) -> bool:
+
+def _connect(root: Path, listing: parts.Listing, proofs: Mapping[Part, Proof]) -> Chain:
+    """Follow the links from the heads of a listing.
+
+    Raises:
+        FileNotFoundError: a seal was removed.
+    """
+    links: dict[str, Link] = {}
+    for part, (_, link) in proofs.items():
+        if link:
+            # A part that was only renamed counts under its original name.
+            links[parts.own_name(part, link)] = link
+    # The number of a cache is also trusted if a head reaches a part of that cache.
+    reached = _reachable(listing.heads, links, {})
+    caches = listing.caches | {links[name].cache for name in reached if name in links}
+
+    def is_known(cache: str) -> bool:
         return not caches or cache in caches or parts.origin(root, cache).exists()
 
-    seals = [part for part in found if part.kind == "seals"]
-    ours = ((seal, links.get(seal.path.name)) for seal in seals)
-    fates = _fates(seal for seal, link in ours if link and known(link.cache))
-    wanted = _wanted(seen.heads, links, fates)
-    faults = {part: why for part, (why, _) in found.items()}
-    missing = wanted - {part.path.name for part in found}
-    faults |= {part: LOST for name in sorted(missing) if (part := parts.part_named(root, name))}
-    loose = list[str]()
-    for part, (why, link) in found.items():
+    own_seals = []
+    for part in proofs:
+        seal_link = links.get(part.path.name)
+        if part.kind == "seals" and seal_link and is_known(seal_link.cache):
+            own_seals.append(part)
+    fates = _read_fates(own_seals)
+    expected = _reachable(listing.heads, links, fates)
+    faults = {part: fault for part, (fault, _) in proofs.items()}
+    for name in sorted(expected - {part.path.name for part in proofs}):
+        missing = parts.part_named(root, name)
+        if missing:
+            faults[missing] = FAULT_MISSING
+    loose = []
+    for part, (fault, link) in proofs.items():
         name = part.path.name
-        if why or not link or name in wanted:
+        if fault or not link or name in expected:
             continue
-        if fates.get(name) == MERGED or known(link.cache):
+        if fates.get(name) == FATE_MERGED or is_known(link.cache):
             loose.append(name)
         else:
-            faults[part] = FOREIGN
-    return Chain(faults, loose, fates, seen.heads)
+            faults[part] = FAULT_FOREIGN
+    return Chain(faults, loose, fates, listing.heads)
 
 
-def _wanted(
-    heads: Iterable[str], links: Mapping[str, Link | None], fates: Mapping[str, str]
+def _reachable(
+    heads: Iterable[str], links: Mapping[str, Link], fates: Mapping[str, str]
 ) -> set[str]:
-    """Names of the commits that must be there, from what sound parts and seals say, by name.
+    """Return the names of the commits that must exist, according to heads, parts and seals.
 
-    Behind a part that a seal names nothing is looked for: the seal has named that, too.
+    The links of a part that a seal names are not followed: the seal names those parts as well.
+
+    Args:
+        heads: names of the open ends.
+        links: what sound parts say of themselves, by name.
+        fates: what the seals say of parts, by name.
     """
-    todo, found = [*heads, *fates], set()
+    names = set[str]()
+    todo = [*heads, *fates]
     while todo:
         name = todo.pop()
-        if name in found or fates.get(name, HERE) != HERE:
+        if name in names or fates.get(name, FATE_PRESENT) != FATE_PRESENT:
             continue
-        found.add(name)
+        names.add(name)
         link = links.get(name)
         if link and name not in fates:
             todo += link.after
-    return found
+    return names
 
 
-def _fates(seals: Iterable[Part]) -> dict[str, str]:
-    """What the seals say together, a later one knows better; a damaged one says nothing."""
+def _read_fates(seals: Iterable[Part]) -> dict[str, str]:
+    """Return what the seals say together; a later seal overrides an earlier one.
+
+    A damaged seal is skipped here; it is among the chain's faults.
+
+    Raises:
+        FileNotFoundError: a seal was removed.
+    """
     fates: dict[str, str] = {}
-    for seal in sorted(seals, key=lambda part: part.path.name):
+    for seal_part in sorted(seals, key=lambda part: part.path.name):
         try:
-            with pq.ParquetFile(seal.path) as file:
-                rows = file.read(parts.SEALS.names, use_threads=False).to_pydict()
+            with pq.ParquetFile(seal_part.path) as file:
+                rows = file.read(parts.SEALS_SCHEMA.names, use_threads=False).to_pydict()
             fates |= {name: fate for name, fate in zip(*rows.values(), strict=True) if name}
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
-            parts.require_damage(error, seal.path)
+            parts.require_damage(error, seal_part.path)
     return fates
 
 
 def sound_parts(root: Path) -> list[Part]:
-    """The parts that hold rows, in name order; raises as `sound_chain`."""
-    return sound_chain(root).sound(*parts.KINDS)
+    """Return the parts that hold rows, in name order, of a cache that is sound.
 
-
-def sound_chain(root: Path, noted: Hashed | None = None) -> Chain:
-    """The cache, after every byte has been hashed, every schema compared and every link followed.
-
-    With `noted`, but for what was hashed before.
-
-    Raises NoCache: nothing has been collected at `root`; DamagedPart: at least one part is not what
-    its name promises, or is missing; CacheError: as `examine`.
+    Raises:
+        NoCache: nothing has been collected at `root`.
+        DamagedPart: a part is damaged or missing.
+        CacheError: a part was written by a newer version, or the folder keeps changing.
     """
-    found = examine(root, noted=noted)
-    if noted:
-        noted.save()
-    faults = [(part.path.name, why) for part, why in found.faults.items() if why]
+    return sound_chain(root).sound(*parts.ROW_SCHEMAS)
+
+
+def sound_chain(root: Path, record: HashRecord | None = None) -> Chain:
+    """Return the chain of a cache, and require it to be sound.
+
+    Every byte is hashed, every schema is compared and every link is followed.
+
+    Args:
+        root: the cache's folder.
+        record: files that need not be hashed again; it is updated and saved.
+
+    Raises:
+        NoCache: nothing has been collected at `root`.
+        DamagedPart: a part is damaged or missing.
+        CacheError: a part was written by a newer version, or the folder keeps changing.
+    """
+    chain = examine(root, record=record)
+    if record:
+        record.save()
+    faults = [(part.path.name, fault) for part, fault in chain.faults.items() if fault]
     if faults:
-        name, why = faults[0]
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        remedy = "bring it back, or give it up" if why == LOST else "move it aside"
+        name, fault = faults[0]
+        others = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        remedy = "bring it back, or give it up" if fault == FAULT_MISSING else "move it aside"
         raise DamagedPart(
-            f"damaged part{more}: {name}: {why}; "
+            f"damaged part{others}: {name}: {fault}; "
             f"{remedy} with `hierrouter cache repair --cache {root}`"
         )
-    return found
+    return chain
 
 
-def seal(root: Path, fates: Mapping[str, str], on_step: Steps = no_steps) -> None:
-    """Commit what became of these parts; raises as `PartWriter.append`."""
+def seal(root: Path, fates: Mapping[str, str], on_step: OnStep = no_steps) -> None:
+    """Commit a seal.
+
+    Args:
+        root: the cache's folder.
+        fates: what became of parts, by name: one of the constants FATE_...
+        on_step: called with the milestones of the commit.
+
+    Raises:
+        CacheError: no sequence number is left for a part.
+        WorldError: the disk is full or failed; the seal is not committed.
+    """
     names = sorted(fates)
-    table = pa.table([names, [fates[name] for name in names]], schema=parts.SEALS)
+    table = pa.table([names, [fates[name] for name in names]], schema=parts.SEALS_SCHEMA)
     append_part(root, "seals", table, secrets.token_hex(4), on_step)
 
 
 def seal_loose(root: Path) -> None:
-    """Take into the chain what a crash or a copy has left beside it; nothing is hashed.
+    """Take the parts that a crash or a copy left outside of the chain into it, without hashing.
 
-    Shards may be at work, but no compaction. What a pull has brought and not judged yet is left to
-    it. Raises as `PartWriter.append`, `arrivals` and `examine`.
+    Shards may be at work, but no compaction. Parts that a pull has copied and not settled yet are
+    left to that pull.
+
+    Raises:
+        CacheError: the list of arrivals cannot be read, a part was written by a newer version, the
+            folder keeps changing, or no sequence number is left.
+        WorldError: the disk is full or failed.
     """
     loose = set(glance(root).loose).difference(arrivals(root))
-    if due := [name for name in loose if (parts.parts_folder(root) / name).exists()]:
-        seal(root, dict.fromkeys(due, HERE))
+    existing = [name for name in loose if (parts.parts_folder(root) / name).exists()]
+    if existing:
+        seal(root, dict.fromkeys(existing, FATE_PRESENT))
 
 
 def glance(root: Path) -> Chain:
-    """As `examine`, but nothing is hashed, and where nothing was collected nothing is found."""
+    """Return `examine` of a cache without hashing; an empty chain if nothing was collected.
+
+    Raises:
+        CacheError: a part was written by a newer version, or the folder keeps changing.
+    """
     try:
         return examine(root, hashed=False)
     except NoCache:
@@ -294,16 +394,17 @@ def glance(root: Path) -> Chain:
 
 
 def arrivals(root: Path) -> list[str]:
-    """Names of the parts that a pull copies, or copied until it was killed.
+    """Return the names of the parts that a pull copies, or copied until it was killed.
 
-    Raises CacheError: what was noted cannot be read.
+    Raises:
+        CacheError: the list of arrivals cannot be read.
     """
     try:
-        names = json.loads((root / ARRIVING).read_bytes())
+        names = json.loads((root / ARRIVALS_FILE).read_bytes())
         return [name for name in names if parts.part_named(root, name)]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise CacheError(
-            f"not readable: {root / ARRIVING}: not written by this program; remove it"
+            f"not readable: {root / ARRIVALS_FILE}: not written by this program; remove it"
         ) from error

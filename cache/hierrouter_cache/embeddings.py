@@ -1,4 +1,4 @@
-"""Embedded texts: derived data that lies beside the truth."""
+"""Embeddings of texts: derived data in separate files beside the parts."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hierrouter_cache.chain import TRIES, Hashed
+from hierrouter_cache.chain import MAX_LISTINGS, HashRecord
 from hierrouter_cache.errors import CacheError, DamagedPart, IncompleteTree, WorldError, reason_of
 from hierrouter_cache.keys import DIGEST_LENGTH, digest
 from hierrouter_cache.locks import collector_lock
@@ -25,16 +25,22 @@ from hierrouter_cache.parts import file_sha16, require_damage
 from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.writer import writable, write_derived
 
-NAME = re.compile(
+EMBEDDING_NAME_PATTERN = re.compile(
     r"emb-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.npy"
 )
-CHUNK = 16_384  # rows looked at or written together
-MAX_DESCRIPTION = 1 << 16  # bytes behind the vectors
+ROWS_PER_CHUNK = 16_384  # rows that are checked or written together
+MAX_DESCRIPTION = 1 << 16  # bytes of the description that follows the vectors
 
 
 @dataclass(frozen=True)
 class EmbeddingFile:
-    """One file of vectors, as its name describes it."""
+    """One file of vectors, as its name describes it.
+
+    Attributes:
+        path: the file.
+        rows: number of vectors.
+        sha: first 16 hexadecimal digits of the SHA-256 of its bytes.
+    """
 
     path: Path
     rows: int
@@ -42,113 +48,142 @@ class EmbeddingFile:
 
 
 def embedding_files(root: Path) -> list[EmbeddingFile]:
-    """All embedding files of a cache, of every encoder, in name order."""
-    return [
-        EmbeddingFile(path, int(match["rows"]), match["sha"])
-        for path in sorted(root.glob("derived/*/emb-*.npy"))
-        if (match := NAME.fullmatch(path.name))
-    ]
+    """Return all embedding files of a cache, of every encoder, in name order."""
+    files = []
+    for path in sorted(root.glob("derived/*/emb-*.npy")):
+        match = EMBEDDING_NAME_PATTERN.fullmatch(path.name)
+        if match:
+            files.append(EmbeddingFile(path, int(match["rows"]), match["sha"]))
+    return files
 
 
 def embedding_fault(file: EmbeddingFile) -> str | None:
-    """What is wrong with an embedding file, or None; reads every byte, holds none of them.
+    """Return what is wrong with an embedding file, or None.
 
-    A file that is gone was merged into another one: nothing is wrong with it.
+    Every byte is read; only a few are held in memory. A file that does not exist any more is not
+    at fault: it was merged into another one.
     """
     try:
-        found = _look(file)
-        if isinstance(found, str):
-            return found
+        rows = _open_rows(file)
+        if isinstance(rows, str):
+            return rows
         if file_sha16(file.path) != file.sha:
             return f"checksum mismatch, expected {file.rows} rows as written"
     except FileNotFoundError:
         return None
-    if not all(
-        np.isfinite(found["vector"][at : at + CHUNK]).all() for at in range(0, len(found), CHUNK)
-    ):
-        return f"NaN or infinity, expected {file.rows} rows of finite numbers"
+    for start in range(0, len(rows), ROWS_PER_CHUNK):
+        if not np.isfinite(rows["vector"][start : start + ROWS_PER_CHUNK]).all():
+            return f"NaN or infinity, expected {file.rows} rows of finite numbers"
     return None
 
 
 def require_sound(file: EmbeddingFile) -> None:
-    """Refuse a damaged embedding file; raises DamagedPart: it is not what its name promises."""
-    if why := embedding_fault(file):
-        raise _damaged(file, why)
+    """Require that an embedding file is sound.
+
+    Raises:
+        DamagedPart: it is damaged.
+    """
+    fault = embedding_fault(file)
+    if fault:
+        raise _damaged_file(file, fault)
 
 
-def _look(file: EmbeddingFile) -> NDArray[np.void] | str:
-    """The rows, mapped; or why these are none."""
+def _open_rows(file: EmbeddingFile) -> NDArray[np.void] | str:
+    """Map the rows of a file into memory; return what is wrong with the file if that fails.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        WorldError: the disk failed.
+    """
     try:
         if not stat.S_ISREG(file.path.lstat().st_mode):
             return "not a regular file"
-        # "c": nobody writes, and torch takes it without a copy; a write would not reach the file.
+        # Mode "c" is copy-on-write. The rows are not written to, but torch takes only writable
+        # arrays without a copy, and a write in this mode would not reach the file.
         rows: NDArray[np.void] = np.load(file.path, mmap_mode="c", allow_pickle=False)
     except FileNotFoundError:
         raise
-    except Exception as error:  # a damaged header takes numpy's parser of Python anywhere
+    except Exception as error:  # numpy parses the header as Python; damage may cause any error
         require_damage(error, file.path)
         return f"not readable ({reason_of(error, 60)}), expected {file.rows} rows"
-    if not _is_ours(rows.dtype) or rows.shape != (file.rows,):
+    if not _has_row_layout(rows.dtype) or rows.shape != (file.rows,):
         return f"expected {file.rows} rows of context and vector, found {rows.shape}"
-    return _foreign(file, rows) or rows
+    return _description_fault(file, rows) or rows
 
 
-def _foreign(file: EmbeddingFile, rows: NDArray[np.void]) -> str | None:
-    """Whether a file says that its vectors belong elsewhere, or not whose they are."""
-    said = _description(file, rows)
-    if not said:
+def _description_fault(file: EmbeddingFile, rows: NDArray[np.void]) -> str | None:
+    """Return what is wrong with a file's description, or None.
+
+    The description must fit the folder and the vectors, so that vectors of two encoders are never
+    mixed.
+    """
+    data = _read_description(file, rows)
+    if not data:
         return "does not say whose vectors it has, by an earlier version: collect again"
     try:
-        whose = json.loads(said)
-        encoder, texts, dim = (whose[key] for key in ("encoder", "texts", "dim"))
+        description = json.loads(data)
+        encoder = description["encoder"]
+        texts = description["texts"]
+        dim = description["dim"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return "what follows its vectors is not readable"
-    found = file.path.parent.name, rows.dtype["vector"].shape
-    if found == (_folder_name(encoder, texts), (dim,)):
+    fits_folder = file.path.parent.name == _folder_name(encoder, texts)
+    if fits_folder and rows.dtype["vector"].shape == (dim,):
         return None
     return f"{texts} by {encoder!s:.80} with {dim} numbers each, in the folder of others"
 
 
-def _description(file: EmbeddingFile, rows: NDArray[np.void]) -> bytes:
-    """What stands behind the mapped rows of a file: whose vectors they are, as JSON."""
+def _read_description(file: EmbeddingFile, rows: NDArray[np.void]) -> bytes:
+    """Return the JSON that follows the mapped rows of a file and says what they are of."""
     with file.path.open("rb") as stream:
         stream.seek(getattr(rows, "offset", 0) + rows.nbytes)
         return stream.read(MAX_DESCRIPTION)
 
 
 def _folder_name(encoder: str, texts: str) -> str:
+    # Contexts are not named: the first version had no other texts, and its folders are still used.
     return digest(["encoder", encoder, *([] if texts == CONTEXTS else [texts])])
 
 
-def _is_ours(found: np.dtype[Any]) -> bool:
-    """Whether a row is a digest and a vector: of others Arrow would read beyond the end."""
-    if found.names != ("context", "vector"):
+def _has_row_layout(dtype: np.dtype[Any]) -> bool:
+    """Return whether a row is a digest and a vector; Arrow would read others out of bounds."""
+    if dtype.names != ("context", "vector"):
         return False
-    context, vector = found["context"], found["vector"]
+    context = dtype["context"]
+    vector = dtype["vector"]
     return context == f"S{DIGEST_LENGTH}" and vector.base == "<f4" and vector.ndim == 1
 
 
-def mapped(file: EmbeddingFile) -> NDArray[np.void]:
-    """The rows, mapped.
+def map_rows(file: EmbeddingFile) -> NDArray[np.void]:
+    """Map the rows of a file into memory.
 
-    Raises FileNotFoundError: they were merged into another file; DamagedPart: they are not what the
-    file's name promises.
+    Raises:
+        FileNotFoundError: they were merged into another file.
+        DamagedPart: the file is damaged.
     """
-    found = _look(file)
-    if isinstance(found, str):
-        raise _damaged(file, found)
-    return found
+    rows = _open_rows(file)
+    if isinstance(rows, str):
+        raise _damaged_file(file, rows)
+    return rows
 
 
-def _damaged(file: EmbeddingFile, why: str) -> DamagedPart:
+def _damaged_file(file: EmbeddingFile, fault: str) -> DamagedPart:
     return DamagedPart(
-        f"damaged embedding file: {file.path.name}: {why}; move it aside with "
+        f"damaged embedding file: {file.path.name}: {fault}; move it aside with "
         f"`hierrouter cache repair --cache {file.path.parents[2]}`, it is then made again"
     )
 
 
 def require_one_width(arrays: Sequence[NDArray[np.void]], folder: Path) -> None:
-    """Refuse vectors of two widths; raises DamagedPart: there are some."""
+    """Require that all vectors have the same length.
+
+    Args:
+        arrays: rows of several files.
+        folder: their folder.
+
+    Raises:
+        DamagedPart: they have different lengths.
+    """
     if len({rows.dtype for rows in arrays}) > 1:
         raise DamagedPart(
             f"embedding files of different dim: {folder}; delete the folder and run "
@@ -159,14 +194,26 @@ def require_one_width(arrays: Sequence[NDArray[np.void]], folder: Path) -> None:
 def write_rows(
     folder: Path, seq: int, arrays: Sequence[NDArray[np.void]], description: bytes
 ) -> EmbeddingFile | None:
-    """Commit all rows as one file; None where the cache cannot be written to, and is left as it is.
+    """Commit rows as one file.
 
-    The description follows the rows, where numpy does not look, and the hash covers it.
+    The description follows the rows, and the hash covers it; numpy does not read so far. Mapped
+    rows are read twice, for the hash in the name and for the file, so that they need not be held
+    in memory together.
 
-    Mapped rows are read twice, for the name and for the file, and never held together. Raises
-    WorldError: the disk is full or failed.
+    Args:
+        folder: folder of the encoder, below `derived` of a cache.
+        seq: sequence number of the file.
+        arrays: the rows, in order.
+        description: JSON that says what the rows are of.
+
+    Returns:
+        The file; None if the cache is not writable, and nothing was written.
+
+    Raises:
+        WorldError: the disk is full or failed.
     """
-    if not writable(folder.parents[1]):
+    root = folder.parents[1]
+    if not writable(root):
         return None
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -174,32 +221,37 @@ def write_rows(
         raise WorldError(
             f"cannot write embeddings: {folder}: {error.strerror}; make room or mend the disk"
         ) from error
-    rows, total = sum(len(array) for array in arrays), hashlib.sha256()
-    for piece in chain(_pieces(arrays), [description]):
+    total = hashlib.sha256()
+    for piece in chain(_npy_pieces(arrays), [description]):
         total.update(piece)
+    rows = sum(len(array) for array in arrays)
     sha = total.hexdigest()[:16]
-    name = f"emb-{seq:08d}-{secrets.token_hex(4)}-r{rows}-{sha}.npy"
-    write_derived(folder.parents[1], folder / name, chain(_pieces(arrays), [description]))
-    return EmbeddingFile(folder / name, rows, sha)
+    path = folder / f"emb-{seq:08d}-{secrets.token_hex(4)}-r{rows}-{sha}.npy"
+    write_derived(root, path, chain(_npy_pieces(arrays), [description]))
+    return EmbeddingFile(path, rows, sha)
 
 
-def _pieces(arrays: Sequence[NDArray[np.void]]) -> Iterator[bytes]:
-    """The bytes that `np.save` makes of all rows together, a few rows at a time."""
+def _npy_pieces(arrays: Sequence[NDArray[np.void]]) -> Iterator[bytes]:
+    """Yield the bytes that `np.save` would write for all rows together, a few rows at a time."""
     header = io.BytesIO()
-    description = np.lib.format.dtype_to_descr(arrays[0].dtype)
     rows = sum(len(array) for array in arrays)
     np.lib.format.write_array_header_1_0(
-        header, {"descr": description, "fortran_order": False, "shape": (rows,)}
+        header,
+        {
+            "descr": np.lib.format.dtype_to_descr(arrays[0].dtype),
+            "fortran_order": False,
+            "shape": (rows,),
+        },
     )
     yield header.getvalue()
     for array in arrays:
-        for at in range(0, len(array), CHUNK):
-            yield array[at : at + CHUNK].tobytes()
+        for start in range(0, len(array), ROWS_PER_CHUNK):
+            yield array[start : start + ROWS_PER_CHUNK].tobytes()
 
 
-# What the texts of a folder are, and what their digests are of.
-CONTEXTS = "contexts"  # a question and all answers so far; `next_context`
-ANSWERS = "answers"  # one answer alone; `text_digest`
+# The kinds of texts that are embedded, each in folders of its kind.
+CONTEXTS = "contexts"  # a question and all responses so far, by the digest `next_context`
+ANSWERS = "answers"  # one response alone, by the digest `text_digest`
 
 
 class EmbeddingStore:
@@ -207,12 +259,18 @@ class EmbeddingStore:
 
     Args:
         reader: the open cache; digests are looked up by its hashes.
-        encoder: the encoder's description; with `texts` it decides the folder, so vectors of two
-            encoders never meet.
+        encoder: description of the encoder. The folder depends on it and on `texts`, so vectors of
+            two encoders are never mixed.
         texts: `CONTEXTS` or `ANSWERS`.
 
+    Attributes:
+        encoder: as passed.
+        texts: as passed.
+        folder: the folder of the files.
+
     Raises:
-        DamagedPart: a file is not what its name promises.
+        DamagedPart: a file is damaged.
+        CacheError: the files keep changing.
     """
 
     def __init__(self, reader: CacheReader, encoder: str, texts: str = CONTEXTS) -> None:
@@ -221,122 +279,146 @@ class EmbeddingStore:
         self.folder = reader.root / "derived" / _folder_name(encoder, texts)
         self._reader = reader
         self._unwritten: list[NDArray[np.void]] = []
-        self._map()
+        self._map_files()
 
-    def _map(self) -> None:
-        """Map every file; look again where one was merged away between two looks."""
-        for _ in range(TRIES):
-            self._indexed: list[NDArray[np.uint64]] = []
-            self._unchecked = self._listed()
+    def _map_files(self) -> None:
+        """Map every file; start again if a file was merged after it was listed."""
+        for _ in range(MAX_LISTINGS):
+            self._hashes_of_arrays: list[NDArray[np.uint64]] = []
+            self._unchecked = self._list_files()
             try:
-                self._arrays = [*map(mapped, self._unchecked), *self._unwritten]
+                self._arrays = [*map(map_rows, self._unchecked), *self._unwritten]
                 return
             except FileNotFoundError:
                 continue
         raise CacheError(f"the embeddings change all the time: {self.folder}; try again later")
 
     @property
-    def _known(self) -> NDArray[np.uint64]:
-        """The hash of each row's digest, made when it is asked for."""
-        for rows in self._arrays[len(self._indexed) :]:
-            self._indexed.append(self._reader.hashes(_as_arrow(rows["context"])))
-        return np.concatenate([np.empty(0, np.uint64), *self._indexed])
+    def _hashes(self) -> NDArray[np.uint64]:
+        """uint64[rows]: hash of each row's digest; computed when it is needed first."""
+        for rows in self._arrays[len(self._hashes_of_arrays) :]:
+            self._hashes_of_arrays.append(self._reader.hashes(_as_arrow(rows["context"])))
+        return np.concatenate([np.empty(0, np.uint64), *self._hashes_of_arrays])
 
     @property
     def files(self) -> list[str]:
         """Names of the files that hold the vectors, in the order of `vectors()`."""
-        return [file.path.name for file in self._listed()]
+        return [file.path.name for file in self._list_files()]
 
-    def _listed(self) -> list[EmbeddingFile]:
-        """Those of its own that lie there now."""
+    def _list_files(self) -> list[EmbeddingFile]:
         files = embedding_files(self._reader.root)
         return [file for file in files if file.path.parent == self.folder]
 
     def missing(self, contexts: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """uint64[n]: those of `contexts` that have no vector yet, once each, in order."""
+        """Find the contexts that have no vector yet.
+
+        Args:
+            contexts: uint64, any shape, hashes of digests.
+
+        Returns:
+            uint64[n], each of them once, in order.
+        """
         flat = contexts.ravel()
-        absent = flat[first_match(flat, self._known) < 0]
-        distinct, first = np.unique(absent, return_index=True)
-        return distinct[np.argsort(first)]
+        absent = flat[first_match(flat, self._hashes) < 0]
+        distinct, first_positions = np.unique(absent, return_index=True)
+        return distinct[np.argsort(first_positions)]
 
     def append(self, contexts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Store float32[len(contexts), dim] for good; in a read-only cache, for this process.
+        """Store vectors on the disk; if the cache is read-only, only in this process.
 
-        Raises WorldError: a vector is not finite, or the disk is full or failed.
+        Args:
+            contexts: digests of the texts.
+            vectors: float32[len(contexts), dim], one row for each digest.
 
-        `contexts`: digests; `vectors`: one row a context.
+        Raises:
+            WorldError: a vector is not finite or has another length than those stored, or the disk
+                is full or failed.
         """
         if not np.isfinite(vectors).all():
             raise WorldError(
                 f"the encoder gives vectors that are not finite: {self.encoder}; take another"
             )
-        here = self._arrays[0]["vector"].shape[1] if self._arrays else vectors.shape[1]
-        if here != vectors.shape[1]:
+        dim = vectors.shape[1]
+        stored_dim = self._arrays[0]["vector"].shape[1] if self._arrays else dim
+        if stored_dim != dim:
             raise WorldError(
-                f"the encoder gives {vectors.shape[1]} numbers, here are vectors of {here}: "
+                f"the encoder gives {dim} numbers, here are vectors of {stored_dim}: "
                 f"{self.encoder}; it is another one by now, give it another name"
             )
         rows = np.empty(
-            len(contexts),
-            dtype=[("context", f"S{DIGEST_LENGTH}"), ("vector", "<f4", (vectors.shape[1],))],
+            len(contexts), dtype=[("context", f"S{DIGEST_LENGTH}"), ("vector", "<f4", (dim,))]
         )
         rows["context"] = list(contexts)
         rows["vector"] = vectors
-        whose = {"encoder": self.encoder, "texts": self.texts, "dim": vectors.shape[1]}
-        said = json.dumps(whose).encode()
-        written = write_rows(self.folder, len(self._arrays), [rows], said)
-        if written is None:
+        description = json.dumps({"encoder": self.encoder, "texts": self.texts, "dim": dim})
+        file = write_rows(self.folder, len(self._arrays), [rows], description.encode())
+        if file is None:
             self._unwritten.append(rows)
-        # What is on the disk need not be held: all files together may be larger than the memory.
-        with contextlib.suppress(FileNotFoundError):  # merged into another one already
-            rows = mapped(written) if written else rows
+        else:
+            # Map the file instead of holding the rows: all files together may be larger than the
+            # memory. If another process has merged the file already, hold them all the same.
+            with contextlib.suppress(FileNotFoundError):
+                rows = map_rows(file)
         self._arrays.append(rows)
 
     def rows(self, contexts: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """int64[*contexts.shape]: row of `vectors()` of each context.
+        """Find the row of `vectors()` of each context.
 
-        Raises IncompleteTree: a context has no vector; DamagedPart: a file is not what its name
-        promises.
+        Args:
+            contexts: uint64, any shape, hashes of digests.
+
+        Returns:
+            int64 of the same shape.
+
+        Raises:
+            IncompleteTree: a context has no vector.
+            DamagedPart: a file is damaged.
         """
-        self._check()
-        place = first_match(contexts, self._known)
-        if (place < 0).any():
+        self._check_files()
+        rows = first_match(contexts, self._hashes)
+        if (rows < 0).any():
             raise IncompleteTree(
-                f"{np.count_nonzero(place < 0)} states have no embedding: {self.folder}; "
+                f"{np.count_nonzero(rows < 0)} states have no embedding: {self.folder}; "
                 "run `hierrouter collect` again"
             )
-        return place
+        return rows
 
     def vectors(self) -> NDArray[np.float32]:
-        """float32[rows, dim]: all vectors; mapped where one file holds them, else a copy.
+        """Return float32[rows, dim], all vectors; mapped if one file holds them all, else a copy.
 
-        Raises DamagedPart: a file is not what its name promises; nothing of it is handed on.
+        Raises:
+            DamagedPart: a file is damaged; none of its vectors are returned.
         """
-        self._check()
+        self._check_files()
         require_one_width(self._arrays, self.folder)
         vectors = [rows["vector"] for rows in self._arrays]
         return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
-    def _check(self) -> None:
-        """Hash every file, before anything of it is handed on, but for those that were before."""
+    def _check_files(self) -> None:
+        """Hash every file before its vectors are used; skip files that are on record as sound.
+
+        Raises:
+            DamagedPart: a file is damaged.
+        """
         if not all(file.path.exists() for file in self._unchecked):
-            self._map()  # merged meanwhile; the vectors are the same
+            self._map_files()  # a merge has replaced them by a file with the same vectors
         if not self._unchecked:
             return
-        noted = Hashed(self._reader.root, self.folder)
+        record = HashRecord(self._reader.root, self.folder)
         for file in self._unchecked:
-            with contextlib.suppress(FileNotFoundError):  # merged meanwhile: it is mapped
-                seen, told = noted.told(file.path)
-                if told is None:
+            # A file that is merged right now has been mapped before, so its rows are still here.
+            with contextlib.suppress(FileNotFoundError):
+                stamps, note = record.look_up(file.path)
+                if note is None:
                     require_sound(file)
-                    noted.add(file.path, seen, True)
-        noted.save()
+                    record.add(file.path, stamps, True)
+        record.save()
         self._unchecked = []
 
 
-def _as_arrow(contexts: NDArray[np.bytes_]) -> pa.Array:
-    """The digests as Arrow text, one copy."""
-    packed = np.ascontiguousarray(contexts)
+def _as_arrow(digests: NDArray[np.bytes_]) -> pa.Array:
+    """Return digests as Arrow text; they are copied once."""
+    packed = np.ascontiguousarray(digests)
     offsets = np.arange(len(packed) + 1, dtype=np.int64) * DIGEST_LENGTH
     return pa.Array.from_buffers(
         pa.large_string(), len(packed), [None, pa.py_buffer(offsets), pa.py_buffer(packed)]
@@ -344,28 +426,36 @@ def _as_arrow(contexts: NDArray[np.bytes_]) -> pa.Array:
 
 
 def merge_embeddings(root: Path) -> int:
-    """Merge the files of each encoder into one, so that it is mapped and not copied.
+    """Merge the files of each encoder into one, so that it can be mapped without a copy.
 
-    Returns how many files there are fewer. Raises DamagedPart: a file is not what its name
-    promises; nothing of that encoder is touched; CacheLocked: a collector or a compaction is at
-    work.
+    Args:
+        root: the cache's folder.
+
+    Returns:
+        By how many the number of files decreased.
+
+    Raises:
+        DamagedPart: a file is damaged; no file of that encoder was changed.
+        CacheLocked: a collector or a compaction is at work.
+        WorldError: the disk is full or failed.
     """
     with collector_lock(root):
-        folders: dict[Path, list[EmbeddingFile]] = {}
+        files_of_folders: dict[Path, list[EmbeddingFile]] = {}
         for file in embedding_files(root):
-            folders.setdefault(file.path.parent, []).append(file)
-        return sum(_merge_files(folder, files) for folder, files in folders.items())
+            files_of_folders.setdefault(file.path.parent, []).append(file)
+        return sum(_merge_files(folder, files) for folder, files in files_of_folders.items())
 
 
 def _merge_files(folder: Path, files: Sequence[EmbeddingFile]) -> int:
+    """Merge the files of a folder; return by how many their number decreased."""
     if len(files) < 2:
         return 0
     for file in files:
         require_sound(file)
-    arrays = [mapped(file) for file in files]
+    arrays = [map_rows(file) for file in files]
     require_one_width(arrays, folder)
-    said = _description(files[0], arrays[0])
-    if not write_rows(folder, len(files), _first_of_each(arrays), said):
+    description = _read_description(files[0], arrays[0])
+    if not write_rows(folder, len(files), _drop_duplicates(arrays), description):
         return 0
     try:
         for file in reversed(files):
@@ -377,10 +467,11 @@ def _merge_files(folder: Path, files: Sequence[EmbeddingFile]) -> int:
     return len(files) - 1
 
 
-def _first_of_each(arrays: Sequence[NDArray[np.void]]) -> list[NDArray[np.void]]:
-    """The rows but for those whose digest stood before; copied only where there is one."""
+def _drop_duplicates(arrays: Sequence[NDArray[np.void]]) -> list[NDArray[np.void]]:
+    """Drop every row whose digest an earlier row has; copy an array only if it has such a row."""
     contexts = np.concatenate([rows["context"] for rows in arrays])
-    first = np.zeros(len(contexts), bool)
-    first[np.unique(contexts, return_index=True)[1]] = True
-    kept = np.split(first, np.cumsum([len(rows) for rows in arrays])[:-1])
-    return [rows if here.all() else rows[here] for rows, here in zip(arrays, kept, strict=True)]
+    is_first = np.zeros(len(contexts), bool)
+    is_first[np.unique(contexts, return_index=True)[1]] = True
+    ends = np.cumsum([len(rows) for rows in arrays])
+    masks = np.split(is_first, ends[:-1])
+    return [rows if mask.all() else rows[mask] for rows, mask in zip(arrays, masks, strict=True)]

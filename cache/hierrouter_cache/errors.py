@@ -1,4 +1,32 @@
-"""What can go wrong, named by what happened."""
+"""All errors of the project, named by what happened.
+
+A message says what is wrong, where, and what to do about it. The command line prints the message
+on one line and ends with the exit code in brackets. A class that is not defined in this module is
+followed by its module.
+
+* HierRouterError [1]: base class of all errors that reach a user; never raised itself.
+  * InputError [2]: a flag, a file, a dataset or a checkpoint of the user is wrong.
+    * UnknownModel [2] (hierrouter.serving.chat): a client asked for a model that is not served.
+    * Unroutable [2] (hierrouter.serving.messages): a valid request needs more than a route can do.
+  * CacheError [3]: the cache cannot serve the request.
+    * NoCache [3]: nothing has been collected in this folder yet.
+    * DamagedPart [3]: a part is truncated, altered, renamed or of another format.
+    * IncompleteTree [3]: calls, scores or embeddings of the requested tree are missing.
+    * CacheLocked [3]: another process is collecting into the cache, or compacting it.
+  * Interrupted [130]: the user asked to stop.
+  * WorldError [1]: disk, memory, a model or a server failed.
+    * Outage [1] (hierrouter.engines.generator): the engine of one model cannot be reached.
+    * CallFailed [1] (hierrouter.serving.models): a live call has no response after all attempts.
+
+The following classes never reach a user. The engines raise them, and catch them again to decide
+whether to try a request once more, to wait, or to store a failure.
+
+* Again (hierrouter.engines.endpoint_client): this attempt failed, another one may succeed.
+* Busy (hierrouter.engines.endpoint_client): the server takes no requests at the moment.
+* Refused (hierrouter.engines.endpoint_client): the server refuses this prompt for good.
+* Stopped (hierrouter.engines.endpoint_client): a request was cancelled while it waited.
+* Forbidden (hierrouter.engines.addresses): a host resolves to an address that must not be called.
+"""
 
 import difflib
 import os
@@ -9,7 +37,7 @@ from pathlib import Path
 
 
 class HierRouterError(Exception):
-    """Base of every error this project raises on purpose."""
+    """Base of every error that this project raises on purpose."""
 
 
 class InputError(HierRouterError):
@@ -21,35 +49,40 @@ class CacheError(HierRouterError):
 
 
 class NoCache(CacheError):
-    """There is no cache at that place yet."""
+    """Nothing has been collected in this folder yet."""
 
 
 class DamagedPart(CacheError):
-    """A part is truncated, altered, misnamed or of another format."""
+    """A part is truncated, altered, renamed or of another format."""
 
 
 class IncompleteTree(CacheError):
-    """Nodes of the requested tree have not been collected."""
+    """Calls, scores or embeddings of the requested tree are missing."""
 
 
 class CacheLocked(CacheError):
-    """Another process is collecting into this cache."""
+    """Another process is collecting into this cache, or compacting it."""
 
 
 class Interrupted(HierRouterError):
-    """The user asked to stop; everything committed is safe."""
+    """The user asked to stop; everything that was committed is safe."""
 
 
 class WorldError(HierRouterError):
-    """Disk, memory, model or server failed; what was committed is safe."""
+    """Disk, memory, a model or a server failed; everything that was committed is safe."""
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """A file to be read that has an end.
+    """Open a regular file to read its bytes.
 
-    Raises InputError: it is no plain file, such as a pipe or a device; OSError: as opening it.
+    Returns:
+        The open file; the caller closes it.
+
+    Raises:
+        InputError: it is a pipe, a device or another file that is not regular.
+        OSError: it cannot be opened.
     """
-    # A pipe has perhaps nobody at its other end.
+    # Without O_NONBLOCK, opening a pipe that has no writer would wait forever.
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
@@ -58,9 +91,15 @@ def open_plain(path: Path) -> BufferedReader:
 
 
 def read_small(path: Path, limit: int) -> bytes:
-    """All bytes of a file, and not more than `limit` of them.
+    """Read all bytes of a file that is expected to be small.
 
-    Raises InputError: it is larger, or as `open_plain`; OSError: as opening it.
+    Args:
+        path: the file.
+        limit: the most bytes that it may have.
+
+    Raises:
+        InputError: it is larger than `limit`, or not a regular file.
+        OSError: it cannot be opened or read.
     """
     with open_plain(path) as file:
         data = file.read(limit + 1)
@@ -70,23 +109,34 @@ def read_small(path: Path, limit: int) -> bytes:
 
 
 def reason_of(error: BaseException, limit: int = 120) -> str:
-    """What an error says, on one line cut to `limit` characters; its kind where it is silent."""
+    """Return an error's message on one line; its class name if the message is empty.
+
+    Args:
+        error: the error.
+        limit: the most characters of the message; the rest is cut off.
+    """
     return " ".join(str(error).split())[:limit] or type(error).__name__
 
 
-def named_reason(error: BaseException, limit: int = 120) -> str:
-    """`reason_of` with the kind before it, for errors of code that is not ours."""
-    kind, reason = type(error).__name__, reason_of(error, limit)
-    return kind if reason == kind else f"{kind}: {reason}"
+def typed_reason(error: BaseException, limit: int = 120) -> str:
+    """Return `reason_of` after the name of the error's class, for errors of third-party code."""
+    class_name = type(error).__name__
+    reason = reason_of(error, limit)
+    return class_name if reason == class_name else f"{class_name}: {reason}"
 
 
-def suggestion(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
-    """`did you mean x? ` where something known is close, else `known: a, b; `.
+def suggestion(word: str, names: Iterable[str], otherwise: str | None = None) -> str:
+    """Return `did you mean x? ` if a name is similar to `word`, else `known: a, b; `.
 
-    `otherwise`: takes the place of the list, where that would be long.
+    Args:
+        word: what the user wrote.
+        names: what could have been meant.
+        otherwise: text to return instead of the list of all names, if the list would be too long.
     """
-    candidates = list(known)
-    close = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]}? "
-    return f"known: {', '.join(candidates)}; " if otherwise is None else otherwise
+    candidates = list(names)
+    close_matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
+    if close_matches:
+        return f"did you mean {close_matches[0]}? "
+    if otherwise is not None:
+        return otherwise
+    return f"known: {', '.join(candidates)}; "

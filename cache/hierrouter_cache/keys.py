@@ -1,4 +1,4 @@
-"""What identifies a row, and whether a row is what its key says."""
+"""Digests that identify rows, and checks that a row is what its key says."""
 
 import hashlib
 import json
@@ -9,54 +9,75 @@ from typing import Any
 import pyarrow as pa
 
 from hierrouter_cache.errors import reason_of
-from hierrouter_cache.parts import CHOICES, KINDS, NULLABLE, Part, part_batches
+from hierrouter_cache.parts import CHOICES_TYPE, NULLABLE_COLUMNS, ROW_SCHEMAS, Part, part_batches
 
-Choices = Sequence[tuple[str, str]]  # (label, text) of each
+Choices = Sequence[tuple[str, str]]  # (label, text) of each choice
 Row = Mapping[str, Any]
 
 DIGEST_LENGTH = 32
-# Bump when the text of a prompt is laid out in another way: old answers then stop matching.
+# Increase this when the text of a prompt is laid out in another way: stored responses to the old
+# layout then no longer match.
 PROMPT_LAYOUT = 1
-CANONICAL = json.JSONEncoder(
+CANONICAL_JSON = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
 )
-INT32 = range(2**31)
-EXACT = 2**53  # Arrow takes no greater whole number for a float
+INT32_RANGE = range(2**31)
+MAX_EXACT_INTEGER = 2**53  # Arrow takes no greater integer for a float
 
 
 def digest(value: Any) -> str:
-    """Digest of a JSON value in canonical form; floats must be finite."""
-    return text_digest(CANONICAL.encode(value))
+    """Return the digest of a JSON value in canonical form; floats must be finite."""
+    return text_digest(CANONICAL_JSON.encode(value))
 
 
 def text_digest(text: str) -> str:
-    """Digest of a text alone; in DuckDB's SQL it is `left(sha256(text), 32)`."""
+    """Return the digest of a text; in DuckDB's SQL it is `left(sha256(text), 32)`."""
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def step_key(model: Mapping[str, Any], generation: Mapping[str, Any], instruction: str) -> str:
-    """Digest of one way of calling: model identity, generation settings, stage instruction."""
+    """Return the digest of a step, which is one way to call a model.
+
+    Args:
+        model: identity of the model, as JSON.
+        generation: settings of the generation, as JSON.
+        instruction: the instruction of the stage.
+    """
     return digest(["step", PROMPT_LAYOUT, model, generation, instruction])
 
 
 def root_context(question: str) -> str:
-    """Context of a query before any call."""
+    """Return the digest of a query's context before any call."""
     return digest(["context", question])
 
 
 def next_context(context: str, response: str) -> str:
-    """Context after `response` has been appended (c_{t+1} = c_t || r_t, paper section 3.1)."""
+    """Return the digest of a context with a response appended.
+
+    Source: c_{t+1} = c_t || r_t, paper section 3.1.
+    """
     return digest(["context", context, response])
 
 
 def call_key(step: str, context: str, sample: int = 0) -> str:
-    """Name of one call; `sample` counts repeated draws where generation is not greedy."""
+    """Return the digest that names one call.
+
+    Args:
+        step: digest of the step, see `step_key`.
+        context: digest of the context, see `next_context`.
+        sample: number of the draw, where generation is not greedy and a call is repeated.
+    """
     return digest(["call", step, context, sample])
 
 
 def references_key(answers: Sequence[str], choices: Choices = ()) -> str:
-    """Digest of what a score depends on besides the response: answers, and choices if any."""
-    return digest(["references", list(answers), *_choices(choices)])
+    """Return the digest of what a score depends on besides the response.
+
+    Args:
+        answers: the query's reference answers.
+        choices: the query's choices, if it has any.
+    """
+    return digest(["references", list(answers), *_choices_for_digest(choices)])
 
 
 def query_key(
@@ -67,35 +88,59 @@ def query_key(
     split: str,
     choices: Choices = (),
 ) -> str:
-    """Digest of a query: one whose text, answers, choices or fold changed is another query."""
-    return digest(["query", dataset, name, question, list(answers), split, *_choices(choices)])
+    """Return the digest of a query; a change of any argument makes it another query.
+
+    Args:
+        dataset: name of its dataset.
+        name: its id in the dataset.
+        question: its text.
+        answers: its reference answers.
+        split: "train", "validation" or "test".
+        choices: its choices, if it has any.
+    """
+    return digest(
+        ["query", dataset, name, question, list(answers), split, *_choices_for_digest(choices)]
+    )
 
 
-def _choices(choices: Choices) -> list[list[list[str]]]:
-    """Nothing where there are none: such keys are those of caches from before choices."""
-    return [[[label, text] for label, text in choices]] if choices else []
+def _choices_for_digest(choices: Choices) -> list[list[list[str]]]:
+    """Return the list items that choices add to a digest; none if there are no choices.
+
+    So queries without choices keep the keys that they had before choices were introduced.
+    """
+    if not choices:
+        return []
+    return [[[label, text] for label, text in choices]]
 
 
 def plan_key(pool: str, queries: Sequence[str]) -> str:
-    """Digest of what a collection is asked for: the pool as JSON, and the keys of its queries."""
+    """Return the digest of a plan.
+
+    Args:
+        pool: the pool as JSON.
+        queries: keys of the plan's queries.
+    """
     return digest(["plan", pool, list(queries)])
 
 
 def row_fault(kind: str, row: Row) -> str | None:
-    """What is wrong with a row of this kind, or None."""
-    for field in KINDS[kind]:
+    """Return what is wrong with a row of this kind, or None if it is sound."""
+    for field in ROW_SCHEMAS[kind]:
         value = row[field.name]
-        if value is None and field.name in NULLABLE:
+        if value is None and field.name in NULLABLE_COLUMNS:
             continue
-        if not _TYPES[field.type](value):
+        if not _TYPE_CHECKS[field.type](value):
             return f"{field.name} must be {field.type}, got {value!r:.40}"
-    name = {"scores": "value", "decisions": "chance"}.get(kind)
-    if name and not 0 <= row[name] <= 1:
-        return f"{name} must be from 0 to 1, got {row[name]!r:.40}"
-    if kind == "scores":
+    unit_interval_column = {"scores": "value", "decisions": "chance"}.get(kind)
+    if unit_interval_column and not 0 <= row[unit_interval_column] <= 1:
+        value = row[unit_interval_column]
+        return f"{unit_interval_column} must be from 0 to 1, got {value!r:.40}"
+    if kind == "scores":  # has no column that is a digest of its others
         return None
-    broken = next((name for name, key in _keys(kind, row).items() if row[name] != key), None)
-    return broken and f"{broken} is not that of the row's content"
+    for column, key in _digest_columns(kind, row).items():
+        if row[column] != key:
+            return f"{column} is not that of the row's content"
+    return None
 
 
 def part_fault(
@@ -103,30 +148,39 @@ def part_fault(
     fault_of: Callable[[str, Row], str | None] = row_fault,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> str | None:
-    """`row N: ...` for the first bad row of a part, or None; memory does not grow with its rows.
+    """Return `row N: ...` for the first bad row of a part, or None if all are sound.
 
-    Raises FileNotFoundError: a compaction has taken the part away.
+    The memory used does not grow with the number of rows.
 
-    `part`: sound, as `parts.sound_parts` gives it; `fault_of`: what is wrong with a row of a kind;
-    `on_rows`: told the number of rows after each batch of them.
+    Args:
+        part: a sound part, as `chain.sound_parts` returns it.
+        fault_of: returns what is wrong with a row of a kind, or None.
+        on_rows: called after each batch with its number of rows.
+
+    Raises:
+        FileNotFoundError: a compaction has removed the part.
     """
-    done = 0
+    rows_checked = 0
     try:
         for batch in part_batches(part):
-            for number, row in enumerate(batch.to_pylist(), start=done + 1):
-                if fault := fault_of(part.kind, row):
+            for number, row in enumerate(batch.to_pylist(), start=rows_checked + 1):
+                fault = fault_of(part.kind, row)
+                if fault:
                     return f"row {number}: {fault}"
-            done += batch.num_rows
+            rows_checked += batch.num_rows
             on_rows(batch.num_rows)
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        return f"not readable after row {done} ({reason_of(error, 80)})"
+        return f"not readable after row {rows_checked} ({reason_of(error, 80)})"
     return None
 
 
 def _is_text(value: object) -> bool:
-    """Half a character (a lone surrogate) can be neither hashed nor stored."""
+    """Return whether it is text that can be stored.
+
+    Half a character (a lone surrogate) can be neither hashed nor stored.
+    """
     if not isinstance(value, str):
         return False
     try:
@@ -137,38 +191,43 @@ def _is_text(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value in INT32
+    return isinstance(value, int) and not isinstance(value, bool) and value in INT32_RANGE
 
 
 def _is_number(value: object) -> bool:
     if isinstance(value, int):
-        return not isinstance(value, bool) and abs(value) <= EXACT
+        return not isinstance(value, bool) and abs(value) <= MAX_EXACT_INTEGER
     return isinstance(value, float) and math.isfinite(value)
 
 
 def _are_choices(value: object) -> bool:
-    """One or more; none at all are null, so that a row can be written in one way only."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(item, dict) and item.keys() == {"label", "text"} for item in value)
-        and all(_is_text(text) for item in value for text in item.values())
-    )
+    """Return whether it is a list of one or more choices.
+
+    An empty list is refused: no choices are stored as null, so that a query has only one form.
+    """
+    if not isinstance(value, list) or not value:
+        return False
+    for choice in value:
+        if not isinstance(choice, dict) or choice.keys() != {"label", "text"}:
+            return False
+        if not all(_is_text(text) for text in choice.values()):
+            return False
+    return True
 
 
-_TYPES: Mapping[pa.DataType, Callable[[object], bool]] = {
+_TYPE_CHECKS: Mapping[pa.DataType, Callable[[object], bool]] = {
     pa.string(): _is_text,
     pa.int32(): _is_count,
     pa.float64(): _is_number,
     pa.bool_(): lambda value: isinstance(value, bool),
     pa.list_(pa.string()): lambda value: isinstance(value, list) and all(map(_is_text, value)),
     pa.list_(pa.float64()): lambda value: isinstance(value, list) and all(map(_is_number, value)),
-    CHOICES: _are_choices,
+    CHOICES_TYPE: _are_choices,
 }
 
 
-def _keys(kind: str, row: Row) -> dict[str, str]:
-    """What the columns that are digests of other columns must hold."""
+def _digest_columns(kind: str, row: Row) -> dict[str, str]:
+    """Return what the columns that are digests of other columns must contain, by column."""
     if kind == "calls":
         return {
             "key": call_key(row["step"], row["context"]),

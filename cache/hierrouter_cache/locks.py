@@ -1,4 +1,4 @@
-"""Who may write into a cache, so that nobody pays twice."""
+"""File locks of a cache, so that no two processes pay for the same calls."""
 
 import contextlib
 import errno
@@ -13,106 +13,152 @@ from typing import IO
 from hierrouter_cache.errors import CacheLocked, WorldError
 from hierrouter_cache.writer import not_writable
 
-WHOLE = "collect.lock"
-SHARD = re.compile(r"shard-(?P<index>\d+)-of-(?P<count>\d+)\.lock")
-BUSY = (errno.EWOULDBLOCK, errno.EACCES)
+COLLECT_LOCK_FILE = "collect.lock"
+SHARD_LOCK_PATTERN = re.compile(r"shard-(?P<index>\d+)-of-(?P<count>\d+)\.lock")
+LOCKED_ERRNOS = (errno.EWOULDBLOCK, errno.EACCES)  # of a lock that another process holds
 
 
 def collector_lock(root: Path) -> contextlib.AbstractContextManager[None]:
-    """Hold the cache alone.
+    """Hold the cache exclusively.
 
-    Raises CacheLocked: another process is at work there, whole or a shard; CacheError: the cache is
-    not writable; WorldError: the disk is full or has no locks.
+    Raises:
+        CacheLocked: another process is collecting into it, all of a plan or a shard.
+        CacheError: the cache is not writable.
+        WorldError: the disk is full, or does not support locks.
     """
-    return _locked(root / WHOLE, fcntl.LOCK_EX, "another collector")
+    return _lock(root / COLLECT_LOCK_FILE, fcntl.LOCK_EX, "another collector")
 
 
 def folder_lock(
     folder: Path, who: str, wait: bool = False
 ) -> contextlib.AbstractContextManager[None]:
-    """Hold any folder alone.
+    """Hold any folder exclusively.
 
-    Raises CacheLocked: another process is at work there, and `wait` is false; CacheError,
-    WorldError: as `collector_lock`.
+    Args:
+        folder: the folder.
+        who: name for another process that holds it, for the error message.
+        wait: whether to wait for that process instead of raising an error.
 
-    `who`: what another process at work there is called in the message.
+    Raises:
+        CacheLocked: another process holds it, and `wait` is false.
+        CacheError: the folder is not writable.
+        WorldError: the disk is full, or does not support locks.
     """
-    return _locked(folder / "run.lock", fcntl.LOCK_EX, who, wait)
+    return _lock(folder / "run.lock", fcntl.LOCK_EX, who, wait)
 
 
 def shared_lock(root: Path) -> contextlib.AbstractContextManager[None]:
-    """Hold the cache together with others that only add parts.
+    """Hold the cache together with other processes that only add parts.
 
-    Raises CacheLocked: somebody holds it alone; CacheError, WorldError: as `collector_lock`.
+    Raises:
+        CacheLocked: another process holds it exclusively.
+        CacheError: the cache is not writable.
+        WorldError: the disk is full, or does not support locks.
     """
-    return _locked(root / WHOLE, fcntl.LOCK_SH, "another collector")
+    return _lock(root / COLLECT_LOCK_FILE, fcntl.LOCK_SH, "another collector")
 
 
 @contextlib.contextmanager
 def shard_lock(root: Path, index: int, count: int) -> Iterator[None]:
-    """Hold one shard of a collection; its siblings may be at work.
+    """Hold one shard of a collection; other shards of the same count may be at work.
 
-    Take it while you hold `start_lock`: who looks at a lock holds it for that moment. Raises
-    CacheLocked: the same shard is at work, one of another `count`, or a whole collection;
-    CacheError, WorldError: as `collector_lock`.
+    Take it while holding `start_lock`: `shards_at_work` takes each shard's lock for a moment, and
+    without `start_lock` that would make another shard fail to start.
+
+    Args:
+        root: the cache's folder.
+        index: number of the shard.
+        count: number of shards of the collection.
+
+    Raises:
+        CacheLocked: the same shard is at work, a shard of another count, or a collection of the
+            complete plan.
+        CacheError: the cache is not writable.
+        WorldError: the disk is full, or does not support locks.
     """
-    lock, who = root / f"shard-{index}-of-{count}.lock", f"shard {index}/{count} of a collector"
-    with shared_lock(root), _locked(lock, fcntl.LOCK_EX, who):
-        for other in shards_at_work(root):
-            if other[1] != count:
+    path = root / f"shard-{index}-of-{count}.lock"
+    who = f"shard {index}/{count} of a collector"
+    with shared_lock(root), _lock(path, fcntl.LOCK_EX, who):
+        for other_index, other_count in shards_at_work(root):
+            if other_count != count:
                 raise CacheLocked(
-                    f"shard {other[0]}/{other[1]} is at work: {root}; shards of another "
+                    f"shard {other_index}/{other_count} is at work: {root}; shards of another "
                     "number would make the same calls, wait for it or stop it"
                 )
         yield
 
 
 def start_lock(root: Path) -> contextlib.AbstractContextManager[None]:
-    """Wait until no other shard is starting here, then be the one that does.
+    """Hold the right to start a shard; waits while another shard is starting.
 
-    Raises CacheError, WorldError: as `collector_lock`.
+    Raises:
+        CacheError: the cache is not writable.
+        WorldError: the disk is full, or does not support locks.
     """
-    return _locked(root / "start.lock", fcntl.LOCK_EX, "another shard", wait=True)
+    return _lock(root / "start.lock", fcntl.LOCK_EX, "another shard", wait=True)
 
 
 def pull_lock(root: Path, wait: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Be the one that copies parts into the cache.
+    """Hold the right to copy parts into the cache.
 
-    Raises CacheLocked: another pull is at work there, and `wait` is false; CacheError, WorldError:
-    as `collector_lock`.
+    Args:
+        root: the cache's folder.
+        wait: whether to wait for another pull instead of raising an error.
+
+    Raises:
+        CacheLocked: another pull is at work, and `wait` is false.
+        CacheError: the cache is not writable.
+        WorldError: the disk is full, or does not support locks.
     """
-    return _locked(root / "pull.lock", fcntl.LOCK_EX, "another pull", wait)
+    return _lock(root / "pull.lock", fcntl.LOCK_EX, "another pull", wait)
 
 
 def shards_at_work(root: Path) -> list[tuple[int, int]]:
-    """(index, count) of each shard whose lock is held, by this process too; in order."""
-    found = []
+    """Return (index, count) of each shard whose lock is held, in order.
+
+    Shards of this process are included.
+    """
+    shards = []
     for path in root.glob("shard-*.lock"):
-        if (match := SHARD.fullmatch(path.name)) and _held(path):
-            found.append((int(match["index"]), int(match["count"])))
-    return sorted(found)
+        match = SHARD_LOCK_PATTERN.fullmatch(path.name)
+        if match and _is_locked(path):
+            shards.append((int(match["index"]), int(match["count"])))
+    return sorted(shards)
 
 
-def _held(path: Path) -> bool:
-    with _opened(path) as file:
+def _is_locked(path: Path) -> bool:
+    with _open_lock_file(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
-            return error.errno in BUSY
+            return error.errno in LOCKED_ERRNOS
     return False
 
 
 @contextlib.contextmanager
-def _locked(path: Path, kind: int, who: str, wait: bool = False) -> Iterator[None]:
+def _lock(path: Path, operation: int, who: str, wait: bool = False) -> Iterator[None]:
+    """Hold a lock file while the block lasts.
+
+    Args:
+        path: the lock file.
+        operation: `fcntl.LOCK_EX` or `fcntl.LOCK_SH`.
+        who: name for another process that holds it, for the error message.
+        wait: whether to wait for that process.
+
+    Raises:
+        CacheLocked: another process holds it, and `wait` is false.
+        CacheError: the folder is not writable.
+        WorldError: the disk is full, or does not support locks.
+    """
     try:
-        lock = _opened(path)
+        lock_file = _open_lock_file(path)
     except OSError as error:
         raise not_writable(path.parent, error) from error
-    with lock as file:
+    with lock_file as file:
         try:
-            fcntl.flock(file, kind if wait else kind | fcntl.LOCK_NB)
+            fcntl.flock(file, operation if wait else operation | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno not in BUSY:
+            if error.errno not in LOCKED_ERRNOS:
                 raise WorldError(
                     f"cannot lock: {path.parent}: {error.strerror}; use a disk that has locks"
                 ) from error
@@ -121,28 +167,36 @@ def _locked(path: Path, kind: int, who: str, wait: bool = False) -> Iterator[Non
             raise CacheLocked(
                 f"{who} ({holder}) is at work: {path.parent}; wait for it or stop it"
             ) from None
-        if not _is_at(path, file):
+        if not _is_still_at(path, file):
             raise CacheLocked(
                 f"the lock was removed while it was taken: {path}; run the same command again"
             )
-        # For people; a full disk can do without.
+        # The holder is written for people only, so a full disk is no reason to fail here.
         with contextlib.suppress(OSError):
             os.ftruncate(file.fileno(), 0)
-            me = f"pid {os.getpid()} on {socket.gethostname()}"
-            holder = "shards or a transfer" if kind == fcntl.LOCK_SH else me
+            if operation == fcntl.LOCK_SH:
+                holder = "shards or a transfer"
+            else:
+                holder = f"pid {os.getpid()} on {socket.gethostname()}"
             os.write(file.fileno(), holder.encode())
         yield
 
 
-def _is_at(path: Path, file: IO[str]) -> bool:
-    """Whether the path still names this open file; else others would lock another one."""
+def _is_still_at(path: Path, file: IO[str]) -> bool:
+    """Return whether the path still names this open file.
+
+    If not, other processes would lock another file under the same name.
+    """
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except FileNotFoundError:
         return False
 
 
-def _opened(path: Path) -> IO[str]:
-    """The lock's own file, made where there is none: what a link names would be emptied."""
+def _open_lock_file(path: Path) -> IO[str]:
+    """Open a lock file; create it if it does not exist.
+
+    A symbolic link is refused: the file that it names would be emptied.
+    """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, 0o666), "a+")

@@ -1,4 +1,9 @@
-"""A cache and its mirror, made equal, and what happens to rival answers."""
+"""Exchange parts between a cache and its mirror, and leave out parts that contradict others.
+
+Two caches may hold different responses to the same call. Scores name a call and not its response,
+so a score could then meet a response that it does not belong to. A copied part that answers a call
+in other words than the parts here is a conflict; it is removed again.
+"""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +17,15 @@ from typing import TypeVar
 import pyarrow as pa
 
 from hierrouter_cache import writer
-from hierrouter_cache.chain import ARRIVING, LOST, TRIES, arrivals, glance, seal_loose, sound_parts
+from hierrouter_cache.chain import (
+    ARRIVALS_FILE,
+    FAULT_MISSING,
+    MAX_LISTINGS,
+    arrivals,
+    glance,
+    seal_loose,
+    sound_parts,
+)
 from hierrouter_cache.errors import (
     CacheError,
     CacheLocked,
@@ -22,47 +35,68 @@ from hierrouter_cache.errors import (
     open_plain,
 )
 from hierrouter_cache.locks import pull_lock, shared_lock
-from hierrouter_cache.parts import KINDS, Part, list_parts, part_named, parts_folder, proof, sha16
+from hierrouter_cache.parts import (
+    ROW_SCHEMAS,
+    Part,
+    list_parts,
+    part_named,
+    parts_folder,
+    proof,
+    sha16,
+)
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore, Store, unreachable
 
-DISPUTED = "SELECT key FROM calls_rows GROUP BY key HAVING min(outcome) != max(outcome)"
-STREAMS = 4  # parts on their way together: a store's answer takes longer than a disk's
+# Keys of the calls that have several different responses.
+CONFLICTING_KEYS = "SELECT key FROM calls_rows GROUP BY key HAVING min(outcome) != max(outcome)"
+MAX_TRANSFERS = 4  # parts that are copied at the same time: a store is slower to reply than a disk
 
-Done = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]  # called with (parts copied, parts to copy)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def note_arrivals(root: Path, names: Collection[str]) -> None:
-    """Write down what will be copied, before any of it is here.
-
-    Raises WorldError: the disk is full or failed.
-    """
-    writer.write_derived(root, root / ARRIVING, [json.dumps(sorted(names)).encode()])
-
-
-def judge_arrivals(root: Path, whole: bool = False) -> tuple[list[str], list[str]]:
-    """Take back the rivals among what was noted and is here, and strike it out.
-
-    Whoever calls this holds `pull_lock`, or the whole cache. Raises DamagedPart: a part is damaged;
-    what was noted stays noted; CacheError: what was noted cannot be read. Returns as
-    `take_back_rivals`.
+def record_arrivals(root: Path, names: Collection[str]) -> None:
+    """Record which parts will be copied, before the first one is.
 
     Args:
         root: the cache's folder.
-        whole: whether all came that will come. If not, the scores go too: the other answer that
-            they belong to may be on its way still.
+        names: names of the parts.
+
+    Raises:
+        WorldError: the disk is full or failed.
     """
-    here = {name for name in arrivals(root) if (parts_folder(root) / name).exists()}
-    early = set() if whole else {name for name in here if name.startswith("scores-")}
-    _remove(root, early)
-    rivals, left = take_back_rivals(root, here - early)
-    (root / ARRIVING).unlink(missing_ok=True)
-    return rivals, [*left, *early]
+    writer.write_derived(root, root / ARRIVALS_FILE, [json.dumps(sorted(names)).encode()])
 
 
-def _remove(root: Path, names: Collection[str]) -> None:
+def settle_arrivals(root: Path, complete: bool = False) -> tuple[list[str], list[str]]:
+    """Remove the conflicts among the recorded parts that were copied, and delete the record.
+
+    The caller holds `pull_lock`, or the cache exclusively.
+
+    Args:
+        root: the cache's folder.
+        complete: whether all recorded parts were copied. If not, copied scores are removed, too:
+            the response that they belong to may not have been copied yet.
+
+    Returns:
+        (names of the conflicts, names of all removed parts).
+
+    Raises:
+        DamagedPart: a part is damaged; the record is kept.
+        CacheError: the record cannot be read.
+    """
+    copied = {name for name in arrivals(root) if (parts_folder(root) / name).exists()}
+    early_scores = set[str]()
+    if not complete:
+        early_scores = {name for name in copied if name.startswith("scores-")}
+    _remove_parts(root, early_scores)
+    conflicts, removed = remove_conflicts(root, copied - early_scores)
+    (root / ARRIVALS_FILE).unlink(missing_ok=True)
+    return conflicts, [*removed, *early_scores]
+
+
+def _remove_parts(root: Path, names: Collection[str]) -> None:
     for name in names:
         (parts_folder(root) / name).unlink(missing_ok=True)
     if names:
@@ -70,196 +104,249 @@ def _remove(root: Path, names: Collection[str]) -> None:
 
 
 def finish_pull(root: Path) -> None:
-    """Judge what a pull brought that was killed; one that is at work does that itself.
+    """Settle the parts that a killed pull has copied; a pull at work settles its parts itself.
 
-    Raises CacheError: as `judge_arrivals`.
+    Raises:
+        DamagedPart: a part is damaged.
+        CacheError: the record of arrivals cannot be read.
     """
-    if (root / ARRIVING).exists():
+    if (root / ARRIVALS_FILE).exists():
         with suppress(CacheLocked), pull_lock(root, wait=False):
-            judge_arrivals(root)
+            settle_arrivals(root)
 
 
-def take_back_rivals(root: Path, copied: Collection[str]) -> tuple[list[str], list[str]]:
-    """Remove what was just copied and may make a score meet another answer than its own.
+def remove_conflicts(root: Path, copied: Collection[str]) -> tuple[list[str], list[str]]:
+    """Remove copied parts that could make a score meet a response that it does not belong to.
 
-    Raises DamagedPart: a part is damaged.
+    Args:
+        root: the cache's folder.
+        copied: names of parts that were not here before.
 
-    `root`: the cache's folder; `copied`: names of parts that were not here before. Returns names of
-    the rivals, and of all that was removed, scores included.
+    Returns:
+        (names of the conflicts, names of all removed parts, scores included).
+
+    Raises:
+        DamagedPart: a part is damaged.
     """
     if not any(name.startswith("calls-") for name in copied):
         return [], []
     reader = CacheReader(root)
     rows = reader.sql(
         "SELECT parse_filename(filename) AS name, key, outcome FROM calls_rows "  # noqa: S608 - our own names
-        f"WHERE key IN ({DISPUTED})"
+        f"WHERE key IN ({CONFLICTING_KEYS})"
     ).to_pylist()
     scores = reader.sql(
         "SELECT DISTINCT parse_filename(filename) AS name FROM scores_rows "  # noqa: S608 - our own names
-        f"WHERE call IN ({DISPUTED})"
+        f"WHERE call IN ({CONFLICTING_KEYS})"
     )
-    rivals = _rivals(rows, copied)
-    # Scores first: where this breaks off, their calls are still disputed when it is done again.
-    left = [*(name for name in scores["name"].to_pylist() if name in copied), *rivals]
-    _remove(root, left)
-    return rivals, left
+    conflicts = _find_conflicts(rows, copied)
+    # Scores first. If a crash comes between, their calls still conflict, and the next attempt
+    # removes both.
+    removed = [name for name in scores["name"].to_pylist() if name in copied]
+    removed += conflicts
+    _remove_parts(root, removed)
+    return conflicts, removed
 
 
-def _rivals(rows: Iterable[Mapping[str, str]], copied: Collection[str]) -> list[str]:
-    """The copied parts that contradict what is here, or one with a smaller name that stays.
+def _find_conflicts(rows: Iterable[Mapping[str, str]], copied: Collection[str]) -> list[str]:
+    """Return the copied parts that contradict a part that stays.
 
-    `rows`: name of the part, key and outcome of every answer to a call that has several; `copied`:
-    names of parts that were not here before.
+    A part that was here before stays. Of the copied parts those with smaller names come first.
+
+    Args:
+        rows: name of the part, key and outcome of every response to a call that has several.
+        copied: names of parts that were not here before.
     """
-    by_part: dict[str, list[tuple[str, str]]] = {}
+    calls_by_part: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
-        by_part.setdefault(row["name"], []).append((row["key"], row["outcome"]))
-    kept: dict[str, str] = {}
-    rivals = []
-    for name in sorted(by_part, key=lambda name: (name in copied, name)):
-        if name in copied and any(kept.get(key, said) != said for key, said in by_part[name]):
-            rivals.append(name)
+        calls_by_part.setdefault(row["name"], []).append((row["key"], row["outcome"]))
+    accepted: dict[str, str] = {}  # outcome of each call, by key
+    conflicts = []
+    for name in sorted(calls_by_part, key=lambda name: (name in copied, name)):
+        calls = calls_by_part[name]
+        contradicts = any(accepted.get(key, outcome) != outcome for key, outcome in calls)
+        if name in copied and contradicts:
+            conflicts.append(name)
             continue
-        for key, outcome in by_part[name]:
-            kept.setdefault(key, outcome)
-    return rivals
+        for key, outcome in calls:
+            accepted.setdefault(key, outcome)
+    return conflicts
 
 
 @dataclass(frozen=True)
-class Pulled:
-    """What came out of a mirror.
+class PullResult:
+    """Result of a pull.
 
     Attributes:
-        copied: how many parts are here now that were not.
-        rivals: names of the parts left there, because they answer a call in other words.
+        store: name of the mirror.
+        copied: number of parts that are here now and were not before.
+        conflicts: names of the parts that were left in the mirror, because they answer a call in
+            other words.
     """
 
     store: str = ""
     copied: int = 0
-    rivals: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
-        """What a person should know of the rivals; empty where there are none."""
-        if not self.rivals:
+        """Sentence about the conflicts for people; empty if there are none."""
+        if not self.conflicts:
             return ""
         return (
-            f"{len(self.rivals)} parts of the mirror answer calls in other words than they are "
-            f"answered here: {self.store}: {self.rivals[0]}; they stay there, answers here count"
+            f"{len(self.conflicts)} parts of the mirror answer calls in other words than they are "
+            f"answered here: {self.store}: {self.conflicts[0]}; they stay there, answers here count"
         )
 
 
-def require_no_rivals(pulled: Pulled) -> None:
-    """Refuse to call two sides equal that differ in answers.
+def require_no_conflicts(result: PullResult) -> None:
+    """Require that a cache and its mirror have the same responses.
 
-    Raises CacheError: there are rivals.
+    Raises:
+        CacheError: there are conflicts.
     """
-    if pulled.rivals:
-        raise CacheError(pulled.note)
+    if result.conflicts:
+        raise CacheError(result.note)
 
 
-def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> int:
-    """Copy every part that the store lacks, or holds torn; returns how many.
+def push(root: Path, store: Store, on_progress: OnProgress = lambda done, total: None) -> int:
+    """Copy every part that the store lacks, or of which it holds a fragment.
 
-    Raises NoCache: nothing was collected at `root`; DamagedPart: a part here is damaged; it is not
-    copied; WorldError: the store failed.
+    Args:
+        root: the cache's folder.
+        store: its mirror.
+        on_progress: called with (parts copied, parts to copy).
+
+    Returns:
+        The number of parts copied.
+
+    Raises:
+        NoCache: nothing has been collected at `root`.
+        DamagedPart: a part here is damaged; it is not copied.
+        CacheError: the cache keeps changing.
+        WorldError: the store failed.
     """
-    sent = 0
-    for _ in range(TRIES):
-        with _reaching(store):
-            there = store.sizes()
-        # What a plan names should be there before it is.
+    total_copied = 0
+    for _ in range(MAX_LISTINGS):
+        with _store_errors(store):
+            sizes = store.sizes()
+        # Plans last, so that the queries and calls that they name arrive before them.
         parts = sorted(list_parts(root), key=lambda part: part.kind == "plans")
-        due = [part for part in parts if there.get(part.path.name) != _size(part.path)]
-        done = _each(partial(_send, store), due, on_part)
-        sent += sum(done)
-        if all(done):
-            if isinstance(store, FolderStore) and writer.writable(store.root):  # it is a cache, too
-                # Where somebody holds it, or it has no locks, another push makes up for that.
-                with _reaching(store), suppress(CacheLocked, WorldError), shared_lock(store.root):
+        due = [part for part in parts if sizes.get(part.path.name) != _size(part.path)]
+        copied = _run_transfers(partial(_send, store), due, on_progress)
+        total_copied += sum(copied)
+        if all(copied):
+            if isinstance(store, FolderStore) and writer.writable(store.root):
+                # This store is a cache itself. If another process holds it, or its disk has no
+                # locks, a later push takes the parts into its chain.
+                with (
+                    _store_errors(store),
+                    suppress(CacheLocked, WorldError),
+                    shared_lock(store.root),
+                ):
                     seal_loose(store.root)
-            return sent
-        # A compaction took parts away between two looks: the merged one is listed now.
+            return total_copied
+        # A compaction removed parts after they were listed. List again to find the merged part.
     raise CacheError(f"the cache keeps changing: {root}; push again when it is at rest")
 
 
 def pull(
     store: Store,
     root: Path,
-    on_part: Done = lambda done, total: None,
+    on_progress: OnProgress = lambda done, total: None,
     may_be_empty: bool = True,
     leave: Collection[str] = (),
-) -> Pulled:
-    """Commit every part that the store has and the cache lacks, but no rival of one that is here.
-
-    Raises NoCache: the store is empty and may not be; CacheLocked: a whole collection or a
-    compaction is at work here; DamagedPart: a part here is damaged; nothing is copied; CacheError:
-    a part of the store was written by a newer version; it is left there, all others were copied;
-    DamagedPart: a part of the store is torn, altered or no part; likewise; WorldError: the store or
-    the disk failed; what was copied stays, but for scores.
+) -> PullResult:
+    """Commit every part that the store has and the cache lacks, except conflicts.
 
     Args:
-        on_part: told (parts copied, parts to copy).
-        may_be_empty: whether a store without any part is one that nothing was pushed to yet.
-        leave: names of parts not to look at, such as rivals that are known.
+        store: the mirror.
+        root: the cache's folder; it is created if it does not exist.
+        on_progress: called with (parts copied, parts to copy).
+        may_be_empty: whether to accept a store without any part.
+        leave: names of parts to ignore, such as conflicts of an earlier pull.
+
+    Raises:
+        NoCache: the store is empty, and may not be.
+        CacheLocked: a collection of a complete plan or a compaction is at work here.
+        DamagedPart: a part here is damaged, and nothing was copied; or a part of the store is
+            damaged, and all others were copied.
+        CacheError: a part of the store was written by a newer version; all others were copied.
+        WorldError: the store or the disk failed; copied parts are kept, except scores.
     """
-    with _reaching(store):
-        there = store.sizes()
-    if not there and not may_be_empty:
+    with _store_errors(store):
+        sizes = store.sizes()
+    if not sizes and not may_be_empty:
         raise NoCache(f"no parts in the mirror: {store}; push to it first, or check its address")
-    if not there:
-        return Pulled(str(store))
+    if not sizes:
+        return PullResult(str(store))
     writer.make_cache(root)
     with shared_lock(root), pull_lock(root):
         writer.sweep_drafts(root)
-        lost = {part.path.name for part, why in glance(root).faults.items() if why == LOST}
-        ours = _missing(root, lost.intersection(there))  # no arrivals: they were here
-        faults = _each(partial(_fetch, store, root), ours, on_part)
-        judge_arrivals(root)  # of a pull that was killed
-        due = _missing(root, set(there).difference(leave))
+        missing = {
+            part.path.name for part, fault in glance(root).faults.items() if fault == FAULT_MISSING
+        }
+        # Parts that belong to this cache are no arrivals: they cannot contradict it.
+        restored = _absent_parts(root, missing.intersection(sizes))
+        faults = _run_transfers(partial(_fetch, store, root), restored, on_progress)
+        settle_arrivals(root)  # of an earlier pull that was killed
+        due = _absent_parts(root, set(sizes).difference(leave))
         if due:
-            with suppress(NoCache):  # in a damaged cache rivals could not be found
-                sound_parts(root)
-            note_arrivals(root, due)
+            with suppress(NoCache):
+                sound_parts(root)  # in a damaged cache, conflicts could not be found
+            record_arrivals(root, due)
         try:
-            faults += _each(partial(_fetch, store, root), due, on_part)
+            faults += _run_transfers(partial(_fetch, store, root), due, on_progress)
         except BaseException:
-            judge_arrivals(root)
+            settle_arrivals(root)
             raise
-        rivals, left = judge_arrivals(root, whole=True)
+        conflicts, removed = settle_arrivals(root, complete=True)
         seal_loose(root)
-    if wrong := [fault for fault in faults if fault]:
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise type(wrong[0])(f"{wrong[0]}{more}")
-    return Pulled(str(store), len(ours) + len(due) - len(left), tuple(rivals))
+    errors = [fault for fault in faults if fault]
+    if errors:
+        others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise type(errors[0])(f"{errors[0]}{others}")
+    return PullResult(str(store), len(restored) + len(due) - len(removed), tuple(conflicts))
 
 
-def exchange(root: Path, store: Store) -> Pulled:
-    """Both ways: each side gets what the other one has; neither need hold anything.
+def exchange(root: Path, store: Store) -> PullResult:
+    """Copy parts both ways, so that each side has what the other one has.
 
-    Raises CacheError, WorldError: as `pull` and `push`.
+    Args:
+        root: the cache's folder; it may be empty.
+        store: its mirror; it may be empty.
+
+    Raises:
+        CacheError: a part of a side is damaged or was written by a newer version, or a side is
+            locked.
+        WorldError: the store or the disk failed.
     """
-    pulled = pull(store, root)
+    result = pull(store, root)
     with suppress(NoCache):
         push(root, store)
-    return pulled
+    return result
 
 
-def copying_to(store: Store) -> writer.OnPart:
-    """For `PartWriter`: copy each part right after its commit.
+def part_copier(store: Store) -> writer.OnPart:
+    """Return a callback for `PartWriter` that copies each part right after its commit.
 
-    What it returns raises WorldError where the store fails; the next `push` makes up for that.
+    The callback raises WorldError if the store fails; the next `push` copies the part.
     """
 
-    def copy(name: str, data: memoryview) -> None:
-        with _reaching(store):
+    def copy_part(name: str, data: memoryview) -> None:
+        with _store_errors(store):
             store.write(name, data)
 
-    return copy
+    return copy_part
 
 
 def _send(store: Store, part: Part) -> bool:
-    """Copy one part; False where it is not here any more."""
+    """Copy one part to the store; return False if it does not exist any more.
+
+    Raises:
+        DamagedPart: the part is damaged.
+        WorldError: the store failed.
+    """
     try:
         with open_plain(part.path) as file:
             data = file.read()
@@ -270,52 +357,73 @@ def _send(store: Store, part: Part) -> bool:
             f"damaged part: {part.path.name}: checksum mismatch; move it aside with "
             f"`hierrouter cache repair --cache {part.path.parents[1]}`, then push again"
         )
-    with _reaching(store):
+    with _store_errors(store):
         store.write(part.path.name, data)
     return True
 
 
-def _missing(root: Path, names: Iterable[str]) -> list[str]:
-    """Those that are not here, in name order, plans last; unknown kinds are left out."""
+def _absent_parts(root: Path, names: Iterable[str]) -> list[str]:
+    """Return the names of parts that are not here, in name order with plans last.
+
+    Parts of unknown kinds are left out.
+    """
     absent = sorted(name for name in names if not (parts_folder(root) / name).exists())
-    known = [name for name in absent if name.partition("-")[0] in KINDS]
-    return sorted(known, key=lambda name: name.startswith("plans-"))
+    readable = [name for name in absent if name.partition("-")[0] in ROW_SCHEMAS]
+    return sorted(readable, key=lambda name: name.startswith("plans-"))
 
 
 def _fetch(store: Store, root: Path, name: str) -> CacheError | None:
-    """Commit one part of the store; what is wrong with it where nobody could read it here."""
-    with _reaching(store):
+    """Commit one part of the store; return an error if the part cannot be used here.
+
+    Raises:
+        WorldError: the store or the disk failed.
+    """
+    with _store_errors(store):
         data = store.read(name)
     part = part_named(root, name)
     try:
-        why = proof(part, data)[0] if part else "not the name of a part"
+        fault = proof(part, data)[0] if part else "not the name of a part"
     except CacheError as error:
         return CacheError(f"not taken from the mirror: {store}: {error}")
-    if why:
+    if fault:
         return DamagedPart(
-            f"damaged part in the mirror: {store}: {name}: {why}; delete it there, and push from "
+            f"damaged part in the mirror: {store}: {name}: {fault}; delete it there, and push from "
             "a cache that has it or collect again"
         )
     writer.commit(root, name, memoryview(data), writer.no_steps)
     return None
 
 
-def _each(step: Callable[[Item], Result], items: Sequence[Item], on_part: Done) -> list[Result]:
-    """Several at a time, results in order; after an error nothing new is begun."""
+def _run_transfers(
+    transfer: Callable[[Item], Result], items: Sequence[Item], on_progress: OnProgress
+) -> list[Result]:
+    """Run transfers in several threads.
+
+    Args:
+        transfer: copies one item.
+        items: what to copy.
+        on_progress: called with (items copied, all items).
+
+    Returns:
+        The results in the order of `items`.
+
+    Raises:
+        Exception: what a transfer raised; no further transfer is started then.
+    """
     results = []
-    with ThreadPoolExecutor(STREAMS) as streams:
+    with ThreadPoolExecutor(MAX_TRANSFERS) as threads:
         try:
-            for result in streams.map(step, items):
+            for result in threads.map(transfer, items):
                 results.append(result)
-                on_part(len(results), len(items))
+                on_progress(len(results), len(items))
         except BaseException:
-            streams.shutdown(cancel_futures=True)
+            threads.shutdown(cancel_futures=True)
             raise
     return results
 
 
 def _size(path: Path) -> int:
-    """The bytes of a file; -1 where it is gone."""
+    """Return the number of bytes of a file; -1 if it does not exist."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -323,8 +431,12 @@ def _size(path: Path) -> int:
 
 
 @contextmanager
-def _reaching(store: Store) -> Iterator[None]:
+def _store_errors(store: Store) -> Iterator[None]:
+    """Turn errors of a store into WorldError.
+
+    A `CacheError` is one of them: a folder store is a cache itself, and may refuse to be written.
+    """
     try:
         yield
-    except (OSError, pa.ArrowException, CacheError) as error:  # a folder is refused as a cache
+    except (OSError, pa.ArrowException, CacheError) as error:
         raise unreachable(store, error, store.url) from error

@@ -1,4 +1,4 @@
-"""Immutable parts: columns, names, proof of their bytes, and what each one says of itself."""
+"""Immutable parts: columns, file names, hashes of their bytes, and what each says of itself."""
 
 import hashlib
 import json
@@ -14,32 +14,33 @@ import pyarrow.parquet as pq
 
 from hierrouter_cache.errors import CacheError, NoCache, WorldError, reason_of
 
-FORMAT = 2
+PART_FORMAT = 2
 METADATA_KEY = b"hierrouter"
-NAME = re.compile(
+PART_NAME_PATTERN = re.compile(
     r"(?P<kind>[a-z]+)-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})"
     r"-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.parquet"
 )
-# An empty file: the cache of this number has written parts that lie here.
-ORIGIN = re.compile(r"(?P<cache>[0-9a-f]{16})\.cache")
-# Far beyond a part that is written here; a file that declares more is not one of ours.
-MAX_ROWS = 2_000_000
-TOO_MANY = f"{{:,}} rows, the limit is {MAX_ROWS:,}"
-MAX_SEQ = 90_000_000  # so that what is committed later fits into the 8 digits of a name
-# `fault` of a part that is not there any more: moved aside, or merged into another one.
-GONE = "the file is gone"
-ALTERED = "checksum mismatch"
-# What reading a header may raise: whoever wrote it, it is JSON at best.
-NO_HEADER = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
-BATCH = 1024  # rows read together
+# Name of an empty file: the cache of this number has written parts into this folder.
+ORIGIN_NAME_PATTERN = re.compile(r"(?P<cache>[0-9a-f]{16})\.cache")
+# Far more than this program writes into a part; a file that declares more is not from it.
+MAX_PART_ROWS = 2_000_000
+# Sequence numbers have 8 digits in a name; those above are left for parts that are committed later.
+MAX_SEQ = 90_000_000
+# Faults that `proof` returns.
+FAULT_TOO_MANY_ROWS = f"{{:,}} rows, the limit is {MAX_PART_ROWS:,}"
+FAULT_GONE = "the file is gone"  # moved aside, or merged into another part
+FAULT_CHECKSUM = "checksum mismatch"
+# Errors that a header may cause when it is read: other programs may have written it.
+HEADER_ERRORS = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
+ROWS_PER_BATCH = 1024  # rows of a part that are read together
 
-CHOICES = pa.list_(pa.struct([("label", pa.string()), ("text", pa.string())]))
+CHOICES_TYPE = pa.list_(pa.struct([("label", pa.string()), ("text", pa.string())]))
 
-CALLS = pa.schema(
+CALLS_SCHEMA = pa.schema(
     [
         ("key", pa.string()),  # call_key(step, context)
         ("step", pa.string()),  # step_key: model, generation settings, instruction
-        ("context", pa.string()),  # what the model saw: question and earlier responses
+        ("context", pa.string()),  # what the model was given: question and earlier responses
         ("outcome", pa.string()),  # the context after this response
         ("model", pa.string()),  # the model's name in the pool, for people
         ("prompt", pa.string()),  # the user message: the evidence for the key
@@ -48,15 +49,15 @@ CALLS = pa.schema(
         ("tokens_out", pa.int32()),  # generated tokens, the end token included
         ("finish_reason", pa.string()),  # "stop", "length", or "unknown" after an import
         ("latency_s", pa.float64()),  # of the batch, shared equally by its rows; null if imported
-        # How sure the model was: log-probabilities of the generated tokens, in nats; the number of
-        # those that count, less than tokens_out where an engine leaves out the end token. Null
-        # where it tells nothing.
+        # Confidence of the model: sum and minimum of the log-probabilities of the generated tokens,
+        # in nats, and the number of these tokens, which is less than tokens_out if an engine leaves
+        # out the end token. Null if the engine does not report them.
         ("logprob_sum", pa.float64()),
         ("logprob_min", pa.float64()),
         ("logprob_tokens", pa.int32()),
     ]
 )
-QUERIES = pa.schema(
+QUERIES_SCHEMA = pa.schema(
     [
         ("query", pa.string()),  # digest of everything below
         ("context", pa.string()),  # root context, the digest of the question
@@ -66,15 +67,15 @@ QUERIES = pa.schema(
         ("split", pa.string()),  # train, validation or test
         ("question", pa.string()),
         ("answers", pa.list_(pa.string())),
-        ("choices", CHOICES),  # what the question offers, in its order; null where nothing
+        ("choices", CHOICES_TYPE),  # the choices that the question offers, in its order, or null
     ]
 )
 # Columns that parts of earlier versions lack, by kind, with their types in SQL.
-ADDED = {
+LATER_COLUMNS = {
     "queries": {"choices": "STRUCT(label VARCHAR, text VARCHAR)[]"},
     "calls": {"logprob_sum": "DOUBLE", "logprob_min": "DOUBLE", "logprob_tokens": "INTEGER"},
 }
-SCORES = pa.schema(
+SCORES_SCHEMA = pa.schema(
     [
         ("call", pa.string()),
         ("references", pa.string()),
@@ -82,16 +83,16 @@ SCORES = pa.schema(
         ("value", pa.float64()),  # in [0, 1]
     ]
 )
-PLANS = pa.schema(
+PLANS_SCHEMA = pa.schema(
     [
         ("plan", pa.string()),  # digest of the two columns below
         ("pool", pa.string()),  # JSON: models with identities and rates, hops, instructions
         ("queries", pa.list_(pa.string())),
     ]
 )
-FAILURES = pa.schema(
+FAILURES_SCHEMA = pa.schema(
     [
-        ("key", pa.string()),  # of the call that was wanted
+        ("key", pa.string()),  # of the call that failed
         ("step", pa.string()),
         ("context", pa.string()),
         ("model", pa.string()),
@@ -100,36 +101,39 @@ FAILURES = pa.schema(
         ("attempts", pa.int32()),
     ]
 )
-DECISIONS = pa.schema(  # of an adaptive collection, on each call that it could make
+# Decisions of an adaptive collection, one for each call that it could make.
+DECISIONS_SCHEMA = pa.schema(
     [
         ("key", pa.string()),
         ("step", pa.string()),
         ("context", pa.string()),
         ("model", pa.string()),
-        ("made", pa.bool_()),  # whether it was to be made
-        ("chance", pa.float64()),  # that it is the best one, at the alpha where that is likeliest
+        ("made", pa.bool_()),  # whether the call was to be made
+        ("chance", pa.float64()),  # that it is the best call, at the alpha that makes it largest
         ("alphas", pa.list_(pa.float64())),
     ]
 )
-KINDS = {
-    "calls": CALLS,
-    "queries": QUERIES,
-    "scores": SCORES,
-    "plans": PLANS,
-    "failures": FAILURES,
-    "decisions": DECISIONS,
+# Schema of each kind of part that holds rows.
+ROW_SCHEMAS = {
+    "calls": CALLS_SCHEMA,
+    "queries": QUERIES_SCHEMA,
+    "scores": SCORES_SCHEMA,
+    "plans": PLANS_SCHEMA,
+    "failures": FAILURES_SCHEMA,
+    "decisions": DECISIONS_SCHEMA,
 }
-SEALS = pa.schema(
+SEALS_SCHEMA = pa.schema(
     [
         ("part", pa.string()),  # the name of a part
-        ("fate", pa.string()),  # what became of it: `chain.HERE` or why it may be gone
+        ("fate", pa.string()),  # what became of it: a FATE_... of `chain`
     ]
 )
-SCHEMAS = {**KINDS, "seals": SEALS}  # seals are commits of the cache itself, and no rows of it
-# Columns that may be null: where an import does not know it, or there are none.
-NULLABLE = ("latency_s", "choices", "logprob_sum", "logprob_min", "logprob_tokens")
-# The columns that name a row: of several rows with the same ones, the first is served.
-IDENTITY = {
+# Schema of each kind of part. Seals are commits about other parts and hold no rows.
+PART_SCHEMAS = {**ROW_SCHEMAS, "seals": SEALS_SCHEMA}
+# Columns that may be null: an import does not know the value, or there is none.
+NULLABLE_COLUMNS = ("latency_s", "choices", "logprob_sum", "logprob_min", "logprob_tokens")
+# The columns that identify a row. Of several rows with the same identity the first is served.
+IDENTITY_COLUMNS = {
     "calls": ("key",),
     "queries": ("query",),
     "scores": ("call", "references", "scorer"),
@@ -137,26 +141,37 @@ IDENTITY = {
     "failures": ("key",),
     "decisions": ("key",),
 }
-# Kinds of which the last row is served: what was asked for, decided, and went wrong most recently.
+# Kinds of which the last row is served instead: the latest plan, decision or failure counts.
 LAST_WINS = ("plans", "failures", "decisions")
 
 
-def mismatch(found: pa.Schema, kind: str) -> str | None:
-    """What is wrong with the columns of a part of this kind, or None. Further ones are allowed."""
-    for field in SCHEMAS[kind]:
-        index = found.get_field_index(field.name)
+def schema_fault(schema: pa.Schema, kind: str) -> str | None:
+    """Return what is wrong with the columns of a part of this kind, or None.
+
+    Further columns are allowed: a later version may have added them.
+    """
+    for field in PART_SCHEMAS[kind]:
+        index = schema.get_field_index(field.name)
         if index < 0:
-            if field.name in ADDED.get(kind, {}):
+            if field.name in LATER_COLUMNS.get(kind, {}):
                 continue
             return f"column {field.name} is missing"
-        if found.field(index).type != field.type:
-            return f"column {field.name} has type {found.field(index).type}, not {field.type}"
+        if schema.field(index).type != field.type:
+            return f"column {field.name} has type {schema.field(index).type}, not {field.type}"
     return None
 
 
 @dataclass(frozen=True)
 class Part:
-    """One file of the cache, as its name describes it."""
+    """One file of the cache, as its name describes it.
+
+    Attributes:
+        path: the file.
+        kind: a key of `PART_SCHEMAS`; "head" for a head file that names no commit.
+        seq: sequence number; it orders the parts of a kind.
+        rows: number of rows.
+        sha: first 16 hexadecimal digits of the SHA-256 of its bytes.
+    """
 
     path: Path
     kind: str
@@ -167,70 +182,101 @@ class Part:
 
 @dataclass(frozen=True)
 class Link:
-    """What a part says of itself inside its hashed bytes."""
+    """Header of a part: its name, and its predecessors in the chain.
 
+    Attributes:
+        kind: a key of `PART_SCHEMAS`.
+        seq: its sequence number.
+        writer: 8 hexadecimal digits, the writer in its name.
+        cache: number of the cache that it was written into.
+        after: names of the commits that were open ends of the chain when it was written.
+    """
+
+    # The names of these fields are stored in each part.
     kind: str
     seq: int
     writer: str
-    cache: str  # number of the cache that it was written into
-    after: tuple[str, ...]  # names of the commits that were open ends when it was written
+    cache: str
+    after: tuple[str, ...]
 
     def header(self) -> bytes:
-        """As it stands in the file."""
-        return json.dumps({"format": FORMAT, **asdict(self)}).encode()
+        """Return the header as it is stored in the file, JSON."""
+        return json.dumps({"format": PART_FORMAT, **asdict(self)}).encode()
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies in parts/, by names alone."""
+    """The contents of parts/, judged by file names alone.
 
-    parts: tuple[Part, ...] = ()  # in name order; seals too, and heads of no commit
-    heads: tuple[str, ...] = ()  # names of the commits that are open ends
-    caches: frozenset[str] = frozenset()  # numbers of the caches that have written here
+    Attributes:
+        parts: in name order; seals are included, and heads that name no commit come last.
+        heads: names of the commits that are open ends of the chain.
+        caches: numbers of the caches that have written into this folder.
+    """
+
+    parts: tuple[Part, ...] = ()
+    heads: tuple[str, ...] = ()
+    caches: frozenset[str] = frozenset()
 
 
 def parts_folder(root: Path) -> Path:
-    """Where the parts of the cache at `root` lie."""
+    """Return the folder of the parts of the cache at `root`."""
     return root / "parts"
 
 
 def trees_folder(root: Path) -> Path:
-    """Where the trees of the cache at `root` are kept, see `hierrouter_cache.kept`."""
+    """Return the folder of the saved trees of the cache at `root`, see `saved_trees`."""
     return root / "derived" / "trees"
 
 
 def part_name(kind: str, seq: int, writer: str, rows: int, data: bytes | memoryview) -> str:
-    """The name of a part with these bytes; `writer` is 8 hexadecimal digits."""
-    return _name(kind, seq, writer, rows, sha16(data))
+    """Return the file name of a part.
+
+    Args:
+        kind: a key of `PART_SCHEMAS`.
+        seq: its sequence number.
+        writer: 8 hexadecimal digits.
+        rows: number of rows.
+        data: its bytes.
+    """
+    return _name_with_sha(kind, seq, writer, rows, sha16(data))
 
 
-def _name(kind: str, seq: int, writer: str, rows: int, sha: str) -> str:
+def _name_with_sha(kind: str, seq: int, writer: str, rows: int, sha: str) -> str:
     return f"{kind}-{seq:08d}-{writer}-r{rows}-{sha}.parquet"
 
 
 def own_name(part: Part, link: Link) -> str:
-    """The name under which a part was written that says this of itself."""
-    return _name(link.kind, link.seq, link.writer, part.rows, part.sha)
+    """Return the name under which a part was written, according to its own header."""
+    return _name_with_sha(link.kind, link.seq, link.writer, part.rows, part.sha)
 
 
 def list_parts(root: Path) -> list[Part]:
-    """All parts of a cache, in name order; the smallest name wins a duplicate row.
+    """Return all parts of a cache that hold rows, in name order.
 
-    Raises NoCache: `root` holds no parts.
+    If two parts hold the same row, the part with the smaller name wins.
+
+    Raises:
+        NoCache: `root` holds no parts.
+        CacheError: no permission to read the folder.
     """
-    found = [part for part in listing(root).parts if part.kind in KINDS]
-    if not found:
+    parts = [part for part in listing(root).parts if part.kind in ROW_SCHEMAS]
+    if not parts:
         raise no_cache(root)
-    return found
+    return parts
 
 
 def no_cache(root: Path) -> NoCache:
-    """The error to raise where nothing was collected at `root`."""
+    """Return the error to raise if nothing was collected at `root`."""
     return NoCache(f"no cache: {root}; make one with `hierrouter collect --cache {root}`")
 
 
 def listing(root: Path) -> Listing:
-    """One look at parts/, empty where there is none; raises CacheError: no permission."""
+    """List parts/ once; the listing is empty if the folder does not exist.
+
+    Raises:
+        CacheError: no permission to read the folder.
+    """
     folder = parts_folder(root)
     if not folder.is_dir():
         return Listing()
@@ -238,52 +284,58 @@ def listing(root: Path) -> Listing:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - ten times as fast at 500 parts
     except PermissionError as error:
         raise CacheError(f"no permission to read the cache: {folder}; ask its owner") from error
-    matches = [match for name in names if (match := NAME.fullmatch(name))]
-    heads = {name: f"{name[5:-9]}.parquet" for name in names if name.startswith("head-")}
-    altered = [
-        name
-        for name, commit in heads.items()
-        if name != head_name(commit) or not NAME.fullmatch(commit)
-    ]
-    return Listing(
-        (
-            *(_part(folder, match) for match in matches if match["kind"] in SCHEMAS),
-            *(Part(folder / name, "head", 0, 0, "") for name in altered),
-        ),
-        tuple(commit for name, commit in heads.items() if name not in altered),
-        frozenset(match["cache"] for name in names if (match := ORIGIN.fullmatch(name))),
-    )
+    parts = []
+    heads = []
+    invalid_heads = []
+    caches = set()
+    for name in names:
+        if name.startswith("head-"):
+            commit = f"{name[5:-9]}.parquet"  # without the dash and 8 digits of `head_name`
+            if name == head_name(commit) and PART_NAME_PATTERN.fullmatch(commit):
+                heads.append(commit)
+            else:
+                invalid_heads.append(Part(folder / name, "head", 0, 0, ""))
+        elif match := PART_NAME_PATTERN.fullmatch(name):
+            if match["kind"] in PART_SCHEMAS:
+                parts.append(_part_of_match(folder, match))
+        elif match := ORIGIN_NAME_PATTERN.fullmatch(name):
+            caches.add(match["cache"])
+    return Listing((*parts, *invalid_heads), tuple(heads), frozenset(caches))
 
 
 def head_name(commit: str) -> str:
-    """The file that says that the part of this name is an open end."""
+    """Return the name of the file that marks a part as an open end of the chain.
+
+    Args:
+        commit: the part's name.
+    """
     return f"head-{commit.removesuffix('.parquet')}-{sha16(commit.encode())[:8]}"
 
 
 def origin(root: Path, cache: str) -> Path:
-    """The file that says that the cache of this number writes parts that lie here."""
+    """Return the file that says that the cache of this number has written into parts/."""
     return parts_folder(root) / f"{cache}.cache"
 
 
 def part_named(root: Path, name: str) -> Part | None:
-    """The part of this name, there or not yet; None where it is no part's name."""
-    match = NAME.fullmatch(name)
-    return match and _part(parts_folder(root), match)
+    """Return the part of this name, whether it exists or not; None if it is no part's name."""
+    match = PART_NAME_PATTERN.fullmatch(name)
+    return match and _part_of_match(parts_folder(root), match)
 
 
-def _part(folder: Path, match: re.Match[str]) -> Part:
+def _part_of_match(folder: Path, match: re.Match[str]) -> Part:
     return Part(
         folder / match[0], match["kind"], int(match["seq"]), int(match["rows"]), match["sha"]
     )
 
 
 def sha16(data: bytes | memoryview) -> str:
-    """The 16 hexadecimal digits of the content hash in a part's name."""
+    """Return the 16 hexadecimal digits of the content hash in a part's name."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
 def file_sha16(path: Path) -> str:
-    """`sha16` of a file's bytes, which are not held in memory."""
+    """Return `sha16` of a file's bytes without holding them in memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
@@ -291,31 +343,41 @@ def file_sha16(path: Path) -> str:
 def proof(
     part: Part, data: bytes | None = None, hashed: bool = True
 ) -> tuple[str | None, Link | None]:
-    """(what is wrong with a part, what it says of itself), after hashing every byte.
+    """Check a part, and read its header.
 
-    The fault is `GONE` where it is not there any more, None where it is sound. Raises CacheError:
-    the part is sound but was written by a newer version.
+    Args:
+        part: the part.
+        data: its bytes, if it is not on this disk yet.
+        hashed: whether to hash every byte; if not, only the file and its footer are read.
 
-    `data`: its bytes, where it is not there yet; `hashed`: False to look at file and footer alone.
+    Returns:
+        (what is wrong with it, what it says of itself). The fault is None if the part is sound,
+        and `FAULT_GONE` if the file does not exist any more.
+
+    Raises:
+        CacheError: the part is sound, but was written by a newer version; or there is no
+            permission to read it.
+        WorldError: the disk failed.
     """
     try:
-        if part.rows > MAX_ROWS:
-            return TOO_MANY.format(part.rows), None
+        if part.rows > MAX_PART_ROWS:
+            return FAULT_TOO_MANY_ROWS.format(part.rows), None
         if data is not None:
-            whole = sha16(data) == part.sha
-            return _content(part, pa.BufferReader(data)) if whole else (ALTERED, None)
-        found = part.path.lstat()  # one look: the file may go at any time
-        if not stat.S_ISREG(found.st_mode):
+            if sha16(data) != part.sha:
+                return FAULT_CHECKSUM, None
+            return _check_content(part, pa.BufferReader(data))
+        status = part.path.lstat()  # only once: the file may disappear between two calls
+        if not stat.S_ISREG(status.st_mode):
             return "not a regular file", None
-        if found.st_size == 0:
+        if status.st_size == 0:
             return "0 bytes", None
         if hashed and file_sha16(part.path) != part.sha:
-            return ALTERED, None
-        return _content(part, part.path)
+            return FAULT_CHECKSUM, None
+        return _check_content(part, part.path)
     except FileNotFoundError:
-        return GONE, None
+        return FAULT_GONE, None
     except PermissionError as error:
-        # Not damage: moved aside, its answers would be paid for again.
+        # This is no damage: if the part were moved aside, its calls would be paid for again.
         raise CacheError(f"no permission to read a part: {part.path}; ask its owner") from error
     except (OSError, pa.ArrowException) as error:
         require_damage(error, part.path)
@@ -323,9 +385,14 @@ def proof(
 
 
 def require_damage(error: BaseException, path: Path) -> None:
-    """Tell bytes that are wrong from a system that did not give them: they may be sound.
+    """Tell wrong bytes from a system that failed to read bytes; these may then be sound.
 
-    Raises WorldError: the system's error has a number, such as that of a disk or of memory.
+    Args:
+        error: what reading the file raised.
+        path: the file.
+
+    Raises:
+        WorldError: the error has a number of the system, such as that of a failed disk.
     """
     if isinstance(error, OSError) and error.errno:
         raise WorldError(
@@ -333,62 +400,84 @@ def require_damage(error: BaseException, path: Path) -> None:
         ) from error
 
 
-def link_of(where: Path | pa.BufferReader) -> Link | None:
-    """What a part says of itself; None where it cannot be read."""
+def link_of(source: Path | pa.BufferReader) -> Link | None:
+    """Return what a part says of itself; None if its header cannot be read.
+
+    Args:
+        source: its file, or its bytes.
+    """
     try:
-        return _header(pq.read_metadata(where))[1]
-    except (*NO_HEADER, OSError, pa.ArrowException):
+        return _read_header(pq.read_metadata(source))[1]
+    except (*HEADER_ERRORS, OSError, pa.ArrowException):
         return None
 
 
-def _header(footer: pq.FileMetaData) -> tuple[int, Link | None]:
-    """(format, what the part says of itself); raises one of `NO_HEADER` where it is none."""
-    found = json.loads((footer.metadata or {}).get(METADATA_KEY, b"{}"))
-    written = int(found.pop("format", 0))
-    if written != FORMAT:
-        return written, None
-    link = Link(**found)
-    names = [f"{link.seq:08d}", *link.after]
-    if not all(map(NAME.fullmatch, names[1:])) or not ORIGIN.fullmatch(f"{link.cache}.cache"):
+def _read_header(footer: pq.FileMetaData) -> tuple[int, Link | None]:
+    """Return (format, what the part says of itself); the latter is None for another format.
+
+    Raises:
+        ValueError: the header is not one of a part; or another one of `HEADER_ERRORS`.
+    """
+    fields = json.loads((footer.metadata or {}).get(METADATA_KEY, b"{}"))
+    part_format = int(fields.pop("format", 0))
+    if part_format != PART_FORMAT:
+        return part_format, None
+    link = Link(**fields)
+    format(link.seq, "08d")  # raises an error unless it is an integer
+    has_part_names = all(map(PART_NAME_PATTERN.fullmatch, link.after))
+    if not has_part_names or not ORIGIN_NAME_PATTERN.fullmatch(f"{link.cache}.cache"):
         raise ValueError("no names of parts")
-    return written, replace(link, after=tuple(link.after))
+    return part_format, replace(link, after=tuple(link.after))
 
 
-def _content(part: Part, where: Path | pa.BufferReader) -> tuple[str | None, Link | None]:
-    """(what is wrong with rows, columns or name, what it says of itself), from the footer alone."""
-    footer = pq.read_metadata(where)
+def _check_content(part: Part, source: Path | pa.BufferReader) -> tuple[str | None, Link | None]:
+    """Compare a part's footer with its name and with the columns of its kind.
+
+    Returns:
+        (what is wrong with it, what it says of itself).
+
+    Raises:
+        CacheError: it was written by a newer version.
+    """
+    footer = pq.read_metadata(source)
     try:
-        written, link = _header(footer)
-    except NO_HEADER:
+        part_format, link = _read_header(footer)
+    except HEADER_ERRORS:
         return "its format number is not readable", None
-    if written > FORMAT:
+    if part_format > PART_FORMAT:
         raise CacheError(
-            f"cache written by a newer version (format {written} > {FORMAT}): "
+            f"cache written by a newer version (format {part_format} > {PART_FORMAT}): "
             f"{part.path.name}; upgrade hierrouter"
         )
     if footer.num_rows != part.rows:
         return f"{footer.num_rows} rows, its name says {part.rows}", link
     if not link:
-        return f"of format {written}, by an earlier version: collect again", None
-    if (own := own_name(part, link)) != part.path.name:
-        return f"renamed: it was written as {own}", link
+        return f"of format {part_format}, by an earlier version: collect again", None
+    original_name = own_name(part, link)
+    if original_name != part.path.name:
+        return f"renamed: it was written as {original_name}", link
     if part.seq > MAX_SEQ:
         return f"its number is above {MAX_SEQ:,}", link
-    return mismatch(footer.schema.to_arrow_schema(), part.kind), link
+    return schema_fault(footer.schema.to_arrow_schema(), part.kind), link
 
 
 def part_batches(part: Part) -> Iterator[pa.RecordBatch]:
-    """The rows of a part in its kind's columns; memory does not grow with their number.
+    """Yield the rows of a part in the columns of its kind.
 
-    A column that came later than the part is null. Raises FileNotFoundError: a compaction has taken
-    the part away.
+    The memory used does not grow with the number of rows. A column that was introduced after the
+    part was written is null.
+
+    Raises:
+        FileNotFoundError: a compaction has removed the part.
     """
-    schema = KINDS[part.kind]
+    schema = ROW_SCHEMAS[part.kind]
     with pq.ParquetFile(part.path) as file:
-        for batch in file.iter_batches(batch_size=BATCH, columns=schema.names):
-            found = set(batch.schema.names)
-            columns = [
-                batch[field.name] if field.name in found else pa.nulls(len(batch), field.type)
-                for field in schema
-            ]
+        for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=schema.names):
+            stored_names = set(batch.schema.names)
+            columns = []
+            for field in schema:
+                if field.name in stored_names:
+                    columns.append(batch[field.name])
+                else:
+                    columns.append(pa.nulls(len(batch), field.type))
             yield pa.record_batch(columns, schema=schema)

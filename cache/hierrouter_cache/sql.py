@@ -1,4 +1,4 @@
-"""A cache as SQL views, for people's own questions."""
+"""A cache as SQL views, for queries that people write."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from hierrouter_cache.reader import CacheReader, as_arrow, create_views, interru
 from hierrouter_cache.tree import Rate, cost_of, rate_table, total_cost
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
-VIEWS = """
+VIEW_STATEMENTS = """
 CREATE VIEW queries AS
     SELECT query, id, dataset, split, question, answers FROM asked JOIN cache.queries USING (query);
 CREATE VIEW nodes AS
@@ -60,30 +60,39 @@ def ask(
     spec: TreeSpec,
     keys: Sequence[str],
     prices: Mapping[str, Rate],
-    question: str,
+    statement: str,
 ) -> pa.Table:
-    """The answer to one SELECT.
-
-    Raises InputError: it is not one SELECT, names what is not there, or reaches outside;
-    CacheError: the parts went away meanwhile; WorldError: the answer needs more memory than there
-    is.
+    """Run one SELECT over the views.
 
     Args:
-        spec: the pool whose routes are shown.
+        reader: the open cache.
+        spec: the pool whose routes the views show.
+        keys: keys of the queries that the views show.
         prices: rate of every model of `spec`, direct ones included.
+        statement: the SELECT.
+
+    Returns:
+        All rows of the answer.
+
+    Raises:
+        InputError: it is not one SELECT, it names unknown views or columns, it reads other files,
+            or two columns of the answer have the same name.
+        CacheError: parts were removed meanwhile.
+        WorldError: the answer needs more memory than there is.
     """
-    _check(question)
+    _require_select(statement)
     forest = walk(reader, spec, keys)
     try:
-        with duckdb.connect() as connection:  # of its own: what is locked stays so
+        # A separate database: its configuration is locked below.
+        with duckdb.connect() as connection:
             create_views(connection, reader.parts, "cache")
             interruptible(connection, lambda: _create_tables(connection, spec, forest, prices))
-            # Leave the connection nothing but these files, for good.
+            # From here on the statement can read these files and nothing else.
             connection.execute("SET allowed_paths = ?", [[str(part.path) for part in reader.parts]])
             connection.execute("SET enable_external_access = false")
             connection.execute("SET python_enable_replacements = false")
             connection.execute("SET lock_configuration = true")
-            answer = interruptible(connection, lambda: connection.sql(question).to_arrow_table())
+            answer = interruptible(connection, lambda: connection.sql(statement).to_arrow_table())
     except duckdb.IOException as error:
         raise CacheError(f"the cache has changed: {reader.root}; ask again") from error
     except duckdb.OutOfMemoryException as error:
@@ -98,18 +107,23 @@ def ask(
     return answer
 
 
-def _check(question: str) -> None:
+def _require_select(statement: str) -> None:
+    """Require that a text is one SELECT.
+
+    Raises:
+        InputError: it is not SQL, several statements, or another statement.
+    """
     try:
-        kinds = [statement.type for statement in duckdb.extract_statements(question)]
+        types = [parsed.type for parsed in duckdb.extract_statements(statement)]
     except duckdb.Error as error:
         reason = reason_of(error, 200)
         raise InputError(
             f"SQL not understood: {reason}; views: nodes, queries, scores, routes"
         ) from None
-    # Nothing but SELECT: EXPLAIN ANALYZE runs what it explains, and COPY could write over a part.
-    if kinds != [duckdb.StatementType.SELECT]:
+    # EXPLAIN ANALYZE would run the statement that it explains, and COPY could overwrite a part.
+    if types != [duckdb.StatementType.SELECT]:
         raise InputError(
-            f"SQL must be one SELECT: cache sql {question[:60]!r}; "
+            f"SQL must be one SELECT: cache sql {statement[:60]!r}; "
             "the cache is read-only, views: nodes, queries, scores, routes"
         )
 
@@ -120,57 +134,75 @@ def _create_tables(
     forest: Forest,
     prices: Mapping[str, Rate],
 ) -> None:
-    names, found = _found(spec, forest, prices)
+    """Create the tables and views that a statement can name."""
+    route_names, calls = _list_calls(spec, forest, prices)
     rate_in, rate_out = rate_table([*prices], prices).T.tolist()
-    # A direct call without instruction may be one of the first hop: then it is that.
-    alone = sorted({step for _, step in spec.direct}.difference(*spec.steps))
-    # Lists, and no Arrow tables of texts: see `as_numpy`.
-    made: dict[str, Sequence[Any]] = {
+    # A direct call without an instruction has the step of a call of the first hop; it then counts
+    # as a call of the first hop.
+    direct_steps = sorted({step for _, step in spec.direct}.difference(*spec.steps))
+    # Parameters are lists, because Arrow tables of texts would import pandas, see `as_numpy`.
+    statements: dict[str, Sequence[Any]] = {
         "asked AS SELECT unnest(range(len($1))) AS position, unnest($1::VARCHAR[]) AS query": [
             list(forest.keys)
         ],
         "priced AS SELECT unnest($1::VARCHAR[]) AS model, unnest($2::DOUBLE[]) AS rate_in, "
         "unnest($3::DOUBLE[]) AS rate_out": [[*prices], rate_in, rate_out],
-        "alone AS SELECT unnest($1::VARCHAR[]) AS step": [alone],
-        "found AS SELECT *, ($1::VARCHAR[])[place] AS route FROM arriving": [names],
+        "alone AS SELECT unnest($1::VARCHAR[]) AS step": [direct_steps],
+        "found AS SELECT *, ($1::VARCHAR[])[place] AS route FROM arriving": [route_names],
     }
-    connection.register("arriving", found)
-    for what, values in made.items():
-        connection.execute(f"CREATE TABLE {what}", values)
+    connection.register("arriving", calls)
+    for statement, parameters in statements.items():
+        connection.execute(f"CREATE TABLE {statement}", parameters)
     connection.unregister("arriving")
-    connection.execute(VIEWS)
+    connection.execute(VIEW_STATEMENTS)
 
 
-def _found(
+def _list_calls(
     spec: TreeSpec, forest: Forest, prices: Mapping[str, Rate]
 ) -> tuple[list[str], pa.Table]:
-    """Names of direct calls and routes; a row a call that is there, whose name is at `place`."""
+    """List the calls of a forest that are in the cache.
+
+    Returns:
+        (names of direct calls and routes, one row for each call). The column `place` of a row is
+        the position of its name in the list, counted from 1 as in SQL.
+    """
     routes = spec.routes
-    direct = [name for name, _ in spec.direct]
-    cost = cost_of(forest.direct.tokens_in, forest.direct.tokens_out, rate_table(direct, prices))
-    alone = _rows(forest.direct, 1, np.zeros(len(direct), np.int64), cost, cost)
-    nodes = range(1, routes.nodes)
-    rate = rate_table(spec.models, prices)
-    total = total_cost(routes, forest.tree.tokens_in, forest.tree.tokens_out, rate)[:, 1:]
-    tree = forest.tree.at((slice(None), slice(1, None)))
-    called = [routes.action(node) for node in nodes]
-    cost = cost_of(tree.tokens_in, tree.tokens_out, rate[called])
-    names = [routes.name(node, spec.models) for node in nodes]
-    rows = _rows(tree, 1 + len(direct), routes.depth()[1:], cost, total)
-    return [*direct, *names], pa.concat_tables([alone, rows])
+    direct_names = [name for name, _ in spec.direct]
+    direct_rates = rate_table(direct_names, prices)
+    direct_cost = cost_of(forest.direct.tokens_in, forest.direct.tokens_out, direct_rates)
+    direct_hops = np.zeros(len(direct_names), np.int64)
+    direct_rows = _call_rows(forest.direct, 1, direct_hops, direct_cost, direct_cost)
+    nodes = range(1, routes.nodes)  # the root is no call
+    rates = rate_table(spec.models, prices)
+    total = total_cost(routes, forest.tree.tokens_in, forest.tree.tokens_out, rates)[:, 1:]
+    tree = forest.tree.select((slice(None), slice(1, None)))
+    actions = [routes.action(node) for node in nodes]
+    cost = cost_of(tree.tokens_in, tree.tokens_out, rates[actions])
+    route_names = [routes.name(node, spec.models) for node in nodes]
+    rows = _call_rows(tree, 1 + len(direct_names), routes.depth()[1:], cost, total)
+    return [*direct_names, *route_names], pa.concat_tables([direct_rows, rows])
 
 
-def _rows(
+def _call_rows(
     nodes: Nodes,
-    first: int,
+    first_place: int,
     hops: NDArray[np.int64],
     cost: NDArray[np.float64],
     total: NDArray[np.float64],
 ) -> pa.Table:
-    position, column = np.nonzero(nodes.found)
+    """Return one row for each call that is in the cache.
+
+    Args:
+        nodes: the calls.
+        first_place: the place of the first column's name.
+        hops: int64[columns], hop of each call; 0 for direct calls.
+        cost: float64[queries, columns], cost of each call.
+        total: float64[queries, columns], cost of each call and all calls before it.
+    """
+    position, column = np.nonzero(nodes.present)
     columns = {
         "position": position,
-        "place": first + column,
+        "place": first_place + column,
         "hop": hops[column],
         "call_hash": nodes.key[position, column],
         "cost": cost[position, column],

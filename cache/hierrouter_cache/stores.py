@@ -1,4 +1,4 @@
-"""Where a mirror of a cache can lie: a folder or an object store."""
+"""Places for a mirror of a cache: a folder, or an object store."""
 
 import secrets
 from dataclasses import dataclass, field
@@ -10,33 +10,38 @@ import pyarrow as pa
 from pyarrow import fs
 
 from hierrouter_cache.errors import InputError, WorldError, open_plain
-from hierrouter_cache.parts import NAME, parts_folder
+from hierrouter_cache.parts import PART_NAME_PATTERN, parts_folder
 from hierrouter_cache.writer import commit, make_cache, no_steps
 
-OF_ARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
-# What is written there is seen by nobody before it is whole.
-OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss", "s3a", "az", "adl")
+ARROW_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+# In these stores an object is visible only when it is complete.
+OBJECT_STORE_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "s3a", "az", "adl")
 
 
 @dataclass(frozen=True)
 class FolderStore:
-    """A folder on a disk; it is a cache itself, and can be opened as one."""
+    """A folder on a disk. It is a cache itself, and can be opened as one.
+
+    Attributes:
+        root: the folder.
+        url: empty, because a folder has no URL with secrets that messages must hide.
+    """
 
     root: Path
-    url: ClassVar[str] = ""  # nothing to hide
+    url: ClassVar[str] = ""
 
     def __str__(self) -> str:
         return str(self.root)
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of each part that is there, by name."""
+        """Return the number of bytes of each part in the store, by name."""
         folder = parts_folder(self.root)
         if not folder.is_dir():
             return {}
         return {path.name: path.stat().st_size for path in folder.iterdir() if _is_part(path.name)}
 
     def read(self, name: str) -> bytes:
-        """The bytes of one part."""
+        """Return the bytes of one part."""
         with open_plain(parts_folder(self.root) / name) as file:
             return file.read()
 
@@ -52,38 +57,39 @@ class ObjectStore:
     """A folder of a file system that is not the machine's own.
 
     Attributes:
-        whole: whether what is written is seen by nobody before it is whole; if not, it is written
-            under another name and moved.
-        shown: the URL without secrets, for people.
-        url: the URL as it was given; a library may repeat it when it fails.
+        files: the file system.
+        folder: path of the folder; for some file systems the complete URL.
+        is_atomic: whether a file is visible only when it is complete. If not, it is written under
+            another name and moved.
+        label: the URL without secrets, for people.
+        url: the URL with secrets; a library may repeat it in an error.
     """
 
     files: fs.FileSystem
-    folder: str = field(repr=False)  # of some file systems the whole URL
-    whole: bool
-    shown: str
+    folder: str = field(repr=False)
+    is_atomic: bool
+    label: str
     url: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        return self.shown
+        return self.label
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of each part that is there, by name."""
-        found = self.files.get_file_info(
-            fs.FileSelector(f"{self.folder}/parts", allow_not_found=True)
-        )
-        return {info.base_name: info.size for info in found if _is_part(info.base_name)}
+        """Return the number of bytes of each part in the store, by name."""
+        selector = fs.FileSelector(f"{self.folder}/parts", allow_not_found=True)
+        infos = self.files.get_file_info(selector)
+        return {info.base_name: info.size for info in infos if _is_part(info.base_name)}
 
     def read(self, name: str) -> bytes:
-        """The bytes of one part."""
+        """Return the bytes of one part."""
         with self.files.open_input_stream(f"{self.folder}/parts/{name}") as stream:
             data: bytes = stream.read()
         return data
 
     def write(self, name: str, data: bytes | memoryview) -> None:
-        """Put one part."""
+        """Write one part."""
         target = f"{self.folder}/parts/{name}"
-        if self.whole:
+        if self.is_atomic:
             self._put(target, data)
             return
         for folder in ("parts", "tmp"):
@@ -97,37 +103,46 @@ class ObjectStore:
             stream.write(data)
 
 
-# Parts at another place. All methods raise OSError or an Arrow error where it fails.
+# A place for parts outside of the cache. All methods raise OSError or an Arrow error on failure.
 Store = FolderStore | ObjectStore
 
 
 def store_at(url: str) -> Store:
-    """The store at a URL, or in a folder.
+    """Return the store at a URL.
 
-    Raises InputError: no file system for it is known or installed; WorldError: it cannot be
-    reached.
+    Args:
+        url: a URL, or the path of a folder.
+
+    Raises:
+        InputError: no file system for this URL is known or installed.
+        WorldError: the store cannot be reached.
     """
     if not url.strip():
         raise InputError("no such place for a mirror: it has no name; name a folder, or s3://...")
-    scheme, mark, _ = url.partition("://")
-    if not mark:
+    scheme, separator, _ = url.partition("://")
+    if not separator:
         return FolderStore(Path(url))
     if scheme == "file":
         return FolderStore(Path(unquote(urlsplit(url).path)))
+    label = without_secrets(url)
     try:
-        files, folder = fs.FileSystem.from_uri(url) if scheme in OF_ARROW else _of_fsspec(url)
+        if scheme in ARROW_SCHEMES:
+            files, folder = fs.FileSystem.from_uri(url)
+        else:
+            files, folder = _fsspec_file_system(url)
     except (ValueError, ImportError, NotImplementedError) as error:
         raise InputError(
-            f"no such place for a mirror: {without_secrets(url)}: {_reason(error, url)}; "
+            f"no such place for a mirror: {label}: {_reason_without_secrets(error, url)}; "
             "name a folder, or s3://, gs://, abfs://"
         ) from error
     except (OSError, pa.ArrowException) as error:
-        raise unreachable(without_secrets(url), error, url) from error
-    whole = scheme in OBJECT_STORES
-    return ObjectStore(files, folder.rstrip("/"), whole, without_secrets(url), url)
+        raise unreachable(label, error, url) from error
+    is_atomic = scheme in OBJECT_STORE_SCHEMES
+    return ObjectStore(files, folder.rstrip("/"), is_atomic, label, url)
 
 
-def _of_fsspec(url: str) -> tuple[Any, str]:
+def _fsspec_file_system(url: str) -> tuple[Any, str]:
+    """Return (file system, folder) of a URL that fsspec understands."""
     from fsspec.core import url_to_fs
 
     files, folder = url_to_fs(url)
@@ -135,36 +150,45 @@ def _of_fsspec(url: str) -> tuple[Any, str]:
 
 
 def without_secrets(url: str) -> str:
-    """A URL as it may be shown: without user, password and query."""
+    """Return a URL without user, password and query, so that it can be displayed."""
     scheme, _, rest = url.partition("://")
-    user, _, place = rest.rpartition("@")  # a secret may hold a slash
+    user, _, address = rest.rpartition("@")  # the last @: a password may contain a slash
     if "?" in user:
-        return f"{scheme}://..."  # nobody can tell where a query with an @ in it begins
-    return f"{scheme}://{place.partition('?')[0]}"
+        # A query with an @ in it, or a password with a ? in it: these cannot be distinguished.
+        return f"{scheme}://..."
+    return f"{scheme}://{address.partition('?')[0]}"
 
 
-def unreachable(place: object, error: BaseException, url: str) -> WorldError:
-    """The error to raise where a store fails; no secret of its `url` is in it.
+def unreachable(store: object, error: BaseException, url: str) -> WorldError:
+    """Return the error to raise if a store fails; its message contains no secret.
 
-    `place`: the store, or its URL without secrets; `error`: what a library raised; it may repeat
-    the URL, or a part of it.
+    Args:
+        store: the store, or its URL without secrets.
+        error: what a library raised; its message may repeat the URL or a part of it.
+        url: the URL with its secrets.
     """
     return WorldError(
-        f"cannot use the mirror: {place}: {_reason(error, url)}; "
+        f"cannot use the mirror: {store}: {_reason_without_secrets(error, url)}; "
         "what is committed here is safe, rerun the same command to resume"
     )
 
 
-def _reason(error: BaseException, url: str) -> str:
-    """What a library says, without the secrets of a URL that it repeats, wholly or in part."""
-    text = str(error).replace(url, without_secrets(url)) if url else str(error)
+def _reason_without_secrets(error: BaseException, url: str) -> str:
+    """Return a library's message without the secrets of a URL that it repeats."""
+    text = str(error)
+    if url:
+        text = text.replace(url, without_secrets(url))
     user = url.partition("://")[2].rpartition("@")[0]
-    for secret in (user, user.partition(":")[2], url.partition("?")[2]):
+    password = user.partition(":")[2]
+    query = url.partition("?")[2]
+    for secret in (user, password, query):
         for form in (secret, unquote(secret), quote(secret)):
-            text = text.replace(form, "...") if form else text
-    return " ".join(text.split())[:120] or type(error).__name__  # cut last: half a URL stays
+            if form:
+                text = text.replace(form, "...")
+    # Cut the text last: in a text that was cut before, half a secret would not be recognised.
+    return " ".join(text.split())[:120] or type(error).__name__
 
 
 def _is_part(name: str) -> bool:
-    """Seals are none: each place has its own."""
-    return NAME.fullmatch(name) is not None and name.partition("-")[0] != "seals"
+    """Return whether it is the name of a part to copy; each place has its own seals."""
+    return PART_NAME_PATTERN.fullmatch(name) is not None and name.partition("-")[0] != "seals"

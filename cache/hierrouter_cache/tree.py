@@ -1,4 +1,4 @@
-"""The cache as dense arrays, and the arithmetic of node numbers and prices."""
+"""Route trees as dense arrays, and the arithmetic of node numbers and costs."""
 
 from __future__ import annotations
 
@@ -15,29 +15,38 @@ from hierrouter_cache.errors import InputError, WorldError
 
 SEPARATOR = ">"
 SPLITS = ("train", "validation", "test")
-ALL_FOLDS = "all"  # a name for all of them
-MEASURED = (
-    "score",
-    "accuracy",
-    "tokens_in",
-    "tokens_out",
-    "seconds",
-)  # of each call, tree or direct
+ALL_FOLDS = "all"  # all of them together
+# Attributes of `RouteTree` and of `DirectCalls` that have a value for each call of each query.
+CALL_MEASURES = ("score", "accuracy", "tokens_in", "tokens_out", "seconds")
 Number = TypeVar("Number", int, NDArray[np.int64])
 Value = TypeVar("Value", float, NDArray[np.float64])
 
 
 def route_name(models: Sequence[str]) -> str:
-    """Human name of a route: `first>second`, and `>first` where it has one call.
+    """Return the name of a route for people: `first>second`, or `>first` if it has one call.
 
-    A direct call of a model, the question alone, has the model's name: it is another call.
+    A direct call of a model has the plain name of the model. It is another call than `>first`,
+    because its prompt has no stage instruction.
+
+    Args:
+        models: names of the called models, in order.
     """
     return SEPARATOR.join(models) if len(models) != 1 else f"{SEPARATOR}{models[0]}"
 
 
 @dataclass(frozen=True)
 class Routes:
-    """The shape of the tree for M models and L hops (paper section 3.1)."""
+    """The shape of the tree for M models and L hops.
+
+    Source: paper section 3.1.
+
+    Attributes:
+        models: M.
+        hops: L.
+
+    Raises:
+        ValueError: M or L is less than 1.
+    """
 
     models: int
     hops: int
@@ -48,17 +57,17 @@ class Routes:
 
     @property
     def states(self) -> int:
-        """Nodes where a decision is due: 1 + M + ... + M^(L-1)."""
+        """Number of nodes where the policy decides: 1 + M + ... + M^(L-1)."""
         return self.level_start(self.hops)
 
     @property
     def nodes(self) -> int:
-        """All node numbers, root included: `states` + M^L."""
+        """Number of all nodes, the root included: `states` + M^L."""
         return self.level_start(self.hops + 1)
 
     @property
     def calls(self) -> int:
-        """Model calls in a query's tree: M + ... + M^L, all nodes but the root."""
+        """Number of calls in a query's tree: M + ... + M^L, one for each node except the root."""
         return self.nodes - 1
 
     @property
@@ -67,54 +76,68 @@ class Routes:
         return slice(self.states, self.nodes)
 
     def level_start(self, level: int) -> int:
-        """First node number at depth `level`; the root is level 0."""
+        """Return the first node number of a level; the root is level 0."""
         return sum(self.models**depth for depth in range(level))
 
     def level(self, level: int) -> slice:
-        """The node numbers at depth `level`."""
+        """Return the node numbers of a level; the root is level 0."""
         return slice(self.level_start(level), self.level_start(level + 1))
 
     def child(self, node: Number, action: Number) -> Number:
-        """Node reached from `node` by calling model `action`; works on arrays and on ints."""
+        """Return the node that the call of a model leads to.
+
+        Args:
+            node: a number of a node, or an array of numbers.
+            action: the number of the called model, or an array of numbers.
+        """
         return node * self.models + 1 + action
 
     def parent(self, node: int) -> int:
-        """The node from which `node` was reached; `node` must not be the root."""
+        """Return the node before the call that led to `node`, which must not be the root."""
         return (node - 1) // self.models
 
     def action(self, node: int) -> int:
-        """The model whose call led to `node`; `node` must not be the root."""
+        """Return the number of the model whose call led to `node`, which must not be the root."""
         return (node - 1) % self.models
 
     def depth(self) -> NDArray[np.int64]:
-        """int64[nodes]: how many models have been called at each node."""
+        """Return int64[nodes], the number of calls from the root to each node."""
         return np.repeat(
             np.arange(self.hops + 1), [self.models**level for level in range(self.hops + 1)]
         )
 
     def path(self, node: int) -> tuple[int, ...]:
-        """The models called on the way from the root to `node`."""
-        return (*self.path(self.parent(node)), self.action(node)) if node else ()
+        """Return the numbers of the models called on the way from the root to `node`."""
+        if node == 0:
+            return ()
+        return (*self.path(self.parent(node)), self.action(node))
 
     def node(self, path: tuple[int, ...]) -> int:
-        """The node number at the end of `path`; the inverse of `path()`."""
+        """Return the node at the end of a path; the inverse of `path()`."""
         number = 0
         for action in path:
             number = self.child(number, action)
         return number
 
     def name(self, node: int, models: tuple[str, ...]) -> str:
-        """The route's `route_name`; the root's is the empty string."""
+        """Return the `route_name` of the route to `node`; an empty text for the root.
+
+        Args:
+            node: number of the node.
+            models: names of the M models.
+        """
         return route_name([models[action] for action in self.path(node)])
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Cost of one token of one model (paper section 3.1).
+    """Cost of one token of one model.
+
+    Source: paper section 3.1, where a base rate applies to both kinds of tokens.
 
     Attributes:
         tokens_in: cost of a prompt token.
-        tokens_out: cost of a generated token; the paper's base rate is both at once.
+        tokens_out: cost of a generated token.
     """
 
     tokens_in: float
@@ -122,12 +145,17 @@ class Rate:
 
     @classmethod
     def base(cls, rate: float) -> Rate:
-        """The paper's single rate: the same for tokens in and out."""
+        """Return the paper's base rate: the same cost for tokens in and out."""
         return cls(rate, rate)
 
 
 def rate_table(models: Sequence[str], prices: Mapping[str, Rate]) -> NDArray[np.float64]:
-    """float64[models, 2]: cost of a token in and of a token out, in the order of `models`."""
+    """Return float64[models, 2], the cost of a token in and of a token out of each model.
+
+    Args:
+        models: names of models; they set the order of the rows.
+        prices: rates by name of the model.
+    """
     rows = [(prices[name].tokens_in, prices[name].tokens_out) for name in models]
     return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
@@ -135,14 +163,23 @@ def rate_table(models: Sequence[str], prices: Mapping[str, Rate]) -> NDArray[np.
 def cost_of(
     tokens_in: NDArray[np.int64], tokens_out: NDArray[np.int64], rate: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """float64[...]: cost of calls; `rate` is float64[..., 2] and broadcasts with the tokens.
+    """Compute the cost of calls.
 
-    With one rate for both, tokens are added before they are multiplied: the paper's formula, to
-    the last bit.
+    Args:
+        tokens_in: int64[...], prompt tokens.
+        tokens_out: int64[...], generated tokens.
+        rate: float64[..., 2], cost of a token in and out; it broadcasts with the tokens.
+
+    Returns:
+        float64[...].
     """
-    same = rate[..., 0] == rate[..., 1]
-    single = rate[..., 0] * (tokens_in + tokens_out)
-    return np.where(same, single, rate[..., 0] * tokens_in + rate[..., 1] * tokens_out)
+    rate_in = rate[..., 0]
+    rate_out = rate[..., 1]
+    # With equal rates the tokens are added before they are multiplied: this is the paper's formula
+    # to the last bit.
+    at_base_rate = rate_in * (tokens_in + tokens_out)
+    at_two_rates = rate_in * tokens_in + rate_out * tokens_out
+    return np.where(rate_in == rate_out, at_base_rate, at_two_rates)
 
 
 def total_cost(
@@ -151,31 +188,39 @@ def total_cost(
     tokens_out: NDArray[np.int64],
     rate: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """float64[queries, nodes]: C, the cost of all calls from the root to each node.
+    """Compute C, the cost of all calls from the root to each node.
 
-    `routes`: shape of the tree; `tokens_in`, `tokens_out`: int64[queries, nodes], of the call that
-    made the node; `rate`: float64[M, 2].
+    Args:
+        routes: shape of the tree.
+        tokens_in: int64[queries, nodes], prompt tokens of the call that led to the node.
+        tokens_out: int64[queries, nodes], generated tokens of this call.
+        rate: float64[M, 2], cost of a token in and out of each model.
+
+    Returns:
+        float64[queries, nodes].
     """
     total = np.zeros(tokens_in.shape)
     for node in range(1, routes.nodes):
-        delta = cost_of(tokens_in[:, node], tokens_out[:, node], rate[routes.action(node)])
-        total[:, node] = total[:, routes.parent(node)] + delta
+        cost = cost_of(tokens_in[:, node], tokens_out[:, node], rate[routes.action(node)])
+        total[:, node] = total[:, routes.parent(node)] + cost
     return total
 
 
 @dataclass(frozen=True)
 class DirectCalls:
-    """Single-model baselines: the question alone, no stage instruction (paper table 1).
+    """Calls of single models on the question alone, without a stage instruction.
+
+    Source: the single-model baselines of the paper, table 1.
 
     Attributes:
         models: K names; the pool's models first, then reference models outside it.
         score: float64[queries, K], quality in [0, 1].
-        accuracy: float64[queries, K], 1 where the answer is right.
+        accuracy: float64[queries, K], 1 if the answer is right, else 0.
         tokens_in: int64[queries, K], prompt tokens.
         tokens_out: int64[queries, K], generated tokens.
-        rate: float64[K, 2], cost per token in and per token out.
-        seconds: float64[queries, K], as recorded; NaN where nobody measured them.
-        second: cost of one of these.
+        rate: float64[K, 2], cost of a token in and of a token out.
+        seconds: float64[queries, K], recorded time of each call; NaN if it was not measured.
+        second: cost of a second.
     """
 
     models: tuple[str, ...]
@@ -192,21 +237,21 @@ class DirectCalls:
 
     @cached_property
     def cost(self) -> NDArray[np.float64]:
-        """float64[queries, K]: cost of the one call."""
+        """float64[queries, K]: cost of each call."""
         cost = cost_of(self.tokens_in, self.tokens_out, self.rate)
         return cost + self.second * self.seconds if self.second else cost
 
 
 @dataclass(frozen=True)
 class StatePart:
-    """What a policy sees of one text of each state, or numbers that the answers so far have.
+    """One part of what a policy reads at each state: a text's embedding, or some numbers.
 
     Attributes:
-        vectors: float32[rows, width], the encoder's vectors; where one file holds them all, mapped
-            and not copied.
-        row: int64[queries, states], row of `vectors` at each state; int64[queries, nodes] where
-            the leaves were embedded, too.
-        is_text: False for numbers, which come after all texts; 0 where there is none.
+        vectors: float32[rows, width], the encoder's vectors, mapped from the disk if one file
+            holds them all; or numbers that describe the responses so far, 0 for no response.
+        row: int64[queries, states], row of `vectors` at each state; int64[queries, nodes] if
+            leaves are included.
+        is_text: whether it is a text's embedding. Numbers come after all texts.
     """
 
     vectors: NDArray[np.float32]
@@ -221,40 +266,43 @@ class StatePart:
 
 @dataclass(frozen=True, repr=False)
 class RouteTree:
-    """Every route of every query, computed once (paper section 3.1, the deterministic MDP).
+    """Every route of every query, computed once: the deterministic MDP.
 
     Node numbers are those of `Routes`; column 0 is the root, whose score and tokens are 0.
+
+    Source: paper section 3.1.
 
     Attributes:
         models: M names; action a calls `models[a]`.
         hops: L.
-        query_ids: one id a query.
+        query_ids: id of each query.
         datasets: dataset of each query.
         splits: "train", "validation" or "test" for each query.
         score: float64[queries, nodes], quality Q of the node's response, in [0, 1].
-        accuracy: float64[queries, nodes], 1 where the response is right, else 0.
-        tokens_in: int64[queries, nodes], prompt tokens of the call that made the node.
-        tokens_out: int64[queries, nodes], generated tokens of that call.
+        accuracy: float64[queries, nodes], 1 if the response is right, else 0.
+        tokens_in: int64[queries, nodes], prompt tokens of the call that led to the node.
+        tokens_out: int64[queries, nodes], generated tokens of this call.
         rate: float64[M, 2], cost of a token in and of a token out of each model.
-        parts: what a policy sees of each state's texts, side by side; stage and cost are part of
-            a state whatever these are. None where no text is seen.
-        direct: the single-model calls.
-        scorer: name of Q.
+        parts: what a policy reads of each state's texts, side by side; empty if it reads no text.
+            Stage and cost belong to a state in any case.
+        direct: the direct calls.
+        scorer: name of the scorer that gives Q.
         content: digest of pool, queries, scores, tokens and encoder, without prices. A selection
-            keeps that of the whole.
-        left_out: queries asked for that are not here because their trees have holes.
-        pruned: queries of the train fold some of whose branches nobody called, because they hardly
-            could be the best, see `hierrouter.collection.adaptive`; their score is NaN there. None
-            where there are none. They are among no fold: only what learns from holes reads them.
-        context_free: whether later hops are the models' own independent answers, imported from
-            a table of single calls: no answer was seen by the next model.
-        priced_by: who gave the rate of each model, in words.
-        currency: of the rates, and so of C.
-        seconds: float64[queries, nodes], of the call that made the node, as recorded; NaN where
-            nobody measured them.
-        second: cost of one of these; 0 where C counts tokens alone.
-        encoder: name of the encoder, as it was given; "" where there is none.
-        unembedded: why there are no vectors of the texts, in words; "" where there are.
+            of queries keeps the digest of the complete tree.
+        left_out: number of requested queries that were left out, because their trees lack calls.
+        pruned: queries of the train fold that lack some branches because these could hardly be the
+            best, see `hierrouter.collection.adaptive`; their score is NaN there. None if there
+            are none. They belong to no fold: only algorithms that accept missing branches read
+            them.
+        context_free: whether later hops are independent responses of the models, imported from
+            a table of single calls: no model was given the response of another one.
+        priced_by: source of each model's rate, in words.
+        currency: unit of the rates, and so of C.
+        seconds: float64[queries, nodes], recorded time of the call that led to the node; NaN if it
+            was not measured.
+        second: cost of a second; 0 if C counts tokens alone.
+        encoder: name of the encoder, as the user wrote it; "" if there is none.
+        unembedded: reason why the texts have no vectors; "" if they have.
         view: which texts `parts` are of, see `hierrouter.replay.states`.
     """
 
@@ -288,36 +336,41 @@ class RouteTree:
 
     @cached_property
     def routes(self) -> Routes:
-        """The index arithmetic of this tree."""
+        """The shape of this tree, with the arithmetic of node numbers."""
         return Routes(len(self.models), self.hops)
 
     @property
     def cost_unit(self) -> str:
-        """What C is counted in, in every table, figure, page and JSON."""
-        timed = f", a second at {self.second:g}" if self.second else ""
-        return f"{self.currency} per question{timed}"
+        """Unit of C, as every table, figure, page and JSON names it."""
+        unit = f"{self.currency} per question"
+        return f"{unit}, a second at {self.second:g}" if self.second else unit
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names the data in every report: `content`, a dash, and 8 digits for the prices."""
+        """Identifies the data in every report: `content`, a dash, and 8 digits for the prices."""
         rates = np.ascontiguousarray(self.rate).tobytes() + self.direct.rate.tobytes()
-        rates += np.float64(self.second).tobytes() if self.second else b""
+        if self.second:
+            rates += np.float64(self.second).tobytes()
         return f"{self.content}-{hashlib.sha256(rates).hexdigest()[:8]}"
 
     def same_content(self, fingerprint: str) -> bool:
-        """Whether a fingerprint names this tree, under these prices or others."""
+        """Return whether a fingerprint is of this tree, under these or other prices."""
         return fingerprint.startswith(f"{self.content}-")
 
     @property
     def shows_leaves(self) -> bool:
-        """Whether the parts show the leaves, too, where answers may be given."""
+        """Whether `parts` include the leaves, where the policy may choose the answer to return."""
         return all(part.row.shape[1] == self.routes.nodes for part in self.parts)
 
     def require_embedded(self, leaves: bool = False) -> tuple[StatePart, ...]:
-        """The parts, which a policy reads.
+        """Return the parts that a policy reads.
 
-        Raises WorldError: there are none, because the encoder could not be had; InputError: they
-        do not show the leaves, and these are asked for.
+        Args:
+            leaves: whether the policy reads leaves, too.
+
+        Raises:
+            WorldError: there are no parts, because the encoder was not available.
+            InputError: the policy reads leaves, and the parts do not include them.
         """
         if self.unembedded:
             raise WorldError(self.unembedded)
@@ -330,38 +383,49 @@ class RouteTree:
 
     @property
     def dim(self) -> int:
-        """Length of an embedding: the sum over the parts, 0 without any; see `require_embedded`."""
+        """Length of an embedding: the sum over all parts, 0 if there are none.
+
+        Raises:
+            WorldError: the encoder was not available.
+        """
         return sum(part.width for part in self.require_embedded())
 
     @property
     def numbers(self) -> int:
-        """How many of `dim`, the last ones, are numbers and no part of an encoder's vector."""
+        """How many of the last entries of an embedding are numbers and not from an encoder."""
         return sum(part.width for part in self.parts if not part.is_text)
 
     @property
     def embedding(self) -> NDArray[np.float32]:
-        """float32[queries, states, dim]: what is seen of each state; a copy on every access."""
+        """float32[queries, states, dim]: what a policy reads of each state; a copy each time."""
         query, node = np.indices((len(self), self.routes.states), sparse=True)
         return self.embedding_at(query, node)
 
     def embedding_at(
         self, query: NDArray[np.int64], node: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """float32[n, dim]: the vectors of all parts at some states, side by side; a copy.
+        """Return the vectors of all parts at some states, side by side.
 
         Args:
             query: int64[n], positions of queries.
-            node: int64[n], numbers of states. Both may have more dimensions than one.
+            node: int64[n], numbers of nodes. Both may have several dimensions, and broadcast.
+
+        Returns:
+            float32[n, dim], a copy.
+
+        Raises:
+            WorldError: the encoder was not available.
         """
-        seen = [part.vectors[part.row[query, node]] for part in self.require_embedded()]
-        if len(seen) == 1:
-            return seen[0]
+        vectors = [part.vectors[part.row[query, node]] for part in self.require_embedded()]
+        if len(vectors) == 1:
+            return vectors[0]
         shape = np.broadcast_shapes(query.shape, node.shape)
-        return np.concatenate([np.empty((*shape, 0), np.float32), *seen], axis=-1)
+        no_vectors = np.empty((*shape, 0), np.float32)  # sets the shape if there are no parts
+        return np.concatenate([no_vectors, *vectors], axis=-1)
 
     @property
     def base_rate(self) -> NDArray[np.float64]:
-        """float64[M]: cost per token of each model, the mean of its two rates."""
+        """float64[M]: cost of a token of each model, the mean of its two rates."""
         return self.rate.mean(axis=1)
 
     @cached_property
@@ -380,11 +444,11 @@ class RouteTree:
         return total
 
     def reward(self, alpha: float) -> NDArray[np.float64]:
-        """float64[queries, leaves]: R = Q - alpha * C at the end of each route."""
+        """Return float64[queries, leaves], R = Q - alpha * C at the end of each route."""
         return self.node_reward(alpha)[:, self.routes.leaves]
 
     def node_reward(self, alpha: float) -> NDArray[np.float64]:
-        """float64[queries, nodes]: R = Q - alpha * C where an episode ends at the node."""
+        """Return float64[queries, nodes], R = Q - alpha * C if an episode ends at the node."""
         return net_reward(self.score, self.cost, alpha)
 
     def __len__(self) -> int:
@@ -399,26 +463,30 @@ class RouteTree:
 
     @property
     def folds(self) -> dict[str, int]:
-        """How many queries each fold has; those that are empty are left out."""
-        return {fold: count for fold in SPLITS if (count := self.splits.count(fold))}
+        """Number of queries in each fold; empty folds are left out."""
+        counts = {fold: self.splits.count(fold) for fold in SPLITS}
+        return {fold: count for fold, count in counts.items() if count}
 
     def select(self, rows: NDArray[np.int64]) -> Self:
-        """The same tree for the queries at positions `rows` only, in that order."""
+        """Return this tree with some of its queries only.
+
+        Args:
+            rows: int64[n], their positions, in the order of the result.
+        """
         return replace(
             self,
             query_ids=tuple(self.query_ids[row] for row in rows),
             datasets=tuple(self.datasets[row] for row in rows),
             splits=tuple(self.splits[row] for row in rows),
-            **_measured(self, rows),
+            **_select_measures(self, rows),
             parts=tuple(replace(part, row=part.row[rows]) for part in self.parts),
-            direct=replace(self.direct, **_measured(self.direct, rows)),
+            direct=replace(self.direct, **_select_measures(self.direct, rows)),
         )
 
     def with_pruned(self) -> RouteTree:
-        """The queries of this tree, and then the pruned ones."""
+        """Return a tree with the queries of this tree, and after them the pruned queries."""
         if self.pruned is None:
             return self
-        both = self, self.pruned
         names = {
             name: getattr(self, name) + getattr(self.pruned, name)
             for name in ("query_ids", "datasets", "splits")
@@ -427,19 +495,31 @@ class RouteTree:
             replace(part, row=np.concatenate([part.row, other.row]))
             for part, other in zip(self.parts, self.pruned.parts, strict=True)
         )
-        direct = replace(self.direct, **_beside(*(tree.direct for tree in both)))
-        whole = {**names, **_beside(*both), "parts": parts, "direct": direct}
-        return replace(self, **whole, pruned=None)
+        measures = _concatenate_measures(self, self.pruned)
+        direct_measures = _concatenate_measures(self.direct, self.pruned.direct)
+        direct = replace(self.direct, **direct_measures)
+        return replace(self, **names, **measures, parts=parts, direct=direct, pruned=None)
 
     def split(self, name: str) -> Self:
-        """The queries of one fold, "train", "validation" or "test", or of "all" of them.
+        """Return this tree with the queries of one fold only.
 
-        Raises InputError: another name.
+        Args:
+            name: "train", "validation" or "test", or "all" for all of them.
+
+        Raises:
+            InputError: another name.
         """
         return self.select(self.rows(name))
 
     def rows(self, split: str) -> NDArray[np.int64]:
-        """int64[n]: the positions of the queries of a fold; see `split`."""
+        """Return int64[n], the positions of the queries of a fold.
+
+        Args:
+            split: "train", "validation" or "test", or "all" for all of them.
+
+        Raises:
+            InputError: another name.
+        """
         if split == ALL_FOLDS:
             return np.arange(len(self))
         if split not in SPLITS:
@@ -448,43 +528,64 @@ class RouteTree:
 
 
 def net_reward(quality: Value, cost: Value, alpha: float) -> Value:
-    """R = Q - alpha * C (paper section 3.1), of numbers, or of arrays of one shape."""
+    """Compute R = Q - alpha * C.
+
+    Source: paper section 3.1.
+
+    Args:
+        quality: Q, a number or an array.
+        cost: C, a number or an array of the same shape.
+        alpha: the weight of cost.
+    """
     return quality - alpha * cost
 
 
 AnyTree = TypeVar("AnyTree", bound=RouteTree)
 
 
-def repriced(tree: AnyTree, prices: Mapping[str, Rate], second: float = 0.0) -> AnyTree:
-    """The same tree under other prices, as if it had been opened with them.
+def reprice(tree: AnyTree, prices: Mapping[str, Rate], second: float = 0.0) -> AnyTree:
+    """Return a tree under other prices, as if it had been opened with them.
 
-    `tree`: nothing of it is computed again but costs and the fingerprint; `prices`: rate of every
-    model of the tree, direct ones included; `second`: price of a recorded second. Raises
-    InputError: a second has a price, and calls have no seconds.
+    Only costs and the fingerprint are computed again.
+
+    Args:
+        tree: the tree.
+        prices: rate of every model of the tree, direct ones included.
+        second: price of a recorded second.
+
+    Raises:
+        InputError: a second has a price, and the time of some calls was not recorded.
     """
-    unmeasured = sum(int(np.isnan(one.seconds).sum()) for one in (tree, tree.direct))
+    unmeasured = int(np.isnan(tree.seconds).sum() + np.isnan(tree.direct.seconds).sum())
     if second and unmeasured:
         raise InputError(
             f"no recorded seconds of {unmeasured:,} calls, as of imported ones: "
             f"--price-of-second {second:g}; leave it out"
         )
     direct = replace(tree.direct, rate=rate_table(tree.direct.models, prices), second=second)
-    pruned = tree.pruned and repriced(tree.pruned, prices, second)
+    pruned = tree.pruned and reprice(tree.pruned, prices, second)
     rate = rate_table(tree.models, prices)
     return replace(tree, rate=rate, second=second, direct=direct, pruned=pruned)
 
 
 def _spread_seconds(calls: RouteTree | DirectCalls) -> None:
-    """A single number, the NaN of calls that nobody measured, is that of each call."""
+    """Replace a single NaN, the default for calls that were not measured, by one for each call."""
     if not calls.seconds.ndim:
         object.__setattr__(calls, "seconds", np.broadcast_to(calls.seconds, calls.score.shape))
 
 
-def _measured(calls: RouteTree | DirectCalls, chosen: Any) -> dict[str, Any]:
-    """What was measured of some calls; `chosen` indexes [queries, columns]."""
-    return {name: getattr(calls, name)[chosen] for name in MEASURED}
+def _select_measures(calls: RouteTree | DirectCalls, index: Any) -> dict[str, Any]:
+    """Return the `CALL_MEASURES` of some calls.
+
+    Args:
+        calls: all calls.
+        index: an index of numpy for arrays of shape [queries, columns].
+    """
+    return {name: getattr(calls, name)[index] for name in CALL_MEASURES}
 
 
-def _beside(*calls: RouteTree | DirectCalls) -> dict[str, Any]:
-    """What was measured of the queries of the first, then of the others."""
-    return {name: np.concatenate([getattr(one, name) for one in calls]) for name in MEASURED}
+def _concatenate_measures(*groups: RouteTree | DirectCalls) -> dict[str, Any]:
+    """Return the `CALL_MEASURES` of the queries of several groups of calls, one after another."""
+    return {
+        name: np.concatenate([getattr(calls, name) for calls in groups]) for name in CALL_MEASURES
+    }

@@ -1,4 +1,4 @@
-"""Which call is which node: the tree as a join, its scores, and its dense arrays."""
+"""Find the call of each node: the tree as a join, its scores, and its dense arrays."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.keys import digest, text_digest
-from hierrouter_cache.reader import IN_ORDER, CacheReader, first_match
+from hierrouter_cache.reader import FIRST_ROW_ORDER, CacheReader, first_match
 from hierrouter_cache.tree import DirectCalls, Rate, Routes, RouteTree, StatePart, rate_table
 
-MISSING = -1
-# Any odd number: makes (call, references) and (references, call) different.
-ODD = np.uint64(0x9E3779B97F4A7C15)
+NO_ROW = -1  # row number of a call that is not in the cache
+# Any odd number. It makes (call, references) and (references, call) different.
+HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+MAX_LISTED_MODELS = 4
 
 
 @dataclass(frozen=True)
 class TreeSpec:
-    """Which calls make up a tree: the pool, reduced to content keys.
+    """The calls that make up a tree: the pool, reduced to digests.
 
     Attributes:
-        models: M names, in action order.
+        models: names of the M models, in the order of actions.
         steps: `steps[level][action]` is the step key of calling a model at that level.
-        direct: (name, step key) of each single-model call, pool models first.
+        direct: (name, step key) of each direct call; models of the pool come first.
     """
 
+    # The names of these fields are part of the digest that identifies a saved tree.
     models: tuple[str, ...]
     steps: tuple[tuple[str, ...], ...]
     direct: tuple[tuple[str, str], ...]
@@ -42,22 +44,24 @@ class TreeSpec:
 
 @dataclass(frozen=True)
 class Nodes:
-    """What was found of the trees and direct calls of some queries.
+    """The calls of some queries that are in the cache: those of their trees, or direct calls.
 
-    Columns are node numbers for a tree, places in `TreeSpec.direct` for direct calls; a column 0
-    of a tree is the root, which is no call. Hashes are those of `CacheReader.hashes`.
+    The columns are node numbers for trees, and positions in `TreeSpec.direct` for direct calls.
+    Column 0 of a tree is the root, which is no call. Hashes are those of `CacheReader.hashes`.
 
     Attributes:
-        found: bool[queries, columns].
-        key: uint64[queries, columns], hash of the call's key; 0 where there is none.
-        outcome: uint64[queries, columns], hash of the context after the response.
-        tokens_in, tokens_out: int64[queries, columns], 0 where there is no call.
-        seconds: float64[queries, columns], likewise; NaN where nobody measured them.
-        pruned: bool[queries, columns], whether a call that is not there was left out on purpose, or
-            one before it.
+        present: bool[queries, columns], whether the call is in the cache; true for the root.
+        key: uint64[queries, columns], hash of the call's key; 0 if the call is absent.
+        outcome: uint64[queries, columns], hash of the context after the response; 0 if the call is
+            absent.
+        tokens_in: int64[queries, columns], prompt tokens; 0 if the call is absent.
+        tokens_out: int64[queries, columns], generated tokens; 0 if the call is absent.
+        seconds: float64[queries, columns], 0 if the call is absent; NaN if it was not measured.
+        pruned: bool[queries, columns], whether an absent call was left out on purpose, or a call
+            before it was.
     """
 
-    found: NDArray[np.bool_]
+    present: NDArray[np.bool_]
     key: NDArray[np.uint64]
     outcome: NDArray[np.uint64]
     tokens_in: NDArray[np.int64]
@@ -67,19 +71,28 @@ class Nodes:
 
     @property
     def complete(self) -> NDArray[np.bool_]:
-        """bool[queries]: the queries that lack nothing."""
-        return np.all(self.found, axis=1)
+        """bool[queries]: whether all calls of the query are present."""
+        return np.all(self.present, axis=1)
 
-    def at(self, chosen: Any) -> Nodes:
-        """The same for some queries and columns; `chosen` is an index of numpy for these two."""
-        return Nodes(**{item.name: getattr(self, item.name)[chosen] for item in fields(self)})
+    def select(self, index: Any) -> Nodes:
+        """Return the same for some queries and columns.
+
+        Args:
+            index: an index of numpy for arrays of shape [queries, columns].
+        """
+        return Nodes(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
 
 
 @dataclass(frozen=True)
 class Forest:
-    """Trees and direct calls of some queries, in the order of `keys`.
+    """Trees and direct calls of some queries.
 
-    `decided`: bool[queries], whether it was decided of each call if it was to be made.
+    Attributes:
+        keys: keys of the queries; they set the order of all arrays.
+        references: uint64[queries], hash of the digest of each query's reference answers.
+        tree: the calls of the trees.
+        direct: the direct calls.
+        decided: bool[queries], whether an adaptive collection decided which calls to make.
     """
 
     keys: tuple[str, ...]
@@ -90,30 +103,32 @@ class Forest:
 
     @property
     def complete(self) -> NDArray[np.bool_]:
-        """bool[queries]: every node and every direct call is there."""
+        """bool[queries]: whether all nodes and direct calls of the query are present."""
         return self.tree.complete & self.direct.complete
 
     @property
     def pruned(self) -> NDArray[np.bool_]:
-        """bool[queries]: which calls were to be made was decided, and these are there."""
-        accounted = [(each.found | each.pruned).all(axis=1) for each in (self.tree, self.direct)]
-        return self.decided & accounted[0] & accounted[1]
+        """bool[queries]: whether it was decided which calls to make, and all these are present."""
+        tree_settled = (self.tree.present | self.tree.pruned).all(axis=1)
+        direct_settled = (self.direct.present | self.direct.pruned).all(axis=1)
+        return self.decided & tree_settled & direct_settled
 
     @property
     def covered(self) -> Forest:
-        """The same with the first call of each query in the place of those that are not there.
+        """The same with a present call of the query in place of each absent one.
 
-        With that of another query where it has none.
-        So every node can be looked up; what is found at these nodes means nothing.
+        If a query has no call at all, a call of another query is used. So every node can be looked
+        up; the values of nodes that were absent have no meaning.
         """
-        tree, rows = self.tree, np.arange(len(self.keys))
-        first = 1 + tree.found[:, 1:].argmax(axis=1)
-        has = tree.found[rows, first]
-        rows = np.where(has, rows, has.argmax())
-        first = first[rows]
+        tree = self.tree
+        rows = np.arange(len(self.keys))
+        first_call = 1 + tree.present[:, 1:].argmax(axis=1)
+        has_call = tree.present[rows, first_call]
+        source_rows = np.where(has_call, rows, has_call.argmax())
+        source_columns = first_call[source_rows]
 
         def cover(values: NDArray[Any]) -> NDArray[Any]:
-            return np.where(tree.found, values, values[rows, first][:, None])
+            return np.where(tree.present, values, values[source_rows, source_columns][:, None])
 
         return replace(
             self,
@@ -126,62 +141,99 @@ class Forest:
         )
 
     def select(self, rows: NDArray[np.int64]) -> Forest:
-        """The same for some of the queries."""
+        """Return the same for some of the queries.
+
+        Args:
+            rows: int64[n], their positions, in the order of the result.
+        """
         if np.array_equal(rows, np.arange(len(self.keys))):
             return self
         return Forest(
             tuple(self.keys[row] for row in rows),
             self.references[rows],
-            self.tree.at(rows),
-            self.direct.at(rows),
+            self.tree.select(rows),
+            self.direct.select(rows),
             self.decided[rows],
         )
 
 
 def walk(reader: CacheReader, spec: TreeSpec, keys: Sequence[str]) -> Forest:
-    """Find every call of the trees of these queries.
+    """Find all calls of the trees of some queries.
 
-    Raises CacheError: a query is not there, or a call has a negative number of tokens.
+    Args:
+        reader: the open cache.
+        spec: the pool as digests.
+        keys: keys of the queries.
+
+    Raises:
+        CacheError: a query is not in the cache, or a call has a negative number of tokens.
     """
-    table = _Calls.of(reader, spec)
+    table = _CallTable.read(reader, spec)
     rows = reader.queries(keys, ("context", '"references"'))
-    roots, references = (
-        reader.hashes(rows[name].combine_chunks()) for name in ("context", "references")
-    )
-    direct = table.take(np.stack([table.after(step, roots) for _, step in spec.direct], axis=1))
-    left = [table.was_decided(step, roots, False) for _, step in spec.direct]
-    direct = replace(direct, pruned=np.stack(left, axis=1) & ~direct.found)
-    tree, decided = _tree(table, spec, roots), np.zeros(len(roots), np.bool_)
+    roots = reader.hashes(rows["context"].combine_chunks())
+    references = reader.hashes(rows["references"].combine_chunks())
+    direct_steps = [step for _, step in spec.direct]
+    direct_rows = np.stack([table.rows_of(step, roots) for step in direct_steps], axis=1)
+    direct = table.take(direct_rows)
+    skipped = np.stack([table.has_decision(step, roots, False) for step in direct_steps], axis=1)
+    direct = replace(direct, pruned=skipped & ~direct.present)
+    tree = _find_tree(table, spec, roots)
+    decided = np.zeros(len(roots), np.bool_)
+    # A query was decided on if at least one call of its first hop was to be made.
     for step in spec.steps[0]:
-        decided |= table.was_decided(step, roots, True)
+        decided |= table.has_decision(step, roots, True)
     return Forest(tuple(keys), references, tree, direct, decided)
 
 
 @dataclass(frozen=True)
-class _Calls:
-    """The calls of some steps, in the order of the parts; the first of equal keys counts."""
+class _CallTable:
+    """The calls of some steps, in the order of the parts; the first of equal keys counts.
 
+    Attributes:
+        context: uint64[calls], hash of the context of each call.
+        outcome: uint64[calls], hash of the context after its response.
+        key: uint64[calls], hash of its key.
+        tokens_in: int32[calls], prompt tokens.
+        tokens_out: int32[calls], generated tokens.
+        latency_s: float64[calls], recorded seconds; NaN if it was not measured.
+        rows: int64[n], positions of the calls of each step.
+        decided: uint64[n], hashes of the contexts at which the call of a step was to be made (True)
+            or not to be made (False), by step and decision.
+    """
+
+    # Apart from the last two, the names of these fields are columns of the query in `read`.
     context: NDArray[np.uint64]
     outcome: NDArray[np.uint64]
     key: NDArray[np.uint64]
     tokens_in: NDArray[np.int32]
     tokens_out: NDArray[np.int32]
     latency_s: NDArray[np.float64]
-    rows: dict[str, NDArray[np.int64]]  # of each step
-    decided: dict[str, dict[bool, NDArray[np.uint64]]]  # contexts, of each step: was it to be made
+    rows: dict[str, NDArray[np.int64]]
+    decided: dict[str, dict[bool, NDArray[np.uint64]]]
 
     @classmethod
-    def of(cls, reader: CacheReader, spec: TreeSpec) -> _Calls:
-        steps = sorted(
-            {*(step for level in spec.steps for step in level)} | {s for _, s in spec.direct}
-        )
-        marks, first = ", ".join("?" * len(steps)), ""
-        if not spec.steps[1:]:  # where all hops are told the same, later calls have this step, too
-            first = f"AND context IN (SELECT context FROM queries_rows) ORDER BY {IN_ORDER}"  # noqa: S608 - our own names
+    def read(cls, reader: CacheReader, spec: TreeSpec) -> _CallTable:
+        """Read all calls of the steps of a pool.
+
+        Raises:
+            CacheError: a call has a negative number of tokens.
+        """
+        distinct_steps = {step for level in spec.steps for step in level}
+        distinct_steps |= {step for _, step in spec.direct}
+        steps = sorted(distinct_steps)
+        placeholders = ", ".join("?" * len(steps))
+        restriction = ""
+        if len(spec.steps) == 1:
+            # If all hops of a larger pool have the same instruction, its later calls have the same
+            # steps, too. Only calls on the question alone belong to a tree of one hop.
+            restriction = (
+                "AND context IN (SELECT context FROM queries_rows) "  # noqa: S608 - our own names
+                f"ORDER BY {FIRST_ROW_ORDER}"
+            )
         columns = reader.columns(
             "SELECT hash(step) AS step, hash(context) AS context, hash(outcome) AS outcome, "  # noqa: S608 - our own names
             f"hash(key) AS key, tokens_in, tokens_out, latency_s "
-            f"FROM calls_rows WHERE step IN ({marks}) {first}",
+            f"FROM calls_rows WHERE step IN ({placeholders}) {restriction}",
             steps,
         )
         for name in ("tokens_in", "tokens_out"):
@@ -190,80 +242,115 @@ class _Calls:
                     f"a negative number of {name} in the cache: {reader.root}; not written by "
                     "this program, find the part with `hierrouter cache sql`"
                 )
-        decided = reader.columns(
+        decisions = reader.columns(
             "SELECT hash(step) AS step, hash(context) AS context, made FROM decisions "  # noqa: S608 - our own names
-            f"WHERE step IN ({marks})",
+            f"WHERE step IN ({placeholders})",
             steps,
         )
-        step, numbers = columns.pop("step"), dict(zip(steps, reader.hashes(steps), strict=True))
-        return cls(
-            **columns,
-            rows={name: np.flatnonzero(step == number) for name, number in numbers.items()},
-            decided={
-                name: {
-                    made: decided["context"][(decided["step"] == at) & (decided["made"] == made)]
-                    for made in (False, True)
-                }
-                for name, at in numbers.items()
-            },
-        )
+        step_of_call = columns.pop("step")
+        rows = {}
+        decided = {}
+        for step, step_hash in zip(steps, reader.hashes(steps), strict=True):
+            rows[step] = np.flatnonzero(step_of_call == step_hash)
+            is_of_step = decisions["step"] == step_hash
+            decided[step] = {
+                to_be_made: decisions["context"][is_of_step & (decisions["made"] == to_be_made)]
+                for to_be_made in (False, True)
+            }
+        return cls(**columns, rows=rows, decided=decided)
 
-    def after(self, step: str, context: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """int64[*context.shape]: row of the call of `step` on each context, or -1."""
+    def rows_of(self, step: str, context: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the row of the call of a step on each context.
+
+        Args:
+            step: the step key.
+            context: uint64, any shape, hashes of contexts.
+
+        Returns:
+            int64 of the same shape; `NO_ROW` if there is no such call.
+        """
         rows = self.rows[step]
-        place = first_match(context, self.context[rows])
-        return np.where(place == MISSING, MISSING, rows[place] if len(rows) else MISSING)
+        if not len(rows):
+            return np.full(context.shape, NO_ROW, np.int64)
+        position = first_match(context, self.context[rows])
+        return np.where(position < 0, NO_ROW, rows[position])
 
-    def was_decided(self, step: str, context: NDArray[np.uint64], made: bool) -> NDArray[np.bool_]:
-        """bool[*context.shape]: was the call of `step` on each context to be made, or not to be."""
-        return np.isin(context, self.decided[step][made])
+    def has_decision(
+        self, step: str, context: NDArray[np.uint64], to_be_made: bool
+    ) -> NDArray[np.bool_]:
+        """Return whether it was decided to make the call of a step on each context, or not to.
 
-    def take(self, call: NDArray[np.int64]) -> Nodes:
-        """The columns of these rows; zeros where a row is -1."""
-        found = call != MISSING
+        Args:
+            step: the step key.
+            context: uint64, any shape, hashes of contexts.
+            to_be_made: the decision.
 
-        def column(values: NDArray[Any], kind: type) -> NDArray[Any]:
-            taken = values[call] if len(values) else np.zeros(call.shape, values.dtype)
-            return np.where(found, taken, 0).astype(kind)
+        Returns:
+            bool of the same shape.
+        """
+        return np.isin(context, self.decided[step][to_be_made])
+
+    def take(self, rows: NDArray[np.int64]) -> Nodes:
+        """Return the calls at these rows; zeros for `NO_ROW`.
+
+        Args:
+            rows: int64[queries, columns].
+        """
+        present = rows != NO_ROW
+
+        def column(values: NDArray[Any], dtype: type) -> NDArray[Any]:
+            taken = values[rows] if len(values) else np.zeros(rows.shape, values.dtype)
+            return np.where(present, taken, 0).astype(dtype)
 
         return Nodes(
-            found=found,
+            present=present,
             key=column(self.key, np.uint64),
             outcome=column(self.outcome, np.uint64),
             tokens_in=column(self.tokens_in, np.int64),
             tokens_out=column(self.tokens_out, np.int64),
             seconds=column(self.latency_s, np.float64),
-            pruned=np.zeros_like(found),
+            pruned=np.zeros_like(present),
         )
 
 
-def _tree(table: _Calls, spec: TreeSpec, roots: NDArray[np.uint64]) -> Nodes:
+def _find_tree(table: _CallTable, spec: TreeSpec, roots: NDArray[np.uint64]) -> Nodes:
+    """Find the calls of the trees, level by level.
+
+    Args:
+        table: all calls of the pool's steps.
+        spec: the pool as digests.
+        roots: uint64[queries], hash of each query's root context.
+    """
     routes = spec.routes
-    call = np.full((len(roots), routes.nodes), MISSING, np.int64)
-    pruned = np.zeros(call.shape, np.bool_)
+    rows = np.full((len(roots), routes.nodes), NO_ROW, np.int64)
+    pruned = np.zeros(rows.shape, np.bool_)
     context = roots[:, None]
     for level, steps in enumerate(spec.steps):
-        here, left = call[:, routes.level(level + 1)], pruned[:, routes.level(level + 1)]
-        left |= np.repeat(pruned[:, routes.level(level)], routes.models, axis=1)
+        # Views of the next level: the children of a node are neighbours, in the order of actions.
+        level_rows = rows[:, routes.level(level + 1)]
+        level_pruned = pruned[:, routes.level(level + 1)]
+        level_pruned |= np.repeat(pruned[:, routes.level(level)], routes.models, axis=1)
         for action, step in enumerate(steps):
-            here[:, action :: routes.models] = table.after(step, context)
-            left[:, action :: routes.models] |= table.was_decided(step, context, False)
-        left &= here == MISSING
-        reached = table.take(here)
-        # A hash of 0 is no context of ours: below a hole there is nothing.
-        context = reached.outcome
-    nodes = table.take(call)
-    nodes.found[:, 0] = True
+            children = slice(action, None, routes.models)
+            level_rows[:, children] = table.rows_of(step, context)
+            level_pruned[:, children] |= table.has_decision(step, context, False)
+        level_pruned &= level_rows == NO_ROW
+        # An absent call has the outcome 0, which is no hash of a context, so it has no children.
+        context = table.take(level_rows).outcome
+    nodes = table.take(rows)
+    nodes.present[:, 0] = True
     nodes.outcome[:, 0] = roots
     return replace(nodes, pruned=pruned)
 
 
 @dataclass(frozen=True)
 class State:
-    """A state that a policy can see, in words.
+    """A state that a policy can read, in words.
 
     Attributes:
-        context: digest of what follows.
+        context: digest of question and responses.
+        question: text of the question.
+        responses: texts of the responses so far.
     """
 
     context: str
@@ -278,51 +365,71 @@ def states(
     contexts: NDArray[np.uint64],
     leaves: bool = False,
 ) -> list[State]:
-    """The states with these context hashes, in this order.
+    """Return the states of some contexts.
 
-    `reader`: the cache that the forest comes from; `spec`: the pool as content keys; `forest`:
-    where the states are found; `contexts`: uint64[n], each the outcome of a node of the forest;
-    `leaves`: whether what follows the last call is a state, too.
+    Args:
+        reader: the cache that the forest comes from.
+        spec: the pool as digests.
+        forest: the trees that have the states.
+        contexts: uint64[n], hashes of contexts; each is the outcome of a node of the forest.
+        leaves: whether a leaf is a state, too.
+
+    Returns:
+        n states, in the order of `contexts`.
     """
     width = spec.routes.nodes if leaves else spec.routes.states
-    place = first_match(contexts, forest.tree.outcome[:, :width].ravel())
-    position, node = place // width, place % width
-    routes = map(spec.routes.path, range(width))
-    paths = [[spec.routes.node(path[: hop + 1]) for hop in range(len(path))] for path in routes]
-    keys = [forest.tree.key[row, paths[column]] for row, column in zip(position, node, strict=True)]
-    calls = reader.texts(np.concatenate([*keys, np.empty(0, np.uint64)]))
-    queries = reader.queries([forest.keys[row] for row in position], ("context", "question"))
-    return [
-        State(
-            calls[path[-1]].outcome if path else query["context"],
-            query["question"],
-            tuple(calls[key].response for key in path),
-        )
-        for path, query in zip((key.tolist() for key in keys), queries.to_pylist(), strict=True)
+    positions = first_match(contexts, forest.tree.outcome[:, :width].ravel())
+    query_rows = positions // width
+    nodes = positions % width
+    # For each node the nodes on the way to it: one for each call, the node itself last.
+    routes_to_nodes = []
+    for node in range(width):
+        path = spec.routes.path(node)
+        routes_to_nodes.append([spec.routes.node(path[: hop + 1]) for hop in range(len(path))])
+    call_keys = [
+        forest.tree.key[row, routes_to_nodes[node]]
+        for row, node in zip(query_rows, nodes, strict=True)
     ]
+    calls = reader.texts(np.concatenate([*call_keys, np.empty(0, np.uint64)]))
+    queries = reader.queries([forest.keys[row] for row in query_rows], ("context", "question"))
+    result = []
+    for keys, query in zip(call_keys, queries.to_pylist(), strict=True):
+        stored_calls = [calls[key] for key in keys.tolist()]
+        context = stored_calls[-1].outcome if stored_calls else query["context"]
+        responses = tuple(call.response for call in stored_calls)
+        result.append(State(context, query["question"], responses))
+    return result
 
 
 def newest_answers(
     reader: CacheReader, spec: TreeSpec, forest: Forest, leaves: bool = False
 ) -> NDArray[np.uint64]:
-    """uint64[queries, states]: hash of the digest of the newest answer's text at each state.
+    """Return the hash of the digest of the newest response's text at each state.
 
-    Equal answers have equal hashes, whatever came before them. At the root it is the empty text.
+    Equal responses have equal hashes, whatever came before them. At the root the text is empty.
 
-    `leaves`: whether what follows the last call is a state, too.
+    Args:
+        reader: the cache that the forest comes from.
+        spec: the pool as digests.
+        forest: the trees.
+        leaves: whether a leaf is a state, too.
+
+    Returns:
+        uint64[queries, states].
     """
-    calls = forest.tree.key[:, 1 : spec.routes.nodes if leaves else spec.routes.states]
-    nothing = reader.hashes([text_digest("")])
-    root = np.repeat(nothing[:, None], len(calls), axis=0)
+    width = spec.routes.nodes if leaves else spec.routes.states
+    calls = forest.tree.key[:, 1:width]
+    empty_text = reader.hashes([text_digest("")])
+    root = np.repeat(empty_text[:, None], len(calls), axis=0)
     return np.concatenate([root, reader.answers(calls)], axis=1)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Values of one scorer in [0, 1]; NaN where a call is not there or not scored.
+    """Values of one scorer in [0, 1]; NaN for calls that are absent or not scored.
 
     Attributes:
-        tree: float64[queries, nodes]; the root's is 0.
+        tree: float64[queries, nodes]; 0 for the root.
         direct: float64[queries, K].
     """
 
@@ -331,36 +438,50 @@ class Scores:
 
 
 def stored_scores(reader: CacheReader, forest: Forest, scorer: str) -> Scores:
-    """What the cache holds of one scorer.
+    """Return the values of one scorer that are in the cache.
 
-    Raises CacheError: a value is not in [0, 1].
+    Args:
+        reader: the cache that the forest comes from.
+        forest: the calls.
+        scorer: name and version of the scorer.
+
+    Raises:
+        CacheError: a value is not in [0, 1].
     """
     columns = reader.columns(
         'SELECT hash(call) AS call, hash("references") AS refs, value FROM scores_rows '
         "WHERE scorer = ?",
         [scorer],
     )
-    value = columns["value"].astype(np.float64)
-    if not ((value >= 0) & (value <= 1)).all():
+    values = columns["value"].astype(np.float64)
+    if not ((values >= 0) & (values <= 1)).all():
         raise CacheError(
             f"a score out of range [0, 1] or NaN: {scorer} in {reader.root}; not written by this "
             "program, find the part with `hierrouter cache sql`"
         )
-    known = columns["call"] * ODD + columns["refs"]
-    tree = _look_up(forest.tree, forest.references, known, value)
+    stored = columns["call"] * HASH_MULTIPLIER + columns["refs"]
+    tree = _look_up_scores(forest.tree, forest.references, stored, values)
     tree[:, 0] = 0
-    return Scores(tree, _look_up(forest.direct, forest.references, known, value))
+    return Scores(tree, _look_up_scores(forest.direct, forest.references, stored, values))
 
 
-def _look_up(
+def _look_up_scores(
     nodes: Nodes,
     references: NDArray[np.uint64],
-    known: NDArray[np.uint64],
-    value: NDArray[np.float64],
+    stored: NDArray[np.uint64],
+    values: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    place = first_match(nodes.key * ODD + references[:, None], known)
-    padded = np.append(value, np.nan)  # the place of what is missing is -1: the last
-    return np.where(nodes.found, padded[place], np.nan)
+    """Return float64[queries, columns], the score of each call; NaN if there is none.
+
+    Args:
+        nodes: the calls.
+        references: uint64[queries], hash of the digest of each query's reference answers.
+        stored: uint64[n], hashes of the calls and references that have a score.
+        values: float64[n], their scores.
+    """
+    positions = first_match(nodes.key * HASH_MULTIPLIER + references[:, None], stored)
+    padded = np.append(values, np.nan)  # position -1 is the NaN at the end
+    return np.where(nodes.present, padded[positions], np.nan)
 
 
 def load_tree(
@@ -373,31 +494,43 @@ def load_tree(
     score: Scores,
     accuracy: Scores,
     scorer: str,
-    apart: NDArray[np.bool_] | None = None,
+    is_pruned: NDArray[np.bool_] | None = None,
 ) -> RouteTree:
-    """The dense arrays of a forest without holes; its order is the order of the tree's rows.
-
-    Raises IncompleteTree: a node, a direct call or a score is missing.
+    """Build the dense arrays of a forest.
 
     Args:
-        encoder: description of the encoder; the content is named by it, whatever the parts.
-        apart: bool[queries], those that may lack calls and stand apart; None is none.
+        reader: the cache that the forest comes from.
+        spec: the pool as digests.
+        forest: the calls; the queries of the tree have its order.
+        parts: what a policy reads of each state.
+        encoder: description of the encoder; it is a part of the content's digest, whatever `parts`
+            are.
+        prices: rate of every model, direct ones included.
+        score: quality of each call.
+        accuracy: accuracy of each call.
+        scorer: name of the scorer of `score`.
+        is_pruned: bool[queries], the queries that may lack calls and become the tree's `pruned`;
+            None for no query.
+
+    Raises:
+        IncompleteTree: a node or a direct call is absent, or a call is not scored.
     """
-    whole = np.ones(len(forest.keys), np.bool_) if apart is None else ~apart
-    if lack := holes(forest.select(np.flatnonzero(whole)), spec):
-        raise IncompleteTree(f"the tree is incomplete: {reader.root}: {lack}; collect again")
-    for values in (score, accuracy):
-        for found, each in ((forest.tree, values.tree), (forest.direct, values.direct)):
-            if count := np.count_nonzero(np.isnan(each) & found.found):
-                raise IncompleteTree(
-                    f"{count} calls are not scored: {reader.root}; score them first"
-                )
+    if is_pruned is None:
+        is_pruned = np.zeros(len(forest.keys), np.bool_)
+    absent = describe_holes(forest.select(np.flatnonzero(~is_pruned)), spec)
+    if absent:
+        raise IncompleteTree(f"the tree is incomplete: {reader.root}: {absent}; collect again")
+    for scores in (score, accuracy):
+        _require_scored(reader, forest.tree, scores.tree)
+        _require_scored(reader, forest.direct, scores.direct)
     queries = reader.queries(forest.keys, ("id", "dataset", "split"))
-    tree, direct = forest.tree, forest.direct
-    alone = tuple(name for name, _ in spec.direct)
-    measured = [score.tree, accuracy.tree, tree.tokens_in, tree.tokens_out]
-    measured += [score.direct, accuracy.direct, direct.tokens_in, direct.tokens_out]
-    tree_of_all = RouteTree(
+    tree = forest.tree
+    direct = forest.direct
+    direct_models = tuple(name for name, _ in spec.direct)
+    names = [spec.models, spec.steps, spec.direct, scorer, encoder, forest.keys]
+    measures = [score.tree, accuracy.tree, tree.tokens_in, tree.tokens_out]
+    measures += [score.direct, accuracy.direct, direct.tokens_in, direct.tokens_out]
+    route_tree = RouteTree(
         models=spec.models,
         hops=spec.routes.hops,
         query_ids=tuple(queries["id"].to_pylist()),
@@ -411,65 +544,78 @@ def load_tree(
         rate=rate_table(spec.models, prices),
         parts=parts,
         direct=DirectCalls(
-            models=alone,
+            models=direct_models,
             score=score.direct,
             accuracy=accuracy.direct,
             tokens_in=direct.tokens_in,
             tokens_out=direct.tokens_out,
             seconds=direct.seconds,
-            rate=rate_table(alone, prices),
+            rate=rate_table(direct_models, prices),
         ),
         scorer=scorer,
-        content=_content(
-            [spec.models, spec.steps, spec.direct, scorer, encoder, forest.keys], measured
-        ),
+        content=_content_digest(names, measures),
     )
-    if whole.all():
-        return tree_of_all
-    pruned = tree_of_all.select(np.flatnonzero(~whole))
-    return replace(tree_of_all.select(np.flatnonzero(whole)), pruned=pruned)
+    if not is_pruned.any():
+        return route_tree
+    pruned = route_tree.select(np.flatnonzero(is_pruned))
+    return replace(route_tree.select(np.flatnonzero(~is_pruned)), pruned=pruned)
 
 
-def holes(forest: Forest, spec: TreeSpec) -> str | None:
-    """How many queries lack how much, and whose answers, in words; None where nothing is."""
+def _require_scored(reader: CacheReader, nodes: Nodes, values: NDArray[np.float64]) -> None:
+    """Require that all present calls have a score.
+
+    Raises:
+        IncompleteTree: a call is not scored.
+    """
+    unscored = np.count_nonzero(np.isnan(values) & nodes.present)
+    if unscored:
+        raise IncompleteTree(f"{unscored} calls are not scored: {reader.root}; score them first")
+
+
+def describe_holes(forest: Forest, spec: TreeSpec) -> str | None:
+    """Say how many queries lack how many calls, and of which models; None if nothing is absent."""
     routes = spec.routes
-    lacking = int(np.count_nonzero(~forest.complete))
-    if not lacking:
+    incomplete = int(np.count_nonzero(~forest.complete))
+    if not incomplete:
         return None
-    nodes = int(np.count_nonzero(~forest.tree.found))
-    direct = int(np.count_nonzero(~forest.direct.found))
-    what = " and ".join(
-        f"{count} {name}" for count, name in ((nodes, "nodes"), (direct, "direct calls")) if count
-    )
+    absent_nodes = int(np.count_nonzero(~forest.tree.present))
+    absent_direct = int(np.count_nonzero(~forest.direct.present))
+    counts = ((absent_nodes, "nodes"), (absent_direct, "direct calls"))
+    absent = " and ".join(f"{count} {name}" for count, name in counts if count)
     parents = [routes.parent(node) for node in range(1, routes.nodes)]
-    below = np.count_nonzero(~forest.tree.found[:, 1:] & ~forest.tree.found[:, parents])
+    below = np.count_nonzero(~forest.tree.present[:, 1:] & ~forest.tree.present[:, parents])
     if below:
-        what += f" ({below} of them because their parent is missing)"
-    queries = _lacking_by_model(forest, spec)
-    most = sorted(queries.items(), key=lambda item: -item[1])[:MODELS_NAMED]
-    named = ", ".join(f"of {name} in {count}" for name, count in most)
-    more = f" and of {len(queries) - len(most)} more" if len(queries) > len(most) else ""
-    return f"{lacking} of {len(forest.keys)} queries lack {what}: no answer {named}{more}"
+        absent += f" ({below} of them because their parent is missing)"
+    queries_of_model = _count_by_model(forest, spec)
+    by_count = sorted(queries_of_model.items(), key=lambda item: -item[1])
+    models = ", ".join(f"of {name} in {count}" for name, count in by_count[:MAX_LISTED_MODELS])
+    if len(by_count) > MAX_LISTED_MODELS:
+        models += f" and of {len(by_count) - MAX_LISTED_MODELS} more"
+    return f"{incomplete} of {len(forest.keys)} queries lack {absent}: no answer {models}"
 
 
-MODELS_NAMED = 4
-
-
-def _lacking_by_model(forest: Forest, spec: TreeSpec) -> dict[str, int]:
-    """In how many queries an answer of each model is missing that could have been asked for."""
+def _count_by_model(forest: Forest, spec: TreeSpec) -> dict[str, int]:
+    """Count for each model the queries that lack a call of it although its parent is present."""
     routes = spec.routes
-    parents = [routes.parent(node) for node in range(1, routes.nodes)]
-    gone = ~forest.tree.found[:, 1:] & forest.tree.found[:, parents]
-    called = np.array([routes.action(node) for node in range(1, routes.nodes)])
-    lacking = {name: gone[:, called == at].any(axis=1) for at, name in enumerate(spec.models)}
+    nodes = range(1, routes.nodes)
+    parents = [routes.parent(node) for node in nodes]
+    actions = np.array([routes.action(node) for node in nodes])
+    is_due = ~forest.tree.present[:, 1:] & forest.tree.present[:, parents]
+    lacking: dict[str, NDArray[np.bool_]] = {}  # bool[queries] for each model
+    for action, name in enumerate(spec.models):
+        lacking[name] = np.any(is_due[:, actions == action], axis=1)
     for column, (name, _) in enumerate(spec.direct):
-        alone = ~forest.direct.found[:, column]
-        lacking[name] = lacking.get(name, np.zeros_like(alone)) | alone
+        is_absent = ~forest.direct.present[:, column]
+        if name in lacking:
+            lacking[name] |= is_absent
+        else:
+            lacking[name] = is_absent
     counts = {name: int(np.count_nonzero(queries)) for name, queries in lacking.items()}
     return {name: count for name, count in counts.items() if count}
 
 
-def _content(names: object, arrays: Sequence[NDArray[Any]]) -> str:
+def _content_digest(names: object, arrays: Sequence[NDArray[Any]]) -> str:
+    """Return the digest of names, as JSON, and arrays."""
     total = hashlib.sha256(digest(names).encode())
     for array in arrays:
         total.update(np.ascontiguousarray(array).tobytes())

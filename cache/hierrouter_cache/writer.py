@@ -1,4 +1,4 @@
-"""Write files wholly or not at all, and append parts so that no crash can lose or tear one."""
+"""Write files completely or not at all, and append parts so that no crash can tear or lose one."""
 
 import contextlib
 import errno
@@ -17,24 +17,30 @@ import pyarrow.parquet as pq
 from hierrouter_cache import parts
 from hierrouter_cache.errors import CacheError, InputError, WorldError
 
-# Told the name of each milestone of a commit or a compaction, right when it is reached.
-Steps = Callable[[str], None]
-# Told the name and the bytes of each part, right after its commit.
+# Called with the name of each milestone of a commit or a compaction, as soon as it is reached.
+OnStep = Callable[[str], None]
+# Called with the name and the bytes of each part, right after its commit.
 OnPart = Callable[[str, memoryview], None]
-DRAFT = re.compile(r".+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.tmp")
-NOBODY = "0" * 16  # the cache of parts that were written when its own number was gone
+DRAFT_NAME_PATTERN = re.compile(r".+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.tmp")
+# Stands for the number of a cache whose own number was gone when a part was written.
+UNKNOWN_CACHE = "0" * 16
 OLD_DRAFT_S = 24 * 3600.0
-ELSEWHERE = "give another --cache, or ask its owner"
+NOT_WRITABLE_REMEDY = "give another --cache, or ask its owner"
 
 
 def no_steps(_: str) -> None:
-    """The `Steps` of everyday work: nobody listens."""
+    """Ignore a milestone: the default `OnStep`."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, wholly or not at all, surviving a power cut.
+    """Replace the content of `path` completely or not at all, even if the power fails.
 
-    Raises WorldError: the disk is full or failed; the old file is untouched then.
+    Args:
+        path: the file.
+        data: its new content.
+
+    Raises:
+        WorldError: the disk is full or failed; the old file is untouched.
     """
     with atomic_file(path) as file:
         write_all(file.fileno(), data)
@@ -42,32 +48,48 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """An open file that replaces `path` when the block ends well, surviving a power cut.
+    """Open a file that replaces `path` if the block succeeds, even if the power fails.
 
-    Raises WorldError: the disk is full or failed; the old file is untouched then, and where there
-    was none there is none.
+    Raises:
+        WorldError: the disk is full or failed; the old file is untouched. If there was no file
+            before, there is none afterwards.
     """
-    draft, was_there = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp"), path.exists()
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    existed = path.exists()
     try:
-        with placing(draft, path) as file:
+        with staged_file(draft, path) as file:
             yield file
     except WorldError:
-        if not was_there:  # its name is there, and perhaps not for good
+        if not existed:
+            # The failed step may have come after the rename. A file that a power cut may still
+            # undo must not look like a finished one.
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
         raise
 
 
 @contextlib.contextmanager
-def placing(
-    draft: Path, target: Path, on_step: Steps = no_steps, then: Callable[[], None] = lambda: None
+def staged_file(
+    draft: Path,
+    target: Path,
+    on_step: OnStep = no_steps,
+    after_rename: Callable[[], None] = lambda: None,
 ) -> Iterator[BinaryIO]:
-    """An open `draft` that becomes `target`: the one order of steps that survives a crash anywhere.
+    """Open a draft that becomes `target` if the block succeeds.
 
-    Raises WorldError: the disk is full or failed; `target` is untouched then.
+    The steps have the one order that survives a crash at any point: write, fsync, rename, fsync of
+    the folder.
 
-    `on_step`: told `before write`, `before rename`, `after rename`, `after folder fsync`; `then`:
-    done between the last two, in the same folder: one fsync is for both.
+    Args:
+        draft: path to write to; it must not exist.
+        target: path to rename it to.
+        on_step: called with `before write`, `before rename`, `after rename` and
+            `after folder fsync`.
+        after_rename: called between the last two steps. It may change the same folder, whose fsync
+            then covers both changes.
+
+    Raises:
+        WorldError: the disk is full or failed; `target` is untouched.
     """
     try:
         on_step("before write")
@@ -78,11 +100,11 @@ def placing(
         on_step("before rename")
         draft.replace(target)
         on_step("after rename")
-        then()
+        after_rename()
         fsync_folder(target.parent)
         on_step("after folder fsync")
     except BaseException as error:
-        with contextlib.suppress(OSError):  # a disk that fails may refuse that too
+        with contextlib.suppress(OSError):  # a failing disk may refuse to remove the draft, too
             draft.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
@@ -93,7 +115,7 @@ def placing(
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of `data`: the system may take a part of it at a time."""
+    """Write all of `data` to a file descriptor; a single write may take only a part of it."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
@@ -109,23 +131,26 @@ def fsync_folder(path: Path) -> None:
 
 
 def no_copy(name: str, data: memoryview) -> None:
-    """The `OnPart` of a cache that lies at one place only."""
+    """Ignore a part: the default `OnPart`, of a cache without a mirror."""
 
 
 class PartWriter:
-    """The one way rows get into a cache.
+    """The only way in which rows get into a cache.
 
     Args:
-        root: the cache's folder; made, with its parents, where it does not exist.
-        on_step: told `before write`, `before rename`, `after rename`, `after folder fsync`.
-        on_part: told each part after its commit, to copy it elsewhere. What it raises, `append`
-            raises; the part is committed all the same.
+        root: the cache's folder; it is created, with its parents, if it does not exist.
+        on_step: called with `before write`, `before rename`, `after rename` and
+            `after folder fsync`.
+        on_part: called with each part after its commit, to copy it elsewhere. `append` raises what
+            it raises; the part is committed all the same.
 
     Raises:
-        InputError, CacheError, WorldError: as `make_cache`.
+        InputError: `root` is a file.
+        CacheError: `root` is not writable.
+        WorldError: the disk is full or failed.
     """
 
-    def __init__(self, root: Path, on_step: Steps = no_steps, on_part: OnPart = no_copy) -> None:
+    def __init__(self, root: Path, on_step: OnStep = no_steps, on_part: OnPart = no_copy) -> None:
         make_cache(root)
         self.root = root
         self._on_step = on_step
@@ -133,12 +158,21 @@ class PartWriter:
         self._writer = secrets.token_hex(4)
 
     def append(self, kind: str, table: pa.Table) -> Path:
-        """Commit `table` as one part; when this returns, its rows survive a power cut.
+        """Commit a table as one part; when this returns, its rows survive a power cut.
 
-        Raises WorldError: the disk is full or failed; `table` is not committed then.
+        Args:
+            kind: a key of `parts.ROW_SCHEMAS`.
+            table: the rows, in the columns of this kind.
+
+        Returns:
+            The part's file.
+
+        Raises:
+            WorldError: the disk is full or failed; `table` is not committed.
+            CacheError: no sequence number is left for a part.
         """
         name, data = append_part(
-            self.root, kind, table.cast(parts.KINDS[kind]), self._writer, self._on_step
+            self.root, kind, table.cast(parts.ROW_SCHEMAS[kind]), self._writer, self._on_step
         )
         self._on_part(name, data)
         return parts.parts_folder(self.root) / name
@@ -149,34 +183,51 @@ def append_part(
     kind: str,
     table: pa.Table,
     writer: str,
-    on_step: Steps = no_steps,
+    on_step: OnStep = no_steps,
     seq: int = 0,
     **packing: int,
 ) -> tuple[str, memoryview]:
-    """Commit one part behind all open ends of the chain; returns its name and its bytes.
+    """Commit one part behind all open ends of the chain.
 
-    `seq`: its number; 0 for one more than any that is there; `packing`: as `encode`, which raises
-    what this does, and `commit`. Raises CacheError: there is no number left.
+    Args:
+        root: the cache's folder.
+        kind: a key of `parts.PART_SCHEMAS`.
+        table: its rows.
+        writer: 8 hexadecimal digits for its name.
+        on_step: called with the milestones of `commit`.
+        seq: its sequence number; 0 for one more than any part has.
+        **packing: `level` and `page_bytes` of `encode`.
+
+    Returns:
+        (its name, its bytes).
+
+    Raises:
+        CacheError: no sequence number is left.
+        ValueError: `table` has no rows.
+        WorldError: the disk is full or failed; the part is not committed.
     """
-    seen = parts.listing(root)
-    cache = min(seen.caches, default=NOBODY)
-    numbers = (part.seq for part in seen.parts)
-    seq = seq or 1 + max((number for number in numbers if number <= parts.MAX_SEQ), default=0)
+    before = parts.listing(root)
+    cache = min(before.caches, default=UNKNOWN_CACHE)
+    if not seq:
+        numbers = [part.seq for part in before.parts if part.seq <= parts.MAX_SEQ]
+        seq = 1 + max(numbers, default=0)
     if seq > parts.MAX_SEQ:
         raise CacheError(
             f"no number left for a part: {root}; move part {parts.MAX_SEQ} out of parts/"
         )
-    data = encode(table, parts.Link(kind, seq, writer, cache, seen.heads), **packing)
+    data = encode(table, parts.Link(kind, seq, writer, cache, before.heads), **packing)
     name = parts.part_name(kind, seq, writer, table.num_rows, data)
-    commit(root, name, data, on_step, seen.heads)
+    commit(root, name, data, on_step, before.heads)
     return name, data
 
 
 def make_cache(root: Path) -> None:
-    """Make the folders of a cache at `root`, with its parents, where they do not exist.
+    """Create the folders of a cache, with its parents, if they do not exist.
 
-    Raises InputError: `root` is a file; CacheError: `root` cannot be written to; WorldError: the
-    disk is full.
+    Raises:
+        InputError: `root` is a file.
+        CacheError: `root` is not writable.
+        WorldError: the disk is full.
     """
     if root.exists() and not root.is_dir():
         raise InputError(f"the cache is not a directory: {root}; name a folder")
@@ -188,18 +239,27 @@ def make_cache(root: Path) -> None:
     except OSError as error:
         raise not_writable(root, error) from error
     if not writable(root):
-        raise CacheError(f"the cache is not writable: {root}: permission denied; {ELSEWHERE}")
+        raise CacheError(
+            f"the cache is not writable: {root}: permission denied; {NOT_WRITABLE_REMEDY}"
+        )
 
 
 def encode(
     table: pa.Table, link: parts.Link, level: int = 3, page_bytes: int = 1 << 20
 ) -> memoryview:
-    """The bytes of a part; the same table and link give the same bytes.
+    """Encode a part; the same table and link give the same bytes.
 
-    Raises ValueError: `table` has no rows; such a part would carry no information.
+    Args:
+        table: its rows.
+        link: what it says of itself.
+        level: compression level of zstd; low while a collection waits for it.
+        page_bytes: size of a page of Parquet.
 
-    `table`: its rows; `link`: what it says of itself; `level`: how hard zstd compresses; low while
-    a collection waits for it; `page_bytes`: size of a page.
+    Returns:
+        Its bytes.
+
+    Raises:
+        ValueError: `table` has no rows; such a part would carry no information.
     """
     if table.num_rows == 0:
         raise ValueError("an empty part would carry no information")
@@ -211,22 +271,27 @@ def encode(
         compression_level=level,
         data_page_size=page_bytes,
         write_page_checksum=True,
-        write_statistics=False,  # the smallest and largest text of a column help nobody
+        write_statistics=False,  # no query uses the smallest and the largest text of a column
     )
     return memoryview(sink.getvalue())
 
 
 def commit(
-    root: Path, name: str, data: memoryview, on_step: Steps, after: Sequence[str] | None = None
+    root: Path, name: str, data: memoryview, on_step: OnStep, after: Sequence[str] | None = None
 ) -> None:
-    """Make the part `name` with the bytes `data`, wholly or not at all.
-
-    Raises WorldError: the disk is full or failed; the part is not committed then.
+    """Create a part completely or not at all.
 
     Args:
-        after: the open ends that it names; it takes their place. None for a copy of a part of
-            another cache, which is no open end, for what it names may come later: its cache is
-            noted, and `chain.seal_loose` takes it in.
+        root: the cache's folder.
+        name: name of the part.
+        data: its bytes.
+        on_step: called with the milestones of `staged_file`, and with `after head`.
+        after: the open ends of the chain that it names; it replaces them. None for a copy of a part
+            of another cache. That is no open end, because the parts that it names may be copied
+            later. Its cache is noted, and `chain.seal_loose` takes it into the chain.
+
+    Raises:
+        WorldError: the disk is full or failed; the part is not committed.
     """
     folder = parts.parts_folder(root)
 
@@ -234,55 +299,64 @@ def commit(
         if after is None:
             return
         (folder / parts.head_name(name)).touch()
-        for covered in after:
-            with contextlib.suppress(OSError):  # one too many costs nothing
-                (folder / parts.head_name(covered)).unlink()
+        for predecessor in after:
+            with contextlib.suppress(OSError):  # a head too many does no harm
+                (folder / parts.head_name(predecessor)).unlink()
         on_step("after head")
 
-    if after is None and (link := parts.link_of(pa.BufferReader(data))):
-        with contextlib.suppress(OSError):  # a disk that refuses this refuses the part, too
-            parts.origin(root, link.cache).touch()
-    with placing(draft_path(root, name), folder / name, on_step, move_head) as file:
+    if after is None:
+        link = parts.link_of(pa.BufferReader(data))
+        if link:
+            # If the disk refuses this file, it will also refuse the part, which is reported.
+            with contextlib.suppress(OSError):
+                parts.origin(root, link.cache).touch()
+    with staged_file(draft_path(root, name), folder / name, on_step, move_head) as file:
         write_all(file.fileno(), data)
 
 
 def writable(root: Path) -> bool:
-    """Whether parts can be added to the cache at `root`."""
+    """Return whether parts can be added to the cache at `root`."""
     return os.access(parts.parts_folder(root), os.W_OK)
 
 
 def draft_path(root: Path, name: str) -> Path:
-    """Where this process writes the file `name` of the cache at `root` until it is whole."""
+    """Return where this process writes the file `name` of a cache until it is complete."""
     return root / "tmp" / f"{name}.{_host()}.{os.getpid()}.tmp"
 
 
 def sweep_drafts(root: Path) -> None:
-    """Remove what crashes left in tmp/.
+    """Remove the drafts that crashed processes left in tmp/.
 
-    Drafts of others that live are left alone: shards work side by side, and embeddings are written
-    without a lock. Nobody here can tell which processes of another machine live, so its drafts go
-    when they are old. Behind a link are files of somebody else.
+    Drafts of processes that are alive are kept: shards write side by side, and embeddings are
+    written without a lock. Which processes of another machine are alive is unknown, so its drafts
+    are removed when they are old. If tmp/ is a symbolic link, nothing is removed: the files behind
+    it may belong to something else.
     """
     folder = root / "tmp"
-    for draft in () if folder.is_symlink() else folder.glob("*.tmp"):
-        with contextlib.suppress(FileNotFoundError):  # a sibling may sweep too
-            if _abandoned(draft):
+    if folder.is_symlink():
+        return
+    for draft in folder.glob("*.tmp"):
+        with contextlib.suppress(FileNotFoundError):  # another shard may be sweeping, too
+            if _is_abandoned(draft):
                 draft.unlink()
 
 
-def _abandoned(draft: Path) -> bool:
-    made_by = DRAFT.fullmatch(draft.name)
-    if made_by and made_by["host"] != _host():
+def _is_abandoned(draft: Path) -> bool:
+    match = DRAFT_NAME_PATTERN.fullmatch(draft.name)
+    if not match:
+        return True
+    if match["host"] != _host():
         return time.time() - draft.stat().st_mtime > OLD_DRAFT_S
-    return not (made_by and _another_lives(int(made_by["pid"])))
+    return not _is_other_process(int(match["pid"]))
 
 
 def _host() -> str:
-    """This machine's name, without the dot that parts a draft's name."""
+    """Return this machine's name without dots, which separate the parts of a draft's name."""
     return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
 
 
-def _another_lives(pid: int) -> bool:
+def _is_other_process(pid: int) -> bool:
+    """Return whether a process of this id is alive and is not this one."""
     try:
         os.kill(pid, 0)
     except (OverflowError, ProcessLookupError):
@@ -293,25 +367,36 @@ def _another_lives(pid: int) -> bool:
 
 
 def write_derived(root: Path, path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a file of derived data below the cache at `root`, wholly or not at all.
+    """Write a file of derived data below a cache, completely or not at all.
 
-    Raises WorldError: the disk is full or failed.
+    Args:
+        root: the cache's folder.
+        path: the file.
+        pieces: its content, in order.
+
+    Raises:
+        WorldError: the disk is full or failed.
     """
     (root / "tmp").mkdir(exist_ok=True)
-    with placing(draft_path(root, path.name), path) as file:
+    with staged_file(draft_path(root, path.name), path) as file:
         for piece in pieces:
             write_all(file.fileno(), piece)
 
 
 def not_writable(root: Path, error: OSError) -> CacheError | WorldError:
-    """The error to raise where the cache at `root` refused a write."""
+    """Return the error to raise if the cache at `root` refused a write.
+
+    Args:
+        root: the cache's folder.
+        error: what the write raised.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return WorldError(f"cannot write: {root}: {error.strerror}; make room and run again")
-    return CacheError(f"the cache is not writable: {root}: {error.strerror}; {ELSEWHERE}")
+    return CacheError(f"the cache is not writable: {root}: {error.strerror}; {NOT_WRITABLE_REMEDY}")
 
 
 def _make_folder(path: Path) -> None:
-    """Make a folder, and its parents where they are missing, so that a power cut leaves them."""
+    """Create a folder, and its parents if they are missing, so that it survives a power cut."""
     if not path.parent.is_dir():
         _make_folder(path.parent)
     path.mkdir(exist_ok=True)

@@ -250,7 +250,7 @@ def compact(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     from hierrouter_cache.maintenance import compact as merge
 
     with console.bar("merging parts") as show:
-        done = merge(cache, on_part=show)
+        done = merge(cache, on_progress=show)
     fewer = merge_embeddings(cache)
     console.put(
         f"{done.parts_before:,} parts -> {done.parts_after:,}, "
@@ -261,18 +261,20 @@ def compact(cache: options.Cache = options.DEFAULT_CACHE) -> None:
 @add(app, "cache repair", "Move damaged parts aside.")
 def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Move damaged parts to quarantine/; `collect` then asks only for what was in them."""
-    from hierrouter_cache.chain import LOST, glance
+    from hierrouter_cache.chain import FAULT_MISSING, glance
     from hierrouter_cache.maintenance import quarantine
 
     moved = quarantine(cache)
     for name, why in moved:
-        console.put(f"{'given up' if why == LOST else 'moved to quarantine'}: {name}: {why}\n")
+        console.put(
+            f"{'given up' if why == FAULT_MISSING else 'moved to quarantine'}: {name}: {why}\n"
+        )
     if plan := glance(cache).lost_plan:
         console.put(
             f"the last plan was given up: {plan}; collect with the same --datasets and "
             "--pool, or import, once more: all that is there is used again\n"
         )
-    lost = [name for name, why in moved if why == LOST]
+    lost = [name for name, why in moved if why == FAULT_MISSING]
     console.put(
         f"{len(moved) - len(lost)} damaged parts moved, {len(lost)} missing ones given up; "
         "the others are sound\n"
@@ -301,11 +303,11 @@ def push(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
 def pull(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Copy every part of a mirror that this cache lacks; nothing here is changed."""
     from hierrouter_cache.mirror import pull as copy
-    from hierrouter_cache.mirror import require_no_rivals
+    from hierrouter_cache.mirror import require_no_conflicts
     from hierrouter_cache.stores import store_at
 
     store = store_at(url)
     with console.bar("copying parts") as on_part:
         pulled = copy(store, cache, on_part, may_be_empty=False)
     console.put(f"{pulled.copied:,} parts copied from {store}\n")
-    require_no_rivals(pulled)
+    require_no_conflicts(pulled)

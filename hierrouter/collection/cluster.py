@@ -32,7 +32,7 @@ from hierrouter_cache.errors import (
     WorldError,
     reason_of,
 )
-from hierrouter_cache.mirror import Pulled, copying_to, exchange, pull, push
+from hierrouter_cache.mirror import PullResult, exchange, part_copier, pull, push
 from hierrouter_cache.stores import store_at
 from hierrouter_cache.writer import make_cache
 
@@ -73,7 +73,7 @@ def collect_on_ray(
         make_cache(root)
         mirror = remote if remote is None or "://" in remote else str(Path(remote).resolve())
         store = store_at(mirror) if mirror else None
-        known = exchange(root, store) if store else Pulled()
+        known = exchange(root, store) if store else PullResult()
         progress, before = progress or Progress(), spent_in(root, pool.rates())
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
@@ -86,7 +86,7 @@ def collect_on_ray(
                 root=root.resolve(),
                 landmark=mark,
                 mirror=mirror,
-                leave=known.rivals,
+                leave=known.conflicts,
             )
             outcomes = _run(ray, job, count, gpus > 0, progress, stop)
         if store and (note := pull(store, root).note):
@@ -275,7 +275,7 @@ def _work_beside(
     with tempfile.TemporaryDirectory(prefix="hierrouter-") as folder:
         root = Path(folder)
         pull(store, root, leave=job.leave)
-        copy = copying_to(store)
+        copy = part_copier(store)
         try:
             return fill_cache(
                 job.pool, job.queries, root, progress, stop, engines, shard=shard, on_part=copy

@@ -28,7 +28,7 @@ from hierrouter.replay.open_tree import OpenTree
 from hierrouter.tables import money
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError, Interrupted
-from hierrouter_cache.mirror import copying_to, pull
+from hierrouter_cache.mirror import part_copier, pull
 from hierrouter_cache.stores import store_at
 from hierrouter_cache.writer import no_copy
 
@@ -273,7 +273,7 @@ def _make_calls(found: Planned, progress: Progress, on_note: Note, stop: Stop) -
             on_note=on_note,
         )
     store = store_at(found.remote) if found.remote else None
-    on_part = copying_to(store) if store else no_copy
+    on_part = part_copier(store) if store else no_copy
     asked = found.pool, found.queries, found.cache
     if may := found.adaptive:
         more: dict[str, Any] = {"encoder": found.encoder, "on_note": on_note, "on_part": on_part}

@@ -18,7 +18,13 @@ from hierrouter.pools.files import stored_pool
 from hierrouter.questions.files import parse_object, raw_lines
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError
 from hierrouter_cache.keys import row_fault
-from hierrouter_cache.parts import ADDED, IDENTITY, KINDS, LAST_WINS, part_batches
+from hierrouter_cache.parts import (
+    IDENTITY_COLUMNS,
+    LAST_WINS,
+    LATER_COLUMNS,
+    ROW_SCHEMAS,
+    part_batches,
+)
 from hierrouter_cache.reader import CacheReader, StoredPlan
 from hierrouter_cache.writer import atomic_file
 
@@ -90,7 +96,7 @@ def _lines(reader: CacheReader) -> Iterator[bytes]:
     """
     for name, kind in LINES.items():
         rows = _last_rows(reader, kind) if kind in LAST_WINS else _first_rows(reader, kind)
-        added = ADDED.get(kind, {})
+        added = LATER_COLUMNS.get(kind, {})
         try:
             for row in rows:
                 kept = {key: row[key] for key in row if row[key] is not None or key not in added}
@@ -109,7 +115,7 @@ def _first_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
         for part in (part for part in reader.parts if part.kind == kind):
             for batch in part_batches(part):
                 for row in batch.to_pylist():
-                    identity = tuple(row[name] for name in IDENTITY[kind])
+                    identity = tuple(row[name] for name in IDENTITY_COLUMNS[kind])
                     if identity not in seen:
                         seen.add(identity)
                         yield row
@@ -121,10 +127,10 @@ def _first_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
 
 def _last_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
     """The rows of a kind of which there are few, each once, where it stands last."""
-    names = ", ".join(f'"{name}"' for name in KINDS[kind].names)
+    names = ", ".join(f'"{name}"' for name in ROW_SCHEMAS[kind].names)
     last: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in reversed(reader.sql(f"SELECT {names} FROM {kind}_rows").to_pylist()):  # noqa: S608 - our own names
-        last.setdefault(tuple(row[name] for name in IDENTITY[kind]), row)
+        last.setdefault(tuple(row[name] for name in IDENTITY_COLUMNS[kind]), row)
     yield from reversed(last.values())
 
 
@@ -214,10 +220,10 @@ def _checked_row(text: bytes, where: str) -> tuple[str, dict[str, Any]]:
         raise InputError(
             f"unknown kind {line.get('kind')!r:.40}: {where}; known: {', '.join(LINES)}"
         )
-    for name in KINDS[kind].names:
-        if name not in line and name not in ADDED.get(kind, {}):
+    for name in ROW_SCHEMAS[kind].names:
+        if name not in line and name not in LATER_COLUMNS.get(kind, {}):
             raise InputError(f"{name} is missing: {where}; it has {', '.join(line):.120}")
-    row: dict[str, Any] = {name: line.get(name) for name in KINDS[kind].names}
+    row: dict[str, Any] = {name: line.get(name) for name in ROW_SCHEMAS[kind].names}
     if fault := row_fault(kind, row):
         raise InputError(f"{fault}: {where}; export again")
     if kind == "plans":
@@ -237,4 +243,6 @@ def _add_plans(merge: Merge, plans: list[dict[str, Any]]) -> None:
     wanted = StoredPlan(last["pool"], tuple(last["queries"]))
     merge.another_plan = not is_latest(merge.reader, wanted)
     if due or merge.another_plan:
-        merge.writer.append("plans", pa.Table.from_pylist([*due, last], schema=KINDS["plans"]))
+        merge.writer.append(
+            "plans", pa.Table.from_pylist([*due, last], schema=ROW_SCHEMAS["plans"])
+        )

@@ -19,7 +19,7 @@ from hierrouter.questions.query import Query, stored_choices
 from hierrouter_cache.errors import CacheError, InputError
 from hierrouter_cache.keys import call_key, next_context, plan_key, root_context
 from hierrouter_cache.locks import shards_at_work
-from hierrouter_cache.parts import FAILURES, PLANS, QUERIES
+from hierrouter_cache.parts import FAILURES_SCHEMA, PLANS_SCHEMA, QUERIES_SCHEMA
 from hierrouter_cache.reader import CacheReader, StoredPlan, reader_of
 from hierrouter_cache.walk import TreeSpec, walk
 from hierrouter_cache.writer import PartWriter
@@ -131,7 +131,7 @@ def failures_table(model: str, failed: Sequence[tuple[Call, Failure]], attempts:
         {**vars(call), "model": model, **vars(failure), "attempts": attempts}
         for call, failure in failed
     ]
-    return pa.Table.from_pylist(rows, schema=FAILURES)
+    return pa.Table.from_pylist(rows, schema=FAILURES_SCHEMA)
 
 
 def _queries_table(queries: Sequence[Query]) -> pa.Table:
@@ -149,7 +149,7 @@ def _queries_table(queries: Sequence[Query]) -> pa.Table:
         }
         for query in queries
     ]
-    return pa.Table.from_pylist(rows, schema=QUERIES)
+    return pa.Table.from_pylist(rows, schema=QUERIES_SCHEMA)
 
 
 QUERIES_A_PART = 131_072  # a part that is too large is refused
@@ -174,7 +174,7 @@ def store_plan(
         writer.append("queries", _queries_table(missing[start : start + QUERIES_A_PART]))
     if is_latest(reader, StoredPlan(text, tuple(keys))):
         return False
-    writer.append("plans", pa.table([[plan_key(text, keys)], [text], [keys]], schema=PLANS))
+    writer.append("plans", pa.table([[plan_key(text, keys)], [text], [keys]], schema=PLANS_SCHEMA))
     return True
 
 
@@ -323,7 +323,7 @@ def standing(root: Path, count: int) -> Standing:
     shards = _shards(contexts, count)
     lacking = {shards[contexts[row]] for row in np.flatnonzero(~forest.complete)}
     everyone = (Shard(index, count) for index in range(1, count + 1))
-    nodes, direct = forest.tree.found[:, 1:], forest.direct.found
+    nodes, direct = forest.tree.present[:, 1:], forest.direct.present
     return Standing(
         complete=tuple(shard for shard in everyone if shard not in lacking),
         found=int(np.count_nonzero(nodes) + np.count_nonzero(direct)),

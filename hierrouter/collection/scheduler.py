@@ -26,7 +26,7 @@ from hierrouter_cache.errors import Interrupted, WorldError, reason_of
 from hierrouter_cache.keys import call_key, next_context, root_context
 from hierrouter_cache.locks import collector_lock, shard_lock, start_lock
 from hierrouter_cache.mirror import finish_pull
-from hierrouter_cache.parts import CALLS, DECISIONS
+from hierrouter_cache.parts import CALLS_SCHEMA, DECISIONS_SCHEMA
 from hierrouter_cache.reader import CacheReader, StoredPlan, reader_of
 from hierrouter_cache.walk import TreeSpec
 from hierrouter_cache.writer import OnPart, PartWriter, no_copy, sweep_drafts
@@ -320,7 +320,7 @@ class Collection:
 
     def decide(self, rows: Sequence[dict[str, Any]]) -> None:
         """Write down which calls are to be made, rows of `decisions`; the others are left out."""
-        self.writer.append("decisions", pa.Table.from_pylist(rows, schema=DECISIONS))
+        self.writer.append("decisions", pa.Table.from_pylist(rows, schema=DECISIONS_SCHEMA))
         for row in rows:
             (self.pruned.discard if row["made"] else self.pruned.add)(row["key"])
 
@@ -420,7 +420,7 @@ class Collection:
         seconds = perf_counter() - started
         each = seconds / len(part)
         rows = [plan.call_row(model.name, call, answer, each) for call, answer in part]
-        self.writer.append("calls", pa.Table.from_pylist(rows, schema=CALLS))
+        self.writer.append("calls", pa.Table.from_pylist(rows, schema=CALLS_SCHEMA))
         self.part_rows = min(2 * self.part_rows, LARGEST_PART)
         self.responses.update((call.key, answer.text) for call, answer in part)
         self._look_at(model.name, [answer for _, answer in part])

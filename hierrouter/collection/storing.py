@@ -32,7 +32,7 @@ from hierrouter_cache.chain import seal_loose
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import call_key, digest, root_context
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.parts import IDENTITY, KINDS
+from hierrouter_cache.parts import IDENTITY_COLUMNS, ROW_SCHEMAS
 from hierrouter_cache.reader import CacheReader, reader_of
 from hierrouter_cache.tree import Rate
 from hierrouter_cache.walk import TreeSpec
@@ -83,7 +83,7 @@ class Merge:
         if kind not in self._known:
             self._known[kind] = self._stored(kind)
         known = self._known[kind]
-        identity = tuple(row[name] for name in IDENTITY[kind])
+        identity = tuple(row[name] for name in IDENTITY_COLUMNS[kind])
         content = row[CONTENT[kind]] if kind in CONTENT else None
         if identity in known:
             first, is_new = known[identity]
@@ -108,12 +108,12 @@ class Merge:
 
     def _commit(self, kind: str) -> None:
         rows = self._waiting.pop(kind)
-        self.writer.append(kind, pa.Table.from_pylist(rows, schema=KINDS[kind]))
+        self.writer.append(kind, pa.Table.from_pylist(rows, schema=ROW_SCHEMAS[kind]))
 
     def _stored(self, kind: str) -> dict[tuple[Any, ...], tuple[Any, bool]]:
         if self.reader is None:
             return {}
-        names = ", ".join(f'"{name}"' for name in IDENTITY[kind])
+        names = ", ".join(f'"{name}"' for name in IDENTITY_COLUMNS[kind])
         content = CONTENT.get(kind, "NULL")
         table = self.reader.sql(f"SELECT {names}, {content} AS content FROM {kind}_rows")  # noqa: S608 - our own names
         # Read backwards, so that the first part's row is the one that stays.

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter.questions.query import storable
-from hierrouter_cache.errors import WorldError, named_reason
+from hierrouter_cache.errors import WorldError, typed_reason
 
 # Why a call has no answer, and whether the same call may succeed later.
 STATUSES = {
@@ -309,7 +309,7 @@ def tokenize_prompts(tokenizer: Any, prompts: Sequence[str]) -> list[list[int]]:
             return_dict=True,
         )
     except Exception as error:  # the template is third-party code, run in a sandbox
-        raise RuntimeError(f"its chat template fails: {named_reason(error)}") from error
+        raise RuntimeError(f"its chat template fails: {typed_reason(error)}") from error
     return [list(tokens) for tokens in encoded["input_ids"]]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hierrouter.engines.generator import message_of
-from hierrouter_cache.errors import named_reason
+from hierrouter_cache.errors import typed_reason
 
 # Buffers that older checkpoints hold and no version reads.
 UNREAD_BUFFERS = ("inv_freq", "masked_bias", "attn.bias", "position_ids")
@@ -90,7 +90,7 @@ def template_fault(tokenizer: Any) -> str | None:
             message_of(PROBE_QUESTION), add_generation_prompt=True, tokenize=False
         )
     except Exception as error:  # the template is third-party code, run in a sandbox
-        return f"its chat template fails: {named_reason(error)}"
+        return f"its chat template fails: {typed_reason(error)}"
     if not text.strip():
         return "its chat template gives nothing"
     return None if PROBE_QUESTION in text else "its chat template leaves the question out"
@@ -128,7 +128,7 @@ def _answer_fault(model: Any, tokenizer: Any) -> str | None:
         )
         logits = model(input_ids=prompt["input_ids"].to(model.device)).logits[0, -1]
     except (RuntimeError, ValueError, IndexError) as error:
-        return f"it cannot read a question: {named_reason(error)}"
+        return f"it cannot read a question: {typed_reason(error)}"
     return None if logits.amax().isfinite() else LOGITS_FAULT
 
 

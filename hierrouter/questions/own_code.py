@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hierrouter_cache.errors import InputError, named_reason
+from hierrouter_cache.errors import InputError, typed_reason
 
 
 def import_path(path: str, usage: str) -> tuple[str, str]:
@@ -43,7 +43,7 @@ def own_code(
     except passing:
         raise
     except (Exception, SystemExit) as error:
-        raise InputError(f"{failure}: {named_reason(error)}; {remedy}") from error
+        raise InputError(f"{failure}: {typed_reason(error)}; {remedy}") from error
 
 
 NO_SOURCE = hashlib.sha256().hexdigest()[:12]  # the digest of code whose source is not there

@@ -15,10 +15,10 @@ from hierrouter.replay.states import SIGNALS
 from hierrouter.replay.stored_pool import load_planned_pool, open_pool
 from hierrouter_cache.embeddings import embedding_files, require_sound
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError
-from hierrouter_cache.kept import kept_trees, tree_fault
 from hierrouter_cache.keys import Row, digest, part_fault, row_fault
-from hierrouter_cache.parts import FORMAT
+from hierrouter_cache.parts import PART_FORMAT
 from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.saved_trees import list_saved_trees, saved_tree_fault
 from hierrouter_cache.sql import ask
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.walk import Forest, Scores, walk
@@ -191,13 +191,13 @@ def cache_info(
     forest = walk(reader, opened.spec, plan.queries)
     datasets = reader.queries(forest.keys, ("dataset",))["dataset"]
     info = {
-        "format": FORMAT,
+        "format": PART_FORMAT,
         "queries": len(forest.keys),
-        "nodes": int(np.count_nonzero(forest.tree.found[:, 1:])),
-        "direct": int(np.count_nonzero(forest.direct.found)),
+        "nodes": int(np.count_nonzero(forest.tree.present[:, 1:])),
+        "direct": int(np.count_nonzero(forest.direct.present)),
         "complete_queries": int(np.count_nonzero(forest.complete)),
-        "missing_nodes": int(np.count_nonzero(~forest.tree.found & ~forest.tree.pruned)),
-        "missing_direct": int(np.count_nonzero(~forest.direct.found & ~forest.direct.pruned)),
+        "missing_nodes": int(np.count_nonzero(~forest.tree.present & ~forest.tree.pruned)),
+        "missing_direct": int(np.count_nonzero(~forest.direct.present & ~forest.direct.pruned)),
         "left_out": int(np.count_nonzero(forest.tree.pruned)),
         "failed_calls": {
             row["status"]: row["n"] for row in reader.sql(FAILED_CALLS_SQL).to_pylist()
@@ -236,8 +236,8 @@ def _incomplete_queries(reader: CacheReader, forest: Forest) -> list[dict[str, A
     """Count the missing calls of each query that has any, in the order of the plan."""
     incomplete = forest.select(np.flatnonzero(~forest.complete))
     rows = reader.queries(incomplete.keys, ("dataset", "id")).to_pylist()
-    nodes = np.count_nonzero(~incomplete.tree.found, axis=1).tolist()
-    direct = np.count_nonzero(~incomplete.direct.found, axis=1).tolist()
+    nodes = np.count_nonzero(~incomplete.tree.present, axis=1).tolist()
+    direct = np.count_nonzero(~incomplete.direct.present, axis=1).tolist()
     return [
         {
             "query": f"{row['dataset']}/{row['id']}",
@@ -266,13 +266,13 @@ def verify_cache(
             them; or it has values that no collection writes.
         CacheError: there is no cache, or it changed during the check.
     """
-    reader = CacheReader(root, anew=True)
+    reader = CacheReader(root, rehash=True)
     vectors = embedding_files(root)
-    trees = kept_trees(root)
+    trees = list_saved_trees(root)
     for file in vectors:
         require_sound(file)
     for tree in trees:
-        fault = tree_fault(tree)
+        fault = saved_tree_fault(tree)
         if fault:
             raise DamagedPart(f"damaged tree: {tree}: {fault}; delete it, it is made again")
     checked = _check_rows(reader, on_rows)
@@ -287,7 +287,7 @@ def verify_cache(
         f"{checked} rows: every key is that of the row's content",
         f"{len(vectors)} embedding files, {len(trees)} kept trees: every byte as its name says",
         f"{np.count_nonzero(forest.complete)} of {len(forest.keys)} queries complete, "
-        f"{np.count_nonzero(~forest.tree.found)} nodes missing",
+        f"{np.count_nonzero(~forest.tree.present)} nodes missing",
         f"{orphans} orphans: calls whose parent answer or question is not in the cache",
     ]
     if rescore:

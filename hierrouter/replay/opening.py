@@ -30,13 +30,13 @@ from hierrouter.replay.inspection import left_out_note, population_shift, pruned
 from hierrouter.replay.states import embed_states, numbers_kind, read_numbers, stores_of, text_kinds
 from hierrouter.replay.stored_pool import OpenedPool, open_pool, score_forest
 from hierrouter.replay.tree import Tree
-from hierrouter_cache import kept, walk
+from hierrouter_cache import saved_trees, walk
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import IncompleteTree, InputError, WorldError, suggestion
 from hierrouter_cache.keys import digest
 from hierrouter_cache.parts import Part, list_parts
 from hierrouter_cache.reader import CacheReader, as_numpy
-from hierrouter_cache.tree import AnyTree, Rate, RouteTree, StatePart, repriced
+from hierrouter_cache.tree import AnyTree, Rate, RouteTree, StatePart, reprice
 from hierrouter_cache.walk import Forest, Scores, TreeSpec
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def open_trees(
     tree = Tree(**{**arrays, **facts, **live_facts}, root=opening.cache, pool=opening.pool)
     return [
         replace(
-            repriced(tree, rates_of(table), opening.price_of_second or 0.0),
+            reprice(tree, rates_of(table), opening.price_of_second or 0.0),
             priced_by={name: table[name].source for name in tree.direct.models},
         )
         for table in tables
@@ -195,14 +195,14 @@ def _load_or_read(
 
     identity = identity_of(reader.parts)
     root = opening.cache
-    tree = kept.load_kept(root, *identity, lambda number: stores[number].vectors())
+    tree = saved_trees.load_tree(root, *identity, lambda number: stores[number].vectors())
     if tree is not None:
         return tree[0], dict(tree[1])
     tree = _read_tree(reader, queries, opened, opening, derivation, on_derive)
     # Not kept if meanwhile something came to the cache, or was scored or embedded for this.
     is_unchanged = identity == identity_of(reader.parts) == identity_of(list_parts(root))
     if is_unchanged and derivation.scorer.version != NO_SOURCE:
-        kept.keep_tree(root, *identity, *tree)
+        saved_trees.save_tree(root, *identity, *tree)
     return tree
 
 
@@ -215,7 +215,7 @@ def _request(opened: OpenedPool, opening: OpenTree, derivation: Derivation) -> l
     )
     return [
         __version__,
-        kept.FORMAT,
+        saved_trees.TREE_FORMAT,
         derivation.scorer.key,
         derivation.accuracy.key,
         derivation.encoder_name,
@@ -313,7 +313,7 @@ def _complete_queries(
         is_apart &= folds == "train"
         is_apart &= bool((is_apart & ~forest.complete).any())
     is_complete = forest.complete & ~is_apart
-    holes = walk.holes(forest.select(np.flatnonzero(~is_apart)), opened.spec)
+    holes = walk.describe_holes(forest.select(np.flatnonzero(~is_apart)), opened.spec)
     if is_complete.any() and (not holes or opening.allow_incomplete):
         rows = np.flatnonzero(is_complete | is_apart)
         return forest.select(rows), is_apart[rows]

@@ -19,7 +19,7 @@ from hierrouter.questions.query import stored_choices
 from hierrouter.questions.scoring import Scorer, ScorerInput, score_all
 from hierrouter_cache.errors import CacheError, CacheLocked, InputError
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.parts import SCORES
+from hierrouter_cache.parts import SCORES_SCHEMA
 from hierrouter_cache.reader import CacheReader, StoredCall
 from hierrouter_cache.walk import Forest, Scores, TreeSpec, stored_scores
 from hierrouter_cache.writer import PartWriter, writable
@@ -240,8 +240,8 @@ def score_forest(
         InputError: a user's scorer fails or returns no number in [0, 1].
     """
     stored = stored_scores(reader, forest, scorer.key)
-    unscored_tree = forest.tree.found & np.isnan(stored.tree)
-    unscored_direct = forest.direct.found & np.isnan(stored.direct)
+    unscored_tree = forest.tree.present & np.isnan(stored.tree)
+    unscored_direct = forest.direct.present & np.isnan(stored.direct)
     if not (unscored_tree.any() or unscored_direct.any()):
         return stored
     keys = np.concatenate([forest.tree.key[unscored_tree], forest.direct.key[unscored_direct]])
@@ -339,5 +339,5 @@ def _score_part(root: Path, scorer: Scorer, part: Sequence[CallWithQuery]) -> li
             values,
         ]
         with contextlib.suppress(CacheLocked), collector_lock(root):
-            PartWriter(root).append("scores", pa.table(columns, schema=SCORES))
+            PartWriter(root).append("scores", pa.table(columns, schema=SCORES_SCHEMA))
     return values

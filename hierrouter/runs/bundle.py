@@ -73,7 +73,7 @@ def _canaries(cache: Path, tree: RouteTree, pool: str | None) -> dict[str, tuple
     if not len(rows):
         return {}
     reader, _, forest = calls_of(cache, tree.select(rows), pool, first_hop=True)
-    made = forest.tree.at((slice(None), slice(1, None)))
+    made = forest.tree.select((slice(None), slice(1, None)))
     texts, found = reader.texts(made.key, with_prompt=True), dict[str, tuple[Canary, ...]]()
     for at, name in enumerate(tree.models):
         columns = (values[:, at].tolist() for values in (made.key, made.tokens_in, made.tokens_out))

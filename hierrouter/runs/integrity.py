@@ -12,8 +12,8 @@ from hierrouter.runs.selection import LOG, looks_in
 from hierrouter_cache.chain import examine
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import HierRouterError, InputError, NoCache, read_small
-from hierrouter_cache.kept import kept_trees, tree_fault
-from hierrouter_cache.parts import KINDS
+from hierrouter_cache.parts import ROW_SCHEMAS
+from hierrouter_cache.saved_trees import list_saved_trees, saved_tree_fault
 
 
 @dataclass
@@ -47,12 +47,12 @@ def look_over(cache: Path, runs: Path = folders.RUNS) -> Looked:
         pass
     else:
         for part, why in chain.faults.items():
-            kind = f"{part.kind} part" if part.kind in (*KINDS, "seals") else part.kind
+            kind = f"{part.kind} part" if part.kind in (*ROW_SCHEMAS, "seals") else part.kind
             found.add(kind, part.path, why)
         for vectors in embedding_files(cache):
             found.add("embeddings", vectors.path, embedding_fault(vectors))
-        for tree in kept_trees(cache):
-            found.add("kept tree", tree, tree_fault(tree))
+        for tree in list_saved_trees(cache):
+            found.add("kept tree", tree, saved_tree_fault(tree))
     for run in sorted(path for path in runs.glob("*/") if not path.name.startswith(".")):
         for kind, file, why in _run_files(run):
             found.add(kind, file, why)

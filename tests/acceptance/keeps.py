@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from subprocess import CompletedProcess
 
-from hierrouter_cache.chain import HASHED
+from hierrouter_cache.chain import HASH_RECORD_FILE
 from hierrouter_cache.reader import CacheReader
 from tests.acceptance.place import ROWS, Place
 
@@ -39,7 +39,7 @@ def contents(place: Place) -> Contents:
         if path.is_file() and not path.is_symlink()
         else None
         for path in around.rglob("*")
-        if path.name != HASHED and "/derived/trees" not in str(path)
+        if path.name != HASH_RECORD_FILE and "/derived/trees" not in str(path)
     }
 
 

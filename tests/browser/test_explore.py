@@ -35,7 +35,7 @@ from hierrouter.reports.explore import (
 from hierrouter.reports.fold_report import report_on_fold
 from hierrouter.reports.report import as_object
 from hierrouter.tables import one_line
-from hierrouter_cache.tree import Rate, RouteTree, repriced
+from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.browser.conftest import CONTRASTS, OPEN_ALL, SIZES, barriers, faint, opened, settle
 from tests.conftest import Run
 from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE, sweep_glimpse
@@ -264,7 +264,7 @@ def test_another_price_has_the_figures_of_report(
             name: Rate(*(rate * (10**0.4 if name == tree.models[1] else 1)))
             for name, rate in zip(tree.direct.models, tree.direct.rate, strict=True)
         }
-        under = repriced(tree, rates)
+        under = reprice(tree, rates)
         assert check(page, report_at(under, alpha, trained), None) > 500
         kept = trained.endings(tree.split("test"))
         cost = float((kept * under.split("test").cost).sum(axis=1).mean())
@@ -467,7 +467,7 @@ def test_policies_and_baselines_have_the_figures_of_report_and_compare(
         page.keyboard.press("ArrowLeft")
         direct, factors = tree.direct, {tree.models[1]: 10**-0.1}
         named = zip(direct.models, direct.rate, strict=True)
-        under = repriced(tree, {name: Rate(*(rate * factors.get(name, 1))) for name, rate in named})
+        under = reprice(tree, {name: Rate(*(rate * factors.get(name, 1))) for name, rate in named})
         for row in told(page, "all")["policies"]:
             for one in (one for one in own if one.name == row[0]):
                 ends = policy_endings(under.split("test"), one, ALPHA, True)

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.keys import call_key, next_context, references_key, root_context
-from hierrouter_cache.parts import KINDS, METADATA_KEY, Link, listing, part_name
+from hierrouter_cache.parts import METADATA_KEY, ROW_SCHEMAS, Link, listing, part_name
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import Rate, RouteTree, StatePart
 from hierrouter_cache.walk import TreeSpec, load_tree, states, stored_scores, walk
@@ -23,7 +23,7 @@ def table(kind: str, *rows: tuple[object, ...]) -> pa.Table:
 
     Those then are null, as they are in parts from before they were added.
     """
-    schema = KINDS[kind]
+    schema = ROW_SCHEMAS[kind]
     named = [dict(zip(schema.names, row, strict=False)) for row in rows]
     return pa.Table.from_pylist(named, schema=schema)
 

@@ -18,7 +18,15 @@ from hierrouter_cache.errors import CacheError, DamagedPart
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact, damaged_files, quarantine
 from hierrouter_cache.mirror import pull, push
-from hierrouter_cache.parts import KINDS, MAX_SEQ, SCHEMAS, Link, Part, head_name, listing
+from hierrouter_cache.parts import (
+    MAX_SEQ,
+    PART_SCHEMAS,
+    ROW_SCHEMAS,
+    Link,
+    Part,
+    head_name,
+    listing,
+)
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter, make_cache
@@ -152,7 +160,7 @@ def test_a_merged_part_that_a_listing_missed_but_not_its_seal_is_no_damage(
 def test_two_interrupted_compactions_leave_no_part_missing(tmp_path: Path) -> None:
     """The first has removed a part, its seal and the one before are removed by the second."""
     start = filled(tmp_path / "start")
-    due = [kind for kind in (*KINDS, "seals") for _ in parts_of(start, kind)]
+    due = [kind for kind in (*ROW_SCHEMAS, "seals") for _ in parts_of(start, kind)]
     for first in range(2, len(due) + 1):
         once = Path(shutil.copytree(start, tmp_path / f"{first}"))
         interrupt_compaction(once, "compact: unlink", first)
@@ -165,7 +173,7 @@ def test_two_interrupted_compactions_leave_no_part_missing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
-@pytest.mark.parametrize("kind", SCHEMAS)
+@pytest.mark.parametrize("kind", PART_SCHEMAS)
 def test_no_harm_to_a_part_of_any_kind_is_silent(
     two: tuple[Path, Path], tmp_path: Path, kind: str, harm: Callable[[Path, Path], str]
 ) -> None:
@@ -202,7 +210,7 @@ def test_the_first_part_of_another_cache_is_foreign_and_that_of_a_pull_is_not(
     shutil.copy(part, ours.root / "parts")
     with pytest.raises(DamagedPart, match=f"{part.name}: written by another cache"):
         CacheReader(ours.root)
-    assert quarantine(ours.root) == [(part.name, chain.FOREIGN)]
+    assert quarantine(ours.root) == [(part.name, chain.FAULT_FOREIGN)]
     compact(ours.root)
     assert CacheReader(ours.root).latest_plan().pool == "ours"
     pull(FolderStore(theirs.root), ours.root)
@@ -221,7 +229,7 @@ def test_what_is_missing_comes_back_with_a_pull_or_is_given_up(tmp_path: Path) -
     assert pull(store, root).copied == 2
     assert damaged_files(root) == []
     gone.unlink()
-    assert quarantine(root) == [(gone.name, chain.LOST)]
+    assert quarantine(root) == [(gone.name, chain.FAULT_MISSING)]
     with pytest.raises(CacheError, match=f"given up: {gone.name}; collect with the same"):
         CacheReader(root).latest_plan()
     compact(root)
@@ -284,7 +292,7 @@ def test_a_kill_between_part_and_head_is_no_damage_and_the_part_is_then_taken_in
     assert len(found.loose) == (point != "after head")
     seal_loose(tmp_path)
     assert not sound_chain(tmp_path).loose
-    last = found.sound(*KINDS)[-1].path
+    last = found.sound(*ROW_SCHEMAS)[-1].path
     last.unlink()
     with pytest.raises(DamagedPart, match=f"{last.name}: missing"):
         sound_chain(tmp_path)
@@ -309,7 +317,7 @@ def test_two_processes_that_write_at_once_and_are_killed_leave_a_whole_chain(
     assert damaged_files(tmp_path) == []
     for part in found.sound("calls")[::3]:
         aside = part.path.rename(tmp_path / "aside")
-        assert (part.path, chain.LOST) in damaged_files(tmp_path)
+        assert (part.path, chain.FAULT_MISSING) in damaged_files(tmp_path)
         aside.rename(part.path)
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from hierrouter_cache import keys
 from hierrouter_cache.chain import sound_parts
-from hierrouter_cache.errors import named_reason, reason_of, suggestion
+from hierrouter_cache.errors import reason_of, suggestion, typed_reason
 from hierrouter_cache.maintenance import compact
-from hierrouter_cache.parts import BATCH, KINDS, part_batches
+from hierrouter_cache.parts import ROW_SCHEMAS, ROWS_PER_BATCH, part_batches
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
@@ -70,7 +70,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ROW_SCHEMAS)
 def test_a_right_row_has_no_fault(kind: str) -> None:
     assert keys.row_fault(kind, ROWS[kind]) is None
     assert keys.row_fault(kind, {**ROWS[kind], "filename": "another column"}) is None
@@ -99,16 +99,19 @@ def test_a_wrong_value_is_named(kind: str, column: str, value: object, message: 
 
 
 def test_every_row_of_a_part_is_looked_at(tmp_path: Path) -> None:
-    table = rows.calls(*(("m", f"c{number}", "r") for number in range(2 * BATCH)))
+    table = rows.calls(*(("m", f"c{number}", "r") for number in range(2 * ROWS_PER_BATCH)))
     writer = PartWriter(tmp_path)
     writer.append("calls", table)
-    responses = ["r"] * (2 * BATCH - 1)
+    responses = ["r"] * (2 * ROWS_PER_BATCH - 1)
     writer.append("calls", rows.with_column(table, "response", [*responses, "forged"]))
     sound, forged = sound_parts(tmp_path)
     seen: list[int] = []
     assert keys.part_fault(sound, on_rows=seen.append) is None
-    assert seen == [BATCH, BATCH]
-    assert keys.part_fault(forged) == f"row {2 * BATCH}: outcome is not that of the row's content"
+    assert seen == [ROWS_PER_BATCH, ROWS_PER_BATCH]
+    assert (
+        keys.part_fault(forged)
+        == f"row {2 * ROWS_PER_BATCH}: outcome is not that of the row's content"
+    )
 
 
 def test_a_text_that_is_not_utf_8_is_a_fault(tmp_path: Path) -> None:
@@ -132,7 +135,7 @@ def test_a_part_without_choices_is_read_as_one_with_none(tmp_path: Path) -> None
     rows.put(tmp_path, "queries", without_choices("a", "b"))
     (part,) = sound_parts(tmp_path)
     (batch,) = part_batches(part)
-    assert batch.schema == KINDS["queries"]
+    assert batch.schema == ROW_SCHEMAS["queries"]
     assert batch["choices"].null_count == 2
     found = CacheReader(tmp_path).queries(["q-b", "q-a"], ("id", "choices")).to_pylist()
     assert found == [{"id": "b", "choices": None}, {"id": "a", "choices": None}]
@@ -172,7 +175,7 @@ def test_keys_without_choices_are_those_of_before() -> None:
 )
 def test_an_error_is_one_short_line(error: Exception, limit: int, said: str, named: str) -> None:
     assert reason_of(error, limit) == said
-    assert named_reason(error, limit) == named
+    assert typed_reason(error, limit) == named
 
 
 def test_what_may_be_meant_is_suggested_and_else_what_is_known() -> None:

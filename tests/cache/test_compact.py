@@ -14,7 +14,7 @@ from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache, WorldError
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact, quarantine
-from hierrouter_cache.parts import IDENTITY, LAST_WINS, list_parts
+from hierrouter_cache.parts import IDENTITY_COLUMNS, LAST_WINS, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
@@ -49,7 +49,7 @@ def served(root: Path, kind: str = "scores") -> Served:
     for part in list_parts(root):
         if part.kind == kind:
             for row in pq.ParquetFile(part.path).read().to_pylist():
-                identity = tuple(row[name] for name in IDENTITY[kind])
+                identity = tuple(row[name] for name in IDENTITY_COLUMNS[kind])
                 if kind in LAST_WINS:
                     found.pop(identity, None)
                 found.setdefault(identity, row)
@@ -103,7 +103,7 @@ def test_small_parts_become_one_with_the_same_rows(tmp_path: Path) -> None:
 def test_a_second_compaction_changes_nothing(tmp_path: Path) -> None:
     store(tmp_path, *(scores(**{f"s{n}": 0.5, f"t{n}": 0.25}) for n in range(29)))
     told: list[tuple[int, int]] = []
-    compact(tmp_path, on_part=lambda done, total: told.append((done, total)), target_rows=10)
+    compact(tmp_path, on_progress=lambda done, total: told.append((done, total)), target_rows=10)
     once = names(tmp_path)
     assert told == [(done, 29) for done in (5, 10, 15, 20, 25, 29)]
     compact(tmp_path, target_rows=10)
@@ -232,7 +232,7 @@ def test_identities_beyond_the_memory_wait_on_disk(
     many = [f"{number:064d}" for number in range(200000)]
     table = pa.table([many, many, many, [0.5] * len(many)], schema=scores().schema)
     store(tmp_path, table, table)
-    monkeypatch.setattr(reader, "MEMORY", "50MB")
+    monkeypatch.setattr(reader, "WINNERS_MEMORY", "50MB")
     compact(tmp_path)
     (merged,) = list_parts(tmp_path)
     assert merged.rows == len(many)
@@ -245,7 +245,7 @@ def test_without_room_nothing_is_merged_and_a_part_that_is_gone_is_no_lack_of_it
     store(tmp_path, scores(a=0.5), scores(a=0.5))
     before = list_parts(tmp_path)
     with monkeypatch.context() as small:
-        small.setattr(reader, "MEMORY", "1KB")
+        small.setattr(reader, "WINNERS_MEMORY", "1KB")
         with pytest.raises(WorldError, match="no room to compare rows"):
             compact(tmp_path)
     assert list_parts(tmp_path) == before

@@ -23,7 +23,7 @@ from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart
 from hierrouter_cache.keys import digest
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact, quarantine
-from hierrouter_cache.parts import KINDS, MAX_ROWS, list_parts
+from hierrouter_cache.parts import MAX_PART_ROWS, ROW_SCHEMAS, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
@@ -77,12 +77,12 @@ def realistic(kind: str) -> pa.Table:
             return dice.random() < 0.5
         return dice.random() if pa.types.is_floating(of) else dice.randrange(1000)
 
-    fields = KINDS[kind]
+    fields = ROW_SCHEMAS[kind]
     return pa.table([[value(field.type) for _ in range(200)] for field in fields], schema=fields)
 
 
 @pytest.mark.parametrize("how", HARMS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ROW_SCHEMAS)
 def test_a_hundred_damages_of_each_kind_are_all_named(tmp_path: Path, kind: str, how: str) -> None:
     part = PartWriter(tmp_path).append(kind, realistic(kind))
     sound = part.read_bytes()
@@ -161,8 +161,8 @@ def test_a_part_without_permission_is_not_damaged(
 
 
 def test_a_part_with_more_rows_than_any_of_ours_is_refused_unread(tmp_path: Path) -> None:
-    rows.put(tmp_path, "scores", b"never looked at", rows=MAX_ROWS + 1)
-    refused = rf"{MAX_ROWS + 1:,} rows, the limit is {MAX_ROWS:,}"
+    rows.put(tmp_path, "scores", b"never looked at", rows=MAX_PART_ROWS + 1)
+    refused = rf"{MAX_PART_ROWS + 1:,} rows, the limit is {MAX_PART_ROWS:,}"
     with pytest.raises(DamagedPart, match=refused):
         CacheReader(tmp_path)
     (part,) = list_parts(tmp_path)
@@ -235,7 +235,7 @@ def test_a_part_that_goes_while_it_is_looked_at_is_gone_and_not_damaged(
         return seen
 
     monkeypatch.setattr(Path, "lstat", look_and_lose)
-    assert parts.proof(listed) == (parts.GONE, None)
+    assert parts.proof(listed) == (parts.FAULT_GONE, None)
 
 
 def test_a_listing_torn_by_a_compaction_is_taken_again(

@@ -18,7 +18,7 @@ from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.maintenance import compact
 from hierrouter_cache.mirror import pull, push
-from hierrouter_cache.parts import KINDS, list_parts
+from hierrouter_cache.parts import ROW_SCHEMAS, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter, write_atomically
@@ -127,8 +127,8 @@ def test_a_kill_at_a_named_point_costs_nothing(tmp_path: Path, point: str, time:
     assert cache.run(BATCHES) == 0
     assert killing.inspect(tmp_path, killing.whole(BATCHES)) == killing.Findings()
     assert killing.leftovers(tmp_path) == []
-    assert killing.rows_stored(tmp_path) == BATCHES * ((len(KINDS) - 1) * killing.ROWS + 1)
-    assert len(list_parts(tmp_path)) == len(KINDS)
+    assert killing.rows_stored(tmp_path) == BATCHES * ((len(ROW_SCHEMAS) - 1) * killing.ROWS + 1)
+    assert len(list_parts(tmp_path)) == len(ROW_SCHEMAS)
 
 
 def test_twenty_random_kills_of_one_cache_cost_nothing(tmp_path: Path) -> None:

@@ -23,22 +23,22 @@ from hierrouter_cache.keys import call_key
 from hierrouter_cache.locks import collector_lock, pull_lock, shard_lock
 from hierrouter_cache.maintenance import compact, quarantine
 from hierrouter_cache.mirror import (
-    ARRIVING,
-    Pulled,
-    copying_to,
+    ARRIVALS_FILE,
+    PullResult,
     exchange,
+    part_copier,
     pull,
     push,
-    require_no_rivals,
+    require_no_conflicts,
 )
-from hierrouter_cache.parts import KINDS, Link, list_parts
+from hierrouter_cache.parts import ROW_SCHEMAS, Link, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore, ObjectStore, Store, store_at, without_secrets
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 
 BATCHES = 4
-PARTS = BATCHES * len(KINDS)
+PARTS = BATCHES * len(ROW_SCHEMAS)
 LATER = rows.calls(("m", "later", "yes"))
 CALL = call_key("m", "c")
 
@@ -80,7 +80,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, mirror: FolderStore) -
     if request.param == "subtree":
         (tmp_path / "disk").mkdir()
         below = fs.SubTreeFileSystem(str(tmp_path / "disk"), fs.LocalFileSystem())
-        return ObjectStore(below, "mirror", whole=False, shown="sub://mirror")
+        return ObjectStore(below, "mirror", is_atomic=False, label="sub://mirror")
     whole = request.param == "without-rename"
     files = fs.FSSpecHandler(WithoutRename() if whole else MemoryFileSystem())
     return ObjectStore(fs.PyFileSystem(files), f"/{uuid4().hex}", whole, "memory://")
@@ -132,7 +132,7 @@ def contents(root: Path) -> dict[str, bytes]:
 def served(root: Path) -> dict[str, Any]:
     """What a reader is served: the rows of every kind, and the latest plan."""
     reader = CacheReader(root)
-    tables = {kind: reader.sql(f"SELECT * FROM {kind}").to_pylist() for kind in KINDS}
+    tables = {kind: reader.sql(f"SELECT * FROM {kind}").to_pylist() for kind in ROW_SCHEMAS}
     stored = {kind: sorted(table, key=str) for kind, table in tables.items()}
     return {**stored, "latest": reader.latest_plan()}
 
@@ -144,7 +144,7 @@ def test_a_mirror_gives_back_every_byte(root: Path, store: Store, other: Path) -
     assert pull(store, other).copied == PARTS
     assert contents(other) == contents(root)
     assert (push(root, store), push(other, store)) == (0, 0)
-    assert pull(store, root) == Pulled(str(store))
+    assert pull(store, root) == PullResult(str(store))
     assert killing.leftovers(other) == []
     (other / "quarantine").mkdir()
     for part in list_parts(other)[::3]:  # as a repair does
@@ -184,7 +184,7 @@ def test_a_copy_that_fails_costs_no_row(root: Path, pushed: FolderStore) -> None
     """The mirror's disk goes away in the middle, and comes back."""
     folder = (pushed.root / "parts").rename(root.with_name("away"))
     (pushed.root / "parts").write_text("not a folder")
-    writer = PartWriter(root, on_part=copying_to(pushed))
+    writer = PartWriter(root, on_part=part_copier(pushed))
     with pytest.raises(
         errors.WorldError, match=r"cannot use the mirror: .* is safe, rerun"
     ) as caught:
@@ -240,7 +240,7 @@ def test_a_compaction_on_one_side_changes_no_row(root: Path, store: Store, tmp_p
     assert contents(root) == contents(tmp_path / "fresh")
     compact(root)
     assert served(root) == before
-    assert len(list_parts(root)) == len(KINDS)
+    assert len(list_parts(root)) == len(ROW_SCHEMAS)
 
 
 def test_any_part_of_a_mirror_after_a_compaction_doubles_no_row(
@@ -256,7 +256,7 @@ def test_any_part_of_a_mirror_after_a_compaction_doubles_no_row(
         for name in rng.sample(names, rng.randrange(1, len(names))):
             some.write(name, pushed.read(name))
         reader = CacheReader(some.root)
-        for kind in KINDS:
+        for kind in ROW_SCHEMAS:
             found = reader.sql(f"SELECT * FROM {kind}").to_pylist()
             assert all(row in whole[kind] for row in found)
             assert len({str(row) for row in found}) == len(found)
@@ -273,14 +273,14 @@ def test_a_part_with_other_answers_is_left_where_it_is(
     answer(root, ("c", "no"), ("d", "same"))
     before = contents(root)
     pulled = pull(store, root)
-    assert (pulled.copied, pulled.rivals) == (1, (rival.name,))
+    assert (pulled.copied, pulled.conflicts) == (1, (rival.name,))
     assert contents(root).keys() - before.keys() == {new.name}
     assert before.items() <= contents(root).items()
     message = f"1 parts of the mirror answer calls in .*{rival.name}"
     with pytest.raises(errors.CacheError, match=message) as why:
-        require_no_rivals(pulled)
+        require_no_conflicts(pulled)
     assert len(str(why.value)) <= 300
-    assert pull(store, root, leave=pulled.rivals) == Pulled(str(store))
+    assert pull(store, root, leave=pulled.conflicts) == PullResult(str(store))
 
 
 def test_an_empty_cache_gets_one_of_two_answers_and_all_the_rest(
@@ -294,7 +294,7 @@ def test_an_empty_cache_gets_one_of_two_answers_and_all_the_rest(
         path = rows.put(tmp_path / "there", "calls", table, seq)
         store.write(path.name, path.read_bytes())
     first, second, third = sorted(store.sizes())
-    assert pull(store, other) == Pulled(str(store), 2, (second,))
+    assert pull(store, other) == PullResult(str(store), 2, (second,))
     assert contents(other).keys() == {first, third}
 
 
@@ -333,7 +333,7 @@ def require_own_answer(here: Path) -> None:
     assert reader.responses()[CALL] == "no"
     assert reader.number(f"SELECT count(*) FROM calls_rows WHERE key = '{CALL}'") == 1
     assert not reader.has("scores")
-    assert not (here / ARRIVING).exists()
+    assert not (here / ARRIVALS_FILE).exists()
     assert killing.leftovers(here) == []
 
 
@@ -356,7 +356,7 @@ def test_a_pull_that_breaks_off_leaves_no_rival(
         pull(mirror, here)
     assert len(list_parts(here)) == (2 if kind == "calls" else 1)  # one new call has come
     require_own_answer(here)
-    assert len(pull(mirror, here).rivals) == 1
+    assert len(pull(mirror, here).conflicts) == 1
     require_own_answer(here)
 
 
@@ -371,7 +371,7 @@ def test_no_part_is_copied_beside_a_damaged_one(here: Path, mirror: FolderStore)
 def test_arrivals_of_a_pull_at_work_are_left_to_it(here: Path, mirror: FolderStore) -> None:
     for name in mirror.sizes():
         FolderStore(here).write(name, mirror.read(name))
-    remote.note_arrivals(here, mirror.sizes())
+    remote.record_arrivals(here, mirror.sizes())
     before = list_parts(here)
     with pull_lock(here):
         remote.finish_pull(here)
@@ -381,8 +381,10 @@ def test_arrivals_of_a_pull_at_work_are_left_to_it(here: Path, mirror: FolderSto
 
 
 def test_a_list_of_arrivals_that_is_none_is_named(here: Path, mirror: FolderStore) -> None:
-    (here / ARRIVING).write_text("7")
-    with pytest.raises(errors.CacheError, match=f"not readable: {here / ARRIVING}: .*; remove it"):
+    (here / ARRIVALS_FILE).write_text("7")
+    with pytest.raises(
+        errors.CacheError, match=f"not readable: {here / ARRIVALS_FILE}: .*; remove it"
+    ):
         pull(mirror, here)
 
 
@@ -422,7 +424,7 @@ def test_pull_waits_for_no_shard_and_refuses_beside_a_collector(root: Path, othe
 def test_an_empty_place_gives_nothing(store: Store, other: Path) -> None:
     pulled = pull(store, other)
     assert (pulled.copied, pulled.note) == (0, "")
-    require_no_rivals(pulled)
+    require_no_conflicts(pulled)
     assert not other.exists()
     with pytest.raises(errors.NoCache, match=r"no parts in the mirror: .*; push to it first"):
         pull(store, other, may_be_empty=False)
@@ -529,7 +531,7 @@ def test_kill_9_in_the_middle_of_a_pull_leaves_no_rival_for_good(
     here: Path, mirror: FolderStore, point: str, time: int, go_on: Any
 ) -> None:
     assert killing.killed(pull, mirror, here, point=point, time=time)
-    assert (here / ARRIVING).exists()
+    assert (here / ARRIVALS_FILE).exists()
     if go_on is not pull:
         assert go_on is compact or quarantine(here) == []  # what is not judged yet is not sealed
         compact(here)
@@ -558,7 +560,7 @@ def test_kill_9_in_the_middle_of_a_pull(
 def test_kill_9_in_the_middle_of_a_push(
     root: Path, mirror: FolderStore, point: str, time: int
 ) -> None:
-    files = ObjectStore(fs.LocalFileSystem(), str(mirror.root), whole=False, shown="local")
+    files = ObjectStore(fs.LocalFileSystem(), str(mirror.root), is_atomic=False, label="local")
     assert killing.killed(push, root, files if point == "half" else mirror, point=point, time=time)
     there = contents(mirror.root) if list(mirror.root.glob("parts/*.parquet")) else {}
     assert there.items() <= contents(root).items()  # nothing torn is to be seen

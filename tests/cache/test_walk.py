@@ -9,7 +9,7 @@ from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.keys import next_context, root_context, text_digest
 from hierrouter_cache.maintenance import compact
 from hierrouter_cache.reader import CacheReader, first_match
-from hierrouter_cache.walk import holes, newest_answers, states, stored_scores, walk
+from hierrouter_cache.walk import describe_holes, newest_answers, states, stored_scores, walk
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 from tests.cache.rows import KEYS, fill, load
@@ -79,10 +79,10 @@ def test_below_a_hole_there_is_nothing_and_that_is_told(tmp_path: Path) -> None:
     rows.store(tmp_path, *ONE[1:], *TWO)
     forest = walk(CacheReader(tmp_path), SPEC, KEYS)
     lost = [SPEC.routes.node(path) for path in ((0,), (0, 0), (0, 1))]
-    assert np.flatnonzero(~forest.tree.found[0]).tolist() == lost
+    assert np.flatnonzero(~forest.tree.present[0]).tolist() == lost
     assert forest.complete.tolist() == [False, True]
     assert not forest.tree.tokens_in[0, lost].any()
-    assert holes(forest, SPEC) == (
+    assert describe_holes(forest, SPEC) == (
         "1 of 2 queries lack 3 nodes and 1 direct calls (2 of them because their parent is missing)"
         ": no answer of a in 1"
     )
@@ -151,7 +151,7 @@ def test_a_compaction_under_an_open_reader_changes_nothing(tmp_path: Path) -> No
     compact(tmp_path)
     after = walk(readers[0], SPEC, KEYS)
     assert readers[0].parts != old
-    for name in ("found", "key", "tokens_in"):
+    for name in ("present", "key", "tokens_in"):
         assert np.array_equal(getattr(before.tree, name), getattr(after.tree, name))
     calls = before.tree.key[:, 1:]
     assert len(readers[1].texts(calls)) == calls.size

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.damaging import COMMANDS, Bench, build, deleted, files_of
 from hierrouter.runs.folders import Record, record_of, sealed, unsealed
-from hierrouter_cache.parts import SCHEMAS
+from hierrouter_cache.parts import PART_SCHEMAS
 from tests.cli.conftest import Place
 from tests.conftest import Run, Start
 
@@ -42,7 +42,7 @@ def bench(home: Place, brief: Run, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_every_kind_of_file_is_there_and_known(bench: Bench) -> None:
     kinds = files_of(bench.world).keys()
     assert kinds >= {"head", "report", "contents"}
-    assert kinds >= READERS.keys() | {f"{kind} part" for kind in SCHEMAS}
+    assert kinds >= READERS.keys() | {f"{kind} part" for kind in PART_SCHEMAS}
 
 
 @pytest.mark.parametrize("kind", READERS)

@@ -14,7 +14,7 @@ import pytest
 from hierrouter.collection.progress import Summary
 from hierrouter_cache.keys import next_context
 from hierrouter_cache.locks import shard_lock
-from hierrouter_cache.parts import CALLS, list_parts
+from hierrouter_cache.parts import CALLS_SCHEMA, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter
@@ -82,7 +82,7 @@ def test_two_answers_to_one_call_stop_nobody(asked: Place) -> None:
         if part.kind in ("queries", "plans"):
             FolderStore(asked / "c2").write(part.path.name, part.path.read_bytes())
     for some in (calls[:3], calls[3:]):
-        writer.append("calls", pa.Table.from_pylist(some, schema=CALLS))
+        writer.append("calls", pa.Table.from_pylist(some, schema=CALLS_SCHEMA))
     said = [CacheReader(asked / side).responses()[key] for side in ("c1", "c2")]
     assert said[0] != said[1]
     note = "note: 1 parts of the mirror answer calls in other words"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.tree import MEASURED, DirectCalls, Routes, RouteTree, StatePart
+from hierrouter_cache.tree import CALL_MEASURES, DirectCalls, Routes, RouteTree, StatePart
 
 FOLDS = ("train", "validation", "test")
 LARGE = "large"  # a model outside the pool
@@ -90,11 +90,11 @@ def sub_pool(tree: RouteTree, models: Sequence[str]) -> RouteTree:
     kept, direct = np.concatenate(levels), tree.direct
     alone = [name for name in direct.models if name not in tree.models or name in models]
     column = [direct.models.index(name) for name in alone]
-    called = {name: getattr(direct, name)[:, column] for name in MEASURED}
+    called = {name: getattr(direct, name)[:, column] for name in CALL_MEASURES}
     return replace(
         tree,
         models=tuple(models),
-        **{name: getattr(tree, name)[:, kept] for name in MEASURED},
+        **{name: getattr(tree, name)[:, kept] for name in CALL_MEASURES},
         rate=tree.rate[chosen],
         parts=tuple(
             replace(part, row=part.row[:, kept[kept < part.row.shape[1]]]) for part in tree.parts

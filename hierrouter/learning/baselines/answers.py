@@ -77,7 +77,7 @@ def _last_calls(
     """Of each arm of a set: hash of its last call's key, [queries, arms], and tokens."""
     if name == "B":
         leaves = tree.routes.leaves
-        return _keys(forest.tree.at((slice(None), leaves))), tree.tokens_out[:, leaves]
+        return _keys(forest.tree.select((slice(None), leaves))), tree.tokens_out[:, leaves]
     asked = [model for model, _ in spec.direct]
     models = [model for model in tree.direct.models if model in tree.models]
     ours = [tree.direct.models.index(model) for model in models]
@@ -87,9 +87,9 @@ def _last_calls(
 
 def _keys(nodes: Nodes) -> NDArray[np.uint64]:
     """uint64[queries, columns]: hash of each call's key."""
-    if not nodes.found.all():
+    if not nodes.present.all():
         raise IncompleteTree(
-            f"{np.count_nonzero(~nodes.found)} answers of the tree are not in the cache; open it "
+            f"{np.count_nonzero(~nodes.present)} answers of the tree are not in the cache; open it "
             "again"
         )
     return nodes.key

@@ -21,7 +21,7 @@ from hierrouter_cache import writer
 from hierrouter_cache.errors import HierRouterError, InputError, Interrupted, WorldError
 from hierrouter_cache.keys import next_context
 from hierrouter_cache.mirror import push
-from hierrouter_cache.parts import CALLS, list_parts
+from hierrouter_cache.parts import CALLS_SCHEMA, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter, sweep_drafts
@@ -124,7 +124,7 @@ def test_workers_go_on_from_the_answers_here_beside_rivals(tmp_path: Path, whole
     (row,) = CacheReader(whole).sql(first).to_pylist()
     row["response"] += " or not"
     row["outcome"] = next_context(row["context"], row["response"])
-    other = pa.Table.from_pylist([row], schema=CALLS)
+    other = pa.Table.from_pylist([row], schema=CALLS_SCHEMA)
     rival = PartWriter(tmp_path / "rival").append("calls", other)
     mirror = FolderStore(tmp_path / "mirror")
     push(tmp_path / "rival", mirror)

@@ -23,7 +23,7 @@ from hierrouter.pools.pool import Generation, ModelSpec, Pool
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.parts import CALLS
+from hierrouter_cache.parts import CALLS_SCHEMA
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.cache.rows import take
@@ -200,7 +200,7 @@ def test_a_few_very_slow_calls_are_large(tmp_path: Path) -> None:
     fill_cache(POOL, drawn(10, "arith"), tmp_path)
     queries = drawn(60, "arith")
     require_consent(POOL, queries, tmp_path)
-    calls = CacheReader(tmp_path).sql("SELECT * FROM calls").cast(CALLS)
+    calls = CacheReader(tmp_path).sql("SELECT * FROM calls").cast(CALLS_SCHEMA)
     for part in (tmp_path / "parts").glob("calls-*"):
         take(part)
     at = calls.schema.get_field_index("latency_s")

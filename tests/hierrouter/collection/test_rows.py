@@ -21,7 +21,7 @@ from hierrouter_cache.errors import CacheLocked, InputError
 from hierrouter_cache.keys import next_context, plan_key
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact
-from hierrouter_cache.parts import CALLS, IDENTITY
+from hierrouter_cache.parts import CALLS_SCHEMA, IDENTITY_COLUMNS
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.engines import Scripted
@@ -204,7 +204,7 @@ def edited(file: Path, change: Callable[[list[Line]], object]) -> Path:
 def test_a_collected_cache_comes_back(collected: Path, exported: Path, tmp_path: Path) -> None:
     back = tmp_path / "back"
     assert import_jsonl(exported, back).present.total() == 0
-    for kind, names in IDENTITY.items():
+    for kind, names in IDENTITY_COLUMNS.items():
         for name in names:
             assert keys(back, kind, name) == keys(collected, kind, name), kind
     before, after = CacheReader(collected), CacheReader(back)
@@ -238,7 +238,9 @@ def test_the_response_that_was_there_stays(small: Path, tmp_path: Path) -> None:
     """Two machines may answer one call differently; that is what a common key then holds."""
     call = CacheReader(tmp_path / "small").sql("SELECT * FROM calls").to_pylist()[0]
     other = {**call, "response": "other", "outcome": next_context(call["context"], "other")}
-    PartWriter(tmp_path / "here").append("calls", pa.Table.from_pylist([other], schema=CALLS))
+    PartWriter(tmp_path / "here").append(
+        "calls", pa.Table.from_pylist([other], schema=CALLS_SCHEMA)
+    )
     merge = import_jsonl(small, tmp_path / "here")
     assert (merge.present["calls"], merge.different["calls"]) == (1, 1)
     assert CacheReader(tmp_path / "here").responses()[call["key"]] == "other"

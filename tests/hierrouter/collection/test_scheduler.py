@@ -23,8 +23,8 @@ from hierrouter.replay.inspection import cache_info
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import DamagedPart, IncompleteTree, Interrupted, NoCache, WorldError
 from hierrouter_cache.maintenance import quarantine
-from hierrouter_cache.mirror import note_arrivals
-from hierrouter_cache.parts import CALLS, list_parts
+from hierrouter_cache.mirror import record_arrivals
+from hierrouter_cache.parts import CALLS_SCHEMA, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter
@@ -56,9 +56,11 @@ def test_a_pull_that_was_killed_is_judged_before_anything_is_asked(tmp_path: Pat
     fill_cache(POOL, QUERIES, tmp_path, engines=Scripted())
     responses = CacheReader(tmp_path).responses()
     call = CacheReader(tmp_path).sql("SELECT * FROM calls LIMIT 1").to_pylist()[0]
-    other = pa.Table.from_pylist([{**call, "response": "?", "outcome": "0" * 32}], schema=CALLS)
+    other = pa.Table.from_pylist(
+        [{**call, "response": "?", "outcome": "0" * 32}], schema=CALLS_SCHEMA
+    )
     rival = PartWriter(tmp_path / "there").append("calls", other)
-    note_arrivals(tmp_path, [rival.name])
+    record_arrivals(tmp_path, [rival.name])
     FolderStore(tmp_path).write(rival.name, rival.read_bytes())
     assert fill_cache(POOL, QUERIES, tmp_path, engines=Scripted()).calls == 0
     assert rival.name not in FolderStore(tmp_path).sizes()

@@ -18,7 +18,7 @@ from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import CacheLocked, InputError, WorldError
 from hierrouter_cache.locks import shard_lock
 from hierrouter_cache.maintenance import compact
-from hierrouter_cache.mirror import copying_to, exchange
+from hierrouter_cache.mirror import exchange, part_copier
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from tests.conftest import SOURCES, environment
@@ -148,13 +148,13 @@ class Failing(FolderStore):
 
 def test_a_mirror_that_fails_in_the_middle_costs_no_call(tmp_path: Path) -> None:
     engine, root = Scripted(), tmp_path / "cache"
-    copy = copying_to(Failing(tmp_path / "mirror"))
+    copy = part_copier(Failing(tmp_path / "mirror"))
     with pytest.raises(WorldError, match=r"cannot use the mirror: .*the net is gone"):
         fill_cache(POOL, QUERIES, root, engines=engine, on_part=copy)
     there = engine.asked.total()
     assert 0 < there == len(noted.rows(root)) < len(QUERIES) * 15
     exchange(root, FolderStore(tmp_path / "mirror"))
-    copy = copying_to(FolderStore(tmp_path / "mirror"))
+    copy = part_copier(FolderStore(tmp_path / "mirror"))
     summary = fill_cache(POOL, QUERIES, root, engines=engine, on_part=copy)
     assert (summary.earlier, summary.missing) == (there, 0)
     assert set(engine.asked.values()) == {1}

@@ -17,7 +17,7 @@ from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import train
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_from
 from hierrouter.replay.opening import LEARNED_FROM
-from hierrouter_cache.tree import Rate, Routes, RouteTree, repriced
+from hierrouter_cache.tree import Rate, Routes, RouteTree, reprice
 from tests.hierrouter.learning.trainings import ALPHA, GRID, OBJECTIVE, VALUE, digest, small_tree
 from tests.hierrouter.trees import (
     FOLDS,
@@ -136,7 +136,7 @@ def test_under_other_prices_a_learned_query_is_expected_what_it_was(
     tree: RouteTree, model: ValueModel, factor: float
 ) -> None:
     priced = zip(tree.direct.models, factor * tree.direct.rate, strict=True)
-    other = repriced(tree, {name: Rate(*rate) for name, rate in priced})
+    other = reprice(tree, {name: Rate(*rate) for name, rate in priced})
     before, found = model.predictions(tree), model.predictions(other)
     is_new = ~np.isin(tree.splits, LEARNED_FROM)
     np.testing.assert_array_equal(found[~is_new], before[~is_new])

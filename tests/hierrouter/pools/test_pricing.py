@@ -13,7 +13,7 @@ from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.open_tree import OpenTree, ignore_progress
 from hierrouter.replay.opening import open_trees
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Rate, RouteTree, repriced
+from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.hierrouter.trees import planted_tree
 
 POOL = load_pool("testbed")
@@ -173,8 +173,8 @@ def test_a_repriced_tree_is_the_one_opened_with_these_prices(testbed_cache: Path
     dear = {"calc": pool.Price(Rate(1.0, 2.0), "x")}
     opened = OpenTree(cache=testbed_cache, prices=dear).run()
     rates = {**POOL.rates(), "calc": Rate(1.0, 2.0)}
-    assert repriced(before, rates).fingerprint == opened.fingerprint != before.fingerprint
-    assert repriced(opened, POOL.rates()).fingerprint == before.fingerprint
+    assert reprice(before, rates).fingerprint == opened.fingerprint != before.fingerprint
+    assert reprice(opened, POOL.rates()).fingerprint == before.fingerprint
     assert opened.same_content(before.fingerprint)
     assert not opened.same_content(planted_tree().fingerprint)
     [own, other] = open_trees(OpenTree(cache=testbed_cache), [{}, dear], ignore_progress)
@@ -190,8 +190,8 @@ def rates(tree: RouteTree) -> dict[str, Rate]:
 def test_the_price_of_a_reference_is_in_the_fingerprint() -> None:
     tree = planted_tree()
     same = rates(tree)
-    assert repriced(tree, same).fingerprint == tree.fingerprint
-    dearer = repriced(tree, {**same, "large": Rate.base(9.0)})
+    assert reprice(tree, same).fingerprint == tree.fingerprint
+    dearer = reprice(tree, {**same, "large": Rate.base(9.0)})
     assert dearer.fingerprint != tree.fingerprint
     assert dearer.same_content(tree.fingerprint)
 
@@ -218,7 +218,7 @@ def test_a_guessed_price_and_what_a_cache_lacks_are_said() -> None:
 
 def test_a_table_of_prices_says_whose_they_are() -> None:
     tree = planted_tree(models=2)
-    dear = repriced(tree, {**rates(tree), "model-1": Rate(0.004, 0.008)})
+    dear = reprice(tree, {**rates(tree), "model-1": Rate(0.004, 0.008)})
     tree = replace(dear, priced_by={"model-1": "--price"})
     assert pool.price_table(tree) == {
         "model-0": {"in": 0.002, "out": 0.002, "source": "pool"},

@@ -21,7 +21,7 @@ from hierrouter.replay.stored_pool import FIRST_SCORED_PART, load_planned_pool, 
 from hierrouter_cache.errors import DamagedPart, IncompleteTree
 from hierrouter_cache.keys import plan_key
 from hierrouter_cache.maintenance import damaged_files
-from hierrouter_cache.parts import KINDS, Part, list_parts
+from hierrouter_cache.parts import ROW_SCHEMAS, Part, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.walk import walk
 from hierrouter_cache.writer import PartWriter
@@ -72,11 +72,11 @@ def last_part(root: Path, kind: str) -> Part:
 def spoil(root: Path, kind: str, change: Callable[[Row], object]) -> str:
     """Change every row of a kind's last part; returns the name of the part that is there now."""
     part = last_part(root, kind)
-    rows = pq.read_table(part.path, columns=KINDS[kind].names).to_pylist()
+    rows = pq.read_table(part.path, columns=ROW_SCHEMAS[kind].names).to_pylist()
     for row in rows:
         change(row)
     take(part.path)
-    return PartWriter(root).append(kind, pa.Table.from_pylist(rows, schema=KINDS[kind])).name
+    return PartWriter(root).append(kind, pa.Table.from_pylist(rows, schema=ROW_SCHEMAS[kind])).name
 
 
 def other_hops(row: Row) -> None:
@@ -109,7 +109,7 @@ def test_rows_that_are_not_what_their_keys_say_are_found(scored: Path, name: str
 
 def test_rows_that_are_not_served_are_looked_at_too(cache: Path) -> None:
     row = pq.read_table(last_part(cache, "calls").path).slice(0, 1).to_pylist()[0]
-    rival = pa.Table.from_pylist([{**row, "response": "forged"}], schema=KINDS["calls"])
+    rival = pa.Table.from_pylist([{**row, "response": "forged"}], schema=ROW_SCHEMAS["calls"])
     PartWriter(cache).append("calls", rival)
     with pytest.raises(DamagedPart, match="row 1: outcome is not that of"):
         verify_cache(cache)
@@ -132,7 +132,7 @@ def store(root: Path, *scores: tuple[str, float]) -> None:
     sql = 'SELECT c.key, q."references" FROM calls_rows c, queries_rows q LIMIT 1'
     [row] = CacheReader(root).sql(sql).to_pylist()
     rows = [[row["key"], row["references"], *score] for score in scores]
-    table = pa.table([*map(list, zip(*rows, strict=True))], schema=KINDS["scores"])
+    table = pa.table([*map(list, zip(*rows, strict=True))], schema=ROW_SCHEMAS["scores"])
     PartWriter(root).append("scores", table)
 
 

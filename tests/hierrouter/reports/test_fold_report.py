@@ -18,7 +18,7 @@ from hierrouter.reports.estimates import Bootstrap
 from hierrouter.reports.fold_report import DeferralTarget, report_on_fold
 from hierrouter.reports.results import Report
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Rate, RouteTree, repriced
+from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.hierrouter.trees import planted_tree
 
 ALPHA = 0.05
@@ -109,7 +109,7 @@ def test_a_router_that_hands_over_is_one_more_baseline(share: float | None) -> N
 def test_the_same_threshold_hands_over_under_every_price_list() -> None:
     tree, trained = half_easy(), router(EXACT)
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
-    lists = {"own": tree, "dear": repriced(tree, {name: Rate(*rate) for name, rate in rates})}
+    lists = {"own": tree, "dear": reprice(tree, {name: Rate(*rate) for name, rate in rates})}
     report = shown(trained, price_lists=lists, defer=DeferralTarget("large", 0.3))
     deferral = calibrate(trained, tree, "large", 0.3)
     for priced in report.price_lists:
@@ -137,7 +137,7 @@ def test_a_direct_call_that_earns_more_is_said() -> None:
 
 
 def test_an_alpha_too_small_for_the_prices_is_said() -> None:
-    dollars = repriced(half_easy(), dict.fromkeys(half_easy().direct.models, Rate(1e-7, 1e-7)))
+    dollars = reprice(half_easy(), dict.fromkeys(half_easy().direct.models, Rate(1e-7, 1e-7)))
     (note,) = cost_notes(dollars, 0.005)
     assert note.startswith("At alpha 0.005 cost decides next to nothing")
     counts = float(note.partition("by 0.1 at alpha ")[2].partition(";")[0])

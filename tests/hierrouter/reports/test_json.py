@@ -24,7 +24,7 @@ from hierrouter.reports.tables import ROW_COLUMNS, long_table
 from hierrouter.runs.selection import provenance
 from hierrouter.tables import significant
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Rate, repriced
+from hierrouter_cache.tree import Rate, reprice
 from tests.hierrouter.learning.trainings import (
     ALPHA,
     EXACT_GLIMPSE,
@@ -57,7 +57,7 @@ def everything() -> Report:
     trained = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
     sweep = sweep_glimpse(tree)
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
-    lists = {"own": tree, "dear": repriced(tree, {name: Rate(*rate) for name, rate in rates})}
+    lists = {"own": tree, "dear": reprice(tree, {name: Rate(*rate) for name, rate in rates})}
     return report_on_fold(
         tree,
         ALPHA,

@@ -20,7 +20,7 @@ from hierrouter.runs.selection import (
     read_test_looks,
     select_run,
 )
-from hierrouter_cache.tree import Rate, RouteTree, repriced
+from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.conftest import environment
 from tests.hierrouter.learning import trainings
 from tests.warm import Warm
@@ -94,7 +94,7 @@ def test_a_checkpoint_that_was_named_is_shown_whatever_its_alpha() -> None:
 def test_other_prices_and_other_data_are_told_apart() -> None:
     tree = trainings.small_tree()
     run = trained(tree)
-    dear = repriced(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
+    dear = reprice(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
     assert select_run(dear, None).remarks == (
         "the router was trained under other prices than shown here",
         AGAIN,
@@ -121,7 +121,7 @@ def test_the_newest_run_that_sees_the_tree_so_is_taken_and_its_own_alpha_first()
     fits = f"the latest that fits this cache; newer: {others} or --encoder"
     assert latest_run(tree, "train") == (new, fits)
     assert latest_run(tree, "train", 0.1) == (old, f"{fits}, 1 trained for another alpha")
-    trained(repriced(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models}), "dear", 0)
+    trained(reprice(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models}), "dear", 0)
     found, why = latest_run(tree, "train")
     assert found == new and "1 trained under other prices" in why
 
@@ -171,7 +171,7 @@ def test_looks_on_other_data_are_not_counted_under_other_prices_and_elsewhere_ar
     tree = trainings.small_tree()
     log_test_look([trained(trainings.small_tree(seed=1), "other")], "report", LOOK)
     assert count_test_looks(tree, None)["all_routers"] == 0
-    dear = repriced(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
+    dear = reprice(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
     log_test_look([trained(dear, "dear")], "report", LOOK)
     assert count_test_looks(tree, None)["all_routers"] == 1
     away = folder("away")

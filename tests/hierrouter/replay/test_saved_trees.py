@@ -22,13 +22,13 @@ from hierrouter.replay import opening
 from hierrouter.replay.inspection import verify_cache
 from hierrouter.replay.tree import Tree
 from hierrouter_cache import embeddings, parts
-from hierrouter_cache import kept as trees
-from hierrouter_cache.chain import HASHED
+from hierrouter_cache import saved_trees as trees
+from hierrouter_cache.chain import HASH_RECORD_FILE
 from hierrouter_cache.errors import DamagedPart, IncompleteTree
-from hierrouter_cache.kept import kept_trees
 from hierrouter_cache.maintenance import compact, quarantine
 from hierrouter_cache.mirror import push
 from hierrouter_cache.parts import list_parts, trees_folder
+from hierrouter_cache.saved_trees import list_saved_trees
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.tree import StatePart
 from hierrouter_cache.writer import PartWriter
@@ -82,7 +82,7 @@ def kept(cache: Path) -> Path:
     hr.open(cache)  # scores and embeds
     settle(cache)
     hr.open(cache)
-    assert len(kept_trees(cache)) == 1
+    assert len(list_saved_trees(cache)) == 1
     return cache
 
 
@@ -151,7 +151,7 @@ def test_a_part_more_is_read_and_the_others_are_not_hashed(kept: Path, seen: See
     hr.open(kept, models="calc,text")
     step = PartWriter(kept).append("calls", calls(("s", "c", "said")))
     assert seen(lambda: hr.open(kept)) == (1, 1)
-    assert len(kept_trees(kept)) == 1  # those made of the parts of before are gone
+    assert len(list_saved_trees(kept)) == 1  # those made of the parts of before are gone
     assert seen(lambda: hr.open(kept)) == (0, 1)  # written this moment, it may change unseen
     os.utime(step, (1e9, 1e9))
     hr.open(kept)
@@ -180,7 +180,7 @@ def test_what_was_touched_copied_or_noted_wrongly_is_hashed_again(
     copy = Path(shutil.copytree(kept, tmp_path / "copy"))
     assert seen(lambda: hr.open(copy)) == (0, files(kept))
     assert seen(lambda: hr.open(copy)) == (0, 0)
-    note = trees_folder(copy) / HASHED
+    note = trees_folder(copy) / HASH_RECORD_FILE
     for data in (note.read_bytes()[:-1], b"0" * 16 + b"{}", b""):
         note.write_bytes(data)
         assert seen(lambda: hr.open(copy)) == (0, files(kept, "none"))
@@ -220,17 +220,17 @@ def test_a_scorer_without_source_keeps_nothing(
     exec("def right(response, references): return 1.0", vars(sys.modules["nowhere"]))
     for _ in range(3):
         assert seen(lambda: hr.open(cache, scorer="nowhere:right"))[0] == 1
-    assert kept_trees(cache) == []
+    assert list_saved_trees(cache) == []
 
 
 def test_a_tree_of_another_cache_or_name_is_not_taken(
     kept: Path, seen: Seen, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    [ours], other = kept_trees(kept), Path(shutil.copytree(kept, tmp_path / "other"))
+    [ours], other = list_saved_trees(kept), Path(shutil.copytree(kept, tmp_path / "other"))
     drop_five_leaves_of_three_queries(other)
     for _ in range(2):
         hr.open(other, allow_incomplete=True)
-    [theirs] = kept_trees(other)
+    [theirs] = list_saved_trees(other)
     shutil.copy(theirs, ours.parent)
     assert seen(lambda: hr.open(kept)) == (0, 0)
     ours.unlink()
@@ -240,7 +240,7 @@ def test_a_tree_of_another_cache_or_name_is_not_taken(
 
 
 def test_no_damage_is_trusted(kept: Path, seen: Seen, caplog: pytest.LogCaptureFixture) -> None:
-    [file], rng = kept_trees(kept), random.Random(5)
+    [file], rng = list_saved_trees(kept), random.Random(5)
     sound, tree = file.read_bytes(), hr.open(kept)
     damaged = [sound[: rng.randrange(len(sound))] for _ in range(5)] + [b"", sound + b"\0"]
     for _ in range(25):
@@ -263,13 +263,13 @@ def test_no_damage_is_trusted(kept: Path, seen: Seen, caplog: pytest.LogCaptureF
 
 
 def test_processes_keep_it_at_once(kept: Path) -> None:
-    [file] = kept_trees(kept)
+    [file] = list_saved_trees(kept)
     sound = file.read_bytes()
     file.unlink()
     with ThreadPoolExecutor(3) as pool:
         done = list(pool.map(lambda _: in_a_process(OPEN, kept), range(3)))
     assert {one.stdout.strip() for one in done} == {hr.open(kept).fingerprint}
-    assert kept_trees(kept) == [file] and file.read_bytes() == sound
+    assert list_saved_trees(kept) == [file] and file.read_bytes() == sound
     assert not [*kept.glob("tmp/*")]
 
 
@@ -292,7 +292,7 @@ def test_where_nothing_can_be_kept_it_is_opened_all_the_same(
     with monkeypatch.context() as read_only:
         read_only.setattr(trees, "writable", lambda root: False)  # nothing is refused to root
         require_same(hr.open(kept), tree)
-        assert kept_trees(kept) == []
+        assert list_saved_trees(kept) == []
     shutil.rmtree(folder)
     folder.write_text("no folder")
     require_same(hr.open(kept), tree)
@@ -310,4 +310,4 @@ def test_mirrors_and_merged_parts_have_trees_of_their_own(kept: Path, tmp_path: 
 def test_a_few_are_kept(kept: Path) -> None:
     for limit in range(1, 8):
         hr.open(kept, limit=limit)
-        assert len(kept_trees(kept)) == min(1 + limit, trees.KEPT)
+        assert len(list_saved_trees(kept)) == min(1 + limit, trees.MAX_SAVED_TREES)
