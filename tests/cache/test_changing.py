@@ -40,7 +40,7 @@ Between = Callable[..., None]
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of two parts, which is not looked at a hundred times."""
     for module in (chain, mirror, embeddings):
-        monkeypatch.setattr(module, "TRIES", 4)
+        monkeypatch.setattr(module, "MAX_LISTINGS", 4)
     writer = PartWriter(tmp_path / "cache")
     for said in ("first", "second"):
         writer.append("calls", rows.calls(("m", said, said)))
