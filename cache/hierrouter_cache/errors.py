@@ -21,11 +21,11 @@ followed by its module.
 The following classes never reach a user. The engines raise them, and catch them again to decide
 whether to try a request once more, to wait, or to store a failure.
 
-* Again (hierrouter.engines.endpoint_client): this attempt failed, another one may succeed.
-* Busy (hierrouter.engines.endpoint_client): the server takes no requests at the moment.
-* Refused (hierrouter.engines.endpoint_client): the server refuses this prompt for good.
-* Stopped (hierrouter.engines.endpoint_client): a request was cancelled while it waited.
-* Forbidden (hierrouter.engines.addresses): a host resolves to an address that must not be called.
+* TransientError (hierrouter.engines.endpoint_client): this attempt failed, another one may succeed.
+* ServerBusy (hierrouter.engines.endpoint_client): the server takes no requests at the moment.
+* Refusal (hierrouter.engines.endpoint_client): the server refuses this prompt for good.
+* Cancellation (hierrouter.engines.endpoint_client): a request was cancelled while it waited.
+* ForbiddenAddress (hierrouter.engines.addresses): a host resolves to an address that must not be called.
 """
 
 import difflib
