@@ -25,7 +25,7 @@ whether to try a request once more, to wait, or to store a failure.
 * ServerBusy (hierrouter.engines.endpoint_client): the server takes no requests at the moment.
 * Refusal (hierrouter.engines.endpoint_client): the server refuses this prompt for good.
 * Cancellation (hierrouter.engines.endpoint_client): a request was cancelled while it waited.
-* ForbiddenAddress (hierrouter.engines.addresses): a host resolves to an address that must not be called.
+* ForbiddenAddress (hierrouter.engines.addresses): a host has an address that must not be called.
 """
 
 import difflib
