@@ -185,7 +185,7 @@ def test_of_several_seeds_the_best_on_validation_comes_back(tree: hr.Tree, tmp_p
     assert best.reached and best.reached.reward == max(reached)
     done = [json.loads((run.folder / "run.json").read_text())["seq"] for run in best.seeds]
     assert done[reached.index(max(reached))] == max(done)
-    with pytest.raises(hr.InputError, match="0 seeds; give at least one"):
+    with pytest.raises(hr.InputError, match="must be at least 1: seeds=0"):
         hr.train(tree, seeds=0)
 
 
