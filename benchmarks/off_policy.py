@@ -26,7 +26,7 @@ from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Texts
 from hierrouter.runs.selection import select_run
 from hierrouter.serving.estimators import (
-    Clustered,
+    Estimate,
     Evaluation,
     Log,
     LoggedStates,
@@ -262,7 +262,7 @@ def scores(evaluations: Sequence[Evaluation], truth: float) -> list[Score]:
     ]
 
 
-def _score(name: str, estimates: Sequence[Clustered], truth: float) -> Score:
+def _score(name: str, estimates: Sequence[Estimate], truth: float) -> Score:
     given = [estimate for estimate in estimates if np.isfinite(estimate.value)]
     values = np.array([estimate.value for estimate in given])
     holds = [low <= truth <= high for low, high in (estimate.interval() for estimate in given)]

@@ -1,6 +1,6 @@
 """Let a hierrouter server choose which deployment of a LiteLLM router answers.
 
-This file needs LiteLLM and nothing else of this package: it may be copied beside a gateway.
+This file imports nothing of hierrouter, so that it can be copied beside a gateway.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from litellm.types.router import CustomRoutingStrategyBase
 
 
 class HierRouterStrategy(CustomRoutingStrategyBase):  # type: ignore[misc]
-    """Picks the deployment that `POST /v1/decide` names: the first call of a route.
+    """Pick the deployment that `POST /v1/decide` names: the first call of a route.
 
     Keys, limits, retries, tools and streams stay with the gateway. A group of deployments needs one
-    for each model of the pool, with the model's name as its `model_info.id`.
+    deployment for each model of the pool, with the model's name as its `model_info.id`.
 
     Args:
-        router: LiteLLM's, whose `register_plugin` takes this.
+        router: of LiteLLM, whose `register_plugin` takes this strategy.
         url: of `hierrouter serve`.
-        key: that the server wants; None sends none.
-        model: what the server is asked as, such as `hierrouter@0.02`.
-        otherwise: id of the deployment where the server cannot say, being down or asked about what
-            it cannot route; None makes that an error.
+        key: of the server; None sends none.
+        model: name that the server is asked for, such as `hierrouter@0.02`.
+        otherwise: id of the deployment if the server does not decide: it is down, or the request
+            cannot be routed. None makes that an error.
         timeout_s: for a decision.
     """
 
@@ -51,7 +51,7 @@ class HierRouterStrategy(CustomRoutingStrategyBase):  # type: ignore[misc]
     async def async_get_available_deployment(
         self, model: str, messages: list[dict[str, Any]] | None = None, *_: Any, **__: Any
     ) -> Any:
-        """The deployment of the group `model` that is to answer; see `get_available_deployment`."""
+        """Return the deployment that is to answer; see `get_available_deployment`."""
         try:
             reply = await self._async_client.post("/v1/decide", json=self._body(messages))
             return self._deployment(model, reply)
@@ -61,9 +61,14 @@ class HierRouterStrategy(CustomRoutingStrategyBase):  # type: ignore[misc]
     def get_available_deployment(
         self, model: str, messages: list[dict[str, Any]] | None = None, *_: Any, **__: Any
     ) -> Any:
-        """The deployment of the group `model` that is to answer.
+        """Return the deployment that is to answer.
 
-        Raises RuntimeError: the server does not say, and there is no `otherwise`.
+        Args:
+            model: name of the group of deployments.
+            messages: of the chat.
+
+        Raises:
+            RuntimeError: the server does not decide, and there is no `otherwise`.
         """
         try:
             reply = self._client.post("/v1/decide", json=self._body(messages))
@@ -75,12 +80,12 @@ class HierRouterStrategy(CustomRoutingStrategyBase):  # type: ignore[misc]
         return {"model": self._model, "messages": messages or []}
 
     def _deployment(self, group: str, reply: httpx.Response) -> Any:
-        told = reply.json()
+        decision = reply.json()
         if reply.is_error:
-            raise ValueError(told["error"]["message"])
-        return self._named(group, told["call"])
+            raise ValueError(decision["error"]["message"])
+        return self._deployment_with_id(group, decision["call"])
 
-    def _named(self, group: str, name: str) -> Any:
+    def _deployment_with_id(self, group: str, name: str) -> Any:
         for deployment in self._router.get_model_list(model_name=group) or ():
             info: Mapping[str, Any] = deployment.get("model_info") or {}
             if info.get("id") == name:
@@ -91,4 +96,4 @@ class HierRouterStrategy(CustomRoutingStrategyBase):  # type: ignore[misc]
         if self._otherwise is None:
             reason = str(error) or type(error).__name__
             raise RuntimeError(f"hierrouter did not choose: {reason}") from error
-        return self._named(group, self._otherwise)
+        return self._deployment_with_id(group, self._otherwise)

@@ -64,7 +64,7 @@ def off_policy(
 
 
 def _show_savings(log: Path, shape: LogShape, alpha: float, format: str) -> None:
-    from hierrouter.serving.estimators import LEVEL
+    from hierrouter.serving.estimators import INTERVAL_LEVEL
     from hierrouter.serving.logs import read_spending
     from hierrouter.serving.off_policy import savings, savings_table
     from hierrouter.tables import Column, Line, Table, json_text
@@ -73,7 +73,7 @@ def _show_savings(log: Path, shape: LogShape, alpha: float, format: str) -> None
     console.put_as(
         format,
         savings(found, shape.models),
-        lambda rows: json_text({"level": LEVEL, "rows": rows}, "rows"),
+        lambda rows: json_text({"level": INTERVAL_LEVEL, "rows": rows}, "rows"),
         lambda rows: Table(
             "savings",
             tuple(map(Column, rows[0])),
@@ -128,12 +128,16 @@ def learn_from(
     from hierrouter_cli.collect import make_calls
     from hierrouter_cli.train import callbacks_with_bars
 
-    traffic = learn.traffic_of(log, limit, seed)
+    traffic = learn.read_traffic(log, limit, seed)
     service = load_service(RUNS)
     serving = checkpoint or Path(service.run if service else live_run(alpha))
     old = router_at(serving, alpha)
     asked = _pool_of(serving, pool, allow_endpoint)
-    queries = traffic.queries if judge == learn.CONSENSUS else learn.judged(traffic, judge, cache)
+    queries = (
+        traffic.queries
+        if judge == learn.CONSENSUS_JUDGE
+        else learn.judge_queries(traffic, judge, cache)
+    )
     console.say(
         f"learn-from: {traffic.lines:,} lines, {traffic.distinct:,} questions, {len(queries):,} "
         f"taken, as {serving} is in service"
@@ -141,15 +145,15 @@ def learn_from(
     if not yes:
         require_consent(asked, queries, cache)
     make_calls(Planned(asked, queries, cache))
-    if judge == learn.CONSENSUS:
-        queries = learn.judged(traffic, judge, cache)
+    if judge == learn.CONSENSUS_JUDGE:
+        queries = learn.judge_queries(traffic, judge, cache)
         make_calls(Planned(asked, queries, cache))  # none: it writes down what is right
-    tree = learn.opened(cache, old, judge if judge.endswith(".toml") else scorer)
+    tree = learn.open_traffic(cache, old, judge if judge.endswith(".toml") else scorer)
     if candidate is None:
-        run = learn.retrained(tree, old, out, callbacks_with_bars())
+        run = learn.retrain(tree, old, out, callbacks_with_bars())
         candidate = run.folder
-    verdict = learn.compared(old, router_at(candidate, old.alpha), tree.split("test"))
-    service = (service or Service(str(serving))).judged(
+    verdict = learn.compare_routers(old, router_at(candidate, old.alpha), tree.split("test"))
+    service = (service or Service(str(serving))).with_verdict(
         str(candidate), "" if verdict.is_better else str(verdict)
     )
     save_service(service, RUNS)

@@ -19,7 +19,8 @@ from hierrouter_cli import console, options, report
 if TYPE_CHECKING:
     from hierrouter.pools.pool import Pool
     from hierrouter.serving.messages import Question
-    from hierrouter.serving.router import Hop, RouteOptions, Router, RouteResult
+    from hierrouter.serving.results import Hop, RouteResult
+    from hierrouter.serving.router import RouteOptions, Router
 
     HandOver = Callable[[str, Router, Iterable[float | None]], None]
     Begin = Callable[..., AbstractAsyncContextManager[Router]]  # the rest of `_router`
@@ -104,7 +105,7 @@ def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None
 def handing_over(name: str | None, cache: Path, **more: Any) -> HandOver | None:
     """What lets a router hand over, at some alphas, and says to whom; None where nobody is named.
 
-    The arguments are those of `Router.hand_over`; `name`: None is nobody.
+    The arguments are those of `Router.defer_to`; `name`: None is nobody.
     """
     return None if name is None else partial(_handed_over, name=name, cache=cache, **more)
 
@@ -117,11 +118,11 @@ def _handed_over(
     cache: Path,
     **more: Any,
 ) -> None:
-    router.hand_over(name, cache, alphas, **more)
-    handing = router.policy.handing
-    assert handing
-    end, shares = handing.model.endpoint, []
-    for alpha, deferral in handing.deferrals.items():
+    router.defer_to(name, cache, alphas, **more)
+    live = router.policy.deferral
+    assert live
+    end, shares = live.model.endpoint, []
+    for alpha, deferral in live.deferrals.items():
         if deferral.point:
             shares.append(f"{deferral.point.share:.1%} at alpha {alpha:g}")
     where = f"{name} at {end.base_url}" if end else name
@@ -203,10 +204,12 @@ async def _first(begin: Begin, question: str, route_options: RouteOptions, forma
     chances = dict(zip(names, decision.chances.tolist(), strict=True))
     if format == "json":
         told = {"first": names[decision.action], "chances": chances}
-        console.put_json(told | ({"deferred_to": decision.hands_to} if decision.hands_to else {}))
+        console.put_json(
+            told | ({"deferred_to": decision.deferred_to} if decision.deferred_to else {})
+        )
         return
-    if decision.hands_to:
-        console.put(f"in doubt  {decision.hands_to}\n")
+    if decision.deferred_to:
+        console.put(f"in doubt  {decision.deferred_to}\n")
     for name, chance in sorted(chances.items(), key=lambda item: -item[1]):
         console.put(f"{chance:8.4f}  {name}\n")
 
@@ -266,8 +269,9 @@ def _say_hop(hop: Hop) -> None:
 
     failed = "; ".join(f"{model}: {reason}" for model, reason in hop.instead_of)
     instead = f", instead of {failed}" if failed else ""
+    response = hop.response
     console.say(
-        f"route: {hop.model}{instead}, {hop.tokens_in} + {hop.tokens_out} tokens, "
+        f"route: {hop.model}{instead}, {response.tokens_in} + {response.tokens_out} tokens, "
         f"C {money(hop.cost)}, {hop.model_s:.2f} s"
     )
 

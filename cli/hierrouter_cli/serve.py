@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hierrouter.runs.folders import find_run
-from hierrouter.serving import MAX_REQUESTS, Settings
+from hierrouter.serving import DEFAULT_MAX_REQUESTS, ServerSettings
 from hierrouter_cache.errors import HierRouterError, InputError, WorldError, suggestion
 from hierrouter_cli import console, options, report
 from hierrouter_cli.route import handing_over, unloaded
@@ -65,7 +65,7 @@ def serve(
     reroute: options.Reroute = False,
     max_requests: Annotated[
         int, options.value("--max-requests", "N", "Under way at once; more are refused.", min=1)
-    ] = MAX_REQUESTS,
+    ] = DEFAULT_MAX_REQUESTS,
     otherwise: Annotated[
         str | None,
         options.value("--otherwise", "MODEL", "Answers what cannot be routed; on a server."),
@@ -101,7 +101,7 @@ def serve(
         defer_to, cache, share=share, scorer=scorer, pool=pool, allow_endpoints=allowed
     )
     drawn = seed if sample else None
-    settings = Settings(key, drawn, reroute, max_requests, otherwise, canaries, workers > 1)
+    settings = ServerSettings(key, drawn, reroute, max_requests, otherwise, canaries, workers > 1)
     start = Start(checkpoint, alpha, pool, allowed, hand_over, encoder, log, settings)
     with _bound(host, port) as listener:
         host, port = listener.getsockname()[:2]
@@ -123,7 +123,7 @@ class Start:
     hand_over: HandOver | None
     encoder: str | None
     log: Path | None
-    settings: Settings
+    settings: ServerSettings
 
 
 def _application(start: Start) -> tuple[FastAPI, list[str]]:
@@ -166,7 +166,7 @@ def _version(start: Start, run: str, beside: Version | None) -> Version:
     from hierrouter.serving.versions import Version
 
     if beside is not None:
-        router = beside.router.beside(run)
+        router = beside.router.sibling(run)
         names = ModelNames.of(router.policy, start.alpha)
         if start.hand_over:
             start.hand_over("serve", router, names.alphas.values())
@@ -289,11 +289,11 @@ def _run_many(start: Start, listener: socket.socket, address: str, workers: int)
     import uvicorn
     from uvicorn.supervisors import Multiprocess
 
-    from hierrouter.serving.watching import MANY
+    from hierrouter.serving.watching import METRICS_FOLDER_VARIABLE
 
     console.log_to_stderr()
     with tempfile.TemporaryDirectory(prefix="hierrouter-metrics-") as figures:
-        os.environ[MANY] = figures
+        os.environ[METRICS_FOLDER_VARIABLE] = figures
         config = uvicorn.Config(
             partial(_worker, start),
             factory=True,
@@ -366,7 +366,7 @@ def deploy(
             raise InputError(f"{run} is {why}; keep it as a --shadow, or say --anyway")
         service = _deployed(service, run, 0.0 if shadow else share)
     elif back and service is not None:
-        service = service.back()
+        service = service.go_back()
     if service is None:
         raise InputError("nothing was deployed; name a run")
     if run is not None or back:
@@ -393,4 +393,4 @@ def _deployed(service: Service | None, run: Path, share: float | None) -> Servic
     Router(run, load=False)
     if share is None:
         return service.put(str(run)) if service else Service(str(run))
-    return (service or Service(str(live_run()))).tried(str(run), share)
+    return (service or Service(str(live_run()))).try_out(str(run), share)

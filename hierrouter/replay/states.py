@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hierrouter.declarations.flags import DEFAULT_VIEW
 from hierrouter.engines.encoders import Encoder
-from hierrouter.engines.generator import Confidence, context_text
+from hierrouter.engines.generator import Response, context_text
 from hierrouter.questions.answers import agreement_key
 from hierrouter_cache import walk
 from hierrouter_cache.embeddings import ANSWERS, CONTEXTS, EmbeddingStore
@@ -129,14 +129,17 @@ class AnswerFeatures:
     signals: Signals
 
     @classmethod
-    def live(cls, routes: Sequence[Sequence[LiveAnswer]], calls: int) -> AnswerFeatures:
-        """Collect the features of answers on live routes.
+    def live(
+        cls, paths: Sequence[Sequence[int]], responses: Sequence[Sequence[Response]], calls: int
+    ) -> AnswerFeatures:
+        """Collect the features of responses on live routes.
 
         Args:
-            routes: the answers of each route so far.
-            calls: how many answers of each route count, from the first on.
+            paths: of each route, the numbers of the models called so far.
+            responses: of each route, what these models returned.
+            calls: how many responses of each route count, from the first on.
         """
-        shape = (len(routes), calls)
+        shape = (len(paths), calls)
         model = np.full(shape, -1)
         length = np.zeros(shape, np.int64)
         same = np.zeros(shape, np.bool_)
@@ -146,41 +149,22 @@ class AnswerFeatures:
             tokens=np.full(shape, np.nan),
             cut=np.zeros(shape, np.bool_),
         )
-        for row, route in enumerate(routes):
+        for row, (path, route) in enumerate(zip(paths, responses, strict=True)):
+            model[row, : len(path)] = path[:calls]
             earlier_keys = set[str]()
-            for call, answer in enumerate(route[:calls]):
+            for call, response in enumerate(route[:calls]):
                 # A single answer has no earlier one to agree with, so its key is not needed.
-                key = agreement_key(answer.text) if calls > 1 else ""
-                model[row, call] = answer.model
-                length[row, call] = answer.tokens_out
+                key = agreement_key(response.text) if calls > 1 else ""
+                length[row, call] = response.tokens_out
                 same[row, call] = key in earlier_keys
-                signals.cut[row, call] = answer.cut
+                signals.cut[row, call] = response.finish_reason == "length"
                 earlier_keys.add(key)
-                confidence = answer.confidence
+                confidence = response.confidence
                 if confidence:
                     signals.total[row, call] = confidence.total
                     signals.lowest[row, call] = confidence.lowest
                     signals.tokens[row, call] = confidence.tokens
         return cls(model, length, same, signals)
-
-
-@dataclass(frozen=True)
-class LiveAnswer:
-    """One answer of a live route.
-
-    Attributes:
-        model: number of the model that was called.
-        text: its response.
-        tokens_out: number of generated tokens.
-        cut: whether it was cut off at the most new tokens it may have.
-        confidence: how confident the model was; None if the engine does not report it.
-    """
-
-    model: int
-    text: str
-    tokens_out: int
-    cut: bool
-    confidence: Confidence | None
 
 
 def state_numbers(kind: str, models: int, features: AnswerFeatures) -> NDArray[np.float32]:

@@ -1,28 +1,28 @@
-"""New questions, routed live, and what their log says."""
+"""Route new questions through live models, in a process or as a server, and learn from its log."""
 
 from dataclasses import dataclass
 
-MAX_REQUESTS = 256  # under way at once, unless another number is asked for
+DEFAULT_MAX_REQUESTS = 256
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """How a server works.
 
     Attributes:
-        key: clients must send it; None lets everybody in.
-        seed: draw calls from the stochastic policy; None takes the likeliest.
-        reroute: where a model gives no answer, take the next likeliest action, and say so.
-        max_requests: that are under way at once; more are refused.
-        otherwise: name of the model for what cannot be routed; None refuses that.
-        canary_minutes: from one look at whether models have changed to the next; 0 never looks.
-        is_one_of_many: whether other processes share the address, and their parent reloads all.
+        key: clients must send it; None admits every client.
+        seed: of the draws from the stochastic policy; None takes the likeliest action.
+        reroute: if a model gives no response, take the next likeliest action, and report that.
+        max_requests: how many requests may be under way at once; more are refused.
+        otherwise: name of the model for requests that cannot be routed; None refuses these.
+        canary_minutes: time between two checks of whether models have changed; 0 never checks.
+        is_worker: whether other processes share the address; their parent reloads all of them.
     """
 
     key: str | None = None
     seed: int | None = None
     reroute: bool = False
-    max_requests: int = MAX_REQUESTS
+    max_requests: int = DEFAULT_MAX_REQUESTS
     otherwise: str | None = None
     canary_minutes: float = 0
-    is_one_of_many: bool = False
+    is_worker: bool = False

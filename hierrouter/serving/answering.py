@@ -18,23 +18,26 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from hierrouter.engines.generator import NO_OPTIONS, CallOptions
-from hierrouter.serving import Settings, chat
-from hierrouter.serving.guard import LEFT, status_of
+from hierrouter.serving import ServerSettings, chat
+from hierrouter.serving.guard import CLIENT_CLOSED_STATUS, status_of
 from hierrouter.serving.messages import Unroutable
 from hierrouter.serving.models import CallFailed, OnText
-from hierrouter.serving.router import TOO_LONG, Hop, RouteOptions, RouteResult
+from hierrouter.serving.results import Hop, RouteResult
+from hierrouter.serving.router import RouteOptions
 from hierrouter.serving.served import ServedModel
 from hierrouter.serving.versions import Version, Versions
 from hierrouter.serving.watching import Metrics, RequestLog
 from hierrouter_cache.errors import InputError
 
-ROUTE_HEADER, COST_HEADER = "x-hierrouter-route", "x-hierrouter-cost"
+ROUTE_HEADER = "x-hierrouter-route"
+COST_HEADER = "x-hierrouter-cost"
 DEFERRED_HEADER = "x-hierrouter-deferred"
-IGNORED_HEADER, OTHERWISE_HEADER = "x-hierrouter-ignored", "x-hierrouter-otherwise"
-DEFERS = "defer>"  # before the model that a question is handed over to
-UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # by proxies, too
-EVENTS = "text/event-stream"
-DONE = "data: [DONE]\n\n"
+IGNORED_HEADER = "x-hierrouter-ignored"
+OTHERWISE_HEADER = "x-hierrouter-otherwise"
+DEFERRAL_PREFIX = "defer>"  # before the model of a deferral, among the actions of a shadow
+UNBUFFERED_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the second: nginx
+EVENT_STREAM = "text/event-stream"
+DONE_EVENT = "data: [DONE]\n\n"
 
 LOG = logging.getLogger(__name__)
 
@@ -42,15 +45,15 @@ T = TypeVar("T")
 
 
 class Server:
-    """What lives as long as the application.
+    """The objects that live as long as the application: routers, settings, metrics and log.
 
     Args:
-        versions: who answers.
-        settings: how.
-        log: told of each question.
+        versions: answer the questions.
+        settings: of the server.
+        log: receives a line for each question.
     """
 
-    def __init__(self, versions: Versions, settings: Settings, log: RequestLog) -> None:
+    def __init__(self, versions: Versions, settings: ServerSettings, log: RequestLog) -> None:
         self.versions = versions
         self.settings = settings
         self.log = log
@@ -59,13 +62,14 @@ class Server:
         self._background = set[asyncio.Task[None]]()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that nobody waits for."""
+        """Start work in the background."""
         task = asyncio.create_task(work)
+        # Keep a reference: asyncio has only weak ones, and might drop the task before its end.
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def end(self) -> None:
-        """Finish what nobody waits for; let go of the models and the log."""
+        """Finish the work in the background, then close models and log."""
         await asyncio.gather(*self._background, return_exceptions=True)
         try:
             await self.versions.close()
@@ -78,43 +82,51 @@ class ChatAnswer:
     """One completion.
 
     Attributes:
-        server: what answers.
-        request: what was asked for.
-        http: the request as it came, which tells when the client leaves.
-        name: id of the completion.
-        question: what its messages ask, as models see it.
-        wanted: what the answer is to heed.
+        server: answers.
+        request: its body.
+        http: the HTTP request, which ends when the client leaves.
+        completion_id: of the completion.
+        question: of its messages, as models see it.
+        call_options: what the client wants beside a text.
         hops: the calls so far.
     """
 
     server: Server
     request: chat.ChatRequest
     http: Request
-    name: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
+    completion_id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     question: str = ""
-    wanted: CallOptions = NO_OPTIONS
+    call_options: CallOptions = NO_OPTIONS
     hops: list[Hop] = field(default_factory=list)
 
     async def response(self) -> Response:
-        """The answer to the client.
+        """Answer the client.
 
-        Raises InputError: what cannot be asked; CallFailed: a model gave no answer, and nothing was
-        sent yet; HTTPException: the client has left.
+        Raises:
+            InputError: the request cannot be answered.
+            CallFailed: a model gave no response, and nothing was sent yet.
+            HTTPException: the client has left.
         """
         try:
-            self.question, self.wanted = self.request.asked()
+            self.question, self.call_options = self.request.question_and_options()
             version = self._version()
-            self._require_able(version)
-            return await (self._stream if self.request.stream else self._whole)(version)
+            self._require_able_model(version)
+            if self.request.stream:
+                return await self._stream(version)
+            return await self._complete(version)
         except (Unroutable, CallFailed) as error:
-            is_for_others = isinstance(error, Unroutable) or error.status == TOO_LONG
-            if self.server.settings.otherwise is None or not is_for_others:
+            may_forward = isinstance(error, Unroutable) or error.is_too_long
+            otherwise = self.server.settings.otherwise
+            if otherwise is None or not may_forward:
                 raise
             reason = str(error)
-        return await self._otherwise(self.server.settings.otherwise, reason)
+        return await self._forward(otherwise, reason)
 
     def _version(self) -> Version:
-        """Who answers; a candidate only what it can be asked for."""
+        """Return the version that answers.
+
+        The candidate answers only for names that it has, for example not for any alpha.
+        """
         lineup = self.server.versions.lineup
         version = lineup.pick(self.question)
         try:
@@ -123,169 +135,217 @@ class ChatAnswer:
             version = lineup.current
         return version
 
-    def _require_able(self, version: Version) -> None:
-        """Raises Unroutable: no model of the pool takes what is wanted."""
-        needs, router = self.wanted.needs, version.router
-        if not any(needs <= router.models[model.name].takes for model in router.pool.models):
-            wanted = ", ".join(sorted(needs))
+    def _require_able_model(self, version: Version) -> None:
+        """Refuse a request for more than a text if no model of the pool can give it.
+
+        Raises:
+            Unroutable: no model can.
+        """
+        needs = self.call_options.needs
+        router = version.router
+        if not any(needs <= router.models[spec.name].abilities for spec in router.pool.models):
             raise Unroutable(
-                f"no model takes {wanted}; name it in `takes` of a model's endpoint, or serve "
-                "with --otherwise MODEL"
+                f"no model takes {', '.join(sorted(needs))}; name it in `takes` of a model's "
+                "endpoint, or serve with --otherwise MODEL"
             )
 
-    async def _whole(self, version: Version) -> Response:
-        result = await self._unless_gone(self._route(version, None))
+    async def _complete(self, version: Version) -> Response:
+        """Return the answer in one piece."""
+        result = await self._unless_client_leaves(self._route(version, None))
         headers = {
-            **self._ignored(version),
-            ROUTE_HEADER: quote(result.route, safe=">./:@+ "),  # a name may have anything
+            **self._ignored_header(version),
+            ROUTE_HEADER: quote(result.route, safe=">./:@+ "),  # names may have any characters
             COST_HEADER: f"{result.cost:.9g}",
         }
         if result.deferred_to:
             headers[DEFERRED_HEADER] = quote(result.deferred_to)
-        return JSONResponse(chat.completion(self.name, self.request.model, result), headers=headers)
+        body = chat.completion(self.completion_id, self.request.model, result)
+        return JSONResponse(body, headers=headers)
 
-    def _ignored(self, version: Version) -> dict[str, str]:
-        """The settings that the model whose answer is given does not heed, as a header.
+    def _ignored_header(self, version: Version) -> dict[str, str]:
+        """Return the header that lists settings which the answering model does not heed.
 
-        Of a stream that of the last call so far: the answer is its, or was chosen.
+        In a stream the last call so far counts: it gives the answer, or the answer is an earlier
+        one and comes without further calls.
         """
         models = version.router.models
-        heeds = bool(self.hops) and models[self.hops[-1].model].takes_settings
-        names = () if heeds else self.wanted.settings
-        return {IGNORED_HEADER: chat.listed(names)} if names else {}
+        if self.hops and models[self.hops[-1].model].takes_settings:
+            return {}
+        settings = self.call_options.settings
+        return {IGNORED_HEADER: chat.setting_list(settings)} if settings else {}
 
     async def _route(self, version: Version, on_text: OnText | None) -> RouteResult:
-        """Route the question, and note what became of it."""
-        server, model, wanted = self.server, self.request.model, self.request.hierrouter
-        alpha = version.names.alpha(model) if wanted.alpha is None else wanted.alpha
+        """Route the question, and record how it ended in log and metrics."""
+        server = self.server
+        model = self.request.model
+        alpha = self.request.hierrouter.alpha
+        if alpha is None:
+            alpha = version.names.alpha(model)
         options = RouteOptions(
-            alpha, server.rng, server.settings.reroute, self.wanted, on_text, self._on_hop
+            alpha=alpha,
+            rng=server.rng,
+            reroute=server.settings.reroute,
+            call_options=self.call_options,
+            on_text=on_text,
+            on_hop=self._on_hop,
         )
-        failed = partial(server.log.failed, self.name, model, self.question, self.hops)
+        log_failure = partial(
+            server.log.log_failure, self.completion_id, model, self.question, self.hops
+        )
         try:
             with version.at_work():
                 result = await version.router.aroute(self.question, options)
-        except InputError:  # refused before any call
+        except InputError:  # refused before any call, so there is nothing to log
             raise
         except CallFailed as error:
             for call in (*error.earlier, error):
                 server.metrics.failed.labels(call.model).inc()
-            failed(status_of(error), str(error), error.earlier)
+            log_failure(status_of(error), str(error), error.earlier)
             raise
         except asyncio.CancelledError:
-            failed(LEFT, "the client left")
+            log_failure(CLIENT_CLOSED_STATUS, "the client left")
             raise
         except Exception as error:
-            failed(500, f"unexpected: {type(error).__name__}")
+            log_failure(500, f"unexpected: {type(error).__name__}")
             raise
         server.metrics.answered.labels(version.name).inc()
         shadow = server.versions.lineup.shadow
         if shadow is None:
-            server.log.answered(self.name, model, version.name, result)
+            server.log.log_answer(self.completion_id, model, version.name, result)
         else:
-            server.spawn(self._shadowed(version, shadow, result))
+            # The client does not wait for the shadow's decisions.
+            server.spawn(self._log_with_shadow(version, shadow, result))
         return result
 
-    async def _shadowed(self, version: Version, shadow: Version, result: RouteResult) -> None:
-        """Log the answer with what the shadow would have done at each of its decisions."""
-        told: dict[str, Any] = {"policy": shadow.name}
+    async def _log_with_shadow(
+        self, version: Version, shadow: Version, result: RouteResult
+    ) -> None:
+        """Log the answer, with what the shadow would have done at each of its decisions."""
+        shadow_log: dict[str, Any] = {"policy": shadow.name}
         try:
             options = RouteOptions(shadow.names.alpha(self.request.model))
-            names = shadow.router.policy.at(options.alpha).actions.names(
-                shadow.router.policy.origin.models
-            )
+            router = shadow.router
+            names = router.policy.at(options.alpha).actions.names(router.policy.origin.models)
             with shadow.at_work():
-                told["would"] = []
+                shadow_log["would"] = []
                 for calls, hop in enumerate(result.hops):
-                    decision = await shadow.router.decide(
-                        result.question, result.hops[:calls], options
-                    )
-                    would, did = names[decision.action], f"{hop.model}{'>stop' * hop.stops}"
-                    would = f"{DEFERS}{decision.hands_to}" if decision.hands_to else would
-                    did = f"{DEFERS}{hop.model}" if hop.deferred else did
-                    told["would"].append(would)
-                    self.server.metrics.shadow.labels(str(would == did).lower()).inc()
-        except Exception as error:  # whatever it is, the answer is given and has its line
-            told["error"] = str(error) or type(error).__name__
-        self.server.log.answered(self.name, self.request.model, version.name, result, told)
+                    decision = await router.decide(result.question, result.hops[:calls], options)
+                    shadow_action = names[decision.action]
+                    if decision.deferred_to:
+                        shadow_action = f"{DEFERRAL_PREFIX}{decision.deferred_to}"
+                    shadow_log["would"].append(shadow_action)
+                    is_same = shadow_action == _action_name(hop)
+                    self.server.metrics.shadow.labels(str(is_same).lower()).inc()
+        except Exception as error:  # whatever it is, the client has its answer: log that
+            shadow_log["error"] = str(error) or type(error).__name__
+        self.server.log.log_answer(
+            self.completion_id, self.request.model, version.name, result, shadow_log
+        )
 
     def _on_hop(self, hop: Hop) -> None:
         self.hops.append(hop)
-        self.server.metrics.called(hop)
+        self.server.metrics.count_hop(hop)
 
     async def _stream(self, version: Version) -> Response:
-        """The answer as it grows; an error before its first text is an error of the request."""
+        """Return the answer as it grows; an error before its first text fails the request."""
         texts: asyncio.Queue[str | None] = asyncio.Queue()
         task = asyncio.create_task(self._route(version, texts.put_nowait))
         first = await self._first(task, texts)
-        headers = {**self._ignored(version), **UNBUFFERED}
+        headers = {**self._ignored_header(version), **UNBUFFERED_HEADERS}
         events = self._events(task, texts, first)
-        return StreamingResponse(events, media_type=EVENTS, headers=headers)
+        return StreamingResponse(events, media_type=EVENT_STREAM, headers=headers)
 
     async def _events(
-        self, task: asyncio.Task[RouteResult], texts: asyncio.Queue[str | None], text: str | None
+        self, task: asyncio.Task[RouteResult], texts: asyncio.Queue[str | None], first: str | None
     ) -> AsyncIterator[str]:
-        name, model, options = self.name, self.request.model, self.request.stream_options
+        """Yield the events of a stream.
+
+        Args:
+            task: routes the question.
+            texts: what it streams, None at the end.
+            first: the first element of `texts`, which was taken already.
+        """
+        completion_id = self.completion_id
+        model = self.request.model
+        stream_options = self.request.stream_options
+        include_usage = bool(stream_options and stream_options.include_usage)
         try:
-            yield _event(chat.chunk(name, model, {"role": "assistant", "content": ""}))
+            role = {"role": "assistant", "content": ""}
+            yield _event(chat.chunk(completion_id, model, role))
+            text = first
             while text is not None:
-                yield _event(chat.chunk(name, model, {"content": text}))
+                yield _event(chat.chunk(completion_id, model, {"content": text}))
                 text = await texts.get()
             result = await task
-            usage = bool(options and options.include_usage)
-            for last in chat.last_chunks(name, model, result, usage):
-                yield _event(last)
-            yield DONE
+            for chunk in chat.last_chunks(completion_id, model, result, include_usage):
+                yield _event(chunk)
+            yield DONE_EVENT
         except CallFailed as error:
             yield _event(chat.error_object(str(error), "upstream_error", error.status))
-        except Exception as error:  # the status is sent: only an event can tell it
+        except Exception as error:  # the HTTP status is sent: only an event can report it
             LOG.exception("a stream broke")
             yield _event(chat.error_object(f"unexpected: {type(error).__name__}", "server_error"))
         finally:
             task.cancel()
 
-    async def _otherwise(self, name: str, reason: str) -> Response:
-        """What another model says to the request as it came.
+    async def _forward(self, name: str, reason: str) -> Response:
+        """Pass the request on unchanged to a model, and return its reply.
 
-        Raises CallFailed: it gives no answer.
+        Args:
+            name: of the model.
+            reason: why the request is not routed.
+
+        Raises:
+            CallFailed: the model gives no reply.
         """
-        router, body = self.server.versions.lineup.current.router, self.request.forwarded()
+        router = self.server.versions.lineup.current.router
+        body = self.request.body_to_forward()
         model = router.models[name]
         assert isinstance(model, ServedModel)
-        said = quote(f"{name}; {reason}", safe=">./:@+ ,;'()")[:500]
-        headers = {OTHERWISE_HEADER: said}
+        headers = {OTHERWISE_HEADER: quote(f"{name}; {reason}", safe=">./:@+ ,;'()")[:500]}
         self.server.metrics.otherwise.inc()
-        noted = partial(self.server.log.passed_on, self.name, self.request.model, name, reason)
+        log_forward = partial(
+            self.server.log.log_forward, self.completion_id, self.request.model, name, reason
+        )
         if not self.request.stream:
-            text = await self._unless_gone(model.forward(body))
-            noted(_usage(text))
+            text = await self._unless_client_leaves(model.forward(body))
+            log_forward(_usage(text))
             return Response(text, media_type="application/json", headers=headers)
-        pieces: asyncio.Queue[str | None] = asyncio.Queue()
-        task = asyncio.create_task(model.forward(body, pieces.put_nowait))
-        first = await self._first(task, pieces)
-        noted({})
+        chunks: asyncio.Queue[str | None] = asyncio.Queue()
+        task = asyncio.create_task(model.forward(body, chunks.put_nowait))
+        first = await self._first(task, chunks)
+        log_forward({})
 
         async def events() -> AsyncIterator[str]:
-            piece = first
+            chunk = first
             try:
-                while piece is not None:
-                    yield f"data: {piece}\n\n"
-                    piece = await pieces.get()
+                while chunk is not None:
+                    yield f"data: {chunk}\n\n"
+                    chunk = await chunks.get()
                 await task
-                yield DONE
+                yield DONE_EVENT
             except CallFailed as error:
                 yield _event(chat.error_object(str(error), "upstream_error", error.status))
             finally:
                 task.cancel()
 
-        return StreamingResponse(events(), media_type=EVENTS, headers={**headers, **UNBUFFERED})
+        return StreamingResponse(
+            events(), media_type=EVENT_STREAM, headers={**headers, **UNBUFFERED_HEADERS}
+        )
 
     async def _first(self, task: asyncio.Task[Any], queue: asyncio.Queue[str | None]) -> str | None:
-        """What a task puts into its queue first, which ends in None; raises what the task raises
-        before."""
+        """Wait for the first element that a task puts into its queue.
+
+        Returns:
+            The element; None if the task ended without one. None also ends the queue later.
+
+        Raises:
+            Exception: what the task raised before its first element.
+            HTTPException: the client has left.
+        """
         task.add_done_callback(lambda _: queue.put_nowait(None))
         try:
-            first = await self._unless_gone(queue.get())
+            first = await self._unless_client_leaves(queue.get())
         except BaseException:
             task.cancel()
             raise
@@ -293,33 +353,47 @@ class ChatAnswer:
             raise error
         return first
 
-    async def _unless_gone(self, work: Awaitable[T]) -> T:
-        """What the work gives; once the client has left, it is cancelled."""
+    async def _unless_client_leaves(self, work: Awaitable[T]) -> T:
+        """Wait for work, and cancel it if the client leaves.
+
+        Raises:
+            HTTPException: the client has left.
+        """
         working = asyncio.ensure_future(work)
-        gone = asyncio.create_task(self._left())
+        leaving = asyncio.create_task(self._client_leaves())
         try:
-            await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                raise HTTPException(LEFT, "the client left")
+                raise HTTPException(CLIENT_CLOSED_STATUS, "the client left")
             return working.result()
         finally:
             working.cancel()
-            gone.cancel()
+            leaving.cancel()
 
-    async def _left(self) -> None:
+    async def _client_leaves(self) -> None:
+        """Wait until the client has left."""
         while (await self.http.receive())["type"] != "http.disconnect":
             pass
 
 
-def _event(found: dict[str, Any]) -> str:
-    return f"data: {json.dumps(found, allow_nan=False)}\n\n"
+def _action_name(hop: Hop) -> str:
+    """Return the name of the action that led to a call, as in `Actions.names`."""
+    if hop.is_deferred:
+        return f"{DEFERRAL_PREFIX}{hop.model}"
+    return f"{hop.model}>stop" if hop.stops else hop.model
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, allow_nan=False)}\n\n"
 
 
 def _usage(body: str) -> dict[str, float]:
-    """The tokens of an answer that nobody has checked."""
+    """Return the token counts in the reply of another server; none if it has no valid ones."""
     try:
-        told = json.loads(body)["usage"]
-        tokens_in, tokens_out = float(told["prompt_tokens"]), float(told["completion_tokens"])
-        return {"tokens_in": tokens_in, "tokens_out": tokens_out}
+        usage = json.loads(body)["usage"]
+        return {
+            "tokens_in": float(usage["prompt_tokens"]),
+            "tokens_out": float(usage["completion_tokens"]),
+        }
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}

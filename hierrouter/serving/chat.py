@@ -11,25 +11,37 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hierrouter.engines.generator import CallOptions, Confidence
+from hierrouter.engines.generator import CallOptions, Confidence, Response
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.questions.query import storable
 from hierrouter.serving.decisions import Decision, LivePolicy
-from hierrouter.serving.messages import Unroutable, asked_of
-from hierrouter.serving.router import Answered, RouteResult
+from hierrouter.serving.messages import Unroutable, text_and_images
+from hierrouter.serving.results import Call, RouteResult
 from hierrouter_cache.errors import InputError, suggestion
 
-BASE = "hierrouter"
-# What no route can give; nobody shall believe that it was heeded.
-REFUSED = ("functions", "function_call", "logprobs", "top_logprobs", "audio", "modalities")
-# What only some models take: `hierrouter.pools.pool.Ability`, and what belongs to it.
-TOOLS, FORMAT = "tools", "response_format"
-OF_TOOLS = ("tool_choice", "parallel_tool_calls")
-# Of all these, what asks for nothing.
-HARMLESS: tuple[Any, ...] = (False, [], {}, "none", "auto", ["text"], {"type": "text"})
-DECODING = ("temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed")
-SILENT = ("user", "metadata", "store")  # name the client, and change no answer
-NAMED, NAME_LENGTH = 20, 40  # of ignored settings, in a header
+BASE_NAME = "hierrouter"
+# Settings that no route can heed. They are refused, so that no client believes they were heeded.
+REFUSED_SETTINGS = (
+    *("functions", "function_call"),
+    *("logprobs", "top_logprobs"),
+    *("audio", "modalities"),
+)
+# Settings that only some models take, see `hierrouter.pools.pool.Ability`, with their options.
+TOOLS = "tools"
+TOOL_CHOICE = "tool_choice"
+TOOL_SETTINGS = (TOOLS, TOOL_CHOICE, "parallel_tool_calls")
+RESPONSE_FORMAT = "response_format"
+# Values with which any of these settings asks for nothing.
+NEUTRAL_VALUES: tuple[Any, ...] = (False, [], {}, "none", "auto", ["text"], {"type": "text"})
+DECODING_SETTINGS = (
+    *("temperature", "top_p"),
+    *("max_tokens", "max_completion_tokens"),
+    *("stop", "seed"),
+)
+CLIENT_SETTINGS = ("user", "metadata", "store")  # name the client, and change no answer
+# Limits of the header that lists ignored settings.
+MAX_LISTED_SETTINGS = 20
+MAX_SETTING_NAME = 40
 
 
 class UnknownModel(InputError):
@@ -38,10 +50,10 @@ class UnknownModel(InputError):
 
 @dataclass(frozen=True)
 class ModelNames:
-    """The models that clients may ask for.
+    """The model names that clients may ask for.
 
     Attributes:
-        alphas: of each name that is listed; None is the policy's own.
+        alphas: the alpha of each listed name; None is the policy's own.
         any_alpha: whether `hierrouter@X` takes any X.
     """
 
@@ -50,29 +62,35 @@ class ModelNames:
 
     @classmethod
     def of(cls, policy: LivePolicy, alpha: float | None = None) -> ModelNames:
-        """The names of a policy; one for every alpha has `cheap`, `balanced` and `best`, too.
+        """Return the names of a policy.
 
-        Raises InputError: an alpha that the policy does not answer.
+        A policy for every alpha has the names `cheap`, `balanced` and `best` as well.
 
-        `alpha`: of the plain name; None is the policy's own.
+        Args:
+            policy: answers.
+            alpha: of the plain name; None is the policy's own.
+
+        Raises:
+            InputError: the policy does not answer for this alpha.
         """
         policy.at(alpha)
         if not policy.any_alpha:
-            return cls({BASE: alpha}, any_alpha=False)
+            return cls({BASE_NAME: alpha}, any_alpha=False)
         grid = policy.alphas
-        short = {"best": grid[0], "balanced": grid[len(grid) // 2], "cheap": grid[-1]}
-        alphas = {f"{BASE}:{name}": value for name, value in short.items()}
-        return cls({BASE: alpha, **alphas}, any_alpha=True)
+        short_names = {"best": grid[0], "balanced": grid[len(grid) // 2], "cheap": grid[-1]}
+        alphas = {f"{BASE_NAME}:{name}": value for name, value in short_names.items()}
+        return cls({BASE_NAME: alpha, **alphas}, any_alpha=True)
 
     def alpha(self, name: str) -> float | None:
-        """The alpha that a name asks for; None is the policy's own.
+        """Return the alpha that a name asks for; None is the policy's own.
 
-        Raises UnknownModel: there is no such name.
+        Raises:
+            UnknownModel: there is no such name.
         """
         if name in self.alphas:
             return self.alphas[name]
         base, _, text = name.partition("@")
-        if base == BASE and text and self.any_alpha:
+        if base == BASE_NAME and text and self.any_alpha:
             try:
                 value = float(text)
             except ValueError:
@@ -80,8 +98,9 @@ class ModelNames:
             if math.isfinite(value) and value >= 0:
                 return value
         hint = suggestion(name[:80], self.alphas).rstrip("; ")
-        more = f"; any alpha as {BASE}@ALPHA" if self.any_alpha else ""
-        raise UnknownModel(f"model not found: {name[:80]!r}; {hint}{more}")
+        if self.any_alpha:
+            hint += f"; any alpha as {BASE_NAME}@ALPHA"
+        raise UnknownModel(f"model not found: {name[:80]!r}; {hint}")
 
 
 class StreamOptions(BaseModel):
@@ -91,17 +110,17 @@ class StreamOptions(BaseModel):
 
 
 class Extension(BaseModel):
-    """What OpenAI's request has no word for."""
+    """The settings of this router, which OpenAI's request lacks."""
 
     model_config = ConfigDict(extra="forbid")
     alpha: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
 class ChatRequest(BaseModel):
-    """The body of a request."""
+    """The body of a request for a chat completion."""
 
     model_config = ConfigDict(extra="allow")
-    model: str = BASE
+    model: str = BASE_NAME
     messages: list[dict[str, Any]]
     stream: bool = Field(default=False, strict=True)
     stream_options: StreamOptions | None = None
@@ -116,47 +135,51 @@ class ChatRequest(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_null(cls, found: Any) -> Any:
-        """Null is as if the key were not there."""
-        if not isinstance(found, dict):
-            return found
-        return {name: value for name, value in found.items() if value is not None}
+    def _without_null(cls, body: Any) -> Any:
+        """Leave out keys that are null: clients send them for "not set"."""
+        if not isinstance(body, dict):
+            return body
+        return {name: value for name, value in body.items() if value is not None}
 
-    def asked(self) -> tuple[str, CallOptions]:
-        """The question as models see it, and what the answer to it is to heed.
+    def question_and_options(self) -> tuple[str, CallOptions]:
+        """Return the question as models see it, and what the client wants beside a text.
 
-        Raises InputError: see `question_of`; Unroutable: it asks for what no route can give.
+        Raises:
+            InputError: see `question_of`.
+            Unroutable: the request asks for more than a route can give.
         """
         if self.n > 1:
             raise Unroutable(f"n: {self.n} answers; a route gives one")
         extra = self.model_extra or {}
-        for name in REFUSED:
+        for name in REFUSED_SETTINGS:
             if name in extra and not _asks_for_nothing(extra[name]):
                 raise Unroutable(f"{name} is not supported; the models of a pool answer in text")
-        question, images = asked_of(self.messages)
-        left_out = {*REFUSED, *SILENT}
-        if _asks_for_nothing(extra.get(TOOLS, [])) or extra.get("tool_choice") == "none":
-            left_out |= {TOOLS, *OF_TOOLS}
-        if _asks_for_nothing(extra.get(FORMAT, {})):
-            left_out.add(FORMAT)
+        question, images = text_and_images(self.messages)
+        left_out = {*REFUSED_SETTINGS, *CLIENT_SETTINGS}
+        if _asks_for_nothing(extra.get(TOOLS, [])) or extra.get(TOOL_CHOICE) == "none":
+            left_out.update(TOOL_SETTINGS)
+        if _asks_for_nothing(extra.get(RESPONSE_FORMAT, {})):
+            left_out.add(RESPONSE_FORMAT)
         settings = {name: value for name, value in extra.items() if name not in left_out}
-        for name in DECODING:
-            if (value := getattr(self, name)) is not None:
+        for name in DECODING_SETTINGS:
+            value = getattr(self, name)
+            if value is not None:
                 settings[name] = value
         return question, CallOptions(settings, tuple(images))
 
-    def forwarded(self) -> dict[str, Any]:
-        """The body for another server, without what is ours."""
+    def body_to_forward(self) -> dict[str, Any]:
+        """Return the body for another server, without the router's own settings."""
         return self.model_dump(exclude={"hierrouter", "model"}, exclude_unset=True)
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names of settings, for a header."""
-    return ", ".join(quote(name[:NAME_LENGTH]) for name in sorted(names)[:NAMED])
+def setting_list(names: Iterable[str]) -> str:
+    """Join names of settings for a header."""
+    listed = sorted(names)[:MAX_LISTED_SETTINGS]
+    return ", ".join(quote(name[:MAX_SETTING_NAME]) for name in listed)
 
 
-class Said(BaseModel):
-    """An answer that the client has got on the route so far."""
+class ClientCall(BaseModel):
+    """A call that the client made itself, and its response."""
 
     model_config = ConfigDict(extra="forbid")
     model: str
@@ -167,78 +190,94 @@ class Said(BaseModel):
     logprobs: list[float] | None = None
 
     @property
-    def answered(self) -> Answered:
-        """As the router takes it."""
+    def call(self) -> Call:
+        """The call as the router reads it."""
         has_end = self.finish_reason == "stop"
-        return Answered(
-            model=self.model,
-            response=self.content,
+        response = Response(
+            text=self.content,
             tokens_in=self.tokens_in,
             tokens_out=self.tokens_out,
             finish_reason=self.finish_reason,
             confidence=Confidence.of(self.logprobs or [], self.tokens_out, has_end),
         )
+        return Call(model=self.model, response=response)
 
 
 class DecideRequest(BaseModel):
-    """Where a question stands: what a client asks to be told before it makes the next call."""
+    """The state of a question whose calls the client makes itself."""
 
     model_config = ConfigDict(extra="forbid")
-    model: str = BASE
+    model: str = BASE_NAME
     messages: list[dict[str, Any]]
-    answers: list[Said] = []
+    answers: list[ClientCall] = []
     hierrouter: Extension = Extension()
 
 
 def decision_object(
-    decision: Decision, trained: TrainedRouter, messages: list[dict[str, str]], left: int
+    decision: Decision, trained: TrainedRouter, messages: list[dict[str, str]], remaining: int
 ) -> dict[str, Any]:
-    """What to do next, as a client reads it.
+    """Return a decision as a client reads it.
 
-    `decision`: of the policy; `trained`: who made it; `messages`: for the model that is called;
-    `left`: how many decisions may come after this one.
+    Args:
+        decision: of the policy.
+        trained: the router that decided.
+        messages: for the model that is to be called.
+        remaining: how many decisions may come after this one.
     """
-    actions, models = trained.actions, trained.origin.models
-    names, action = actions.names(models), decision.action
-    calls = action < actions.calls or bool(decision.hands_to)
-    called = decision.hands_to or models[action % len(models)]
-    found: dict[str, Any] = {
+    actions = trained.actions
+    models = trained.origin.models
+    names = actions.names(models)
+    action = decision.action
+    is_deferred = bool(decision.deferred_to)
+    is_call = action < actions.calls or is_deferred
+    model = decision.deferred_to or models[action % len(models)]
+    body: dict[str, Any] = {
         "object": "hierrouter.decision",
         "alpha": trained.alpha,
-        "call": called if calls else None,
-        "last": not left or action >= len(models) or bool(decision.hands_to),
-        "deferred": bool(decision.hands_to),
-        "return": None if calls else action - actions.calls + 1,
+        "call": model if is_call else None,
+        "last": not remaining or action >= len(models) or is_deferred,
+        "deferred": is_deferred,
+        "return": None if is_call else action - actions.calls + 1,
         "chances": dict(zip(names, decision.chances.tolist(), strict=True)),
         "expected": None,
-        "messages": messages if calls else [],
+        "messages": messages if is_call else [],
         "router_s": round(decision.router_s, 6),
     }
     if decision.expected is not None:
-        found["expected"] = {
+        body["expected"] = {
             name: {"quality": quality, "cost": cost}
             for name, (quality, cost) in zip(names, decision.expected.tolist(), strict=True)
             if not math.isnan(quality)
         }
-    return found
+    return body
 
 
 def _asks_for_nothing(value: Any) -> bool:
-    """Whether a setting with this value is as if it were not there; 0 is not False."""
-    return any(type(value) is type(harmless) and value == harmless for harmless in HARMLESS)
+    """Whether a setting with this value is the same as no setting; 0 is not False."""
+    return any(type(value) is type(neutral) and value == neutral for neutral in NEUTRAL_VALUES)
 
 
-def completion(name: str, model: str, result: RouteResult) -> dict[str, Any]:
-    """The whole answer.
+def completion(completion_id: str, model: str, result: RouteResult) -> dict[str, Any]:
+    """Return the body of a complete answer.
 
-    `name`: id of the completion; `model`: name that the client asked for.
+    Args:
+        completion_id: of this completion.
+        model: name that the client asked for.
+        result: of the question.
     """
     message: dict[str, Any] = {"role": "assistant", "content": result.answer}
-    if calls := result.given.tool_calls:
-        message |= {"content": result.answer or None, "tool_calls": list(calls)}
-    choice = {"index": 0, "message": message, "finish_reason": _reason(result), "logprobs": None}
+    tool_calls = result.answer_hop.response.tool_calls
+    if tool_calls:
+        message["content"] = result.answer or None
+        message["tool_calls"] = list(tool_calls)
+    choice = {
+        "index": 0,
+        "message": message,
+        "finish_reason": _finish_reason(result),
+        "logprobs": None,
+    }
     return {
-        **_named(name, model, "chat.completion"),
+        **_head(completion_id, model, "chat.completion"),
         "choices": [choice],
         "usage": _usage(result),
         "hierrouter": _extension(result),
@@ -246,29 +285,45 @@ def completion(name: str, model: str, result: RouteResult) -> dict[str, Any]:
 
 
 def chunk(
-    name: str, model: str, delta: dict[str, Any], reason: str | None = None
+    completion_id: str, model: str, delta: dict[str, Any], reason: str | None = None
 ) -> dict[str, Any]:
-    """One chunk of a stream."""
+    """Return one chunk of a stream.
+
+    Args:
+        completion_id: as in `completion`.
+        model: as in `completion`.
+        delta: what the chunk adds to the message.
+        reason: why the answer ends; None before its end.
+    """
     choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
-    return {**_named(name, model, "chat.completion.chunk"), "choices": [choice]}
+    return {**_head(completion_id, model, "chat.completion.chunk"), "choices": [choice]}
 
 
 def last_chunks(
-    name: str, model: str, result: RouteResult, include_usage: bool
+    completion_id: str, model: str, result: RouteResult, include_usage: bool
 ) -> Iterator[dict[str, Any]]:
-    """The end of a stream: the calls of tools, the reason and the route; usage if asked for."""
-    if calls := result.given.tool_calls:
-        numbered = [{**call, "index": at} for at, call in enumerate(calls)]
-        yield chunk(name, model, {"tool_calls": numbered})
-    last = chunk(name, model, {}, _reason(result))
-    yield last | {"hierrouter": _extension(result)}
+    """Yield the end of a stream: tool calls, finish reason and route, and usage on request.
+
+    Args:
+        completion_id: as in `completion`.
+        model: as in `completion`.
+        result: of the question.
+        include_usage: whether the client wants a chunk with the tokens.
+    """
+    tool_calls = result.answer_hop.response.tool_calls
+    if tool_calls:
+        numbered = [{**call, "index": number} for number, call in enumerate(tool_calls)]
+        yield chunk(completion_id, model, {"tool_calls": numbered})
+    last = chunk(completion_id, model, {}, _finish_reason(result))
+    yield {**last, "hierrouter": _extension(result)}
     if include_usage:
-        named = _named(name, model, "chat.completion.chunk")
-        yield {**named, "choices": [], "usage": _usage(result)}
+        head = _head(completion_id, model, "chat.completion.chunk")
+        yield {**head, "choices": [], "usage": _usage(result)}
 
 
-def _reason(result: RouteResult) -> str:
-    return "tool_calls" if result.given.tool_calls else result.given.finish_reason
+def _finish_reason(result: RouteResult) -> str:
+    response = result.answer_hop.response
+    return "tool_calls" if response.tool_calls else response.finish_reason
 
 
 def _usage(result: RouteResult) -> dict[str, int]:
@@ -280,25 +335,31 @@ def _usage(result: RouteResult) -> dict[str, int]:
 
 
 def _extension(result: RouteResult) -> dict[str, Any]:
-    """Route, cost and calls; the answers of earlier hops are the log's."""
-    found = result.as_object()
-    hidden = ("question", "answer", "steps", "tokens_in", "tokens_out", "finish_reason")
-    steps = [
-        {key: value for key, value in step.items() if key != "response"} for step in found["steps"]
-    ]
-    return {key: value for key, value in found.items() if key not in hidden} | {"steps": steps}
+    """Return route, cost and calls; the text of earlier responses is only in the log."""
+    body = result.as_object()
+    for key in ("question", "answer", "tokens_in", "tokens_out", "finish_reason"):
+        del body[key]
+    # The steps come last in this view.
+    steps = body.pop("steps")
+    for step in steps:
+        del step["response"]
+    return {**body, "steps": steps}
 
 
-def _named(name: str, model: str, kind: str) -> dict[str, Any]:
-    return {"id": name, "object": kind, "created": int(time.time()), "model": model}
+def _head(completion_id: str, model: str, kind: str) -> dict[str, Any]:
+    return {"id": completion_id, "object": kind, "created": int(time.time()), "model": model}
 
 
 def error_object(
     message: str, kind: str, code: str | None = None, param: str | None = None
 ) -> dict[str, Any]:
-    """The object that a client reads.
+    """Return an error as a client reads it.
 
-    `message`: what is wrong; `kind`, `code`, `param`: as OpenAI's, where there is one.
+    Args:
+        message: what is wrong.
+        kind: OpenAI's `type` of the error.
+        code: OpenAI's, if it has one for this error.
+        param: name of the part of the request that is wrong.
     """
     return {
         "error": {

@@ -1,4 +1,4 @@
-"""What a trained policy does next at the states of live questions, worked out for many together."""
+"""Decisions of a trained policy at the states of live questions, made in batches."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from hierrouter.engines.encoders import Encoder
+from hierrouter.engines.generator import Response
 from hierrouter.evaluation.outcome import Actions, greedy
 from hierrouter.learning.deferral import Deferral
 from hierrouter.learning.sweep import Policy
@@ -20,31 +21,32 @@ from hierrouter.pools.pool import ModelSpec
 from hierrouter.replay.states import (
     SIGNALS,
     AnswerFeatures,
-    LiveAnswer,
     confidence_flag_column,
     numbers_kind,
     state_numbers,
     state_texts,
 )
+from hierrouter.serving.results import Call
 from hierrouter_cache.errors import InputError
 
-ROUTERS_KEPT = 64  # of a policy for every alpha; each is the size of the policy
+# Routers that a policy for every alpha keeps, one an alpha; each is as large as the policy.
+MAX_CACHED_ROUTERS = 64
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do at one state.
+    """The action at one state, and how it was decided.
 
     Attributes:
         action: its number.
         propensity: the probability with which it is taken.
         chances: float64[A], the stochastic policy.
         order: all legal actions, the likeliest first.
-        router_s: seconds it took to work out; 0 where they were not taken.
-        expected: float64[A, 2], Q, and C from there on, of each action; None where nobody asked, or
-            the router does not say.
-        hands_to: name of the model that gets the question instead, because the policy is in doubt;
-            "" where it is not.
+        router_s: seconds that the decision took; 0 if they were not measured.
+        expected: float64[A, 2], Q, and C from there on, of each action; None if nobody asked, or if
+            the router predicts neither.
+        deferred_to: name of the model that the question is deferred to, because the policy is in
+            doubt; "" if it is not in doubt.
     """
 
     action: int
@@ -53,17 +55,17 @@ class Decision:
     order: tuple[int, ...]
     router_s: float = 0.0
     expected: NDArray[np.float64] | None = None
-    hands_to: str = ""
+    deferred_to: str = ""
 
 
 @dataclass(frozen=True)
-class HandOver:
-    """Who gets the questions that a policy doubts.
+class LiveDeferral:
+    """The model that questions in doubt are deferred to, and when a policy is in doubt.
 
     Attributes:
-        model: its direct call is made instead, and ends the route.
-        rate: what a token in and a token out cost there, in money.
-        deferrals: by the alpha that each was calibrated for.
+        model: its direct call is made instead of the policy's action, and ends the route.
+        rate: cost of one of its tokens in and of one token out, in money.
+        deferrals: the calibrated thresholds, by alpha.
     """
 
     model: ModelSpec
@@ -71,40 +73,50 @@ class HandOver:
     deferrals: Mapping[float, Deferral]
 
     def at(self, alpha: float) -> Deferral:
-        """When that is; raises InputError: no threshold was found for this alpha."""
+        """Return the deferral that was calibrated for an alpha.
+
+        Raises:
+            InputError: none was calibrated for this alpha.
+        """
         if alpha in self.deferrals:
             return self.deferrals[alpha]
-        known = ", ".join(f"{known:g}" for known in sorted(self.deferrals))
+        calibrated = ", ".join(f"{calibrated:g}" for calibrated in sorted(self.deferrals))
         raise InputError(
             f"no threshold to hand over at alpha {alpha:g}: --defer-to {self.model.name:.40} was "
-            f"calibrated for {known}; ask for one of these"
+            f"calibrated for {calibrated}; ask for one of these"
         )
 
 
 @dataclass(frozen=True)
 class LiveState:
-    """Where one question stands.
+    """The state of one live question.
 
     Attributes:
-        trained: who decides, of `LivePolicy.at`.
+        trained: the router that decides, from `LivePolicy.at`.
         question: as the models see it.
-        answers: those so far, oldest first.
+        calls: those so far, oldest first.
         cost: C so far, in money.
         rng: draws the action from the stochastic policy; None takes the greedy one.
-        explained: whether it is wanted what each action is expected to bring.
+        explain: whether to predict Q and C of each action as well.
     """
 
     trained: TrainedRouter
     question: str
-    answers: tuple[LiveAnswer, ...] = ()
+    calls: tuple[Call, ...] = ()
     cost: float = 0.0
     rng: np.random.Generator | None = None
-    explained: bool = False
+    explain: bool = False
 
     @property
     def path(self) -> tuple[int, ...]:
         """The models called so far, by number."""
-        return tuple(answer.model for answer in self.answers)
+        models = self.trained.origin.models
+        return tuple(models.index(call.model) for call in self.calls)
+
+    @property
+    def responses(self) -> list[Response]:
+        """The responses so far, oldest first."""
+        return [call.response for call in self.calls]
 
 
 class LivePolicy:
@@ -115,10 +127,10 @@ class LivePolicy:
         encoder: the one that it reads.
 
     Attributes:
-        at: the router for an alpha. None is the alpha it was trained for; of a policy for every
-            alpha, the smallest of its grid. Raises InputError where it was trained for another
-            alpha alone.
-        handing: who gets what it doubts; None where it decides everything itself.
+        at: returns the router for an alpha. None is the alpha it was trained for; of a policy for
+            every alpha, the smallest of its grid. It raises InputError if the policy was trained
+            for another alpha only.
+        deferral: the model that gets questions in doubt; None if the policy decides all itself.
 
     Raises:
         InputError: the encoder gives vectors of another length than the policy reads.
@@ -128,14 +140,14 @@ class LivePolicy:
         self.origin = policy.origin
         self._policy = policy
         self._encoder = encoder
-        self.handing: HandOver | None = None
-        self.at: Callable[[float | None], TrainedRouter] = lru_cache(ROUTERS_KEPT)(self._at)
+        self.deferral: LiveDeferral | None = None
+        self.at: Callable[[float | None], TrainedRouter] = lru_cache(MAX_CACHED_ROUTERS)(self._at)
         trained = self.at(None)
-        wanted, given = trained.dim, self.embed([LiveState(trained, "")]).shape[1]
-        if given != wanted:
+        dim = self.embed([LiveState(trained, "")]).shape[1]
+        if dim != trained.dim:
             raise InputError(
-                f"the policy reads embeddings of {wanted} numbers ({self.origin.encoder}), "
-                f"the encoder gives {given}; train again with this encoder"
+                f"the policy reads embeddings of {trained.dim} numbers ({self.origin.encoder}), "
+                f"the encoder gives {dim}; train again with this encoder"
             )
 
     @property
@@ -150,64 +162,92 @@ class LivePolicy:
         return not isinstance(self._policy, TrainedRouter)
 
     def embed(self, states: Sequence[LiveState]) -> NDArray[np.float32]:
-        """float32[n, dim]: what the policy sees of each state."""
-        view, vectors = self.origin.view, np.empty((len(states), 0), dtype=np.float32)
-        texts = [
-            text
-            for state in states
-            for text in state_texts(view, state.question, [said.text for said in state.answers])
-        ]
+        """Return what the policy reads of each state: float32[n, dim]."""
+        view = self.origin.view
+        texts: list[str] = []
+        for state in states:
+            texts += state_texts(
+                view, state.question, [response.text for response in state.responses]
+            )
+        vectors = np.empty((len(states), 0), dtype=np.float32)
         if texts:
             vectors = self._encoder.encode(texts).reshape(len(states), -1)
-        actions, answers = self.at(None).actions, [state.answers for state in states]
-        return np.concatenate([vectors, live_numbers(view, actions, answers)], axis=1)
+        numbers = live_numbers(
+            view,
+            self.at(None).actions,
+            [state.path for state in states],
+            [state.responses for state in states],
+        )
+        return np.concatenate([vectors, numbers], axis=1)
 
     @property
-    def must_tell(self) -> tuple[str, ...]:
-        """The models that must say how sure they are of their answers, for the policy reads it."""
-        models, trained = self.origin.models, self.at(None)
+    def confidence_models(self) -> tuple[str, ...]:
+        """Names of the models whose confidence the policy reads; their engines must report it."""
+        models = self.origin.models
+        trained = self.at(None)
         if numbers_kind(self.origin.view) != SIGNALS or trained.actions.steps == 1:
             return ()
-        places = (confidence_flag_column(len(models), number) for number in range(len(models)))
         return tuple(
-            name for name, at in zip(models, places, strict=True) if trained.router.has_learned(at)
+            name
+            for number, name in enumerate(models)
+            if trained.router.has_learned(confidence_flag_column(len(models), number))
         )
 
     def decide(self, states: Sequence[LiveState], embedded: NDArray[np.float32]) -> list[Decision]:
-        """The next action at each of some live states, worked out together.
+        """Decide the next action at each of some live states.
 
-        It is the greedy one, or one that is drawn where the state has a generator.
+        It is the greedy action, or a drawn one if the state has a generator.
 
-        `states`: any number; `embedded`: float32[n, dim], see `embed`.
+        Args:
+            states: any number of them.
+            embedded: float32[n, dim], from `embed`.
         """
         decisions: dict[int, Decision] = {}
-        for trained in {id(state.trained): state.trained for state in states}.values():
-            places = [place for place, state in enumerate(states) if state.trained is trained]
-            paths = [states[place].path for place in places]
-            costs = [states[place].cost for place in places]
-            chances = trained.decide_each(embedded[places], paths, costs)
-            expected = None
-            if any(states[place].explained for place in places):
-                expected = trained.expected_each(embedded[places], paths, costs)
-            doubts, name = np.zeros(len(places), np.bool_), ""
-            if self.handing:
-                doubts = self.handing.at(trained.alpha).defers(embedded[places], paths, costs)
-                name = self.handing.model.name
-            table = greedy(chances, self.origin.base_rate, trained.actions.returns)
-            likeliest = table.argmax(axis=1).tolist()
-            orders = np.argsort(-chances, axis=1, kind="stable").tolist()
-            columns = zip(places, likeliest, chances, orders, strict=True)
-            for at, (place, action, row, order) in enumerate(columns):
-                propensity, rng = 1.0, states[place].rng
-                if rng is not None:
-                    action = int(rng.choice(len(row), p=row / row.sum()))
-                    propensity = float(row[action])
-                legal = tuple(action for action in order if row[action] > 0)
-                brings = None if expected is None else expected[at]
-                decisions[place] = Decision(
-                    action, propensity, row, legal, 0.0, brings, name if doubts[at] else ""
+        # States with the same router go through its network together.
+        routers = {id(state.trained): state.trained for state in states}
+        for trained in routers.values():
+            rows = [row for row, state in enumerate(states) if state.trained is trained]
+            group = self._decide_group(trained, [states[row] for row in rows], embedded[rows])
+            decisions.update(zip(rows, group, strict=True))
+        return [decisions[row] for row in range(len(states))]
+
+    def _decide_group(
+        self, trained: TrainedRouter, states: Sequence[LiveState], embedded: NDArray[np.float32]
+    ) -> list[Decision]:
+        """Decide at states that have the same router."""
+        paths = [state.path for state in states]
+        costs = [state.cost for state in states]
+        chances = trained.decide_each(embedded, paths, costs)
+        expected = None
+        if any(state.explain for state in states):
+            expected = trained.expected_each(embedded, paths, costs)
+        is_in_doubt = np.zeros(len(states), np.bool_)
+        deferral_model = ""
+        if self.deferral:
+            is_in_doubt = self.deferral.at(trained.alpha).defers(embedded, paths, costs)
+            deferral_model = self.deferral.model.name
+        table = greedy(chances, self.origin.base_rate, trained.actions.returns)
+        likeliest = table.argmax(axis=1).tolist()
+        orders = np.argsort(-chances, axis=1, kind="stable").tolist()
+        decisions = []
+        for row, state in enumerate(states):
+            action = likeliest[row]
+            propensity = 1.0
+            if state.rng is not None:
+                action = int(
+                    state.rng.choice(chances.shape[1], p=chances[row] / chances[row].sum())
                 )
-        return [decisions[place] for place in range(len(states))]
+                propensity = float(chances[row, action])
+            decision = Decision(
+                action=action,
+                propensity=propensity,
+                chances=chances[row],
+                order=tuple(number for number in orders[row] if chances[row, number] > 0),
+                expected=None if expected is None else expected[row],
+                deferred_to=deferral_model if is_in_doubt[row] else "",
+            )
+            decisions.append(decision)
+        return decisions
 
     def _at(self, alpha: float | None) -> TrainedRouter:
         policy = self._policy
@@ -222,24 +262,30 @@ class LivePolicy:
 
 
 def live_numbers(
-    view: str, actions: Actions, answers: Sequence[Sequence[LiveAnswer]]
+    view: str,
+    actions: Actions,
+    paths: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[Response]],
 ) -> NDArray[np.float32]:
-    """float32[n, width]: the numbers of some live states; of no width where the view has none.
+    """Return the numbers of some live states: float32[n, width]; width 0 if the view has none.
 
-    `view`: one of `STATE_VIEWS`; `actions`: what may be done; `answers`: those so far, of each
-    state.
+    Args:
+        view: one of `STATE_VIEWS`.
+        actions: what the policy may do.
+        paths: of each state, the numbers of the models called so far.
+        responses: of each state, what these models returned.
     """
-    if (kind := numbers_kind(view)) is None:
-        return np.empty((len(answers), 0), dtype=np.float32)
-    return state_numbers(
-        kind, actions.routes.models, AnswerFeatures.live(answers, actions.steps - 1)
-    )
+    kind = numbers_kind(view)
+    if kind is None:
+        return np.empty((len(paths), 0), dtype=np.float32)
+    features = AnswerFeatures.live(paths, responses, actions.steps - 1)
+    return state_numbers(kind, actions.routes.models, features)
 
 
 class DecisionBatcher:
-    """Decides for all questions that wait, together.
+    """Decides for all waiting questions together, in a separate thread.
 
-    The encoder takes the threads it gets; the network is small, and has one to itself.
+    The encoder may use all threads; the network is small and runs on one.
 
     Args:
         policy: decides.
@@ -247,49 +293,63 @@ class DecisionBatcher:
 
     def __init__(self, policy: LivePolicy) -> None:
         self._policy = policy
-        self._thread = ThreadPoolExecutor(1, "router")
-        self._libraries = ThreadpoolController()
+        self._executor = ThreadPoolExecutor(1, "router")
+        self._thread_pools = ThreadpoolController()
         self._waiting: list[tuple[LiveState, asyncio.Future[Decision]]] = []
-        self._work: asyncio.Task[None] | None = None
+        self._worker: asyncio.Task[None] | None = None
 
     async def decide(self, state: LiveState) -> Decision:
-        """What to do at one state; raises Exception: whatever the policy raises."""
+        """Decide at one state.
+
+        Raises:
+            Exception: whatever the policy raises.
+        """
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         self._waiting.append((state, future))
-        if self._work is None or self._work.done():
-            self._work = asyncio.create_task(self._until_nobody_waits())
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
         return await future
 
     def close(self) -> None:
-        """Let go of the thread."""
-        self._thread.shutdown(wait=False)
+        """End the thread after its current batch."""
+        self._executor.shutdown(wait=False)
 
-    async def _until_nobody_waits(self) -> None:
+    async def _work(self) -> None:
+        """Decide for batches until no question waits."""
         while self._waiting:
-            batch, self._waiting = self._waiting, []
-            if not await self._settle(batch):  # one by one, to find out whose the error is
-                for one in batch:
-                    await self._settle([one])
+            batch = self._waiting
+            self._waiting = []
+            if not await self._settle(batch):
+                # The batch failed: decide one by one, so that only the cause of the error gets it.
+                for request in batch:
+                    await self._settle([request])
 
     async def _settle(self, batch: Sequence[tuple[LiveState, asyncio.Future[Decision]]]) -> bool:
-        """Give each its decision; whether it is known whose fault it is where that fails."""
+        """Set the result of each future, or the error of a single one.
+
+        Returns:
+            Whether all futures are settled: False if a batch of several states failed.
+        """
+        states = [state for state, _ in batch]
+        loop = asyncio.get_running_loop()
         try:
-            loop, states = asyncio.get_running_loop(), [state for state, _ in batch]
-            decisions = await loop.run_in_executor(self._thread, self._made, states)
+            decisions = await loop.run_in_executor(self._executor, self._decide, states)
         except Exception as error:
-            [(_, future), *others] = batch
-            if not others and not future.done():
-                future.set_exception(error)
-            return not others
-        for (_, future), decision in zip(batch, decisions, strict=True):
+            if len(batch) > 1:
+                return False
+            [(_, future)] = batch
             if not future.done():
+                future.set_exception(error)
+            return True
+        for (_, future), decision in zip(batch, decisions, strict=True):
+            if not future.done():  # it is done if its client has left
                 future.set_result(decision)
         return True
 
-    def _made(self, states: Sequence[LiveState]) -> list[Decision]:
+    def _decide(self, states: Sequence[LiveState]) -> list[Decision]:
         started = perf_counter()
         embedded = self._policy.embed(states)
-        with self._libraries.limit(limits=1):
+        with self._thread_pools.limit(limits=1):
             decisions = self._policy.decide(states, embedded)
         seconds = perf_counter() - started
         return [replace(decision, router_s=seconds) for decision in decisions]

@@ -1,6 +1,6 @@
 """Estimators of what a policy would earn, from another policy's log.
 
-Nothing here can get hold of a tree: estimators see what was logged, and no call that was not made.
+This module does not import trees, so that no estimator can read a call that was not made.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ from sklearn.model_selection import GroupKFold
 from hierrouter.evaluation.outcome import Actions, Booleans, Floats, Integers
 from hierrouter_cache.errors import InputError
 
-LEVEL = 0.95
-SURE = 0.999  # level of the interval that decides whether weights average 1
-SMALLEST_SHARE = 0.001  # of the episodes; what is rarer is not worth a warning
-FOLDS = 10
+INTERVAL_LEVEL = 0.95
+# Level of the interval that decides whether weights average 1. It is high, because every log is
+# checked, and a false alarm would make users distrust a good one.
+WEIGHT_CHECK_LEVEL = 0.999
+MIN_WARNED_SHARE = 0.001  # of the episodes; rarer actions are not worth a warning
+MAX_CROSS_FITTING_FOLDS = 10
 
-Make = Callable[[], RegressorMixin]  # a new regression of scikit-learn
+MakeRegression = Callable[[], RegressorMixin]
 # Linear, with a penalty that leave-one-out errors choose.
-RIDGE: Make = partial(RidgeCV, np.logspace(-3, 3, 7))
+RIDGE_REGRESSION: MakeRegression = partial(RidgeCV, np.logspace(-3, 3, 7))
 
 
 @dataclass(frozen=True)
 class Log:
-    """Whole episodes, one a row (paper section 3.1), and how probable each call was.
+    """Complete episodes, one a row (paper section 3.1), and how probable each choice was.
 
-    L is the number of choices at most: with return, giving an answer is a choice without cost, and
-    there is one more than calls.
+    L is the largest number of choices. With return, giving an earlier answer is a choice without
+    cost, so there may be one more choice than calls.
 
     Attributes:
-        actions: what the numbers in `action` mean.
+        actions: the meaning of the numbers in `action`.
         query: int64[episodes], number of the question; the same question has the same number.
         action: int64[episodes, L]; 0 after the end.
         propensity: float64[episodes, L], in (0, 1]: the probability with which the logging policy
-            took the action where it took it; 1 after the end.
-        length: int64[episodes], choices made, 1 to L.
-        quality: float64[episodes], Q of the answer that was given.
+            took the action at its state; 1 after the end.
+        length: int64[episodes], number of choices, 1 to L.
+        quality: float64[episodes], Q of the answer that was returned.
         cost: float64[episodes, L], of each call, in money; 0 after the end.
     """
 
@@ -62,17 +64,17 @@ class Log:
 
     @property
     def hops(self) -> int:
-        """L."""
+        """L, the largest number of choices."""
         return self.actions.steps
 
     @cached_property
     def alive(self) -> Booleans:
-        """bool[episodes, L]: whether a call was made."""
+        """bool[episodes, L]: whether a choice was made."""
         return np.arange(self.hops) < self.length[:, None]
 
     @cached_property
     def node(self) -> Integers:
-        """int64[episodes, L]: the node at which each call was decided; 0 after the end."""
+        """int64[episodes, L]: the node of each choice; 0 after the end."""
         node = np.zeros_like(self.action)
         for hop in range(1, self.hops):
             called = self.actions.model(self.action[:, hop - 1])
@@ -81,17 +83,17 @@ class Log:
 
     @cached_property
     def spent(self) -> Floats:
-        """float64[episodes, L]: C_t, what was spent before each call."""
+        """float64[episodes, L]: C_t, the cost before each choice."""
         spent = np.zeros_like(self.cost)
         spent[:, 1:] = self.cost[:, :-1].cumsum(axis=1)
         return spent
 
     def reward(self, alpha: float) -> Floats:
-        """float64[episodes, L]: what each call earned; a row's sum is R = Q - alpha * C.
+        """Return the reward of each choice: float64[episodes, L]; a row's sum is R = Q - alpha * C.
 
-        The paper pays R at the end. A call's cost is known when it is made, so it is charged there,
-        and Q is paid with the last call: the sum is the same, and an estimator that goes call by
-        call need not carry a cost through the calls that follow it.
+        The paper pays R at the end. Here the cost of a call is charged when it is made, and Q is
+        paid with the last choice. The sum is the same, but an estimator that goes step by step need
+        not predict costs that are known already.
         """
         reward = -alpha * self.cost
         reward[np.arange(len(self)), self.length - 1] += self.quality
@@ -100,12 +102,12 @@ class Log:
 
 @dataclass(frozen=True)
 class LoggedStates:
-    """The states that the episodes of a log passed, each distinct one once.
+    """The distinct states that the episodes of a log passed.
 
     Attributes:
-        row: int64[episodes, L], the state before each call; after the end any one.
+        row: int64[episodes, L], the state before each choice; any state after the end.
         features: float32[states, dim + (L - 1) * M + 1], see `logged_states`.
-        target: float64[states, A], what the policy to be valued does there.
+        target: float64[states, A], the action probabilities of the policy to be evaluated.
     """
 
     row: Integers
@@ -114,7 +116,7 @@ class LoggedStates:
 
     @cached_property
     def chances(self) -> Floats:
-        """float64[episodes, L, A]: the policy to be valued before each call."""
+        """float64[episodes, L, A]: action probabilities of the policy to be evaluated."""
         return self.target[self.row]
 
 
@@ -126,24 +128,28 @@ def logged_states(
     embedding: NDArray[np.float32],
     target: Floats,
 ) -> LoggedStates:
-    """The states of a log; features are the embedding, the model of each hop so far, and the cost.
+    """Return the states of a log with their features.
+
+    Features are the embedding, the model of each hop so far (one-hot), and the cost so far.
 
     Args:
-        row: int64[episodes, L], the state before each call.
+        log: the episodes.
+        row: int64[episodes, L], the state before each choice.
         node: int64[states], node numbers.
         spent: float64[states], C_t; it is divided by the largest.
         embedding: float32[states, dim].
-        target: float64[states, A'], the policy to be valued; where it never stops early and the log
-            does, it gets zeros for the M actions that stop.
+        target: float64[states, A'], action probabilities of the policy to be evaluated. If it never
+            stops early and the log does, it gets zeros for the M actions that stop.
     """
-    routes, states = log.actions.routes, log.actions.states
+    routes = log.actions.routes
+    states = log.actions.states
     called = np.zeros((states, log.hops - 1, routes.models), dtype=np.float32)
     for state in range(states):
         for hop, model in enumerate(routes.path(state)):
             called[state, hop, model] = 1.0
     cost = spent / (spent.max(initial=0.0) or 1.0)
     columns = [embedding, called.reshape(states, -1)[node], cost[:, None]]
-    missing = log.actions.count - target.shape[1]
+    missing = log.actions.count - target.shape[1]  # M if the policy lacks stops, else 0
     return LoggedStates(
         row=row,
         features=np.concatenate(columns, axis=1).astype(np.float32),
@@ -153,26 +159,27 @@ def logged_states(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one log says of a policy.
+    """The estimates that one log gives for a policy.
 
     Attributes:
-        estimates: of its value, its mean R, by the name of the estimator.
-        overlap: how much of the log is about it.
+        estimates: of its value, the mean R, by the name of the estimator.
+        overlap: how much of the log is about the policy.
         episodes: in the log.
-        queries: distinct questions in it.
+        queries: distinct questions in the log.
     """
 
-    estimates: Mapping[str, Clustered]
+    estimates: Mapping[str, Estimate]
     overlap: Overlap
     episodes: int
     queries: int
 
 
 def evaluate(log: Log, states: LoggedStates, alpha: float) -> Evaluation:
-    """What a log says of a policy: estimates of its value, and their grounds.
+    """Estimate the value of a policy from a log, by each estimator.
 
     Args:
-        states: of the same episodes.
+        log: the episodes.
+        states: of the same episodes, with the policy's action probabilities.
         alpha: of the reward R = Q - alpha * C.
 
     Raises:
@@ -181,8 +188,9 @@ def evaluate(log: Log, states: LoggedStates, alpha: float) -> Evaluation:
     queries = len(np.unique(log.query))
     if queries < 2:
         raise InputError("a log of one question has no interval; log at least 2 questions")
-    reward, weights = log.reward(alpha), Weights.of(log, states)
-    expected = cross_fitted(log, states, reward)
+    reward = log.reward(alpha)
+    weights = Weights.of(log, states)
+    expected = cross_fit(log, states, reward)
     return Evaluation(
         estimates={
             "SNIPS": snips(log, weights, reward),
@@ -196,7 +204,7 @@ def evaluate(log: Log, states: LoggedStates, alpha: float) -> Evaluation:
 
 @dataclass(frozen=True)
 class Weights:
-    """Ratios of two policies' probabilities.
+    """Importance weights: ratios of two policies' probabilities.
 
     Attributes:
         step: float64[episodes, L], pi(a_t | s_t) / mu(a_t | s_t); 1 after the end.
@@ -206,116 +214,149 @@ class Weights:
 
     @classmethod
     def of(cls, log: Log, states: LoggedStates) -> Weights:
-        """Of the policy to be valued over the policy that logged."""
-        likely = np.take_along_axis(states.chances, log.action[:, :, None], axis=2)[:, :, 0]
-        return cls(np.where(log.alive, likely / log.propensity, 1.0))
+        """Return the weights of the policy to be evaluated over the logging policy."""
+        target = np.take_along_axis(states.chances, log.action[:, :, None], axis=2)[:, :, 0]
+        return cls(np.where(log.alive, target / log.propensity, 1.0))
 
     @cached_property
-    def so_far(self) -> Floats:
-        """float64[episodes, L]: the product up to and with each call."""
+    def cumulative(self) -> Floats:
+        """float64[episodes, L]: the product up to each choice, including it."""
         return self.step.cumprod(axis=1)
 
     @cached_property
     def before(self) -> Floats:
-        """float64[episodes, L]: the product up to each call, without it; 1 at the first."""
+        """float64[episodes, L]: the product before each choice; 1 at the first."""
         before = np.ones_like(self.step)
-        before[:, 1:] = self.so_far[:, :-1]
+        before[:, 1:] = self.cumulative[:, :-1]
         return before
 
     @property
-    def whole(self) -> Floats:
-        """float64[episodes]: of whole episodes; their expectation is 1 where nothing is missing."""
-        return self.so_far[:, -1]
+    def episode(self) -> Floats:
+        """float64[episodes]: the product of all choices of an episode.
+
+        Its expectation is 1 if the logging policy may take every action that the policy takes.
+        """
+        return self.cumulative[:, -1]
 
 
-def snips(log: Log, weights: Weights, reward: Floats) -> Clustered:
-    """Self-normalised inverse propensity score: the sum of w * R over the sum of w, by episode.
+def snips(log: Log, weights: Weights, reward: Floats) -> Estimate:
+    """Estimate the value by the self-normalised inverse propensity score.
 
-    Swaminathan and Joachims, The Self-Normalized Estimator for Counterfactual Learning (NeurIPS
-    2015); its error is that of its linearisation. Biased by about -E[w^2 (R - V)] / n, and no
-    estimate is larger than the largest R.
+    It is the sum of w * R over the sum of w, by episode; its error is that of its linearisation. It
+    is biased by about -E[w^2 (R - V)] / n, and never larger than the largest R.
 
-    `reward`: float64[episodes, L], see `Log.reward`.
+    Args:
+        log: the episodes.
+        weights: of the same episodes.
+        reward: float64[episodes, L], see `Log.reward`.
+
+    Source: Swaminathan and Joachims, The Self-Normalized Estimator for Counterfactual Learning
+    (NeurIPS 2015).
     """
-    mean, off = less_weighted(np.zeros(len(log)), weights.whole, reward.sum(axis=1), log.query)
-    return Clustered(mean, off.error, off.freedom)
+    mean, difference = weighted_mean_and_difference(
+        np.zeros(len(log)), weights.episode, reward.sum(axis=1), log.query
+    )
+    return Estimate(mean, difference.error, difference.freedom)
 
 
 def doubly_robust(
     log: Log, states: LoggedStates, weights: Weights, reward: Floats, expected: Floats
-) -> Clustered:
-    """The expected returns, corrected by what was off in the log, call by call.
+) -> Estimate:
+    """Estimate the value by expected returns, corrected step by step with their weighted errors.
 
-    Jiang and Li, Doubly Robust Off-policy Value Evaluation for Reinforcement Learning (ICML 2016),
-    equation 10, written as a sum. Unbiased where the propensities are right, whatever `expected`
-    is, and where `expected` is right, whatever the propensities are.
+    It is unbiased if the propensities are right, whatever `expected` is, and if `expected` is
+    right, whatever the propensities are.
 
-    `reward`: float64[episodes, L], see `Log.reward`; `expected`: float64[episodes, L, A], expected
-    return of each action; it must not have been fitted on the episode's own question.
+    Args:
+        log: the episodes.
+        states: of the same episodes.
+        weights: of the same episodes.
+        reward: float64[episodes, L], see `Log.reward`.
+        expected: float64[episodes, L, A], expected return of each action. It must not have been
+            fitted on the episode's own question.
+
+    Source: Jiang and Li, Doubly Robust Off-policy Value Evaluation for Reinforcement Learning (ICML
+    2016), equation 10, written as a sum.
     """
     state_value = (states.chances * expected).sum(axis=2)
-    call_value = np.take_along_axis(expected, log.action[:, :, None], axis=2)[:, :, 0]
-    steps = weights.before * state_value + weights.so_far * (reward - call_value)
+    action_value = np.take_along_axis(expected, log.action[:, :, None], axis=2)[:, :, 0]
+    steps = weights.before * state_value + weights.cumulative * (reward - action_value)
     return clustered_mean(np.where(log.alive, steps, 0.0).sum(axis=1), log.query)
 
 
-def less_weighted(
+def weighted_mean_and_difference(
     own: Floats, weight: Floats, value: Floats, query: Integers
-) -> tuple[float, Clustered]:
-    """The self-normalised mean of `value`, and the mean of `own` less that; see `snips`.
+) -> tuple[float, Estimate]:
+    """Return the self-normalised mean of `value`, and the mean of `own` less that; see `snips`.
 
-    `own`, `weight`, `value`: float64[n], of the same episodes; `value` where a weight is above 0;
-    `query`: int64[n], number of each question, at least 2.
+    Args:
+        own: float64[n].
+        weight: float64[n], of the same episodes.
+        value: float64[n], of the same episodes; read only if the weight is above 0.
+        query: int64[n], number of each question, at least 2 distinct ones.
+
+    Returns:
+        NaN for both if all weights are 0.
     """
     scale = weight.mean()
     if not scale:
-        return math.nan, Clustered(math.nan, math.nan, 1)
-    held = np.where(weight > 0, value, 0.0)
-    mean = float((weight * held).mean() / scale)
-    off = clustered_mean(own - weight * (held - mean) / scale, query)
-    return mean, Clustered(off.value - mean, off.error, off.freedom)
+        return math.nan, Estimate(math.nan, math.nan, 1)
+    weighted = np.where(weight > 0, value, 0.0)  # the others may be NaN
+    mean = float((weight * weighted).mean() / scale)
+    difference = clustered_mean(own - weight * (weighted - mean) / scale, query)
+    return mean, Estimate(difference.value - mean, difference.error, difference.freedom)
 
 
 @dataclass(frozen=True)
-class Clustered:
-    """An estimate with the error of its mean.
+class Estimate:
+    """An estimate of a mean, with its standard error.
 
     Attributes:
-        value: the estimate; NaN where the log says nothing.
+        value: the estimate; NaN if the log has no data for it.
         error: its standard error.
-        freedom: degrees of freedom of that error: clusters less 1.
+        freedom: degrees of freedom of the error: clusters less 1.
     """
 
     value: float
     error: float
     freedom: int
 
-    def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Low and high, by Student's t."""
+    def interval(self, level: float = INTERVAL_LEVEL) -> tuple[float, float]:
+        """Return low and high end of its interval, by Student's t."""
         half = float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
         return self.value - half, self.value + half
 
 
-def clustered_mean(values: Floats, cluster: Integers) -> Clustered:
-    """The mean of all values, with the linearised error of a mean of clusters of unequal size.
+def clustered_mean(values: Floats, cluster: Integers) -> Estimate:
+    """Estimate the mean, with the linearised error of a mean of clusters of unequal size.
 
-    Cochran, Sampling Techniques (1977), chapter 9A.
+    Args:
+        values: float64[n].
+        cluster: int64[n], number of each value's cluster; at least 2 distinct ones.
 
-    `values`: float64[n]; `cluster`: int64[n], of each value; at least 2 distinct ones.
+    Source: Cochran, Sampling Techniques (1977), chapter 9A.
     """
     mean = float(values.mean())
-    _, place = np.unique(cluster, return_inverse=True)
-    off = np.bincount(place, weights=values - mean)
-    clusters = len(off)
-    variance = float(np.square(off).sum()) * clusters / (clusters - 1)
-    return Clustered(mean, math.sqrt(variance) / len(values), clusters - 1)
+    _, position = np.unique(cluster, return_inverse=True)
+    deviations = np.bincount(position, weights=values - mean)  # summed by cluster
+    clusters = len(deviations)
+    variance = float(np.square(deviations).sum()) * clusters / (clusters - 1)
+    return Estimate(mean, math.sqrt(variance) / len(values), clusters - 1)
 
 
-def cross_fitted(log: Log, states: LoggedStates, reward: Floats, make: Make = RIDGE) -> Floats:
-    """float64[episodes, L, A]: expected returns, each fitted without a fold that has its question.
+def cross_fit(
+    log: Log, states: LoggedStates, reward: Floats, make: MakeRegression = RIDGE_REGRESSION
+) -> Floats:
+    """Predict the return of each action from the other folds' questions.
 
-    `reward`: float64[episodes, L], see `Log.reward`; `make`: a new regression; it is fitted once a
-    hop, action and fold.
+    Args:
+        log: the episodes.
+        states: of the same episodes.
+        reward: float64[episodes, L], see `Log.reward`.
+        make: makes a new regression; one is fitted for each hop, action and fold.
+
+    Returns:
+        float64[episodes, L, A], expected returns.
     """
     fold = question_folds(log.query)
     values = np.zeros((*log.action.shape, log.actions.count))
@@ -326,59 +367,79 @@ def cross_fitted(log: Log, states: LoggedStates, reward: Floats, make: Make = RI
 
 
 def question_folds(query: Integers) -> Integers:
-    """int64[episodes]: a fold for each, the same for all episodes of a question.
+    """Assign each episode to a fold, all episodes of a question to the same one.
 
-    `query`: int64[episodes], at least 2 distinct ones.
+    Args:
+        query: int64[episodes], at least 2 distinct ones.
+
+    Returns:
+        int64[episodes], the number of the fold.
     """
     fold = np.zeros(len(query), dtype=np.int64)
-    splitter = GroupKFold(min(FOLDS, len(np.unique(query))))
+    splitter = GroupKFold(min(MAX_CROSS_FITTING_FOLDS, len(np.unique(query))))
     for number, (_, held_out) in enumerate(splitter.split(query, groups=query)):
         fold[held_out] = number
     return fold
 
 
 def fit(
-    log: Log, states: LoggedStates, reward: Floats, learn_from: Booleans, make: Make = RIDGE
+    log: Log,
+    states: LoggedStates,
+    reward: Floats,
+    learn_from: Booleans,
+    make: MakeRegression = RIDGE_REGRESSION,
 ) -> Floats:
-    """float64[episodes, L, A]: expected returns, learned from some of the episodes.
+    """Predict the return of each action, learned from some of the episodes.
 
-    Fitted Q evaluation (Le, Voloshin and Yue, Batch Policy Learning under Constraints, ICML 2019),
-    in its form for a finite horizon: the target of a call is what it earned plus the value of the
-    state after it, which the hop after it has fitted already.
+    This is fitted Q evaluation with a finite horizon: the target of a choice is its reward plus the
+    value of the next state, which was predicted before, because the last hop is fitted first.
 
-    `reward`: float64[episodes, L], see `Log.reward`; `learn_from`: bool[episodes].
+    Args:
+        log: the episodes.
+        states: of the same episodes.
+        reward: float64[episodes, L], see `Log.reward`.
+        learn_from: bool[episodes].
+        make: makes a new regression.
+
+    Returns:
+        float64[episodes, L, A], expected returns, of all episodes.
+
+    Source: Le, Voloshin and Yue, Batch Policy Learning under Constraints (ICML 2019).
     """
     values = np.zeros((*log.action.shape, log.actions.count))
     chances = states.chances
-    ahead = np.zeros(len(log))
+    next_value = np.zeros(len(log))
     for hop in reversed(range(log.length.max())):
-        here = log.alive[:, hop]
-        inputs, action = states.features[states.row[here, hop]], log.action[here, hop]
-        target, learned = (reward[:, hop] + ahead)[here], learn_from[here]
+        alive = log.alive[:, hop]
+        inputs = states.features[states.row[alive, hop]]
+        action = log.action[alive, hop]
+        target = (reward[:, hop] + next_value)[alive]
+        is_training = learn_from[alive]
         for number in range(log.actions.count):
-            chosen = learned & (action == number)
-            regression = make() if chosen.sum() > 1 else DummyRegressor()
-            if not chosen.any():  # what was never taken is expected to earn the mean
-                chosen = learned
-            if chosen.any():
-                regression.fit(inputs[chosen], target[chosen])
-                values[here, hop, number] = regression.predict(inputs)
-        ahead = np.einsum("ea,ea->e", chances[:, hop], values[:, hop])
+            rows = is_training & (action == number)
+            # One row determines no line, so it is predicted as a constant.
+            regression = make() if rows.sum() > 1 else DummyRegressor()
+            if not rows.any():  # an action that was never taken is expected to earn the mean
+                rows = is_training
+            if rows.any():
+                regression.fit(inputs[rows], target[rows])
+                values[alive, hop, number] = regression.predict(inputs)
+        next_value = np.einsum("ea,ea->e", chances[:, hop], values[:, hop])
     return values
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of a log is about the policy to be valued.
+    """How much of a log is about the policy to be evaluated.
 
     Attributes:
-        effective: episodes, see `effective`.
+        effective: number of episodes, see `effective_count`.
         largest: the largest weight of an episode.
         mean: of the weights.
-        misses: whether they clearly do not average 1: then the log lacks what the policy does, or
+        misses: whether they clearly do not average 1. Then the log lacks actions of the policy, or
             the propensities are not those of the logging policy.
-        share_never_taken: of the episodes of the policy to be valued, those in which it does what
-            the log never shows at that node.
+        share_never_taken: the share of the policy's episodes in which it takes an action that the
+            log never has at that node.
     """
 
     effective: float
@@ -389,37 +450,48 @@ class Overlap:
 
     @classmethod
     def of(cls, log: Log, states: LoggedStates) -> Overlap:
-        """Of the episodes in `log`."""
+        """Measure the overlap of a log with the policy in its states."""
         weights = Weights.of(log, states)
-        whole, mean = weights.whole, clustered_mean(weights.whole, log.query)
-        low, high = mean.interval(SURE)
+        mean = clustered_mean(weights.episode, log.query)
+        low, high = mean.interval(WEIGHT_CHECK_LEVEL)
         return cls(
-            effective=effective(whole),
-            largest=float(whole.max()),
+            effective=effective_count(weights.episode),
+            largest=float(weights.episode.max()),
             mean=mean.value,
             misses=not low <= 1 <= high,
-            share_never_taken=_never_taken(log, states, weights.before),
+            share_never_taken=_share_never_taken(log, states, weights.before),
         )
 
 
-def effective(weight: Floats) -> float:
-    """(sum w)^2 / sum w^2 of float64[n]: how many equal weights would have the same variance.
+def effective_count(weight: Floats) -> float:
+    """Return how many equal weights would have the same variance: (sum w)^2 / sum w^2.
 
-    Kish, Survey Sampling (1965).
+    Args:
+        weight: float64[n].
+
+    Source: Kish, Survey Sampling (1965).
     """
     return float(weight.sum() ** 2 / max(np.square(weight).sum(), np.finfo(float).tiny))
 
 
-def _never_taken(log: Log, states: LoggedStates, before: Floats) -> float:
-    """Share of the episodes in which the policy does what no episode does at that node."""
-    chances, count, never = states.chances, log.actions.count, 0.0
+def _share_never_taken(log: Log, states: LoggedStates, before: Floats) -> float:
+    """Estimate in which share of its episodes the policy does what no episode does at that node.
+
+    Args:
+        log: the episodes.
+        states: of the same episodes.
+        before: float64[episodes, L], see `Weights.before`.
+    """
+    actions = log.actions.count
+    never = 0.0
     for hop in range(log.hops):
-        here = log.alive[:, hop]
-        nodes, place = np.unique(log.node[here, hop], return_inverse=True)
-        taken = np.zeros((len(nodes), count), dtype=bool)
-        taken[place, log.action[here, hop]] = True
-        share = np.zeros((len(nodes), count))
-        np.add.at(share, place, before[here, hop, None] * chances[here, hop])
-        # Of all episodes: weights before this hop already lack what was never taken there.
-        never += float(share[~taken].sum()) / len(log)
+        alive = log.alive[:, hop]
+        nodes, position = np.unique(log.node[alive, hop], return_inverse=True)
+        is_taken = np.zeros((len(nodes), actions), dtype=bool)
+        is_taken[position, log.action[alive, hop]] = True
+        share = np.zeros((len(nodes), actions))
+        np.add.at(share, position, before[alive, hop, None] * states.chances[alive, hop])
+        # Divided by all episodes: the weights before this hop already lack the share that was never
+        # taken earlier, so no episode is counted twice.
+        never += float(share[~is_taken].sum()) / len(log)
     return min(1.0, never)

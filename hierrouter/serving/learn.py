@@ -1,4 +1,4 @@
-"""From the log of a server to a better router: which questions, judged how, and is it better."""
+"""Learn a better router from the log of a server: sample its questions, judge them, and compare."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ from hierrouter.replay.opening import training_tree
 from hierrouter.replay.tree import Tree
 from hierrouter.runs.run import Run
 from hierrouter.runs.training import RunCallbacks, TrainingPlan
-from hierrouter.serving.watching import LOG_VERSION, query_of
+from hierrouter.serving.watching import LOG_VERSION, query_id
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
-TRAFFIC = "traffic"  # name of the data set
-CONSENSUS, THUMBS = "consensus", "thumbs"
-DECLINED = ("", "unknown", "none", "i dont know", "i do not know", "not sure", "cannot say")
-LIKED = 0.5  # the least quality of an answer that somebody liked
-FEWEST = 20  # questions of the test fold, on which one can tell anything
+TRAFFIC_DATASET = "traffic"
+# Names of judges; others are files.
+CONSENSUS_JUDGE = "consensus"
+THUMBS_JUDGE = "thumbs"
+# Answers, as `agreement_key` has them, by which a model declines to answer.
+DECLINING_ANSWERS = (
+    *("", "unknown", "none"),
+    *("i dont know", "i do not know", "not sure", "cannot say"),
+)
+MIN_LIKED_QUALITY = 0.5  # of an answer that somebody liked
+MIN_TEST_QUERIES = 20  # fewer cannot show a difference between two routers
 
 
 @dataclass(frozen=True)
@@ -38,10 +44,10 @@ class Traffic:
     """The questions of a log.
 
     Attributes:
-        queries: a sample of them, each once, with their folds; without references.
+        queries: a sample of them, each question once, with their folds; without references.
         liked: by question, the answers that somebody liked.
-        lines: how many lines had a question.
-        distinct: how many questions these were.
+        lines: how many lines of the log have a question.
+        distinct: how many distinct questions they have.
     """
 
     queries: list[Query]
@@ -50,12 +56,16 @@ class Traffic:
     distinct: int
 
 
-def traffic_of(log: Path, limit: int, seed: int) -> Traffic:
-    """The questions of a server's log; failed ones, too, for they can be asked again.
+def read_traffic(log: Path, limit: int, seed: int) -> Traffic:
+    """Read the questions of a server's log, including failed ones: they can be asked again.
 
-    Raises InputError: the file cannot be read, has no questions, or a line of another version.
+    Args:
+        log: its file of JSON lines.
+        limit: the largest number of questions; they are drawn from all.
+        seed: of the sample and of the folds.
 
-    `limit`: at most so many, drawn with `seed`, as are the folds.
+    Raises:
+        InputError: the file cannot be read, has no questions, or has a line of another version.
     """
     liked: dict[str, list[str]] = {}
     lines = 0
@@ -68,96 +78,121 @@ def traffic_of(log: Path, limit: int, seed: int) -> Traffic:
             )
         question = line.get("question")
         if not isinstance(question, str) or not question.strip():
-            continue  # passed on as it came, so nobody could have routed it
+            continue  # an event, or a request that could not be routed
         lines += 1
-        good = liked.setdefault(question, [])
-        quality, answer = line.get("quality"), line.get("answer")
-        if isinstance(quality, int | float) and quality >= LIKED and isinstance(answer, str):
-            good.append(answer)
+        answers = liked.setdefault(question, [])
+        quality = line.get("quality")
+        answer = line.get("answer")
+        is_liked = isinstance(quality, int | float) and quality >= MIN_LIKED_QUALITY
+        if is_liked and isinstance(answer, str):
+            answers.append(answer)
     if not liked:
         raise InputError(f"no questions: {log}; give the log of `hierrouter serve --log`")
-    queries = [Query(query_of(text), TRAFFIC, text, (), "") for text in liked]
-    drawn = with_folds(sample(queries, limit, seed), seed)
-    answers = {question: tuple(dict.fromkeys(given)) for question, given in liked.items()}
-    return Traffic(drawn, answers, lines, len(queries))
+    queries = [Query(query_id(text), TRAFFIC_DATASET, text, (), "") for text in liked]
+    return Traffic(
+        queries=with_folds(sample(queries, limit, seed), seed),
+        liked={question: tuple(dict.fromkeys(answers)) for question, answers in liked.items()},
+        lines=lines,
+        distinct=len(queries),
+    )
 
 
-def references_in(file: Path) -> dict[str, tuple[str, ...]]:
-    """Reference answers by question, from JSON lines with `question` and `answers`.
+def read_references(file: Path) -> dict[str, tuple[str, ...]]:
+    """Read reference answers by question, from JSON lines with `question` and `answers`.
 
-    Raises InputError: the file cannot be read, or a line lacks one of them.
+    Raises:
+        InputError: the file cannot be read, or a line lacks one of them.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    references: dict[str, tuple[str, ...]] = {}
     for number, line in json_lines(file):
-        question, answers = line.get("question"), line.get("answers", line.get("answer"))
-        given = [answers] if isinstance(answers, str) else answers
-        if not isinstance(question, str) or not isinstance(given, list) or not given:
+        question = line.get("question")
+        answers = line.get("answers", line.get("answer"))
+        if isinstance(answers, str):
+            answers = [answers]
+        if not isinstance(question, str) or not isinstance(answers, list) or not answers:
             raise InputError(f"no question with answers: {file}:{number}; give both")
-        found[question] = tuple(map(str, given))
-    return found
+        references[question] = tuple(map(str, answers))
+    return references
 
 
 def consensus(cache: Path) -> dict[str, tuple[str, ...]]:
-    """By id, the answer that most of the pool's calls agree on, each weighed by its confidence.
+    """Find the answer of each query that most of the pool's calls agree on.
 
-    The weight of a call is the probability of a token of its answer, on average, or 1 where its
-    engine does not tell; what is said in other words counts as the same, see `agreement_key`, and
-    who declines to answer has no vote.
-    Raises CacheError: nothing is there.
+    Calls are weighted by their confidence: the probability of a token of the answer, on average
+    (geometric mean), or 1 if the engine does not report it. Answers that differ only in wording
+    count as the same, see `agreement_key`; a call that declines to answer has no vote.
+
+    Args:
+        cache: with the calls.
+
+    Returns:
+        By the id of the query.
+
+    Raises:
+        CacheError: there is no cache, or it is damaged.
     """
     rows = ask_cache(
         cache,
-        "SELECT id, response, logprob_sum, logprob_tokens FROM nodes "  # noqa: S608 - our own name
-        f"WHERE dataset = '{TRAFFIC}' ORDER BY id, route",
+        "SELECT id, response, logprob_sum, logprob_tokens FROM nodes "  # noqa: S608 - a constant
+        f"WHERE dataset = '{TRAFFIC_DATASET}' ORDER BY id, route",
     ).to_pylist()
     votes: dict[str, dict[str, float]] = {}
     for row in rows:
         key = agreement_key(row["response"])
-        if key in DECLINED:
+        if key in DECLINING_ANSWERS:
             continue
         tokens = row["logprob_tokens"]
         weight = math.exp(row["logprob_sum"] / tokens) if tokens else 1.0
-        mine = votes.setdefault(row["id"], {})
-        mine[key] = mine.get(key, 0.0) + weight
-    return {name: (max(mine, key=mine.__getitem__),) for name, mine in votes.items()}
+        query_votes = votes.setdefault(row["id"], {})
+        query_votes[key] = query_votes.get(key, 0.0) + weight
+    return {name: (max(by_answer, key=by_answer.__getitem__),) for name, by_answer in votes.items()}
 
 
-def judged(traffic: Traffic, judge: str, cache: Path) -> list[Query]:
-    """The queries of which a judge says what is right.
+def judge_queries(traffic: Traffic, judge: str, cache: Path) -> list[Query]:
+    """Give queries the references of a judge, and leave out those for which it has none.
 
-    Raises InputError: a file that cannot be read, or too few are judged.
+    Args:
+        traffic: with the queries.
+        judge: `consensus`, `thumbs`, a judge's pool file (which needs no references), or a file of
+            references, see `read_references`.
+        cache: with the calls of the queries.
 
-    `judge`: `consensus`, `thumbs`, a judge's pool file, or one of references, see `references_in`;
-    `cache`: with their calls.
+    Raises:
+        InputError: a file that cannot be read, or too few queries have references.
     """
-    if judge.endswith(".toml"):  # a model that needs no references
+    if judge.endswith(".toml"):
         return traffic.queries
-    if judge == CONSENSUS:
+    if judge == CONSENSUS_JUDGE:
         by_id = consensus(cache)
-        found = {query.question: by_id.get(query.id, ()) for query in traffic.queries}
+        references = {query.question: by_id.get(query.id, ()) for query in traffic.queries}
+    elif judge == THUMBS_JUDGE:
+        references = dict(traffic.liked)
     else:
-        found = dict(traffic.liked if judge == THUMBS else references_in(Path(judge)))
-    known = [
-        replace(query, answers=found[query.question])
+        references = read_references(Path(judge))
+    queries = [
+        replace(query, answers=references[query.question])
         for query in traffic.queries
-        if found.get(query.question)
+        if references.get(query.question)
     ]
-    tested = sum(query.split == "test" for query in known)
-    if tested < FEWEST:
+    test_queries = sum(query.split == "test" for query in queries)
+    if test_queries < MIN_TEST_QUERIES:
         raise InputError(
-            f"{judge} judges {len(known)} of {len(traffic.queries)} questions, {tested} of them in "
-            f"test; at least {FEWEST} there can tell anything: log more, or raise --limit"
+            f"{judge} judges {len(queries)} of {len(traffic.queries)} questions, {test_queries} of "
+            f"them in test; at least {MIN_TEST_QUERIES} there can tell anything: log more, or "
+            "raise --limit"
         )
-    return known
+    return queries
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a router is better than the one in service.
+    """Whether a new router is better than the one in service.
 
     Attributes:
-        old, new: mean R of both on the questions that none of them learned from.
-        low, high: 95 % interval of the difference, new less old.
+        old: mean R of the router in service, on questions that neither router learned from.
+        new: mean R of the new router, on the same questions.
+        low: low end of the 95 % interval of the difference, new less old.
+        high: high end of that interval.
         queries: how many questions these are.
         alpha: of R.
     """
@@ -171,11 +206,11 @@ class Verdict:
 
     @property
     def is_better(self) -> bool:
-        """Whether the whole interval is above 0."""
+        """Whether the interval of the difference is above 0."""
         return self.low > 0
 
     def __str__(self) -> str:
-        """In a sentence."""
+        """Return the verdict as a sentence."""
         word = "better" if self.is_better else "not shown to be better"
         return (
             f"{word} on {self.queries} questions of the test fold: R {self.new:.4f} instead of "
@@ -184,24 +219,45 @@ class Verdict:
         )
 
 
-def compared(old: TrainedRouter, new: TrainedRouter, fold: RouteTree) -> Verdict:
-    """Both routers on every question of a fold, exactly.
+def compare_routers(old: TrainedRouter, new: TrainedRouter, fold: RouteTree) -> Verdict:
+    """Compare two routers on every question of a fold, exactly, at the alpha of the old one.
 
-    Raises InputError: one of them cannot read it.
+    Args:
+        old: the router in service.
+        new: the router that may replace it.
+        fold: its questions.
+
+    Raises:
+        InputError: one of the routers cannot read the fold.
     """
     alpha = old.alpha
-    before, after = (router.outcome(fold).reward(alpha) for router in (old, new))
-    low, high = interval(after - before, rng=np.random.default_rng(0))
-    return Verdict(float(before.mean()), float(after.mean()), low, high, len(fold), alpha)
+    old_reward = old.outcome(fold).reward(alpha)
+    new_reward = new.outcome(fold).reward(alpha)
+    low, high = interval(new_reward - old_reward, rng=np.random.default_rng(0))
+    return Verdict(
+        old=float(old_reward.mean()),
+        new=float(new_reward.mean()),
+        low=low,
+        high=high,
+        queries=len(fold),
+        alpha=alpha,
+    )
 
 
-def opened(cache: Path, router: TrainedRouter, scorer: str, pool: str | None = None) -> Tree:
-    """The traffic in a cache, as a router sees it; queries with failed calls are left out."""
+def open_traffic(cache: Path, router: TrainedRouter, scorer: str, pool: str | None = None) -> Tree:
+    """Open the traffic in a cache as a router reads it; queries with failed calls are left out.
+
+    Args:
+        cache: with the calls.
+        router: the one in service.
+        scorer: of the responses.
+        pool: that the cache was collected for; None is that of its newest plan.
+    """
     origin = router.origin
     return OpenTree(
         cache=cache,
         pool=pool,
-        datasets=(TRAFFIC,),
+        datasets=(TRAFFIC_DATASET,),
         encoder=origin.encoder,
         state=origin.view,
         scorer=scorer,
@@ -210,16 +266,29 @@ def opened(cache: Path, router: TrainedRouter, scorer: str, pool: str | None = N
     ).run()
 
 
-def retrained(tree: Tree, old: TrainedRouter, out: Path | None, callbacks: RunCallbacks) -> Run:
-    """A router for the same alpha that may do the same, learned from the traffic."""
-    origin, config = old.origin, replace(old.origin.config, keep_anyway=False)
-    learns_from = training_tree(tree)
-    plan = TrainingPlan(learns_from, old.objective, config, None, [origin.seed], out)
+def retrain(tree: Tree, old: TrainedRouter, out: Path | None, callbacks: RunCallbacks) -> Run:
+    """Train a router on the traffic, with the objective and the settings of the old one.
+
+    Args:
+        tree: of the traffic.
+        old: the router in service.
+        out: folder of the run; None chooses one.
+        callbacks: for the progress.
+    """
+    config = replace(old.origin.config, keep_anyway=False)
+    plan = TrainingPlan(training_tree(tree), old.objective, config, None, [old.origin.seed], out)
     return plan.run(callbacks)
 
 
 def as_json(traffic: Traffic, judged_queries: int, run: Path, verdict: Verdict) -> dict[str, Any]:
-    """What was done, as JSON values."""
+    """Return what was learned from a log, as JSON values.
+
+    Args:
+        traffic: of the log.
+        judged_queries: how many of its queries have references.
+        run: folder of the new router.
+        verdict: on it.
+    """
     return {
         "lines": traffic.lines,
         "distinct": traffic.distinct,

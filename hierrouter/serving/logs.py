@@ -11,17 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.engines.encoders import Encoder
-from hierrouter.engines.generator import Confidence
+from hierrouter.engines.generator import Confidence, Response
 from hierrouter.evaluation.outcome import Actions, greedy
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.questions.files import json_lines
-from hierrouter.replay.states import LiveAnswer, numbers_kind, state_texts
+from hierrouter.replay.states import numbers_kind, state_texts
 from hierrouter.serving.decisions import live_numbers
 from hierrouter.serving.estimators import Log, LoggedStates, logged_states
 from hierrouter_cache.errors import InputError, suggestion
 
-SMALLEST_PROPENSITY = 1e-9
-FREE_NAME = 200  # characters of a policy's name
+MIN_PROPENSITY = 1e-9  # smaller ones would make the weights of their episodes explode
+MAX_POLICY_NAME = 200  # characters
+
+OnNote = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,14 @@ class Step:
 
     Attributes:
         model: its number in the pool.
-        propensity: the probability with which the logging policy did this there, in (0, 1].
-        stop: whether the policy chose to end the episode with this call; not where it had to.
+        propensity: the probability with which the logging policy took this action, in (0, 1].
+        stop: whether the policy chose to end the episode with this call; False if it had to end.
         cost: of this call, in money.
-        response: the answer; None where nobody need see it.
-        tokens_out, finish_reason, confidence: what else a router may see of the answer; None where
-            the log does not say.
+        response: its text; None if no policy will read it.
+        tokens_out: of the response; None if the log does not say. This and the next two are what
+            some policies read of a response besides its text.
+        finish_reason: of the response; None if the log does not say.
+        confidence: of the response; None if the log does not say.
     """
 
     model: int
@@ -53,13 +57,13 @@ class Episode:
     """One line of a log.
 
     Attributes:
-        question: its text; equal ones are one.
+        question: its text; episodes with equal texts are of one question.
         steps: the calls, 1 to L.
-        quality: Q of the answer that was given, in [0, 1].
-        policy: name and version of what chose the calls, free text.
+        quality: Q of the answer that was returned, in [0, 1].
+        policy: name and version of the policy that chose the calls, free text.
         where: file and line, for messages.
-        returned: number of the answer that the policy chose to give after it was there, and the
-            probability with which it did; None where the last call ended the episode.
+        returned: number of the earlier answer that the policy chose to return, and the probability
+            with which it did; None if the last call ended the episode.
     """
 
     question: str
@@ -72,7 +76,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class LogShape:
-    """What the lines of a log must fit to.
+    """The pool and the hops that the lines of a log must fit.
 
     Attributes:
         models: M names.
@@ -85,26 +89,29 @@ class LogShape:
     rate: Sequence[tuple[float, float]]
 
 
-def read_log(
-    path: Path, shape: LogShape, on_left_out: Callable[[str], None] = lambda said: None
-) -> list[Episode]:
-    """Every episode of a log.
+def read_log(path: Path, shape: LogShape, on_note: OnNote = lambda message: None) -> list[Episode]:
+    """Read every episode of a log.
 
-    Raises InputError: the file cannot be read or has no episodes, or its first bad line.
+    Args:
+        path: of the file of JSON lines.
+        shape: of its episodes.
+        on_note: receives a message if lines of a server are left out: questions without an answer,
+            routes where a failed model was replaced, and deferrals.
 
-    `on_left_out`: told how many lines of a server are none: questions without an answer, and routes
-    that went on with another model than the policy chose, or were handed over in doubt.
+    Raises:
+        InputError: the file cannot be read, has no episodes, or has a bad line.
     """
-    episodes, left_out = [], 0
+    episodes = []
+    left_out = 0
     for number, line in json_lines(path):
-        if "event" in line:  # of a server, and no question
+        if "event" in line:  # a server logs changes of its models, too
             continue
         if _is_episode(line):
             episodes.append(_episode(line, f"{path}:{number}", shape))
         else:
             left_out += 1
     if left_out:
-        on_left_out(
+        on_note(
             f"{left_out} lines are left out: a model gave no answer, or got what was in doubt; "
             "what the router would earn on such questions is not in the estimate"
         )
@@ -114,58 +121,66 @@ def read_log(
 
 
 def _is_episode(line: Mapping[str, Any]) -> bool:
-    """Whether the policy's own choices led to the end, as far as a server says."""
+    """Whether all actions of a line are the policy's own, as far as the log says."""
     if "otherwise" in line or line.get("status") not in (None, 200):
         return False
     steps = line.get("steps")
-    made = [*(steps if isinstance(steps, list) else ()), line.get("returned")]
+    actions = [*(steps if isinstance(steps, list) else ()), line.get("returned")]
     return not any(
-        one.get("instead_of") or one.get("deferred") for one in made if isinstance(one, dict)
+        action.get("instead_of") or action.get("deferred")
+        for action in actions
+        if isinstance(action, dict)
     )
 
 
 def _episode(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
-    steps = line.get("steps")
-    if not isinstance(steps, list) or not steps:
+    """Read a line.
+
+    Raises:
+        InputError: it is no complete episode of this shape.
+    """
+    objects = line.get("steps")
+    if not isinstance(objects, list) or not objects:
         raise InputError(f"steps is no list of calls: {where}; give one object a call, in order")
-    if len(steps) > shape.hops:
+    if len(objects) > shape.hops:
         raise InputError(
-            f"{len(steps)} steps: {where}; the router makes at most {shape.hops} calls"
+            f"{len(objects)} steps: {where}; the router makes at most {shape.hops} calls"
         )
-    made = tuple(
-        _step(step, f"{where} step {number}", shape) for number, step in enumerate(steps, start=1)
+    steps = tuple(
+        _step(step, f"{where} step {number}", shape) for number, step in enumerate(objects, start=1)
     )
-    returned = _returned(line.get("returned"), f"{where} returned", len(made))
-    if any(step.stop for step in (made if returned else made[:-1])):
+    returned = _returned(line.get("returned"), f"{where} returned", len(steps))
+    # With return, the last action is no call, so every call must go on and have a response.
+    earlier = steps if returned else steps[:-1]
+    if any(step.stop for step in earlier):
         raise InputError(f"a step after one that stops: {where}; stop belongs to the last step")
-    if len(made) < shape.hops and not made[-1].stop and not returned:
+    if len(steps) < shape.hops and not steps[-1].stop and not returned:
         raise InputError(
-            f"{len(made)} of {shape.hops} steps and no stop: {where}; log whole episodes, with "
+            f"{len(steps)} of {shape.hops} steps and no stop: {where}; log whole episodes, with "
             '"stop": true where the policy chose to end early'
         )
-    needed = made if returned else made[:-1]
-    if any(step.response is None for step in needed):
+    if any(step.response is None for step in earlier):
         raise InputError(f"a response is missing: {where}; give it with every step but the last")
     return Episode(
         question=_text(line, "question", where) or "",
-        steps=made,
+        steps=steps,
         quality=_number(line, "quality", where, 0.0, 1.0),
-        policy=(_text(line, "policy", where, required=False) or "")[:FREE_NAME],
+        policy=(_text(line, "policy", where, required=False) or "")[:MAX_POLICY_NAME],
         where=where,
         returned=returned,
     )
 
 
-def _returned(given: Any, where: str, calls: int) -> tuple[int, float] | None:
-    """The choice of an answer among so many; None where there was none."""
-    if given is None:
+def _returned(action: Any, where: str, calls: int) -> tuple[int, float] | None:
+    """Read the choice of an earlier answer: its number and propensity; None without a choice."""
+    if action is None:
         return None
-    if not isinstance(given, dict):
+    if not isinstance(action, dict):
         raise InputError(f"it is no object: {where}; give answer and propensity")
-    answer = given.get("answer")
+    answer = action.get("answer")
     if isinstance(answer, bool) or answer not in range(1, calls + 1):
-        raise _unfit(given, "answer", where, f"a whole number from 1 to {calls}")
-    return int(given["answer"]), _number(given, "propensity", where, SMALLEST_PROPENSITY, 1.0)
+        raise _bad_value(action, "answer", where, f"a whole number from 1 to {calls}")
+    return int(action["answer"]), _number(action, "propensity", where, MIN_PROPENSITY, 1.0)
 
 
 def _step(step: Any, where: str, shape: LogShape) -> Step:
@@ -181,10 +196,10 @@ def _step(step: Any, where: str, shape: LogShape) -> Step:
     model = shape.models.index(name)
     return Step(
         model=model,
-        propensity=_number(step, "propensity", where, SMALLEST_PROPENSITY, 1.0),
+        propensity=_number(step, "propensity", where, MIN_PROPENSITY, 1.0),
         stop=bool(stop),
         cost=_cost(step, where, shape.rate[model]),
-        response=_text(step, "response", where, required=False, empty=True),
+        response=_text(step, "response", where, required=False, may_be_empty=True),
         tokens_out=_count(step, "tokens_out", where),
         finish_reason=_text(step, "finish_reason", where, required=False),
         confidence=_confidence(step, where),
@@ -195,11 +210,11 @@ def _confidence(step: Mapping[str, Any], where: str) -> Confidence | None:
     tokens = _count(step, "logprob_tokens", where)
     if not tokens:
         return None
-    total, lowest = (
-        min(_number(step, name, where, -1e9, 1e-3 * tokens), 0.0)
-        for name in ("logprob_sum", "logprob_min")
-    )
-    return Confidence(total, lowest, tokens)
+    # Log-probabilities are at most 0; sums of rounded ones may be a little more.
+    rounding = 1e-3 * tokens
+    total = _number(step, "logprob_sum", where, -1e9, rounding)
+    lowest = _number(step, "logprob_min", where, -1e9, rounding)
+    return Confidence(min(total, 0.0), min(lowest, 0.0), tokens)
 
 
 def _count(step: Mapping[str, Any], name: str, where: str) -> int | None:
@@ -207,6 +222,7 @@ def _count(step: Mapping[str, Any], name: str, where: str) -> int | None:
 
 
 def _cost(step: Mapping[str, Any], where: str, rate: tuple[float, float]) -> float:
+    """Read a call's cost, or compute it from its tokens, in money."""
     if step.get("cost") is not None:
         return _number(step, "cost", where, 0.0)
     if step.get("tokens_in") is None or step.get("tokens_out") is None:
@@ -218,193 +234,264 @@ def _cost(step: Mapping[str, Any], where: str, rate: tuple[float, float]) -> flo
 def _number(
     row: Mapping[str, Any], name: str, where: str, low: float, high: float = math.inf
 ) -> float:
-    """A finite number from `low` to `high`."""
-    found, most = row.get(name), min(high, sys.float_info.max)  # which NaN and inf are not within
-    if isinstance(found, int | float) and not isinstance(found, bool) and low <= found <= most:
-        return float(found)
-    above = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
-    raise _unfit(row, name, where, f"a finite number {above}")
+    """Read a finite number from `low` to `high`."""
+    value = row.get(name)
+    largest = min(high, sys.float_info.max)  # neither NaN nor infinity is up to it
+    if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= largest:
+        return float(value)
+    bounds = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
+    raise _bad_value(row, name, where, f"a finite number {bounds}")
 
 
 def _text(
-    row: Mapping[str, Any], name: str, where: str, *, required: bool = True, empty: bool = False
+    row: Mapping[str, Any],
+    name: str,
+    where: str,
+    *,
+    required: bool = True,
+    may_be_empty: bool = False,
 ) -> str | None:
-    """A text, or None where it may be and is missing."""
-    found = row.get(name)
-    if found is None and not required:
+    """Read a text; None if it is missing and not required."""
+    value = row.get(name)
+    if value is None and not required:
         return None
-    if not isinstance(found, str) or not (found or empty):
-        raise _unfit(row, name, where, "a text")
-    return found
+    if not isinstance(value, str) or not (value or may_be_empty):
+        raise _bad_value(row, name, where, "a text")
+    return value
 
 
-def _unfit(row: Mapping[str, Any], name: str, where: str, wanted: str) -> InputError:
-    given = "missing" if row.get(name) is None else f"{row[name]!r:.40}"
-    return InputError(f"{name} is {given}: {where}; give {wanted}")
+def _bad_value(row: Mapping[str, Any], name: str, where: str, remedy: str) -> InputError:
+    value = "missing" if row.get(name) is None else f"{row[name]!r:.40}"
+    return InputError(f"{name} is {value}: {where}; give {remedy}")
 
 
 @dataclass(frozen=True)
 class Spending:
-    """What a server's answers cost, and how probable each first call was; a row each of n answers.
+    """The cost of a server's answers, and how probable their first calls were; one row an answer.
 
     Attributes:
         query: int64[n], number of the question.
-        own: float64[n, 3]: money and seconds of the whole route, Q of its answer; NaN where it is
-            not known.
-        first: float64[n, 3]: of the first call alone; Q only where it gave the answer.
-        model: int64[n], who was called first; -1 where the question was handed over at once.
+        route: float64[n, 3]: money and seconds of the whole route, and Q of its answer; NaN if it
+            is not known.
+        first: float64[n, 3]: of the first call alone; its Q is known only if it gave the answer.
+        model: int64[n], the model that was called first; -1 if the question was deferred at once.
         called: float64[n, M], the probability that a model was called first.
-        alone: float64[n, M], and that the route ended there.
+        ended: float64[n, M], the probability that it was called first and ended the route.
     """
 
     query: NDArray[np.int64]
-    own: NDArray[np.float64]
+    route: NDArray[np.float64]
     first: NDArray[np.float64]
     model: NDArray[np.int64]
     called: NDArray[np.float64]
-    alone: NDArray[np.float64]
+    ended: NDArray[np.float64]
 
 
-def read_spending(
-    path: Path, shape: LogShape, on_left_out: Callable[[str], None] = lambda said: None
-) -> Spending:
-    """The answers in the log of `hierrouter serve`, judged or not.
+def read_spending(path: Path, shape: LogShape, on_note: OnNote = lambda message: None) -> Spending:
+    """Read the answers in the log of `hierrouter serve`, with or without a quality.
 
-    Raises InputError: the file cannot be read, has a bad line, or fewer than 2 questions.
+    Args:
+        path: of the log.
+        shape: of the router that was in service.
+        on_note: receives a message if lines are left out: those without an answer, and those that
+            do not say how probable the first call was.
 
-    `on_left_out`: told how many lines are none, or do not say how probable the first call was.
+    Raises:
+        InputError: the file cannot be read, has a bad line, or fewer than 2 questions.
     """
-    numbers: dict[str, int] = {}
-    rows, left_out, count = [], 0, len(shape.models)
+    queries: dict[str, int] = {}
+    rows = []
+    left_out = 0
     for number, line in json_lines(path):
-        steps, where = line.get("steps"), f"{path}:{number}"
+        where = f"{path}:{number}"
+        steps = line.get("steps")
         if not isinstance(steps, list) or not steps or line.get("status") not in (None, 200):
             left_out += "event" not in line
             continue
         if any(not isinstance(step, dict) for step in steps):
             raise InputError(f"a step is no object: {where}; give model, propensity and cost")
-        told, (first, *more) = steps[0].get("chances"), steps
-        told = [{"chance": chance} for chance in (told if isinstance(told, list) else [])]
-        chances = np.array([_number(one, "chance", where, 0.0, 1.0) for one in told])
-        name, propensity = first.get("model"), first.get("propensity")
-        action = shape.models.index(name) if name in shape.models else -1
-        handed = bool(first.get("deferred"))
-        if not handed and first.get("stop") and len(chances) >= 2 * count:
-            action += count
-        if propensity == 1 or handed:  # not drawn
-            chances = np.eye(max(len(chances), 2 * count))[action] * (not handed)
-        elif len(chances) <= action or action < 0 or chances[action] != propensity:
-            left_out += 1  # others could not do what was asked for, or had failed
+        choice = _first_choice(steps[0], where, shape)
+        if choice is None:
+            left_out += 1
             continue
-        one, two = chances[:count], chances[count : 2 * count]
-        stops = two if len(two) == count else np.zeros(count)  # else answers that are returned
-        ends, called = (one, one) if shape.hops == 1 else (stops, one + stops)
-        cost = [_cost(step, where, (0.0, 0.0)) for step in steps]
-        taken = [
-            math.fsum(_number(step, key, where, 0.0) for key in ("router_s", "model_s"))
-            for step in steps
-        ]
-        judged = line.get("quality") is not None
-        quality = _number(line, "quality", where, 0.0, 1.0) if judged else math.nan
-        query = numbers.setdefault(_text(line, "query", where) or "", len(numbers))
-        rows.append(
-            (
-                query,
-                (math.fsum(cost), math.fsum(taken), quality),
-                (cost[0], taken[0], math.nan if more else quality),
-                -1 if handed else action % count,
-                called,
-                ends,
-            )
-        )
+        costs = [_cost(step, where, (0.0, 0.0)) for step in steps]
+        seconds = [_seconds(step, where) for step in steps]
+        quality = math.nan
+        if line.get("quality") is not None:
+            quality = _number(line, "quality", where, 0.0, 1.0)
+        query = queries.setdefault(_text(line, "query", where) or "", len(queries))
+        route = (math.fsum(costs), math.fsum(seconds), quality)
+        first = (costs[0], seconds[0], quality if len(steps) == 1 else math.nan)
+        rows.append((query, route, first, *choice))
     if left_out:
-        on_left_out(f"{left_out} lines are left out: no answer, or nobody drew the first call")
-    if len(numbers) < 2:
-        raise InputError(f"answers to {len(numbers)} questions: {path}; log at least 2 questions")
-    return Spending(*map(np.array, zip(*rows, strict=True)))
+        on_note(f"{left_out} lines are left out: no answer, or nobody drew the first call")
+    if len(queries) < 2:
+        raise InputError(f"answers to {len(queries)} questions: {path}; log at least 2 questions")
+    return Spending(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
-def from_texts(
+def _first_choice(
+    step: Mapping[str, Any], where: str, shape: LogShape
+) -> tuple[int, NDArray[np.float64], NDArray[np.float64]] | None:
+    """Read which first call was made, and how probable each first call was.
+
+    Returns:
+        As in `Spending`: model, float64[M] called and float64[M] ended. None if the call was not
+        the policy's draw: a model had failed, or could not do what the client wanted.
+    """
+    models = len(shape.models)
+    listed = step.get("chances")
+    values = listed if isinstance(listed, list) else []
+    chances = np.array(
+        [_number({"chance": value}, "chance", where, 0.0, 1.0) for value in values], np.float64
+    )
+    name = step.get("model")
+    propensity = step.get("propensity")
+    action = shape.models.index(name) if name in shape.models else -1
+    if step.get("deferred"):
+        never = np.zeros(models)
+        return -1, never, never
+    if step.get("stop") and len(chances) >= 2 * models:
+        action += models
+    if propensity == 1:  # the action was not drawn, so all others had no chance
+        chances = np.eye(max(len(chances), 2 * models))[action]
+    elif len(chances) <= action or action < 0 or chances[action] != propensity:
+        return None
+    going_on = chances[:models]
+    stopping = chances[models : 2 * models]
+    if len(stopping) < models:  # the router may not stop; what follows are answers to return
+        stopping = np.zeros(models)
+    if shape.hops == 1:  # every call ends the route
+        return action % models, going_on, going_on
+    return action % models, going_on + stopping, stopping
+
+
+def _seconds(step: Mapping[str, Any], where: str) -> float:
+    """Read how long deciding and calling took."""
+    return math.fsum(_number(step, key, where, 0.0) for key in ("router_s", "model_s"))
+
+
+def log_and_states(
     episodes: Sequence[Episode], trained: TrainedRouter, encoder: Encoder
 ) -> tuple[Log, LoggedStates]:
-    """The episodes as arrays, and what was seen on their way.
+    """Return the episodes as arrays, and the states on their way.
 
-    `encoder`: the one whose embeddings the router reads.
+    Args:
+        episodes: of the log.
+        trained: the router to be evaluated.
+        encoder: the one whose embeddings the router reads.
+
+    Raises:
+        InputError: the log lacks what the router reads, or has actions that it lacks.
     """
     numbers: dict[str, int] = {}
     query = [numbers.setdefault(episode.question, len(numbers)) for episode in episodes]
     log = log_of(episodes, trained, np.array(query))
-    embedding = _embedded(episodes, log, trained, encoder)
-    node, spent = log.node[log.alive], log.spent[log.alive]
+    embedding = _embed(episodes, log, trained, encoder)
+    node = log.node[log.alive]
+    spent = log.spent[log.alive]
     row = np.zeros(log.action.shape, dtype=np.int64)
     row[log.alive] = np.arange(len(node))
-    paths = [trained.origin.routes.path(at) for at in node.tolist()]
+    paths = [trained.origin.routes.path(number) for number in node.tolist()]
     chances = trained.decide_each(embedding, paths, spent.tolist())
     target = greedy(chances, trained.origin.base_rate, trained.actions.returns)
     return log, logged_states(log, row, node, spent, embedding, target)
 
 
-def _embedded(
+def _embed(
     episodes: Sequence[Episode], log: Log, trained: TrainedRouter, encoder: Encoder
 ) -> NDArray[np.float32]:
-    """float32[states, dim]: what the view shows before each choice, episode after episode."""
+    """Return what the router reads before each choice: float32[states, dim].
+
+    The states are in the order of `log.alive`: episode after episode.
+    """
     view = trained.origin.view
-    numbers = numbers_kind(view)
-    states, seen = [], list[list[LiveAnswer]]()
+    reads_numbers = numbers_kind(view) is not None
+    texts: list[tuple[str, ...]] = []  # of each state
+    paths: list[list[int]] = []
+    responses: list[list[Response]] = []
     for episode, length in zip(episodes, log.length.tolist(), strict=True):
-        responses = [step.response or "" for step in episode.steps]
-        if length > len(responses) and episode.steps[-1].response is None:
+        steps = episode.steps
+        if length > len(steps) and steps[-1].response is None:
             raise InputError(f"a response is missing: {episode.where}; this router reads the last")
-        read = episode.steps[: length - 1] if numbers else ()
-        answers = [_answer(step, f"{episode.where} step {at}") for at, step in enumerate(read, 1)]
-        for made in range(length):
-            states.append(state_texts(view, episode.question, responses[:made]))
-            seen.append(answers[:made])
-    distinct = sorted({text for texts in states for text in texts})
+        path: list[int] = []
+        read: list[Response] = []
+        if reads_numbers:
+            for number, step in enumerate(steps[: length - 1], start=1):
+                path.append(step.model)
+                read.append(_response(step, f"{episode.where} step {number}"))
+        step_texts = [step.response or "" for step in steps]
+        for calls in range(length):
+            texts.append(state_texts(view, episode.question, step_texts[:calls]))
+            paths.append(path[:calls])
+            responses.append(read[:calls])
+    distinct = sorted({text for state in texts for text in state})
     vectors = encoder.encode(distinct)
-    place = {text: at for at, text in enumerate(distinct)}
-    parts = [vectors[[place[texts[at]] for texts in states]] for at in range(len(states[0]))]
-    return np.concatenate([*parts, live_numbers(view, trained.actions, seen)], axis=1)
+    position = {text: number for number, text in enumerate(distinct)}
+    parts = [vectors[[position[state[part]] for state in texts]] for part in range(len(texts[0]))]
+    numbers = live_numbers(view, trained.actions, paths, responses)
+    return np.concatenate([*parts, numbers], axis=1)
 
 
-def _answer(step: Step, where: str) -> LiveAnswer:
-    """What a router that reads numbers sees of a step; raises InputError: the log lacks it."""
+def _response(step: Step, where: str) -> Response:
+    """Return a step's response as a router reads it, which does not include its prompt's tokens.
+
+    Raises:
+        InputError: the log lacks its length.
+    """
     if step.tokens_out is None:
         raise InputError(
             f"tokens_out is missing: {where}; this router reads how long answers are, give it and "
             "finish_reason, and logprob_sum, _min and _tokens where it reads these"
         )
-    cut = step.finish_reason == "length"
-    return LiveAnswer(step.model, step.response or "", step.tokens_out, cut, step.confidence)
+    return Response(
+        text=step.response or "",
+        tokens_in=0,
+        tokens_out=step.tokens_out,
+        finish_reason=step.finish_reason or "stop",
+        confidence=step.confidence,
+    )
 
 
 def log_of(episodes: Sequence[Episode], trained: TrainedRouter, query: NDArray[np.int64]) -> Log:
-    """The episodes as arrays.
+    """Return the episodes as arrays.
 
-    Where the router may return answers, giving the last one after L calls is a choice that others
-    had to make. Raises InputError: answers were returned in the log, and the router never does.
+    If the router may return earlier answers, ending after L calls is a choice of the last answer;
+    other routers had to make it, so its propensity is 1.
 
-    `trained`: the router to be valued; where it never stops early and the log does, the log's
-    actions have stops all the same; `query`: int64[episodes], number of each question.
+    Args:
+        episodes: of the log.
+        trained: the router to be evaluated. If it never stops early and the log does, the log's
+            actions include stops all the same.
+        query: int64[episodes], number of each question.
+
+    Raises:
+        InputError: the log returns earlier answers, and the router never does.
     """
-    routes, returns = trained.origin.routes, trained.objective.allow_return
-    stops = trained.objective.allow_stop or any(e.steps[-1].stop for e in episodes)
-    actions = Actions(routes, stops, returns)
-    shape = len(episodes), actions.steps
-    action, propensity = np.zeros(shape, dtype=np.int64), np.ones(shape)
-    cost, length = np.zeros(shape), np.array([len(episode.steps) for episode in episodes])
+    routes = trained.origin.routes
+    allow_return = trained.objective.allow_return
+    allow_stop = trained.objective.allow_stop or any(episode.steps[-1].stop for episode in episodes)
+    actions = Actions(routes, allow_stop, allow_return)
+    shape = (len(episodes), actions.steps)
+    action = np.zeros(shape, dtype=np.int64)
+    propensity = np.ones(shape)
+    cost = np.zeros(shape)
+    length = np.array([len(episode.steps) for episode in episodes])
     for row, episode in enumerate(episodes):
-        if episode.returned and not returns:
+        if episode.returned and not allow_return:
             raise InputError(f"an answer is returned: {episode.where}; this router never does")
-        last = length[row]
-        if episode.returned or (returns and last == routes.hops):
-            answer, chance = episode.returned or (last, 1.0)
-            action[row, last], propensity[row, last] = actions.calls + answer - 1, chance
+        calls = length[row]
+        if episode.returned or (allow_return and calls == routes.hops):
+            answer, chance = episode.returned or (calls, 1.0)
+            action[row, calls] = actions.calls + answer - 1
+            propensity[row, calls] = chance
             length[row] += 1
         for hop, step in enumerate(episode.steps):
-            early = step.stop and hop + 1 < routes.hops
-            action[row, hop] = step.model + (routes.models if early else 0)
-            propensity[row, hop], cost[row, hop] = step.propensity, step.cost
+            # Before the last hop only an action that stops ends the episode; at the last, all do.
+            stops_early = step.stop and hop + 1 < routes.hops
+            action[row, hop] = step.model + (routes.models if stops_early else 0)
+            propensity[row, hop] = step.propensity
+            cost[row, hop] = step.cost
     return Log(
         actions=actions,
         query=query,

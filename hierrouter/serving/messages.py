@@ -1,4 +1,4 @@
-"""The question that models see, from chat messages, from lines of JSON, and from a pipe of them."""
+"""The question that models see: read from chat messages, from lines of JSON, or from a pipe."""
 
 import os
 import select
@@ -11,100 +11,119 @@ from hierrouter.questions.files import MAX_LINE
 from hierrouter.questions.query import storable
 from hierrouter_cache.errors import InputError
 
-# What stands before a turn in a transcript; who says it in a message.
-SPEAKERS = {"user": "User: ", "assistant": "Assistant: "}
-INSTRUCTING = ("system", "developer")
-TOOL_ROLES, TOOL_CALLS = ("tool", "function"), ("tool_calls", "function_call")
-MOST_CHARACTERS = 2_000_000
-LOOK_S = 0.2  # between two looks whether a read has been stopped
-CHUNK = 1 << 16
+# The roles whose turns make up the transcript, with the label before each turn.
+SPEAKER_LABELS = {"user": "User: ", "assistant": "Assistant: "}
+INSTRUCTION_ROLES = ("system", "developer")
+TOOL_ROLES = ("tool", "function")
+TOOL_CALL_KEYS = ("tool_calls", "function_call")
+MAX_QUESTION_CHARACTERS = 2_000_000
+PIPE_POLL_S = 0.2  # between two checks of whether a read was cancelled
+PIPE_CHUNK_BYTES = 1 << 16
 
 Message = Mapping[str, Any]
 Question = str | Sequence[Message]
 
 
 def question_of(question: Question) -> str:
-    """The text that models see.
-
-    Raises InputError: no message, an unknown role, no text, or somebody else has the last word.
+    """Return the text that models see.
 
     Args:
         question: the text itself; or objects with `role` and `content`, the last of them the
-            user's. What the system or developer says comes first.
+            user's. The text of system and developer comes first.
+
+    Raises:
+        InputError: no message, an unknown role, no text, or the last message is not the user's.
     """
-    text, images = (question, []) if isinstance(question, str) else asked_of(question)
+    if isinstance(question, str):
+        return _checked_text(question)
+    text, images = text_and_images(question)
     if images:
         raise Unroutable("content of type 'image_url': messages; only text can be routed")
-    return _sound(text)
+    return text
 
 
-def asked_of(messages: Sequence[Message]) -> tuple[str, list[Message]]:
-    """The text that models see of chat messages, and the images that are shown with it.
+def text_and_images(messages: Sequence[Message]) -> tuple[str, list[Message]]:
+    """Return the text that models see of chat messages, and the images in them.
 
-    Raises InputError: see `question_of`; Unroutable: there is more in them.
+    Raises:
+        InputError: see `question_of`.
+        Unroutable: the messages have content other than text and images.
     """
     images: list[Message] = []
-    return _sound(_transcript(messages, images)), images
+    return _checked_text(_transcript(messages, images)), images
 
 
-def _sound(text: str) -> str:
+def _checked_text(text: str) -> str:
+    """Return the text without characters that no file takes.
+
+    Raises:
+        InputError: it is blank or too long.
+    """
     if not text.strip():
         raise InputError("an empty question; give a text")
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_QUESTION_CHARACTERS:
         raise InputError(
-            f"a question of {len(text):,} characters; at most {MOST_CHARACTERS:,} are taken"
+            f"a question of {len(text):,} characters; at most {MAX_QUESTION_CHARACTERS:,} are taken"
         )
     return storable(text)
 
 
 class Unroutable(InputError):
-    """A request that is in order, but asks for more than a route can give."""
+    """A valid request that asks for more than a route can give."""
 
 
 def _transcript(messages: Sequence[Message], images: list[Message]) -> str:
-    """Several turns as one text; a single one is its own text. Images are put into the list."""
+    """Join several turns to one text; a single turn is the text itself.
+
+    Args:
+        messages: of the chat.
+        images: receives the images in them.
+    """
     if not messages:
         raise InputError("no message: messages; give at least one of role user")
-    turns = [_turn(message, f"messages[{at}]", images) for at, message in enumerate(messages)]
+    turns = [
+        _turn(message, f"messages[{number}]", images) for number, message in enumerate(messages)
+    ]
     if turns[-1][0] != "user":
         raise InputError(f"the last message is of role {turns[-1][0]}: messages; it must be user's")
-    instructions = [text for role, text in turns if role in INSTRUCTING]
-    spoken = [(SPEAKERS[role], text) for role, text in turns if role in SPEAKERS]
+    instructions = [text for role, text in turns if role in INSTRUCTION_ROLES]
+    spoken = [(SPEAKER_LABELS[role], text) for role, text in turns if role in SPEAKER_LABELS]
     if len(spoken) == 1:
         return PART_BREAK.join([*instructions, spoken[0][1]])
-    return PART_BREAK.join([*instructions, *(speaker + text for speaker, text in spoken)])
+    return PART_BREAK.join([*instructions, *(label + text for label, text in spoken)])
 
 
 def _turn(message: Any, where: str, images: list[Message]) -> tuple[str, str]:
+    """Return role and text of a message; its images are added to the list."""
     if not isinstance(message, Mapping):
         raise InputError(f"a message is no object: {where}; give role and content")
     role = message.get("role")
-    if role in TOOL_ROLES or any(message.get(name) for name in TOOL_CALLS):
+    if role in TOOL_ROLES or any(message.get(key) for key in TOOL_CALL_KEYS):
         raise Unroutable(f"a tool was called: {where}; only text can be routed")
-    if role not in (*SPEAKERS, *INSTRUCTING):
-        known = ", ".join((*SPEAKERS, *INSTRUCTING))
-        raise InputError(f"unknown role {role!r:.40}: {where}; known: {known}")
-    text = _text(message.get("content"), where, images)
+    roles = (*SPEAKER_LABELS, *INSTRUCTION_ROLES)
+    if role not in roles:
+        raise InputError(f"unknown role {role!r:.40}: {where}; known: {', '.join(roles)}")
+    text = _content_text(message.get("content"), where, images)
     if not text.strip() and role == "user":
         raise InputError(f"an empty message: {where}; give a text")
     return role, text
 
 
-def _text(content: Any, where: str, images: list[Message]) -> str:
+def _content_text(content: Any, where: str, images: list[Message]) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:
         raise InputError(f"content is no text: {where}; give a text, or parts of type text")
     texts = []
-    for part in content:
-        given = part if isinstance(part, Mapping) else {}
-        if _is_image(given):
-            images.append(given)
-            continue
-        if given.get("type") != "text" or not isinstance(given.get("text"), str):
-            kind = f"{given.get('type')!r:.40}"
+    for element in content:
+        part = element if isinstance(element, Mapping) else {}
+        if _is_image(part):
+            images.append(part)
+        elif part.get("type") == "text" and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        else:
+            kind = f"{part.get('type')!r:.40}"
             raise Unroutable(f"content of type {kind}: {where}; only text can be routed")
-        texts.append(given["text"])
     return "".join(texts)
 
 
@@ -116,23 +135,26 @@ def _is_image(part: Message) -> bool:
 
 
 def question_in(row: dict[str, Any], where: str) -> Question:
-    """The question of one line of JSON.
+    """Return the question of one line of JSON.
 
-    Raises InputError: neither question nor messages, or both, or nothing that can be asked; or an
-    id that is neither a text nor a whole number.
+    Args:
+        row: the object on the line.
+        where: file and line, for messages.
 
-    `where`: file and line, for messages.
+    Raises:
+        InputError: neither question nor messages, or both, or nothing that can be asked; or an id
+            that is neither a text nor a whole number.
     """
-    given = [name for name in ("question", "messages") if row.get(name) is not None]
-    if len(given) != 1:
-        raise InputError(
-            f"{'both' if given else 'neither'} of question and messages: {where}; give one of them"
-        )
-    [name] = given
-    question: Question = row[name]
-    wanted, kind = (str, "a text") if name == "question" else (list, "a list of messages")
-    if not isinstance(question, wanted):
-        raise InputError(f"{name} is not {kind}: {where}; give one")
+    keys = [key for key in ("question", "messages") if row.get(key) is not None]
+    if len(keys) != 1:
+        count = "both" if keys else "neither"
+        raise InputError(f"{count} of question and messages: {where}; give one of them")
+    [key] = keys
+    question: Question = row[key]
+    if key == "question" and not isinstance(question, str):
+        raise InputError(f"question is not a text: {where}; give one")
+    if key == "messages" and not isinstance(question, list):
+        raise InputError(f"messages is not a list of messages: {where}; give one")
     try:
         question_of(question)
     except InputError as error:
@@ -144,36 +166,41 @@ def question_in(row: dict[str, Any], where: str) -> Question:
 
 
 def piped_lines(pipe: int, stopped: Event, where: str) -> Iterator[tuple[int, bytes]]:
-    """(number from 1, bytes) of each line; once `stopped` is set, no more.
+    """Yield (number from 1, bytes) of each line of a pipe until it ends or is stopped.
 
-    Raises InputError: it cannot be read, or a line is too long.
+    Args:
+        pipe: file descriptor, read past Python's own buffers; other readers of it take lines away.
+        stopped: once it is set, no more lines come, and a read that waits for data ends.
+        where: name of the pipe, for messages.
 
-    `pipe`: read past Python's own buffers; whoever reads there as well takes lines away; `where`:
-    its name, for messages.
+    Raises:
+        InputError: it cannot be read, or a line is too long.
     """
-    number, begun = 0, bytearray()
-    while chunk := _next_bytes(pipe, stopped, where):
+    number = 0
+    incomplete = bytearray()
+    while chunk := _next_chunk(pipe, stopped, where):
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             number += 1
-            yield number, bytes(begun) + line
-            begun.clear()
-        begun += rest
-        if len(begun) > MAX_LINE:
+            yield number, bytes(incomplete) + line
+            incomplete.clear()
+        incomplete += rest
+        if len(incomplete) > MAX_LINE:
             raise InputError(
                 f"line longer than {MAX_LINE:,} bytes: {where}:{number + 1}; "
                 "write one JSON object per line"
             )
-    if begun and not stopped.is_set():
-        yield number + 1, bytes(begun)
+    if incomplete and not stopped.is_set():
+        yield number + 1, bytes(incomplete)
 
 
-def _next_bytes(pipe: int, stopped: Event, where: str) -> bytes:
-    """What comes next; nothing at the end, or when it was stopped."""
+def _next_chunk(pipe: int, stopped: Event, where: str) -> bytes:
+    """Return the next bytes of a pipe; b"" at its end, or when it was stopped."""
     try:
         while not stopped.is_set():
-            if select.select([pipe], [], [], LOOK_S)[0]:
-                return os.read(pipe, CHUNK)
+            # Wait for data only briefly: a blocking read could not be stopped.
+            if select.select([pipe], [], [], PIPE_POLL_S)[0]:
+                return os.read(pipe, PIPE_CHUNK_BYTES)
     except OSError as error:
         raise InputError(f"cannot be read: {where}: {error.strerror}; give JSON lines") from None
     return b""

@@ -1,4 +1,4 @@
-"""Models that answer one prompt at a time: the seam of live routing, and the local ones."""
+"""Models that answer one prompt at a time: the seam of live routing, and the local models."""
 
 from __future__ import annotations
 
@@ -21,62 +21,67 @@ from hierrouter.engines.generator import (
 from hierrouter.pools.pool import Ability
 from hierrouter_cache.errors import WorldError, reason_of
 
-MOST_AT_ONCE = 64  # prompts of one batch: those who come later would wait for all of it
+# Prompts of one batch. Prompts that arrive later wait for the whole batch, so it stays small.
+MAX_LIVE_BATCH = 64
 
-# Told what comes next of an answer.
+# Receives the next piece of a response's text.
 OnText = Callable[[str], None]
 
 
 class LiveModel(Protocol):
-    """A model that can be asked now.
+    """A model that can be called now.
 
     Attributes:
-        takes: what it heeds beside the prompt, see `hierrouter.pools.pool.Ability`.
-        takes_settings: whether it heeds how a client wants it to decode.
-        fault: why it gave nothing when it was last asked; "" where it did.
-        changed: whether it answers otherwise than when its answers were collected.
+        abilities: what it takes beside the prompt, see `hierrouter.pools.pool.Ability`.
+        takes_settings: whether it decodes as a client asks it to.
+        fault: why the last call gave no response; "" if it gave one.
+        has_changed: whether it answers otherwise than when its responses were collected.
     """
 
-    takes: frozenset[Ability]
+    abilities: frozenset[Ability]
     takes_settings: bool
     fault: str
-    changed: bool
+    has_changed: bool
 
     async def answer(
-        self, prompt: str, on_text: OnText | None = None, wanted: CallOptions = NO_OPTIONS
+        self, prompt: str, on_text: OnText | None = None, options: CallOptions = NO_OPTIONS
     ) -> Response:
-        """The answer to one prompt.
+        """Return the response to one prompt.
 
-        Raises CallFailed: there is none; perhaps after a part of it was told.
+        Args:
+            prompt: the user message.
+            on_text: receives the text as it grows; the pieces make up the text of the response,
+                except for white space at both ends.
+            options: what a client wants beside the text; heeded as far as the model can.
 
-        `on_text`: told the text as it grows; all that it is told is the answer's text, but for
-        white space at both ends; `wanted`: by a client, as far as the model takes it.
+        Raises:
+            CallFailed: there is no response; perhaps after `on_text` has received a part of it.
         """
         ...
 
-    async def look(self) -> None:
-        """Find out whether it can be asked, where it could not be; `fault` says what was found."""
+    async def check(self) -> None:
+        """If the model has a fault, try whether it answers again, and update `fault`."""
         ...
 
     async def close(self) -> None:
-        """Take no more prompts, and let go of threads and connections."""
+        """Accept no more prompts, and free threads and connections."""
         ...
 
 
 class CallFailed(WorldError):
-    """A live call has no answer, after as many attempts as it takes.
+    """A live call has no response, after all its attempts.
 
     Args:
-        model: who was called.
-        reason: why.
-        status: of `hierrouter.engines.generator.STATUSES`.
+        model: name of the model that was called.
+        reason: why it gave none.
+        status: one of `hierrouter.engines.generator.STATUSES`.
 
     Attributes:
-        was_begun: whether a part of the answer was told before.
-        earlier: the failed calls in whose place this one was made, oldest first.
+        has_begun: whether a part of the response was streamed before.
+        earlier: the failed calls that this one replaced, oldest first.
     """
 
-    was_begun = False
+    has_begun = False
     earlier: tuple[CallFailed, ...] = ()
 
     def __init__(self, model: str, reason: str, status: str = "error") -> None:
@@ -85,9 +90,14 @@ class CallFailed(WorldError):
         self.reason = reason
         self.status = status
 
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the prompt and its response do not fit the model's window."""
+        return self.status == "too_long"
+
 
 class BatchedModel:
-    """One local model and the thread that it answers in; what waits is answered in one batch.
+    """One local model and its thread; prompts that wait are answered in one batch.
 
     It decodes as its pool says, whatever a client wants.
 
@@ -96,111 +106,127 @@ class BatchedModel:
         generator: the model.
     """
 
-    takes: frozenset[Ability] = frozenset()
+    abilities: frozenset[Ability] = frozenset()
     takes_settings = False
     fault = ""
-    changed = False
+    has_changed = False
 
     def __init__(self, name: str, generator: Generator) -> None:
         self._name = name
         self._generator = generator
-        self._waiting: SimpleQueue[_Request | None] = SimpleQueue()  # None is the end
-        self._closed = False
+        self._waiting: SimpleQueue[_Request | None] = SimpleQueue()  # None ends the thread
+        self._is_closed = False
         self._thread = threading.Thread(target=self._work, name=f"model {name}", daemon=True)
         self._thread.start()
 
     async def answer(
-        self, prompt: str, on_text: OnText | None = None, wanted: CallOptions = NO_OPTIONS
+        self, prompt: str, on_text: OnText | None = None, options: CallOptions = NO_OPTIONS
     ) -> Response:
-        """The answer to one prompt; see `LiveModel`.
+        """Return the response to one prompt; see `LiveModel.answer`.
 
-        Raises CallFailed: the prompt does not fit, the model failed, or it was closed.
+        Raises:
+            CallFailed: the prompt does not fit, the model failed, or it was closed.
         """
-        if self._closed:
+        if self._is_closed:
             raise CallFailed(self._name, "the router was closed")
-        request = _Request(prompt, Future(), _in_loop(on_text) if on_text else None)
+        request = _Request(prompt, Future(), _in_event_loop(on_text) if on_text else None)
         self._waiting.put(request)
         try:
-            found = await asyncio.wrap_future(request.answer)
+            answer = await asyncio.wrap_future(request.answer)
         except RuntimeError as error:
             raise CallFailed(self._name, reason_of(error, 200)) from error
-        if isinstance(found, Failure):
-            raise CallFailed(self._name, found.detail, found.status)
-        return found
+        if isinstance(answer, Failure):
+            raise CallFailed(self._name, answer.detail, answer.status)
+        return answer
 
-    async def look(self) -> None:
-        """It is on this machine."""
+    async def check(self) -> None:
+        """Do nothing: a local model cannot be unreachable."""
 
     async def close(self) -> None:
-        """Answer what waits now, and nothing more."""
-        if not self._closed:
-            self._closed = True
+        """Answer the prompts that wait now, then end the thread."""
+        if not self._is_closed:
+            self._is_closed = True
             self._waiting.put(None)
             await asyncio.to_thread(self._thread.join)
 
     def _work(self) -> None:
+        """Answer batch after batch until the model is closed."""
         while request := self._waiting.get():
-            # Who has gone is not answered.
+            # Leave out requests that were cancelled because their client has left.
             batch = [
-                one for one in self._batch(request) if one.answer.set_running_or_notify_cancel()
+                waiting
+                for waiting in self._batch(request)
+                if waiting.answer.set_running_or_notify_cancel()
             ]
-            reason = "the engine gave no answer"
-            try:
-                for place, answer in self._answers(batch) if batch else ():
-                    batch[place].answer.set_result(answer)
-            except Exception as error:  # an engine may raise anything, and the thread must live on
-                reason = str(error) or type(error).__name__
-            for one in batch:
-                if not one.answer.done():
-                    one.answer.set_exception(RuntimeError(reason))
+            if batch:
+                self._answer_batch(batch)
+
+    def _answer_batch(self, batch: Sequence[_Request]) -> None:
+        reason = "the engine gave no answer"
+        try:
+            for position, answer in self._answers(batch):
+                batch[position].answer.set_result(answer)
+        except Exception as error:  # an engine may raise anything, and the thread must live on
+            reason = str(error) or type(error).__name__
+        for request in batch:
+            if not request.answer.done():
+                request.answer.set_exception(RuntimeError(reason))
 
     def _batch(self, first: _Request) -> Iterator[_Request]:
+        """Yield a request, and those that wait behind it."""
         yield first
-        for _ in range(MOST_AT_ONCE - 1):
+        for _ in range(MAX_LIVE_BATCH - 1):
             try:
                 request = self._waiting.get_nowait()
             except Empty:
                 return
             if request is None:
-                self._waiting.put(None)  # the end, after this batch
+                self._waiting.put(None)  # end the thread after this batch
                 return
             yield request
 
     def _answers(self, batch: Sequence[_Request]) -> Iterator[tuple[int, Answer]]:
-        """What the generator gives, each text told to who follows it."""
-        prompts = [one.prompt for one in batch]
-        follow = {place: one.on_text for place, one in enumerate(batch) if one.on_text}
-        if isinstance(self._generator, AnswersNow):
-            yield from self._generator.answer_now(prompts, follow)
+        """Yield (position in the batch, answer), and pass texts on to the callbacks."""
+        prompts = [request.prompt for request in batch]
+        callbacks = {
+            position: request.on_text for position, request in enumerate(batch) if request.on_text
+        }
+        if isinstance(self._generator, StreamingGenerator):
+            yield from self._generator.answer_now(prompts, callbacks)
             return
-        for place, answer in self._generator.generate(prompts):
-            if isinstance(answer, Response) and place in follow:
-                follow[place](answer.text)
-            yield place, answer
+        for position, answer in self._generator.generate(prompts):
+            if isinstance(answer, Response) and position in callbacks:
+                callbacks[position](answer.text)
+            yield position, answer
 
 
 @runtime_checkable
-class AnswersNow(Protocol):
-    """A generator for people who wait: it hands texts on as they grow."""
+class StreamingGenerator(Protocol):
+    """A generator that passes texts on as they grow."""
 
     def answer_now(
         self, prompts: Sequence[str], follow: Mapping[int, OnText]
     ) -> Iterator[tuple[int, Answer]]:
-        """As `Generator.generate`; the texts at these places are told as they grow."""
+        """Answer as `Generator.generate` does, and stream some of the texts.
+
+        Args:
+            prompts: of the batch.
+            follow: by position in `prompts`, the callback that receives the growing text.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class _Request:
-    """One prompt that waits, where its answer goes, and who follows it."""
+    """A prompt that waits, the future of its answer, and the callback for its text."""
 
     prompt: str
     answer: Future[Answer]
     on_text: OnText | None
 
 
-def _in_loop(on_text: OnText) -> OnText:
-    """The same, called from another thread in the loop that runs now."""
+def _in_event_loop(on_text: OnText) -> OnText:
+    """Wrap a callback so that other threads can call it in the event loop that runs now."""
     loop = asyncio.get_running_loop()
 
     def call(text: str) -> None:

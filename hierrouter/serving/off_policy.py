@@ -1,4 +1,4 @@
-"""What a log from elsewhere says of a router: the estimates, warnings, tables and JSON."""
+"""The value of a router from a log of another policy: estimates, warnings, tables and JSON."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,26 +10,26 @@ import numpy as np
 from hierrouter.engines.encoders import Encoder, load_encoder
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.serving import estimators
-from hierrouter.serving.logs import Episode, Spending, from_texts
+from hierrouter.serving.logs import Episode, Spending, log_and_states
 from hierrouter.tables import Column, Line, Table, finite_or_none, interval, json_text
 
-NAMED = 3  # of logging policies
-FEW_EFFECTIVE = 30
-DIGITS = 4
-INTERVAL = f"{estimators.LEVEL:.0%} interval"
-ABOUT_INTERVALS = "Intervals count a question that was asked several times once."
+MAX_NAMED_LOGGERS = 3  # logging policies that the heading of a table names
+FEW_EFFECTIVE_EPISODES = 30
+ESTIMATE_DIGITS = 4
+INTERVAL_HEADING = f"{estimators.INTERVAL_LEVEL:.0%} interval"
+INTERVAL_NOTE = "Intervals count a question that was asked several times once."
 
 
 @dataclass(frozen=True)
 class Result:
-    """The value of a router, as logs tell it.
+    """The value of a router, estimated from a log.
 
     Attributes:
         alpha: of the reward R = Q - alpha * C.
         logged_by: the policies that made the log, each with its number of episodes.
-        evaluation: what the log says.
+        evaluation: the estimates, and how much of the log they rest on.
         notes: sentences that a reader must not miss.
-        provenance: where all this came from; JSON values.
+        provenance: of router and log; JSON values.
     """
 
     alpha: float
@@ -46,27 +46,29 @@ def value_from_log(
     provenance: Mapping[str, Any],
     encoder: Encoder | None = None,
 ) -> Result:
-    """The value of a router, from a log of any other policy.
-
-    Raises InputError: only one question, or what the router reads is missing.
+    """Estimate the value of a router from a log of any other policy.
 
     Args:
-        trained: its greedy policy is valued.
+        trained: the router; its greedy policy is evaluated.
         episodes: of the log.
         alpha: of the reward R = Q - alpha * C.
-        provenance: where all this comes from; JSON values.
+        provenance: of router and log; JSON values.
         encoder: that the router reads; None loads it.
+
+    Raises:
+        InputError: the log has only one question, or lacks what the router reads.
     """
     encoder = encoder or load_encoder(trained.origin.encoder)
-    evaluation = estimators.evaluate(*from_texts(episodes, trained, encoder), alpha)
+    log, states = log_and_states(episodes, trained, encoder)
+    evaluation = estimators.evaluate(log, states, alpha)
     logged_by = Counter(episode.policy or "unnamed" for episode in episodes)
     return Result(alpha, logged_by, evaluation, warnings_of(evaluation.overlap), provenance)
 
 
 def warnings_of(overlap: estimators.Overlap) -> tuple[str, ...]:
-    """What a reader of the estimates must not miss."""
+    """Return the warnings that a reader of the estimates must not miss."""
     warnings = []
-    if overlap.share_never_taken >= estimators.SMALLEST_SHARE:
+    if overlap.share_never_taken >= estimators.MIN_WARNED_SHARE:
         warnings.append(
             f"support: in {overlap.share_never_taken:.1%} of its episodes the router does what the "
             "log never does there: no estimator can know what that earns"
@@ -76,7 +78,7 @@ def warnings_of(overlap: estimators.Overlap) -> tuple[str, ...]:
             f"the weights average {overlap.mean:.3f} and not 1: the log lacks what the router does "
             "at some states, or its propensities are not those it was made with"
         )
-    if overlap.effective < FEW_EFFECTIVE:
+    if overlap.effective < FEW_EFFECTIVE_EPISODES:
         warnings.append(
             f"{overlap.effective:.1f} effective episodes are few: weighted estimates and their "
             "intervals rest on a handful of episodes"
@@ -85,72 +87,81 @@ def warnings_of(overlap: estimators.Overlap) -> tuple[str, ...]:
 
 
 def as_json(result: Result) -> str:
-    """The result as one object, keys sorted, what is not known null."""
+    """Return the result as one JSON object, keys sorted; unknown figures are null."""
     return json_text(as_object(result), "estimates")
 
 
 def as_object(result: Result) -> dict[str, Any]:
-    """The result as JSON values; docs/off_policy.md describes the keys."""
-    found = result.evaluation
+    """Return the result as JSON values; docs/off_policy.md describes the keys."""
+    evaluation = result.evaluation
     return {
         "alpha": result.alpha,
         "logged_by": dict(result.logged_by),
-        "episodes": found.episodes,
-        "queries": found.queries,
-        "level": estimators.LEVEL,
-        "estimates": [_estimate(name, mean) for name, mean in found.estimates.items()],
-        "overlap": asdict(found.overlap),
+        "episodes": evaluation.episodes,
+        "queries": evaluation.queries,
+        "level": estimators.INTERVAL_LEVEL,
+        "estimates": [
+            _estimate_object(name, estimate) for name, estimate in evaluation.estimates.items()
+        ],
+        "overlap": asdict(evaluation.overlap),
         "notes": list(result.notes),
         "provenance": dict(result.provenance),
     }
 
 
-def _estimate(name: str, mean: estimators.Clustered) -> dict[str, Any]:
-    low, high = mean.interval()
-    found = {"value": mean.value, "error": mean.error, "low": low, "high": high}
-    return {"estimator": name, **{key: finite_or_none(figure) for key, figure in found.items()}}
+def _estimate_object(name: str, estimate: estimators.Estimate) -> dict[str, Any]:
+    low, high = estimate.interval()
+    return {
+        "estimator": name,
+        "value": finite_or_none(estimate.value),
+        "error": finite_or_none(estimate.error),
+        "low": finite_or_none(low),
+        "high": finite_or_none(high),
+    }
 
 
 def long_table(result: Result) -> Table:
-    """One row an estimator, with all that is known of it."""
+    """Return one row for each estimator, with all its figures."""
     rows = as_object(result)["estimates"]
     lines = tuple(Line("", tuple(row.values())) for row in rows)
     return Table("off-policy", tuple(map(Column, rows[0])), lines)
 
 
 def result_tables(result: Result) -> list[Table]:
-    """The estimates, and how much of the log they rest on."""
-    found = as_object(result)
-    logged_by = [f"{name} ({count:,})" for name, count in result.logged_by.items()]
-    more = f" and {len(logged_by) - NAMED:,} more" if len(logged_by) > NAMED else ""
-    group = f"logged by {', '.join(logged_by[:NAMED])}{more}"
-    return [_estimate_table(result, found, group), _overlap_table(found, group)]
+    """Return the tables of the estimates, and of how much of the log they rest on."""
+    loggers = [f"{name} ({count:,})" for name, count in result.logged_by.items()]
+    group = f"logged by {', '.join(loggers[:MAX_NAMED_LOGGERS])}"
+    unnamed = len(loggers) - MAX_NAMED_LOGGERS
+    if unnamed > 0:
+        group += f" and {unnamed:,} more"
+    return [_estimate_table(result, group), _overlap_table(result, group)]
 
 
-def _estimate_table(result: Result, found: Mapping[str, Any], group: str) -> Table:
-    columns = ("estimator", "R", "error", INTERVAL)
-    rows = [
-        (each["estimator"], each["value"], each["error"], interval(each["low"], each["high"]))
-        for each in found["estimates"]
-    ]
+def _estimate_table(result: Result, group: str) -> Table:
+    body = as_object(result)
+    columns = ("estimator", "R", "error", INTERVAL_HEADING)
+    lines = []
+    for row in body["estimates"]:
+        bounds = interval(row["low"], row["high"])
+        lines.append(Line(group, (row["estimator"], row["value"], row["error"], bounds)))
     notes = [f"{note[0].upper()}{note[1:]}." for note in result.notes]
     return Table(
-        title=f"Mean R of HierRouter at alpha {result.alpha:g} from {found['episodes']:,} episodes "
-        f"of {found['queries']:,} questions",
-        columns=tuple(Column(name, DIGITS) for name in columns),
-        rows=tuple(Line(group, row) for row in rows),
-        note=" ".join([*notes, ABOUT_INTERVALS]),
+        title=f"Mean R of HierRouter at alpha {result.alpha:g} from {body['episodes']:,} episodes "
+        f"of {body['queries']:,} questions",
+        columns=tuple(Column(name, ESTIMATE_DIGITS) for name in columns),
+        rows=tuple(lines),
+        note=" ".join([*notes, INTERVAL_NOTE]),
     )
 
 
-def _overlap_table(found: Mapping[str, Any], group: str) -> Table:
-    overlap = found["overlap"]
+def _overlap_table(result: Result, group: str) -> Table:
+    overlap = result.evaluation.overlap
     figures = {
-        "effective episodes": overlap["effective"],
-        "of the log": overlap["effective"] / found["episodes"],
-        "largest weight": overlap["largest"],
-        "mean weight": overlap["mean"],
-        "share never taken": overlap["share_never_taken"],
+        "effective episodes": overlap.effective,
+        "of the log": overlap.effective / result.evaluation.episodes,
+        "largest weight": overlap.largest,
+        "mean weight": overlap.mean,
+        "share never taken": overlap.share_never_taken,
     }
     return Table(
         title="How much of the log is about HierRouter",
@@ -161,61 +172,96 @@ def _overlap_table(found: Mapping[str, Any], group: str) -> Table:
     )
 
 
-MEASURES = (("C of 1,000", 1000.0), ("seconds", 1.0), ("Q", 1.0))
+# Measures of `Spending`, in the order of its columns, with the factor they are shown with.
+COST_MEASURE = "C of 1,000"
+QUALITY_MEASURE = "Q"
+SPENDING_MEASURES = {COST_MEASURE: 1000.0, "seconds": 1.0, QUALITY_MEASURE: 1.0}
 
 
-def savings(found: Spending, models: Sequence[str]) -> list[dict[str, Any]]:
-    """What the router spent, and what each model alone would have, by measure; JSON values.
+def savings(spending: Spending, models: Sequence[str]) -> list[dict[str, Any]]:
+    """Compare what the router spent with what each model alone would have spent.
 
-    Money, seconds and, of the answers that are judged, Q. A model alone is estimated from first
-    calls of it, each weighted by how improbable it was (`less_weighted`); `single`, `difference`,
-    `low` and `high` are null where `never`, the share of questions on which it was not to be
-    called, says that the log cannot tell.
+    Measures are money, seconds and, of the answers that have a quality, Q. A model alone is
+    estimated from the routes that called it first, each weighted by how improbable that was
+    (`weighted_mean_and_difference`).
+
+    Args:
+        spending: of the router's answers.
+        models: names of the pool.
+
+    Returns:
+        JSON values, one row for each model and measure. `never` is the share of questions on which
+        the router was certain not to call the model. If it is not negligible, the log cannot tell,
+        and `single`, `difference`, `low` and `high` are null.
     """
     rows = []
     for number, model in enumerate(models):
-        for at, (measure, scale) in enumerate(MEASURES):
-            use = ~np.isnan(found.own[:, at])
-            if len(np.unique(found.query[use])) < 2:
-                continue  # nothing is judged
-            own, value = scale * found.own[use, at], scale * found.first[use, at]
-            chance = (found.alone if measure == "Q" else found.called)[use, number]
-            taken = (found.model[use] == number) & (chance > 0) & ~np.isnan(value)
-            weight = np.divide(1, chance, where=taken, out=np.zeros(len(chance)))
-            single, off = estimators.less_weighted(own, weight, value, found.query[use])
-            never = float((chance <= 0).mean())
-            can_tell, (low, high) = never < estimators.SMALLEST_SHARE, off.interval()
-            figures = {"single": single, "difference": off.value, "low": low, "high": high}
-            row = {"model": model, "measure": measure, "router": float(own.mean())}
-            row |= {
-                name: finite_or_none(figure) if can_tell else None
-                for name, figure in figures.items()
-            }
-            effective, answers = estimators.effective(weight), int(use.sum())
-            rows.append({**row, "effective": effective, "never": never, "answers": answers})
+        for column, measure in enumerate(SPENDING_MEASURES):
+            row = _savings_row(spending, number, column, measure)
+            if row is not None:
+                rows.append({"model": model, **row})
     return rows
 
 
+def _savings_row(
+    spending: Spending, model: int, column: int, measure: str
+) -> dict[str, Any] | None:
+    """Compare the router with one model in one measure; None if the log lacks the measure.
+
+    Args:
+        spending: of the router's answers.
+        model: its number.
+        column: of the measure in `Spending`.
+        measure: its name.
+    """
+    has_value = ~np.isnan(spending.route[:, column])
+    query = spending.query[has_value]
+    if len(np.unique(query)) < 2:
+        return None
+    scale = SPENDING_MEASURES[measure]
+    own = scale * spending.route[has_value, column]
+    value = scale * spending.first[has_value, column]
+    # Q of a first call is known only if the route ended there.
+    probability = spending.ended if measure == QUALITY_MEASURE else spending.called
+    chance = probability[has_value, model]
+    is_first = (spending.model[has_value] == model) & (chance > 0) & ~np.isnan(value)
+    weight = np.divide(1, chance, where=is_first, out=np.zeros(len(chance)))
+    single, difference = estimators.weighted_mean_and_difference(own, weight, value, query)
+    never = float((chance <= 0).mean())
+    low, high = difference.interval()
+    figures = {"single": single, "difference": difference.value, "low": low, "high": high}
+    can_tell = never < estimators.MIN_WARNED_SHARE
+    return {
+        "measure": measure,
+        "router": float(own.mean()),
+        **{name: finite_or_none(figure) if can_tell else None for name, figure in figures.items()},
+        "effective": estimators.effective_count(weight),
+        "never": never,
+        "answers": int(has_value.sum()),
+    }
+
+
 def savings_table(rows: Sequence[Mapping[str, Any]], alpha: float) -> Table:
-    """The same to be read, with what the log cannot tell in words; `alpha`: says who is best."""
-    lines, notes, reward = [], [], dict[str, float]()
+    """Return the savings as a table, whose note says what the log cannot tell.
+
+    Args:
+        rows: from `savings`.
+        alpha: of the reward by which the note names the best single model.
+    """
+    lines = []
     for row in rows:
         cells = [row[name] for name in ("measure", "router", "single", "difference")]
         cells.append(interval(row["low"], row["high"]))
         lines.append(Line(f"instead of {row['model']} alone", tuple(cells)))
+    notes = []
+    reward: dict[str, float] = {}
     for model in dict.fromkeys(row["model"] for row in rows):
-        mine = [row for row in rows if row["model"] == model]
-        if blind := [row for row in mine if row["difference"] is None]:
-            what = ", ".join(row["measure"] for row in blind)
-            notes.append(
-                f"The log cannot tell {what} of {model}: on {blind[0]['never']:.1%} of the "
-                "questions the router was certain not to do this; serve with --sample."
-            )
-        elif min(row["effective"] for row in mine) < FEW_EFFECTIVE:
-            notes.append(f"Of {model} few calls are logged, so its figures are rough.")
-        told = {row["measure"]: row["single"] for row in mine if row["single"] is not None}
-        if "Q" in told and MEASURES[0][0] in told:
-            reward[model] = told["Q"] - alpha * told[MEASURES[0][0]] / MEASURES[0][1]
+        model_rows = [row for row in rows if row["model"] == model]
+        notes += _savings_notes(model, model_rows)
+        single = {row["measure"]: row["single"] for row in model_rows if row["single"] is not None}
+        if QUALITY_MEASURE in single and COST_MEASURE in single:
+            cost = single[COST_MEASURE] / SPENDING_MEASURES[COST_MEASURE]
+            reward[model] = single[QUALITY_MEASURE] - alpha * cost
     if reward:
         best = max(reward, key=reward.__getitem__)
         notes.insert(0, f"The best alone at alpha {alpha:g} is {best}, R {reward[best]:.4f}.")
@@ -224,11 +270,25 @@ def savings_table(rows: Sequence[Mapping[str, Any]], alpha: float) -> Table:
         title="What the router spent, less what one model would have",
         columns=(
             Column(""),
-            Column("router", DIGITS),
-            Column("alone", DIGITS),
-            Column("difference", DIGITS, signed=True),
-            Column(INTERVAL, DIGITS),
+            Column("router", ESTIMATE_DIGITS),
+            Column("alone", ESTIMATE_DIGITS),
+            Column("difference", ESTIMATE_DIGITS, signed=True),
+            Column(INTERVAL_HEADING, ESTIMATE_DIGITS),
         ),
         rows=tuple(lines),
-        note=" ".join([*notes, ABOUT_INTERVALS]),
+        note=" ".join([*notes, INTERVAL_NOTE]),
     )
+
+
+def _savings_notes(model: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the warning about a model's figures, if there is one."""
+    unknown = [row for row in rows if row["difference"] is None]
+    if unknown:
+        measures = ", ".join(row["measure"] for row in unknown)
+        return [
+            f"The log cannot tell {measures} of {model}: on {unknown[0]['never']:.1%} of the "
+            "questions the router was certain not to do this; serve with --sample."
+        ]
+    if min(row["effective"] for row in rows) < FEW_EFFECTIVE_EPISODES:
+        return [f"Of {model} few calls are logged, so its figures are rough."]
+    return []

@@ -1,4 +1,4 @@
-"""A model that a server answers for, prompt by prompt."""
+"""A model that a server answers for, called prompt by prompt."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
@@ -28,9 +28,11 @@ from hierrouter.engines.identity import endpoint_of
 from hierrouter.pools.pool import ModelSpec
 from hierrouter.serving.models import CallFailed, OnText
 
-PAUSES = 2  # of a busy server, one second and two, unless it asks for another time
-LONGEST_WAIT_S = 10.0
-LOOK_S = 5.0  # from one look at a server that failed to the next, and for each
+# Pauses while a server is busy: one second and two, unless it asks for another time. A collection
+# is more patient, but here a person waits.
+MAX_LIVE_PAUSES = 2
+MAX_LIVE_WAIT_S = 10.0
+CHECK_S = 5.0  # between two checks of a server that failed, and the timeout of each
 
 T = TypeVar("T")
 
@@ -40,103 +42,117 @@ class ServedModel:
 
     Args:
         spec: the model, with its endpoint.
-        caller: how it is asked.
-        fault: why it cannot be asked now; "" where it can.
+        caller: makes the requests and reads the replies.
+        fault: why the model cannot be called now; "" if it can.
     """
 
     def __init__(self, spec: ModelSpec, caller: Caller, fault: str = "") -> None:
         endpoint = endpoint_of(spec)
-        self._name, self._model = spec.name, spec.model
+        self._name = spec.name
+        self._model = spec.model
         self._caller = caller
         self._client = Deployment(endpoint, endpoint.key(f"model {spec.name}"))
         width = endpoint.concurrency * len(endpoint.servers)
-        self._places = anyio.CapacityLimiter(width)
+        self._limiter = anyio.CapacityLimiter(width)
         self._patience = Patience(
             endpoint.attempts,
             width,
             partial(self._caller.probe, self._client),
             never,
-            max_pauses=PAUSES,
-            max_wait_s=LONGEST_WAIT_S,
+            max_pauses=MAX_LIVE_PAUSES,
+            max_wait_s=MAX_LIVE_WAIT_S,
         )
-        self.takes = frozenset(endpoint.takes)
+        self.abilities = frozenset(endpoint.takes)
         self.takes_settings = True
         self.fault = fault
-        self.changed = False
-        self._next_look = 0.0
+        self.has_changed = False
+        self._next_check = 0.0
 
     async def answer(
-        self, prompt: str, on_text: OnText | None = None, wanted: CallOptions = NO_OPTIONS
+        self, prompt: str, on_text: OnText | None = None, options: CallOptions = NO_OPTIONS
     ) -> Response:
-        """The answer to one prompt; see `LiveModel`.
+        """Return the response to one prompt; see `LiveModel.answer`.
 
-        Raises CallFailed: the server has none, or broke off after a part of it.
+        Raises:
+            CallFailed: the server has no response, or broke off after a part of it.
         """
-        found = await self._tried(partial(self._attempt, prompt, on_text, wanted))
-        if isinstance(found, Failure):
-            raise CallFailed(self._name, found.detail, found.status)
-        return found
+        answer = await self._call(partial(self._attempt, prompt, on_text, options))
+        if isinstance(answer, Failure):
+            raise CallFailed(self._name, answer.detail, answer.status)
+        return answer
 
     async def forward(
-        self, body: Mapping[str, Any], on_piece: Callable[[str], None] | None = None
+        self, body: Mapping[str, Any], on_chunk: Callable[[str], None] | None = None
     ) -> str:
-        """What the server says to a request that is passed on as it came, its model named.
+        """Pass on a client's request unchanged, except for the name of the model.
 
-        Raises CallFailed: it says nothing, or refuses.
+        Args:
+            body: of a chat completion.
+            on_chunk: receives each chunk of a stream, as JSON; None asks for a complete reply.
 
-        `body`: of a chat completion; `on_piece`: told each chunk of a stream, as JSON.
+        Returns:
+            The body of the reply; "" for a stream.
+
+        Raises:
+            CallFailed: the server gives no reply, or refuses.
         """
         request = {**body, "model": self._model}
 
-        async def gathered(pieces: AsyncIterator[Any], _: OnText) -> str:
-            assert on_piece
-            async for piece in pieces:
-                on_piece(piece.model_dump_json(exclude_unset=True))
+        async def pass_on(chunks: AsyncIterator[Any], _: OnText) -> str:
+            assert on_chunk
+            async for chunk in chunks:
+                on_chunk(chunk.model_dump_json(exclude_unset=True))
             return ""
 
-        if on_piece is None:
-            return await self._tried(partial(self._client.complete, request))
-        return await self._tried(partial(self._client.stream, request, gathered, lambda text: None))
+        if on_chunk is None:
+            return await self._call(partial(self._client.complete, request))
+        return await self._call(partial(self._client.stream, request, pass_on, lambda text: None))
 
-    async def look(self) -> None:
-        """Ask a server that failed for its models, now and then."""
-        if self.fault and (now := monotonic()) >= self._next_look:
-            self._next_look = now + LOOK_S
-            try:
-                with anyio.fail_after(LOOK_S):
-                    await self._client.list_models()
-            except (TransientError, ServerBusy, Refusal, Outage, TimeoutError) as error:
-                self.fault = str(error) or "no answer"
-            else:
-                self.fault = ""
-
-    async def _tried(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def check(self) -> None:
+        """If the model has a fault, ask its server for its models, at most every `CHECK_S`."""
+        now = monotonic()
+        if not self.fault or now < self._next_check:
+            return
+        self._next_check = now + CHECK_S
         try:
-            async with self._places:
-                found = await self._patience.call_with_retries(call)
+            with anyio.fail_after(CHECK_S):
+                await self._client.list_models()
+        except (TransientError, ServerBusy, Refusal, Outage, TimeoutError) as error:
+            self.fault = str(error) or "no answer"
+        else:
+            self.fault = ""
+
+    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call with repeated attempts, and note in `fault` how it ended."""
+        try:
+            async with self._limiter:
+                result = await self._patience.call_with_retries(call)
         except (Refusal, Outage, RuntimeError) as error:
-            # RuntimeError: another model answers, or no tokens are counted.
+            # RuntimeError: another model answers, or the reply has no token counts.
             self.fault = str(error)
             raise CallFailed(self._name, str(error)) from error
         self.fault = ""
-        return found
+        return result
 
-    async def _attempt(self, prompt: str, on_text: OnText | None, wanted: CallOptions) -> Answer:
-        """One attempt; what was told cannot be taken back, so no second one follows on it."""
-        if on_text is None or "tools" in wanted.settings:  # calls of tools come in one piece
-            found = await self._caller.complete(self._client, prompt, options=wanted)
-            if on_text and isinstance(found, Response) and found.text:
-                on_text(found.text)
-            return found
+    async def _attempt(self, prompt: str, on_text: OnText | None, options: CallOptions) -> Answer:
+        """Make one attempt.
+
+        A client cannot be asked to forget text, so a stream that breaks off is not tried again.
+        """
+        if on_text is None or "tools" in options.settings:  # tool calls come in one piece
+            answer = await self._caller.complete(self._client, prompt, options=options)
+            if on_text and isinstance(answer, Response) and answer.text:
+                on_text(answer.text)
+            return answer
         has_begun = False
 
-        def told(text: str) -> None:
+        def follow(text: str) -> None:
             nonlocal has_begun
             has_begun = True
             on_text(text)
 
         try:
-            return await self._caller.complete(self._client, prompt, told, wanted)
+            return await self._caller.complete(self._client, prompt, follow, options)
         except (TransientError, ServerBusy) as error:
             if has_begun:
                 raise Refusal(f"the answer broke off: {error}") from error

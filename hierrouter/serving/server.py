@@ -18,46 +18,53 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from hierrouter.engines.generator import message_of
-from hierrouter.serving import Settings
+from hierrouter.serving import ServerSettings
 from hierrouter.serving.answering import ChatAnswer, Server
 from hierrouter.serving.chat import ChatRequest, DecideRequest, decision_object
-from hierrouter.serving.guard import Guard, error_response, refused
-from hierrouter.serving.messages import asked_of
+from hierrouter.serving.guard import Guard, error_reply, error_response
+from hierrouter.serving.messages import text_and_images
 from hierrouter.serving.models import CallFailed
 from hierrouter.serving.router import RouteOptions
 from hierrouter.serving.versions import Versions
-from hierrouter.serving.watching import RequestLog, look_again
+from hierrouter.serving.watching import RequestLog, check_canaries
 from hierrouter_cache.errors import HierRouterError, InputError
 
 LOG = logging.getLogger(__name__)
 
 
-def make_app(versions: Versions, settings: Settings, log: RequestLog) -> FastAPI:
-    """The application; it closes the routers and the log, a line a question, when it ends.
+def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> FastAPI:
+    """Return the application.
 
-    SIGHUP exchanges the routers, as `POST /admin/reload` does.
+    SIGHUP exchanges the routers, as `POST /admin/reload` does. When the application ends, it closes
+    routers and log.
+
+    Args:
+        versions: the routers.
+        settings: of the server.
+        log: receives a line for each question.
     """
     server = Server(versions, settings, log)
 
-    async def reloaded() -> None:
+    async def reload_and_log() -> None:
         try:
             LOG.warning("reloaded: %s", json.dumps(await versions.reload()))
         except HierRouterError as error:
             LOG.error("not reloaded, the router in service stays: %s", error)
 
-    async def looking() -> None:
+    async def check_canaries_forever() -> None:
         while settings.canary_minutes:
-            await look_again(versions.lineup.current.router, log)
+            await check_canaries(versions.lineup.current.router, log)
             await asyncio.sleep(60 * settings.canary_minutes)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        if threading.current_thread() is threading.main_thread() and not settings.is_one_of_many:
+        # Only the main thread can handle signals; the parent of workers handles theirs.
+        if threading.current_thread() is threading.main_thread() and not settings.is_worker:
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGHUP, lambda: server.spawn(reloaded()))
-        looks = asyncio.create_task(looking())
+            loop.add_signal_handler(signal.SIGHUP, lambda: server.spawn(reload_and_log()))
+        canary_task = asyncio.create_task(check_canaries_forever())
         yield
-        looks.cancel()
+        canary_task.cancel()
         await server.end()
 
     # No pages of documentation: they would load scripts from elsewhere.
@@ -66,7 +73,7 @@ def make_app(versions: Versions, settings: Settings, log: RequestLog) -> FastAPI
         Guard, key=settings.key, metrics=server.metrics, max_requests=settings.max_requests
     )
     for kind in (RequestValidationError, InputError, CallFailed, HTTPException, Exception):
-        app.add_exception_handler(kind, refused)
+        app.add_exception_handler(kind, error_reply)
 
     @app.get("/live")
     async def live() -> dict[str, str]:
@@ -75,15 +82,20 @@ def make_app(versions: Versions, settings: Settings, log: RequestLog) -> FastAPI
     @app.get("/ready")
     async def ready() -> Response:
         models = versions.lineup.current.router.models
-        await asyncio.gather(*(model.look() for model in models.values()))
-        # Why a model is down may name its address, which is not for everybody.
+        await asyncio.gather(*(model.check() for model in models.values()))
+        # Without the reasons: they may name addresses, and this path is public.
         states = {name: "down" if model.fault else "up" for name, model in models.items()}
         is_up = "up" in states.values()
-        status = "down" if not is_up else "degraded" if "down" in states.values() else "ready"
-        told: dict[str, Any] = {"status": status, "models": states}
-        if changed := [name for name, model in models.items() if model.changed]:
-            told["changed"] = changed
-        return JSONResponse(told, 200 if is_up else 503)
+        status = "ready"
+        if not is_up:
+            status = "down"
+        elif "down" in states.values():
+            status = "degraded"
+        body: dict[str, Any] = {"status": status, "models": states}
+        changed = [name for name, model in models.items() if model.has_changed]
+        if changed:
+            body["changed"] = changed
+        return JSONResponse(body, 200 if is_up else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -91,12 +103,12 @@ def make_app(versions: Versions, settings: Settings, log: RequestLog) -> FastAPI
         return Response(text, media_type="text/plain; version=0.0.4")
 
     @app.get("/admin/versions")
-    async def shown() -> dict[str, Any]:
+    async def admin_versions() -> dict[str, Any]:
         return versions.as_object()
 
     @app.post("/admin/reload")
     async def reload() -> Response:
-        if settings.is_one_of_many:
+        if settings.is_worker:
             os.kill(os.getppid(), signal.SIGHUP)
             return JSONResponse({"reloading": True}, 202)
         try:
@@ -107,34 +119,38 @@ def make_app(versions: Versions, settings: Settings, log: RequestLog) -> FastAPI
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         names = versions.lineup.current.names
-        return {"object": "list", "data": [_model(name) for name in names.alphas]}
+        return {"object": "list", "data": [_model_object(name) for name in names.alphas]}
 
     @app.get("/v1/models/{name}")
     async def model(name: str) -> dict[str, Any]:
-        versions.lineup.current.names.alpha(name)
-        return _model(name)
+        versions.lineup.current.names.alpha(name)  # raises if there is no such name
+        return _model_object(name)
 
     @app.post("/v1/decide")
     async def decide(request: DecideRequest) -> dict[str, Any]:
-        question, _ = asked_of(request.messages)  # images are for the model that is called
-        version, wanted = versions.lineup.pick(question), request.hierrouter.alpha
+        # Images do not matter here: they go to the model, and the client makes that call.
+        question, _ = text_and_images(request.messages)
+        version = versions.lineup.pick(question)
+        router = version.router
         with version.at_work():
-            alpha = version.names.alpha(request.model) if wanted is None else wanted
-            answers = [said.answered for said in request.answers]
-            router = version.router
-            decision = await router.decide(question, answers, RouteOptions(alpha, server.rng))
+            alpha = request.hierrouter.alpha
+            if alpha is None:
+                alpha = version.names.alpha(request.model)
+            calls = [answer.call for answer in request.answers]
+            decision = await router.decide(question, calls, RouteOptions(alpha, server.rng))
             trained = router.policy.at(alpha)
-            left = trained.actions.steps - len(answers) - 1
-            prompt = router.prompt(question, answers, decision.hands_to)
-        return decision_object(decision, trained, message_of(prompt), left)
+            remaining = trained.actions.steps - len(calls) - 1
+            is_deferred = bool(decision.deferred_to)
+            prompt = router.prompt(question, calls, is_deferred=is_deferred)
+        return decision_object(decision, trained, message_of(prompt), remaining)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(request: ChatRequest, http: Request) -> Response:
-        versions.lineup.current.names.alpha(request.model)
+        versions.lineup.current.names.alpha(request.model)  # raises if there is no such name
         return await ChatAnswer(server, request, http).response()
 
     return app
 
 
-def _model(name: str) -> dict[str, Any]:
+def _model_object(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "hierrouter"}

@@ -1,4 +1,4 @@
-"""The routers of a server: one in service, one that is tried out beside it, and those before."""
+"""The routers of a server: the one in service, a candidate beside it, and earlier ones."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from hierrouter_cache.errors import InputError, read_small
 from hierrouter_cache.keys import text_digest
 from hierrouter_cache.writer import write_atomically
 
-FILE = "service.json"  # beside the runs
-KEPT = 20  # of those before
+SERVICE_FILE = "service.json"  # in the folder of the runs
+MAX_PREVIOUS_RUNS = 20
 
 
 @dataclass(frozen=True)
 class Service:
-    """Which run is to answer, as `hierrouter deploy` says.
+    """The runs that servers are to answer with, as set by `hierrouter deploy`.
 
     Attributes:
         run: folder of the run in service.
-        candidate: folder of a run that is tried out; None where there is none.
-        share: of the questions, by their digest, that the candidate answers; with 0 it only says
-            what it would do (a shadow).
+        candidate: folder of a run on trial; None without one.
+        share: of the questions, by their digest, that the candidate answers. With 0 the candidate
+            is a shadow: only its decisions are logged.
         before: runs that were in service, the newest last.
-        refused: why some runs are not to come into service, by folder.
+        refused: reasons why some runs must not come into service, by folder.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -46,18 +46,19 @@ class Service:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def put(self, run: str) -> Service:
-        """This run in service, and no candidate."""
-        before = self.before if run == self.run else (*self.before, self.run)[-KEPT:]
+        """Return the state with this run in service, and no candidate."""
+        before = self.before if run == self.run else (*self.before, self.run)[-MAX_PREVIOUS_RUNS:]
         return replace(self, run=run, candidate=None, share=0.0, before=before)
 
-    def tried(self, run: str, share: float) -> Service:
-        """This run as the candidate."""
+    def try_out(self, run: str, share: float) -> Service:
+        """Return the state with this run as the candidate."""
         return replace(self, candidate=run, share=share)
 
-    def back(self) -> Service:
-        """Without the candidate; where there is none, with the run that was in service before.
+    def go_back(self) -> Service:
+        """Return the state without the candidate; without one, with the previous run in service.
 
-        Raises InputError: there is none.
+        Raises:
+            InputError: there is neither a candidate nor a previous run.
         """
         if self.candidate is not None:
             return replace(self, candidate=None, share=0.0)
@@ -65,43 +66,59 @@ class Service:
             raise InputError(f"no run was in service before {self.run}; name one")
         return replace(self, run=self.before[-1], before=self.before[:-1])
 
-    def judged(self, run: str, refused: str) -> Service:
-        """With the verdict on a run: why it is refused, or nothing."""
-        others = {name: why for name, why in self.refused.items() if name != run}
-        return replace(self, refused=others | ({run: refused} if refused else {}))
+    def with_verdict(self, run: str, refusal: str) -> Service:
+        """Return the state with the verdict on a run.
+
+        Args:
+            run: its folder.
+            refusal: why the run must not come into service; "" if it may.
+        """
+        refused = {name: reason for name, reason in self.refused.items() if name != run}
+        if refusal:
+            refused[run] = refusal
+        return replace(self, refused=refused)
 
 
 def load_service(runs: Path) -> Service | None:
-    """What was said last; None where nothing was.
+    """Read what `hierrouter deploy` set last.
 
-    Raises InputError: it is damaged.
+    Args:
+        runs: the folder of the runs.
 
-    `runs`: the folder of the runs.
+    Returns:
+        None if nothing was deployed.
+
+    Raises:
+        InputError: the file is damaged.
     """
-    file = runs / FILE
+    file = runs / SERVICE_FILE
     if not file.is_file():
         return None
     try:
         return TypeAdapter(Service).validate_json(read_small(file, MAX_JSON), strict=True)
     except (OSError, ValueError):
         remedy = "`hierrouter deploy RUN` writes it anew"
-        raise InputError(f"{FILE} is damaged: {file}; {remedy}") from None
+        raise InputError(f"{SERVICE_FILE} is damaged: {file}; {remedy}") from None
 
 
 def save_service(service: Service, runs: Path) -> None:
-    """Say it; servers hear it when they reload. Raises WorldError: the disk is full or failed."""
+    """Write it to the folder of the runs; servers read it when they reload.
+
+    Raises:
+        WorldError: the disk is full or failed.
+    """
     runs.mkdir(parents=True, exist_ok=True)
-    write_atomically(runs / FILE, json.dumps(asdict(service), indent=1).encode())
+    write_atomically(runs / SERVICE_FILE, json.dumps(asdict(service), indent=1).encode())
 
 
 @dataclass
 class Version:
-    """A router and what clients may ask it for.
+    """A router of a server, and the model names that clients may ask it for.
 
     Attributes:
         name: of its run.
-        router: decides, and calls.
-        names: of the models that clients may ask for.
+        router: decides, and calls the models.
+        names: that clients may ask for.
     """
 
     name: str
@@ -112,7 +129,7 @@ class Version:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """While a question is answered by it."""
+        """Count a question as under way while the block runs."""
         self._under_way += 1
         try:
             yield
@@ -121,7 +138,7 @@ class Version:
             self._end_if_done()
 
     def retire(self) -> None:
-        """Take no more questions; let go of its thread after the last one."""
+        """Take no more questions, and end the router's thread after the last one."""
         self._is_retired = True
         self._end_if_done()
 
@@ -132,12 +149,12 @@ class Version:
 
 @dataclass(frozen=True)
 class Lineup:
-    """Who answers.
+    """The routers that a server answers with at a time.
 
     Attributes:
-        current: in service.
-        candidate: tried out; None where there is none.
-        share: of the questions that the candidate answers; 0 is a shadow.
+        current: the version in service.
+        candidate: the version on trial; None without one.
+        share: of the questions that the candidate answers; with 0 it is a shadow.
     """
 
     current: Version
@@ -146,18 +163,20 @@ class Lineup:
 
     @property
     def versions(self) -> tuple[Version, ...]:
-        """All of them."""
-        return (self.current, *([self.candidate] if self.candidate else []))
+        """Both versions, or the current one alone."""
+        return (self.current,) if self.candidate is None else (self.current, self.candidate)
 
     @property
     def shadow(self) -> Version | None:
-        """Who only says what it would do."""
+        """The candidate if it answers no questions, so that only its decisions are logged."""
         return None if self.share else self.candidate
 
     def pick(self, question: str) -> Version:
-        """Who answers a question: always the same one."""
-        place = int(text_digest(question)[:8], 16) / 16**8
-        return self.candidate if self.candidate and place < self.share else self.current
+        """Return the version that answers a question: always the same one for the same text."""
+        position = int(text_digest(question)[:8], 16) / 16**8  # in [0, 1)
+        if self.candidate and position < self.share:
+            return self.candidate
+        return self.current
 
 
 class Versions:
@@ -165,38 +184,49 @@ class Versions:
 
     Args:
         lineup: to begin with.
-        again: makes the next one from the one there is; raises InputError, WorldError: it cannot.
+        make_next: makes the next lineup from the current one; raises InputError or WorldError if
+            there is none.
 
     Attributes:
-        lineup: who answers now.
+        lineup: the current one.
     """
 
-    def __init__(self, lineup: Lineup, again: Callable[[Lineup], Lineup] = lambda now: now) -> None:
+    def __init__(
+        self, lineup: Lineup, make_next: Callable[[Lineup], Lineup] = lambda current: current
+    ) -> None:
         self.lineup = lineup
-        self._again = again
-        self._one_at_a_time = asyncio.Lock()
+        self._make_next = make_next
+        self._lock = asyncio.Lock()
 
     async def reload(self) -> dict[str, Any]:
-        """Exchange the lineup; questions under way are answered by those who began.
+        """Exchange the lineup; questions under way are finished by the version that began them.
 
-        Raises InputError, WorldError: it cannot be done; the one there is stays.
+        Returns:
+            `as_object` of the new lineup.
+
+        Raises:
+            InputError: the next lineup does not fit; the current one stays.
+            WorldError: the next lineup cannot be loaded; the current one stays.
         """
-        async with self._one_at_a_time:
+        async with self._lock:
             before = self.lineup
-            self.lineup = await to_thread.run_sync(self._again, before)
+            self.lineup = await to_thread.run_sync(self._make_next, before)
             for version in before.versions:
                 if version not in self.lineup.versions:
                     version.retire()
         return self.as_object()
 
     def as_object(self) -> dict[str, Any]:
-        """JSON values: who is in service, who is tried out, and on which share."""
-        now = self.lineup
-        candidate = now.candidate and now.candidate.name
-        return {"in_service": now.current.name, "candidate": candidate, "share": now.share}
+        """Return JSON values: the names of both versions, and the candidate's share."""
+        candidate = self.lineup.candidate
+        return {
+            "in_service": self.lineup.current.name,
+            "candidate": candidate.name if candidate else None,
+            "share": self.lineup.share,
+        }
 
     async def close(self) -> None:
-        """Let go of all models."""
+        """Close all models."""
         for version in self.lineup.versions[1:]:
             version.router.stop_deciding()
         await self.lineup.current.router.aclose()

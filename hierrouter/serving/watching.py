@@ -1,4 +1,4 @@
-"""What a server tells about itself: figures for Prometheus, and a log of its requests."""
+"""How a server is observed: metrics for Prometheus, a log of its requests, and model canaries."""
 
 from __future__ import annotations
 
@@ -18,26 +18,33 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from hierrouter.questions.answers import token_f1
 from hierrouter.runs.bundle import Canary
 from hierrouter.serving.models import CallFailed, LiveModel
-from hierrouter.serving.router import Hop, Router, RouteResult
+from hierrouter.serving.results import Hop, RouteResult
+from hierrouter.serving.router import Router
 from hierrouter.tables import significant
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.keys import text_digest
 
-SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-LOG_VERSION = 1  # of its lines
-CHANGED = 0.25  # of likeness to the stored answers that is lost, beyond a model's own unrest
-MANY = "PROMETHEUS_MULTIPROC_DIR"  # where several workers put their figures together
+DURATION_BUCKETS_S = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1, 2, 5, 10, 30, 60, 120, 300),
+)
+LOG_VERSION = 1  # of the format of log lines
+# A model has changed if its responses have lost more than this likeness (token F1) to the stored
+# ones. Likeness that two responses of the model to the same prompt lack does not count.
+MAX_LOST_LIKENESS = 0.25
+# The folder where several workers put their metrics together; the name is prometheus_client's.
+METRICS_FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 LOG = logging.getLogger(__name__)
 
 
 class Metrics:
-    """What a server has done so far; some counters are counted up where it happens."""
+    """The metrics of a server; counters without a method here are incremented by their users."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         counter = partial(Counter, registry=self._registry)
-        histogram = partial(Histogram, buckets=SECONDS, registry=self._registry)
+        histogram = partial(Histogram, buckets=DURATION_BUCKETS_S, registry=self._registry)
         self._requests = counter("hierrouter_requests", "Requests by HTTP status.", ["status"])
         self._seconds = histogram("hierrouter_request_seconds", "Requests.")
         self._router = histogram("hierrouter_router_seconds", "Decisions.")
@@ -64,39 +71,40 @@ class Metrics:
             multiprocess_mode="livemax",
         )
 
-    def ended(self, status: int, seconds: float) -> None:
-        """One request is over."""
+    def count_request(self, status: int, seconds: float) -> None:
+        """Count a request that has ended."""
         self._requests.labels(str(status)).inc()
         self._seconds.observe(seconds)
 
-    def called(self, hop: Hop) -> None:
-        """One call has its answer."""
+    def count_hop(self, hop: Hop) -> None:
+        """Count a call that has its response, and the failed calls that it replaced."""
         self._router.observe(hop.router_s)
         self._calls.labels(hop.model).inc()
-        self._tokens.labels(hop.model, "in").inc(hop.tokens_in)
-        self._tokens.labels(hop.model, "out").inc(hop.tokens_out)
+        self._tokens.labels(hop.model, "in").inc(hop.response.tokens_in)
+        self._tokens.labels(hop.model, "out").inc(hop.response.tokens_out)
         self._cost.inc(hop.cost)
-        self._deferred.inc(hop.deferred)
+        self._deferred.inc(hop.is_deferred)
         for model, _ in hop.instead_of:
             self.failed.labels(model).inc()
 
     def text(self, models: Mapping[str, LiveModel]) -> bytes:
-        """All of it, in the text format of Prometheus.
+        """Return all metrics in the text format of Prometheus.
 
-        `models`: whose state is told as well, by name.
+        Args:
+            models: by name; their state is included.
         """
         for name, model in models.items():
             self._up.labels(name).set(not model.fault)
-            self._changed.labels(name).set(model.changed)
-        if MANY not in os.environ:
+            self._changed.labels(name).set(model.has_changed)
+        if METRICS_FOLDER_VARIABLE not in os.environ:
             return generate_latest(self._registry)
-        everybody = CollectorRegistry()
-        MultiProcessCollector(everybody)  # type: ignore[no-untyped-call]
-        return generate_latest(everybody)
+        all_workers = CollectorRegistry()
+        MultiProcessCollector(all_workers)  # type: ignore[no-untyped-call]
+        return generate_latest(all_workers)
 
 
 class RequestLog:
-    """A file that lines are appended to; who moves it away gets a new one.
+    """A file of JSON lines, one a request. If the file is moved away, a new one is begun.
 
     Args:
         path: of the file; None logs nothing.
@@ -106,34 +114,49 @@ class RequestLog:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path, self._torn = path, False
-        try:
-            self._file = None if path is None else self._opened(path)
-        except OSError as error:
-            raise WorldError(
-                f"cannot write the log: {path}: {error.strerror}; give another --log"
-            ) from error
+        self._path = path
+        self._is_torn = False  # whether the last line in the file lacks its end
+        self._file: int | None = None
+        if path is not None:
+            try:
+                self._file = self._open(path)
+            except OSError as error:
+                raise WorldError(
+                    f"cannot write the log: {path}: {error.strerror}; give another --log"
+                ) from error
 
-    def answered(
+    def log_answer(
         self,
-        name: str,
+        completion_id: str,
         model: str,
         policy: str,
         result: RouteResult,
         shadow: Mapping[str, Any] | None = None,
     ) -> None:
-        """A question has its answer.
+        """Log an answered question.
 
-        `name`: id of the completion; `model`: name that the client asked for; `policy`: name of the
-        policy that chose the calls; `shadow`: what another one would have done.
+        Args:
+            completion_id: of the chat completion.
+            model: name that the client asked for.
+            policy: name of the policy that chose the calls.
+            result: of the question.
+            shadow: what another policy would have done; JSON values.
         """
-        line = {"id": name, "query": query_of(result.question), "asked_for": model}
-        found = {"policy": policy, "status": 200, **result.as_object()}
-        self._write(line | found | ({"shadow": shadow} if shadow else {}))
+        line = {
+            "id": completion_id,
+            "query": query_id(result.question),
+            "asked_for": model,
+            "policy": policy,
+            "status": 200,
+            **result.as_object(),
+        }
+        if shadow:
+            line["shadow"] = shadow
+        self._write(line)
 
-    def failed(
+    def log_failure(
         self,
-        name: str,
+        completion_id: str,
         model: str,
         question: str,
         hops: Sequence[Hop],
@@ -141,112 +164,158 @@ class RequestLog:
         reason: str,
         instead_of: Sequence[CallFailed] = (),
     ) -> None:
-        """A question has no answer; it and the calls that were made are named all the same.
+        """Log a question without an answer, with the calls that were made for it.
 
-        `name`, `model`: as in `answered`; `question`: as models see it; `hops`: those that have an
-        answer; `instead_of`: those of the next hop that failed before the one that `reason` tells
-        of.
+        Args:
+            completion_id: as in `log_answer`.
+            model: as in `log_answer`.
+            question: as models see it.
+            hops: the calls that have a response.
+            status: of the HTTP reply.
+            reason: why there is no answer.
+            instead_of: calls of the next hop that failed before the one that `reason` is about.
         """
-        line: dict[str, Any] = {"id": name, "query": query_of(question), "asked_for": model}
-        line |= {"status": status, "error": reason, "question": question}
-        line["steps"] = [hop.as_object() for hop in hops]
-        failed = [{"model": call.model, "reason": call.reason} for call in instead_of]
-        self._write({**line, "instead_of": failed} if failed else line)
+        line: dict[str, Any] = {
+            "id": completion_id,
+            "query": query_id(question),
+            "asked_for": model,
+            "status": status,
+            "error": reason,
+            "question": question,
+            "steps": [hop.as_object() for hop in hops],
+        }
+        if instead_of:
+            line["instead_of"] = [
+                {"model": call.model, "reason": call.reason} for call in instead_of
+            ]
+        self._write(line)
 
-    def passed_on(
-        self, name: str, model: str, otherwise: str, reason: str, usage: Mapping[str, float]
+    def log_forward(
+        self,
+        completion_id: str,
+        model: str,
+        otherwise: str,
+        reason: str,
+        usage: Mapping[str, float],
     ) -> None:
-        """A request went to another model as it came.
+        """Log a request that was passed on unchanged.
 
-        `name`, `model`: as in `answered`; `otherwise`: who answered; `reason`: why it was not
-        routed; `usage`: tokens and cost, where the server told.
+        Args:
+            completion_id: as in `log_answer`.
+            model: as in `log_answer`.
+            otherwise: name of the model that answered.
+            reason: why the request was not routed.
+            usage: tokens, if the server reported them.
         """
-        line = {"id": name, "asked_for": model, "status": 200, "otherwise": otherwise}
-        line |= {"reason": reason}
-        self._write(line | {key: significant(value) for key, value in usage.items()})
+        line: dict[str, Any] = {
+            "id": completion_id,
+            "asked_for": model,
+            "status": 200,
+            "otherwise": otherwise,
+            "reason": reason,
+        }
+        line.update({key: significant(value) for key, value in usage.items()})
+        self._write(line)
 
-    def changed(self, model: str, is_changed: bool, lost: float) -> None:
-        """A model answers otherwise than when it was collected, or as then again.
+    def log_change(self, model: str, has_changed: bool, lost: float) -> None:
+        """Log that a model has changed, or answers as collected again.
 
-        `lost`: see `look_again`.
+        Args:
+            model: its name.
+            has_changed: which of the two.
+            lost: likeness to the stored responses, see `check_canaries`.
         """
-        event = "changed" if is_changed else "as collected"
+        event = "changed" if has_changed else "as collected"
         self._write({"event": event, "model": model, "lost": significant(lost)})
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the file; later lines are dropped."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def _write(self, line: dict[str, Any]) -> None:
-        """One line in one write; after one that was cut, on a line of its own."""
+        """Append a line in one write, so that lines of several workers do not mix."""
         if self._file is None or self._path is None:
             return
         head = {"log": LOG_VERSION, "time": round(time.time(), 3)}
-        text = json.dumps({**head, **line}, allow_nan=False)
-        data = b"\n" * self._torn + f"{text}\n".encode()
+        data = f"{json.dumps({**head, **line}, allow_nan=False)}\n".encode()
+        if self._is_torn:
+            data = b"\n" + data
+        problem = ""
         try:
-            self._follow(self._path, self._file)
-            self._torn = os.write(self._file, data) < len(data)
-            problem = "the disk is full" if self._torn else ""
+            self._reopen_if_moved(self._path, self._file)
+            self._is_torn = os.write(self._file, data) < len(data)
+            if self._is_torn:
+                problem = "the disk is full"
         except OSError as error:
             problem = error.strerror or str(error)
         if problem:
             LOG.error("a line of the log is lost: %s: %s", self._path, problem)
 
-    def _follow(self, path: Path, file: int) -> None:
-        """Where another file, or none, has the name by now, write there."""
+    def _reopen_if_moved(self, path: Path, file: int) -> None:
+        """Open a new file if the path names another file now, or none."""
         try:
             if os.path.samestat(path.stat(), os.fstat(file)):
                 return
         except FileNotFoundError:
             pass
-        self._file, self._torn = self._opened(path), False
+        self._file = self._open(path)
+        self._is_torn = False
         os.close(file)
 
     @staticmethod
-    def _opened(path: Path) -> int:
+    def _open(path: Path) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
-async def look_again(router: Router, log: RequestLog) -> None:
-    """Ask each served model its canaries; say, here and in the log, if that shows a change.
+async def check_canaries(router: Router, log: RequestLog) -> None:
+    """Repeat calls of the collection, and report models that answer otherwise now.
 
-    What counts is how much less (token F1) an answer is like the stored one than like a second
-    answer to the same prompt, on average of a model's canaries: its own unrest is no change. A
-    model that gives no answer stays what it was.
+    A model has changed if its responses are less like the stored ones than like second responses to
+    the same prompts (token F1, on average of its canaries): a model that varies has not changed.
+    One that gives no response keeps its state. Changes are logged here and in the request log.
+
+    Args:
+        router: with the models and their canaries.
+        log: of the server.
     """
     for name, calls in router.canaries.items():
         model = router.models[name]
         try:
-            lost = fmean([await _lost(model, call) for call in calls] or [0.0])
+            lost = fmean([await _lost_likeness(model, call) for call in calls] or [0.0])
         except CallFailed:
             continue
-        if (lost > CHANGED) == model.changed:
+        has_changed = lost > MAX_LOST_LIKENESS
+        if has_changed == model.has_changed:
             continue
-        model.changed = lost > CHANGED
-        if model.changed:
+        model.has_changed = has_changed
+        if has_changed:
             LOG.warning(
                 "%s no longer answers as it did when it was collected: %.0f %% of %d answers is "
                 "other than then; look at its server, or collect and train again",
-                *(name, 100 * lost, len(calls)),
+                name,
+                100 * lost,
+                len(calls),
             )
         else:
             LOG.warning("%s answers as it did when it was collected", name)
-        log.changed(name, model.changed, lost)
+        log.log_change(name, has_changed, lost)
 
 
-async def _lost(model: LiveModel, call: Canary) -> float:
-    """Of one canary; asked twice only where the first answer is another one."""
-    first = (await model.answer(call.prompt)).text
-    if first == call.response:
+async def _lost_likeness(model: LiveModel, canary: Canary) -> float:
+    """Likeness that a response has lost to the stored one, in [0, 1].
+
+    The model is asked a second time only if its first response differs from the stored one.
+    """
+    first = (await model.answer(canary.prompt)).text
+    if first == canary.response:
         return 0.0
-    again = (await model.answer(call.prompt)).text
-    own = 1.0 if again == first else token_f1(first, [again])
-    return max(own - token_f1(first, [call.response]), 0.0)
+    second = (await model.answer(canary.prompt)).text
+    own_likeness = 1.0 if second == first else token_f1(first, [second])
+    return max(own_likeness - token_f1(first, [canary.response]), 0.0)
 
 
-def query_of(question: str) -> str:
-    """The name of a question in a log: one name for one question, however often it comes."""
+def query_id(question: str) -> str:
+    """Return the id of a question in a log: the same text always has the same id."""
     return text_digest(question)

@@ -85,7 +85,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/hierrouter/engines/test_addresses.py::test_a_proxy_is_asked_for_nothing_that_is_not_called",
     ),
     "Our server": (
-        "tests/hierrouter/serving/test_serve.py::test_a_key_is_asked_for",
+        "tests/hierrouter/serving/test_serve.py::test_a_server_with_a_key_requires_it",
         "tests/security/test_live.py::test_a_page_whose_name_leads_here_is_refused",
         "tests/security/test_live.py::test_no_page_of_another_origin_can_ask_or_read",
         "tests/security/test_live.py::test_an_odd_request_is_one_request_and_refused",

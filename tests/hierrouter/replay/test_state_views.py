@@ -13,11 +13,11 @@ import hierrouter as hr
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.declarations.flags import DEFAULT_VIEW
 from hierrouter.engines.encoders import BUILT_IN_ENCODER, Encoder, load_encoder
-from hierrouter.engines.generator import Confidence, context_text
+from hierrouter.engines.generator import Confidence, Response, context_text
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.inspection import ask_cache, data_notes
-from hierrouter.replay.states import STATE_VIEWS, LiveAnswer, state_texts
+from hierrouter.replay.states import STATE_VIEWS, state_texts
 from hierrouter.serving.decisions import live_numbers
 from hierrouter_cache.embeddings import embedding_files
 from hierrouter_cache.errors import DamagedPart, InputError
@@ -71,16 +71,18 @@ ANSWERED = (
 )
 
 
-def live_answers(cache: Path, tree: RouteTree) -> list[list[LiveAnswer]]:
-    """The answers on the way to each state of each query, as they would come in live."""
-    found = {}
+Calls = list[tuple[int, Response]]  # the number of the model that was called, and its response
+
+
+def live_calls(cache: Path, tree: RouteTree) -> list[Calls]:
+    """The calls on the way to each state of each query, as they would be made live."""
+    calls = {}
     for row in ask_cache(cache, ANSWERED).to_pylist():
-        sums = [row[name] for name in ("logprob_sum", "logprob_min", "logprob_tokens")]
-        sure = None if sums[0] is None else Confidence(*sums)
-        cut = row["finish_reason"] == "length"
+        logprobs = [row[name] for name in ("logprob_sum", "logprob_min", "logprob_tokens")]
+        confidence = None if logprobs[0] is None else Confidence(*logprobs)
         model = tree.models.index(row["model"])
-        answer = LiveAnswer(model, row["response"], row["tokens_out"], cut, sure)
-        found[row["id"], row["route"]] = answer
+        response = Response(row["response"], 0, row["tokens_out"], row["finish_reason"], confidence)
+        calls[row["id"], row["route"]] = (model, response)
     paths = [tree.routes.path(state) for state in range(tree.routes.states)]
     routes = [
         [
@@ -89,17 +91,24 @@ def live_answers(cache: Path, tree: RouteTree) -> list[list[LiveAnswer]]:
         ]
         for path in paths
     ]
-    return [[found[name, route] for route in each] for name in tree.query_ids for each in routes]
+    return [[calls[query, name] for name in names] for query in tree.query_ids for names in routes]
+
+
+def numbers_of(view: str, actions: Actions, states: list[Calls]) -> NDArray[np.float32]:
+    """The numbers of live states, by the calls on the way to each."""
+    paths = [[model for model, _ in calls] for calls in states]
+    responses = [[response for _, response in calls] for calls in states]
+    return live_numbers(view, actions, paths, responses)
 
 
 def words(cache: Path, tree: RouteTree) -> list[list[tuple[str, list[str]]]]:
     """Question and responses at each state of each query, as `cache sql` tells them."""
     asked = ask_cache(cache, "SELECT id, question FROM queries").to_pylist()
     question = {row["id"]: row["question"] for row in asked}
-    said = iter(live_answers(cache, tree))
+    states = iter(live_calls(cache, tree))
     return [
         [
-            (question[name], [answer.text for answer in next(said)])
+            (question[name], [response.text for _, response in next(states)])
             for _ in range(tree.routes.states)
         ]
         for name in tree.query_ids
@@ -210,9 +219,9 @@ def test_the_numbers_of_a_stored_state_are_those_of_a_live_one(three_hops: Path)
     for view, width in (("query+signals", 2 * (5 * 3 + 3)), ("stage+agreement", 2 * (3 + 3))):
         tree = hr.open(three_hops, state=view)
         assert (tree.numbers, tree.sure) == (width, 1.0)
-        answers = live_answers(three_hops, tree)
-        numbers = tree.embedding[..., -width:].reshape(len(answers), width)
-        assert np.array_equal(numbers, live_numbers(view, Actions(tree.routes), answers))
+        states = live_calls(three_hops, tree)
+        numbers = tree.embedding[..., -width:].reshape(len(states), width)
+        assert np.array_equal(numbers, numbers_of(view, Actions(tree.routes), states))
         assert not numbers.reshape(len(tree), -1, width)[:, 0].any()  # nothing to see at the root
     first, second = np.split(numbers, 2, axis=1)
     assert np.array_equal(np.unique(first[:, 4]), [0, 1])  # cut, or not
@@ -222,19 +231,23 @@ def test_the_numbers_of_a_stored_state_are_those_of_a_live_one(three_hops: Path)
 
 def test_what_is_not_known_is_marked(three_hops: Path) -> None:
     tree = hr.open(three_hops, state="stage+signals", hops=2)
-    [state] = live_answers(three_hops, tree)[1:2]
-    silent = [replace(answer, confidence=None) for answer in state]
-    known, unknown = live_numbers("stage+signals", Actions(tree.routes), [state, silent])
+    view, actions = "stage+signals", Actions(tree.routes)
+    [(model, response)] = live_calls(three_hops, tree)[1]
+
+    def with_confidence(confidence: Confidence | None) -> Calls:
+        return [(model, replace(response, confidence=confidence))]
+
+    states = [with_confidence(response.confidence), with_confidence(None)]
+    known, unknown = numbers_of(view, actions, states)
     models = len(tree.models)
-    assert known[models + 3 + state[0].model] == 1
+    assert known[models + 3 + model] == 1
     assert not unknown[models + 3 :].any()
     assert np.array_equal(known[: models + 3], unknown[: models + 3])
-    unsure = replace(state[0], confidence=Confidence(-1e5, -1e5, 1))
-    odd = [Confidence(*sums) for sums in ((-1.0, -1.0, 0), (800.0, -1.0, 2), (np.nan, -1.0, 2))]
-    for wrong in (replace(state[0], confidence=one) for one in odd):
-        [numbers] = live_numbers("stage+signals", Actions(tree.routes), [[wrong]])
+    for logprobs in ((-1.0, -1.0, 0), (800.0, -1.0, 2), (np.nan, -1.0, 2)):
+        [numbers] = numbers_of(view, actions, [with_confidence(Confidence(*logprobs))])
         assert (numbers[models + 3 :] <= 1).all()
-    assert live_numbers("stage+signals", Actions(tree.routes), [[unsure]])[0, -models:].max() > 0
+    unsure = with_confidence(Confidence(-1e5, -1e5, 1))
+    assert numbers_of(view, actions, [unsure])[0, -models:].max() > 0
 
 
 @pytest.mark.parametrize("view", ["query+signals", "stage+agreement"])
@@ -243,9 +256,7 @@ def test_one_hop_has_no_numbers_but_after_it(three_hops: Path, view: str) -> Non
     assert (tree.numbers, tree.sure) == (0, None)
     assert not any("How sure" in note for note in data_notes(tree))
     after = hr.open(three_hops, state=view, hops=1, allow_return=True)
-    assert (
-        after.numbers == live_numbers(view, Actions(after.routes, False, True), [[]]).shape[1] > 0
-    )
+    assert after.numbers == numbers_of(view, Actions(after.routes, False, True), [[]]).shape[1] > 0
 
 
 def test_answers_that_tell_nothing_of_how_sure_models_were(tmp_path: Path) -> None:

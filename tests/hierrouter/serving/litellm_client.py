@@ -14,13 +14,13 @@ import litellm
 
 
 def main() -> None:
-    file, url, given = sys.argv[1:]
+    file, url, request_file = sys.argv[1:]
     spec = importlib.util.spec_from_file_location("strategy", file)
     assert spec and spec.loader
     strategy = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(strategy)
-    with open(given) as source:  # noqa: PTH123
-        asked = json.load(source)
+    with open(request_file) as source:  # noqa: PTH123
+        request = json.load(source)
     router = litellm.Router(
         model_list=[
             {
@@ -28,25 +28,25 @@ def main() -> None:
                 "litellm_params": {"model": f"openai/{name}", "api_base": base, "api_key": "any"},
                 "model_info": {"id": name},
             }
-            for name, base in asked["models"].items()
+            for name, base in request["models"].items()
         ],
         num_retries=0,
     )
     router.register_plugin(
-        strategy.HierRouterStrategy(router, url, otherwise=asked.get("otherwise"))
+        strategy.HierRouterStrategy(router, url, otherwise=request.get("otherwise"))
     )
 
-    async def answered(messages: list[dict[str, Any]]) -> str:
+    async def answering_model(messages: list[dict[str, Any]]) -> str:
         try:
-            found = await router.acompletion(model="pool", messages=messages)
+            reply = await router.acompletion(model="pool", messages=messages)
         except Exception as error:
             return f"error: {error}"
-        return str(found._hidden_params["model_id"])
+        return str(reply._hidden_params["model_id"])
 
-    async def everything() -> list[str]:
-        return [await answered(messages) for messages in asked["messages"]]
+    async def ask_all() -> list[str]:
+        return [await answering_model(messages) for messages in request["messages"]]
 
-    sys.stdout.write(json.dumps(asyncio.run(everything())) + "\n")
+    sys.stdout.write(json.dumps(asyncio.run(ask_all())) + "\n")
 
 
 main()

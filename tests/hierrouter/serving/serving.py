@@ -21,7 +21,7 @@ from hierrouter.pools.pool import Ability, Endpoint, Pool
 from hierrouter.replay.tree import Tree
 from hierrouter.runs.bundle import bundle_of, load_bundle, save_bundle
 from hierrouter.runs.checkpoint import save_checkpoint
-from hierrouter.serving import Settings
+from hierrouter.serving import ServerSettings
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.models import OnText
 from hierrouter.serving.router import Router
@@ -37,22 +37,22 @@ MODELS = ("calc", "text", "facts")
 
 @dataclass
 class Double:
-    """A live model that answers and closes as it is told."""
+    """A live model with scripted answers and a scripted end."""
 
     answers: Callable[[str], Response] = lambda prompt: told("m", prompt)
     closes: Callable[[], object] = bool
 
-    takes: frozenset[Ability] = frozenset()
+    abilities: frozenset[Ability] = frozenset()
     takes_settings = False
     fault = ""
-    changed = False
+    has_changed = False
 
     async def answer(
-        self, prompt: str, on_text: OnText | None = None, wanted: CallOptions = NO_OPTIONS
+        self, prompt: str, on_text: OnText | None = None, options: CallOptions = NO_OPTIONS
     ) -> Response:
         return self.answers(prompt)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         pass
 
     async def close(self) -> None:
@@ -91,9 +91,9 @@ def served(router: Router, **settings: Any) -> Iterator[str]:
     """The address of a server for `router`, which is closed with it."""
     names = settings.pop("names", None) or ModelNames.of(router.policy)
     lineup = settings.pop("lineup", None) or Lineup(Version("test", router, names))
-    versions = Versions(lineup, settings.pop("again", lambda now: now))
+    versions = Versions(lineup, settings.pop("make_next", lambda current: current))
     log = RequestLog(settings.pop("log", None))
-    app = make_app(versions, Settings(**settings), log)
+    app = make_app(versions, ServerSettings(**settings), log)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
@@ -113,7 +113,8 @@ def served(router: Router, **settings: Any) -> Iterator[str]:
 
 def with_server(run: Path, upstream: Server, *names: str, **endpoint: Any) -> Pool:
     """The run's pool, some of its models, or all of them, answered for by a server."""
-    pool, where = load_bundle(run).pool, Endpoint(upstream.url, **endpoint)
+    pool = load_bundle(run).pool
+    where = Endpoint(upstream.url, **endpoint)
     models = tuple(
         replace(model, model=MODEL, backend="openai", endpoint=where)
         if not names or model.name in names

@@ -43,54 +43,57 @@ generation = {{ max_new_tokens = 16 }}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrouter: Run) -> Place:
-    """Routers over two of the testbed's models; the third is the pool's reference."""
-    place = Place(tmp_path_factory.mktemp("deferring"), hierrouter)
-    shutil.copytree(testbed_cache, place / "caches" / "default")
+def workspace(
+    tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrouter: Run
+) -> Place:
+    """Routers over two of the testbed's models; the third is the pool's reference model."""
+    workspace = Place(tmp_path_factory.mktemp("deferring"), hierrouter)
+    shutil.copytree(testbed_cache, workspace / "caches" / "default")
     groups = {"calc": ("models", 0.03), "text": ("models", 0.02), "facts": ("references", 0.03)}
     entries = (ENTRY.format(name=name, group=of[0], rate=of[1]) for name, of in groups.items())
-    (place / "pool.toml").write_text(POOL + "".join(entries))
-    tree = tree_in(place)
+    (workspace / "pool.toml").write_text(POOL + "".join(entries))
+    tree = tree_in(workspace)
     for algo, epochs in (("exact", 8), ("value", None)):
         trained = train(tree, Objective(ALPHA), training_config("default", algo, epochs), seed=0)
-        save_checkpoint(trained, place / algo)
+        save_checkpoint(trained, workspace / algo)
         save_bundle(
-            bundle_of(place / "caches/default", tree, str(place / "pool.toml")), place / algo
+            bundle_of(workspace / "caches/default", tree, str(workspace / "pool.toml")),
+            workspace / algo,
         )
-    return place
+    return workspace
 
 
-def tree_in(place: Place) -> Tree:
-    return OpenTree(cache=place / "caches/default", pool=str(place / "pool.toml")).run()
+def tree_in(workspace: Place) -> Tree:
+    return OpenTree(cache=workspace / "caches/default", pool=str(workspace / "pool.toml")).run()
 
 
 @pytest.mark.parametrize("algo", ["exact", "value"])
-def test_the_same_questions_are_handed_over_as_in_a_report(place: Place, algo: str) -> None:
+def test_the_same_questions_are_handed_over_as_in_a_report(workspace: Place, algo: str) -> None:
     """Each test question by `route --file`: who answers, what for, and what it costs."""
-    tree = tree_in(place)
-    deferral = calibrate(router_at(place / algo, None), tree, "facts")
+    tree = tree_in(workspace)
+    deferral = calibrate(router_at(workspace / algo, None), tree, "facts")
     fold = tree.split("test")
     on_fold = deferral.on_fold(fold)
-    share = on_fold._parted(deferral.threshold)[1].sum(axis=1)
-    told = place.tells(
+    share = on_fold._split(deferral.threshold)[1].sum(axis=1)
+    report = workspace.tells(
         f"report --pool pool.toml --checkpoint {algo} --split validation --defer-to facts"
     )["deferral"]
-    assert told["chosen"]["threshold"] == pytest.approx(deferral.threshold)
+    assert report["chosen"]["threshold"] == pytest.approx(deferral.threshold)
     assert 0 < share.sum() < len(fold) and set(np.unique(share)) <= {0, 1}
-    texts = load_texts(place / "caches/default", fold)
+    texts = load_texts(workspace / "caches/default", fold)
     lines = [json.dumps({"question": text.question}) for text in texts]
-    (place / "questions.jsonl").write_text("\n".join(lines))
+    (workspace / "questions.jsonl").write_text("\n".join(lines))
     words = f"route --checkpoint {algo} --pool pool.toml --defer-to facts --file questions.jsonl"
-    done = place.does(words)
-    assert f"{told['chosen']['share']:.1%} at alpha 0.1" in done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line.get("deferred_to") == "facts" for line in found] == (share == 1).tolist()
-    assert [line["cost"] for line in found] == pytest.approx(
+    done = workspace.does(words)
+    assert f"{report['chosen']['share']:.1%} at alpha 0.1" in done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line.get("deferred_to") == "facts" for line in answers] == (share == 1).tolist()
+    assert [line["cost"] for line in answers] == pytest.approx(
         on_fold.outcome(deferral.threshold).cost
     )
     direct = fold.direct.models.index("facts")
     tokens = fold.direct.tokens_out[:, direct]
-    for line, count in zip(found, tokens.tolist(), strict=True):
+    for line, count in zip(answers, tokens.tolist(), strict=True):
         *_, last = line["steps"]
         if "deferred_to" in line:
             assert (last["model"], last["tokens_out"]) == ("facts", count)
@@ -98,56 +101,56 @@ def test_the_same_questions_are_handed_over_as_in_a_report(place: Place, algo: s
 
 
 @pytest.fixture
-def doubting(place: Place) -> Iterator[Router]:
-    """A router that hands over as many as it can, over models of ours."""
-    with Router(place / "value", load=False) as router:
-        pool = str(place / "pool.toml")
-        router.hand_over("facts", place / "caches/default", [None], share=1.0, pool=pool)
+def doubting(workspace: Place) -> Iterator[Router]:
+    """A router that defers as many questions as it can, to scripted models."""
+    with Router(workspace / "value", load=False) as router:
+        pool = str(workspace / "pool.toml")
+        router.defer_to("facts", workspace / "caches/default", [None], share=1.0, pool=pool)
         router.models = dict.fromkeys(("calc", "text", "facts"), Double())
         yield router
 
 
-def test_a_client_is_told_and_the_log_says_so(doubting: Router, tmp_path: Path) -> None:
+def test_a_deferral_is_in_reply_log_and_metrics(doubting: Router, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with served(doubting, log=log, seed=1) as url:
         answer = ask(url)
         body = answer.json()["hierrouter"]
         streamed = ask(url, stream=True).text
-        asked = {"messages": user("compute 12+7")}
-        told = httpx2.post(f"{url}/v1/decide", json=asked).json()
+        body_to_decide = {"messages": user("compute 12+7")}
+        decision = httpx2.post(f"{url}/v1/decide", json=body_to_decide).json()
         assert figures_of(url, "hierrouter_deferred_total")[""] == 2
     assert answer.headers["x-hierrouter-deferred"] == "facts"
     assert (body["deferred_to"], body["route"]) == ("facts", ">facts")
     assert '"deferred_to": "facts"' in streamed
-    assert (told["call"], told["last"], told["deferred"]) == ("facts", True, True)
-    assert told["messages"] == [{"role": "user", "content": "compute 12+7"}]
+    assert (decision["call"], decision["last"], decision["deferred"]) == ("facts", True, True)
+    assert decision["messages"] == [{"role": "user", "content": "compute 12+7"}]
     [line, _] = lines_of(log)
     [step] = line["steps"]
     assert (step["deferred"], step["propensity"]) == (True, 1)  # though others are drawn
     log.write_text(json.dumps(line | {"quality": 1.0}))
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.raises(InputError, match="a log without episodes"):
-        read_log(log, LogShape(("calc", "text"), 2, [(1.0, 1.0)] * 2), said.append)
-    assert "1 lines are left out" in said[0]
+        read_log(log, LogShape(("calc", "text"), 2, [(1.0, 1.0)] * 2), messages.append)
+    assert "1 lines are left out" in messages[0]
 
 
 def test_an_alpha_that_was_not_calibrated_is_refused(doubting: Router) -> None:
     with pytest.raises(InputError, match=r"trained for alpha 0.1 alone"):
         doubting.route("compute 1+1", RouteOptions(alpha=0.2))
     with pytest.raises(InputError, match=r"no threshold to hand over at alpha 0.2.*for 0.1"):
-        assert doubting.policy.handing
-        doubting.policy.handing.at(0.2)
+        assert doubting.policy.deferral
+        doubting.policy.deferral.at(0.2)
 
 
-def test_who_cannot_take_over_is_replaced_by_the_router_itself(place: Place) -> None:
+def test_with_reroute_the_router_replaces_a_deferral_model_that_fails(workspace: Place) -> None:
     """A reference on a server that refuses, and --reroute; without it the question fails."""
-    there = 'model = "served"\nbackend = "openai"\nendpoint = { base_url = "URL", attempts = 1 }'
-    pool = (place / "pool.toml").read_text().replace('model = "testbed:facts"', there)
+    endpoint = 'model = "served"\nbackend = "openai"\nendpoint = { base_url = "URL", attempts = 1 }'
+    pool = (workspace / "pool.toml").read_text().replace('model = "testbed:facts"', endpoint)
     with serving(Server(lambda prompt, before: Reply({"error": {}}, 500))) as upstream:
-        (place / "served.toml").write_text(pool.replace("URL", upstream.url))
-        router = Router(place / "value", load_pool(str(place / "served.toml")), load=False)
-        cache = place / "caches/default"
-        router.hand_over("facts", cache, [None], share=1.0, pool=str(place / "pool.toml"))
+        (workspace / "served.toml").write_text(pool.replace("URL", upstream.url))
+        router = Router(workspace / "value", load_pool(str(workspace / "served.toml")), load=False)
+        cache = workspace / "caches/default"
+        router.defer_to("facts", cache, [None], share=1.0, pool=str(workspace / "pool.toml"))
         router.load_models()
         with served(router, reroute=True) as url:
             [first, *_] = ask(url).json()["hierrouter"]["steps"]
@@ -156,7 +159,7 @@ def test_who_cannot_take_over_is_replaced_by_the_router_itself(place: Place) -> 
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "said"),
+    ("flags", "code", "message"),
     [
         ("--defer-to fact --pool pool.toml", 2, "no direct call of this model: fact; did you mean"),
         ("--defer-to facts --cache none", 3, "no cache: none"),
@@ -164,15 +167,17 @@ def test_who_cannot_take_over_is_replaced_by_the_router_itself(place: Place) -> 
         ("--defer-to facts --defer-share 2", 2, "a share must be from 0 to 1"),
     ],
 )
-def test_what_cannot_be_handed_over(place: Place, flags: str, code: int, said: str) -> None:
+def test_bad_deferral_flags_are_refused(
+    workspace: Place, flags: str, code: int, message: str
+) -> None:
     for command in ("route x", "serve --port 0"):
-        assert said in place.refuses(f"{command} --checkpoint exact {flags}", code=code)
+        assert message in workspace.refuses(f"{command} --checkpoint exact {flags}", code=code)
 
 
-def test_a_model_whose_answers_were_imported_cannot_take_over(place: Place) -> None:
-    with Router(place / "value", load=False) as router:
-        imported = tuple(replace(one, backend="imported") for one in router.pool.references)
+def test_a_model_whose_answers_were_imported_cannot_take_over(workspace: Place) -> None:
+    with Router(workspace / "value", load=False) as router:
+        imported = tuple(replace(spec, backend="imported") for spec in router.pool.references)
         router.pool = replace(router.pool, references=imported)
         with pytest.raises(InputError, match="model facts cannot be asked: its answers were imp"):
-            pool = str(place / "pool.toml")
-            router.hand_over("facts", place / "caches/default", [None], pool=pool)
+            pool = str(workspace / "pool.toml")
+            router.defer_to("facts", workspace / "caches/default", [None], pool=pool)

@@ -28,8 +28,8 @@ ALPHA = 0.05
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What estimators get."""
+class LogData:
+    """The arguments of an estimator."""
 
     log: est.Log
     states: est.LoggedStates
@@ -37,7 +37,7 @@ class Seen:
     reward: np.ndarray
 
 
-Estimator = Callable[[Seen], est.Clustered]
+Estimator = Callable[[LogData], est.Estimate]
 
 
 def world(
@@ -61,21 +61,21 @@ def bandit(score: np.ndarray, logging: list[float], target: list[float]) -> Sett
     return Setting(replace(tree, score=nodes), Actions(tree.routes), *tables, alpha=0.0)
 
 
-def seen(setting: Setting, log: est.Log) -> Seen:
+def log_data(setting: Setting, log: est.Log) -> LogData:
     states = states_in_tree(log, setting.tree, setting.target)
-    return Seen(log, states, Weights.of(log, states), log.reward(setting.alpha))
+    return LogData(log, states, Weights.of(log, states), log.reward(setting.alpha))
 
 
-def played(setting: Setting, episodes: int, seed: Any = 0) -> Seen:
+def played(setting: Setting, episodes: int, seed: Any = 0) -> LogData:
     """A fresh log."""
-    return seen(setting, setting.play(episodes, np.random.default_rng(seed)))
+    return log_data(setting, setting.play(episodes, np.random.default_rng(seed)))
 
 
 @dataclass(frozen=True)
-class Found:
-    """What an estimator says of many logs, and what is so."""
+class ManyEstimates:
+    """The estimates from many logs, and the true value."""
 
-    estimates: list[est.Clustered]
+    estimates: list[est.Estimate]
     truth: float
 
     @property
@@ -98,19 +98,20 @@ class Found:
         return float(np.mean([low <= self.truth <= high for low, high in intervals]))
 
 
-def on_logs(setting: Setting, episodes: int, logs: int, estimator: Estimator) -> Found:
-    """What an estimator says of fresh logs."""
+def on_logs(setting: Setting, episodes: int, logs: int, estimator: Estimator) -> ManyEstimates:
+    """Estimate from fresh logs."""
     sources = np.random.SeedSequence(0).spawn(logs)
-    found = [estimator(played(setting, episodes, source)) for source in sources]
-    return Found(found, setting.truth)
+    estimates = [estimator(played(setting, episodes, source)) for source in sources]
+    return ManyEstimates(estimates, setting.truth)
 
 
 def expected_returns(setting: Setting) -> np.ndarray:
-    """float64[queries, states, A]: what the policy to be valued earns from each action on.
+    """float64[queries, states, A]: return of each action under the policy to be evaluated.
 
     By definition, action by action: what the call costs, and Q or what comes after it.
     """
-    tree, actions = setting.tree, setting.actions
+    tree = setting.tree
+    actions = setting.actions
     values = np.zeros_like(setting.target)
     for node in reversed(range(tree.routes.states)):
         for action in range(actions.count):
@@ -124,45 +125,47 @@ def expected_returns(setting: Setting) -> np.ndarray:
     return values
 
 
-def snips(seen: Seen) -> est.Clustered:
-    return est.snips(seen.log, seen.weights, seen.reward)
+def snips(log_data: LogData) -> est.Estimate:
+    return est.snips(log_data.log, log_data.weights, log_data.reward)
 
 
 def robust(expected: np.ndarray) -> Estimator:
     """Doubly robust with these expected returns at all states, float64[queries, states, A]."""
-    return lambda seen: est.doubly_robust(
-        *vars(seen).values(), expected[seen.log.query[:, None], seen.log.node]
+    return lambda log_data: est.doubly_robust(
+        *vars(log_data).values(), expected[log_data.log.query[:, None], log_data.log.node]
     )
 
 
-def mistold(estimator: Estimator) -> Estimator:
-    """On a log whose propensities are not those that it was made with."""
+def with_wrong_propensities(estimator: Estimator) -> Estimator:
+    """Apply an estimator to a log whose propensities are not those of its policy."""
 
-    def wrong(seen: Seen) -> est.Clustered:
-        log = replace(seen.log, propensity=np.where(seen.log.alive, seen.log.propensity**0.5, 1.0))
-        return estimator(replace(seen, log=log, weights=est.Weights.of(log, seen.states)))
+    def wrong(log_data: LogData) -> est.Estimate:
+        log = replace(
+            log_data.log, propensity=np.where(log_data.log.alive, log_data.log.propensity**0.5, 1.0)
+        )
+        return estimator(replace(log_data, log=log, weights=est.Weights.of(log, log_data.states)))
 
     return wrong
 
 
 @pytest.mark.parametrize("allow_stop", [False, True])
-def test_what_is_unbiased(allow_stop: bool) -> None:
+def test_doubly_robust_is_unbiased_if_propensities_or_returns_are_right(allow_stop: bool) -> None:
     """Doubly robust with any model, or with any propensities."""
     setting = world(allow_stop=allow_stop)
     garbage = np.random.default_rng(9).normal(size=setting.target.shape)
-    for estimator in (robust(garbage), mistold(robust(expected_returns(setting)))):
-        found = on_logs(setting, 20, LOGS, estimator)
-        assert abs(found.bias) <= SURE * found.error
-        assert found.error < 0.1
+    for estimator in (robust(garbage), with_wrong_propensities(robust(expected_returns(setting)))):
+        many = on_logs(setting, 20, LOGS, estimator)
+        assert abs(many.bias) <= SURE * many.error
+        assert many.error < 0.1
 
 
-def test_what_is_biased() -> None:
+def test_estimates_are_biased_if_both_are_wrong() -> None:
     """Weights with wrong propensities; doubly robust where both are wrong."""
     setting = world()
     garbage = 1 + np.random.default_rng(9).normal(size=setting.target.shape)
-    for estimator in (mistold(snips), mistold(robust(garbage))):
-        found = on_logs(setting, 20, LOGS, estimator)
-        assert abs(found.bias) > 2 * SURE * found.error
+    for estimator in (with_wrong_propensities(snips), with_wrong_propensities(robust(garbage))):
+        many = on_logs(setting, 20, LOGS, estimator)
+        assert abs(many.bias) > 2 * SURE * many.error
 
 
 def test_self_normalising_is_consistent_and_intervals_hold_the_truth() -> None:
@@ -180,65 +183,69 @@ def test_self_normalising_is_consistent_and_intervals_hold_the_truth() -> None:
 def test_a_question_asked_often_counts_as_one() -> None:
     setting = world(queries=2_000)
     same = replace(setting, logging=setting.target)
-    clustered, alone = [], []
+    clustered = []
+    independent = []
     for source in np.random.SeedSequence(0).spawn(300):
         rng = np.random.default_rng(source)
         position = np.repeat(rng.integers(len(setting.tree), size=40), 10)
-        each = seen(setting, same.play_on(position, rng))
-        clustered.append(snips(each))
-        alone.append(snips(replace(each, log=replace(each.log, query=np.arange(len(position))))))
-    assert Found(clustered, setting.truth).coverage >= 0.91
-    assert Found(alone, setting.truth).coverage < 0.8
+        data = log_data(setting, same.play_on(position, rng))
+        clustered.append(snips(data))
+        independent.append(
+            snips(replace(data, log=replace(data.log, query=np.arange(len(position)))))
+        )
+    assert ManyEstimates(clustered, setting.truth).coverage >= 0.91
+    assert ManyEstimates(independent, setting.truth).coverage < 0.8
 
 
 def reaches_a_tree(name: str) -> bool:
     nodes = ast.walk(ast.parse((Path(est.__file__).parent / f"{name}.py").read_text()))
-    taken = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    rooms = {(node.module or "").rpartition(".")[0] for node in taken}
-    named = {alias.name for node in taken for alias in node.names}
-    return "RouteTree" in named or bool(rooms & {"hierrouter.replay", "hierrouter.serving"})
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    rooms = {(node.module or "").rpartition(".")[0] for node in imports}
+    names = {alias.name for node in imports for alias in node.names}
+    return "RouteTree" in names or bool(rooms & {"hierrouter.replay", "hierrouter.serving"})
 
 
-def test_no_estimator_can_get_hold_of_a_tree() -> None:
+def test_estimators_import_no_tree() -> None:
     assert not reaches_a_tree("estimators")
     assert reaches_a_tree("off_policy")  # the guard can fail
 
 
-def fitted(log: est.Log, states: est.LoggedStates, reward: np.ndarray) -> np.ndarray:
+def fit_on_all(log: est.Log, states: est.LoggedStates, reward: np.ndarray) -> np.ndarray:
     """By ordinary least squares, on all episodes."""
     return est.fit(log, states, reward, np.ones(len(log), dtype=bool), LinearRegression)
 
 
 @pytest.mark.parametrize("allow_stop", [False, True])
-def test_where_every_state_is_its_own_it_is_exact(allow_stop: bool) -> None:
+def test_the_fit_is_exact_if_every_state_has_its_own_feature(allow_stop: bool) -> None:
     setting = world(queries=4, allow_stop=allow_stop)
     states = setting.tree.routes.states
     parts = one_part(np.eye(4 * states).reshape(4, states, -1))
     setting = replace(setting, tree=replace(setting.tree, parts=parts))
-    log, shown, _, reward = vars(played(setting, 8_000)).values()
-    place = log.query[:, None], log.node
+    log, logged, _, reward = vars(played(setting, 8_000)).values()
+    cell = log.query[:, None], log.node
     legal = setting.actions.legal()[log.node] & log.alive[:, :, None]
-    found, wanted = fitted(log, shown, reward), expected_returns(setting)[place]
-    np.testing.assert_allclose(found[legal], wanted[legal], atol=1e-4)
+    estimate = fit_on_all(log, logged, reward)
+    expected = expected_returns(setting)[cell]
+    np.testing.assert_allclose(estimate[legal], expected[legal], atol=1e-4)
 
 
 def test_no_question_is_judged_by_what_was_fitted_on_it() -> None:
     query = np.random.default_rng(0).integers(25, size=300)
     fold = est.question_folds(query)
-    assert set(fold) == set(range(est.FOLDS))
+    assert set(fold) == set(range(est.MAX_CROSS_FITTING_FOLDS))
     assert all(len(set(fold[query == number])) == 1 for number in range(25))
     fold = est.question_folds(np.array([7, 7, 3]))
     assert fold[0] == fold[1] != fold[2]
     log, states, _, reward = vars(played(world(queries=12, seed=5), 100, seed=1)).values()
-    before = est.cross_fitted(log, states, reward, LinearRegression)
+    before = est.cross_fit(log, states, reward, LinearRegression)
     of_one = log.query == log.query[0]
-    lied = replace(log, quality=np.where(of_one, 1 - log.quality, log.quality))
-    after = est.cross_fitted(lied, states, lied.reward(ALPHA), LinearRegression)
+    altered = replace(log, quality=np.where(of_one, 1 - log.quality, log.quality))
+    after = est.cross_fit(altered, states, altered.reward(ALPHA), LinearRegression)
     np.testing.assert_array_equal(after[of_one], before[of_one])
     assert (after[~of_one] != before[~of_one]).any()
 
 
-def test_what_was_never_taken_is_expected_to_earn_the_mean() -> None:
+def test_an_action_that_was_never_taken_is_expected_to_earn_the_mean() -> None:
     log = est.Log(
         actions=Actions(Routes(3, 1)),
         query=np.arange(4),
@@ -248,14 +255,17 @@ def test_what_was_never_taken_is_expected_to_earn_the_mean() -> None:
         quality=np.array([1.0, 0.5, 0.0, 0.5]),
         cost=np.zeros((4, 1)),
     )
-    row, features = np.zeros((4, 1), dtype=np.int64), np.zeros((1, 1), dtype=np.float32)
-    found = fitted(log, est.LoggedStates(row, features, np.full((1, 3), 1 / 3)), log.reward(0.0))
-    np.testing.assert_allclose(found[:, 0], np.tile([0.75, 0.25, 0.5], (4, 1)), atol=1e-6)
+    row = np.zeros((4, 1), dtype=np.int64)
+    features = np.zeros((1, 1), dtype=np.float32)
+    values = fit_on_all(
+        log, est.LoggedStates(row, features, np.full((1, 3), 1 / 3)), log.reward(0.0)
+    )
+    np.testing.assert_allclose(values[:, 0], np.tile([0.75, 0.25, 0.5], (4, 1)), atol=1e-6)
 
 
 def overlap_of(setting: Setting, episodes: int = 2_000) -> Overlap:
-    found = played(setting, episodes)
-    return Overlap.of(found.log, found.states)
+    data = played(setting, episodes)
+    return Overlap.of(data.log, data.states)
 
 
 def test_a_weight_is_the_product_of_the_ratios_on_the_way() -> None:
@@ -264,57 +274,58 @@ def test_a_weight_is_the_product_of_the_ratios_on_the_way() -> None:
     for episode, position in enumerate(log.query):
         product = 1.0
         for hop in range(log.length[episode]):
-            place = position, log.node[episode, hop], log.action[episode, hop]
+            cell = position, log.node[episode, hop], log.action[episode, hop]
             assert weights.before[episode, hop] == pytest.approx(product)
-            product *= setting.target[place] / setting.logging[place]
-            assert weights.so_far[episode, hop] == pytest.approx(product)
-        assert weights.whole[episode] == pytest.approx(product)
+            product *= setting.target[cell] / setting.logging[cell]
+            assert weights.cumulative[episode, hop] == pytest.approx(product)
+        assert weights.episode[episode] == pytest.approx(product)
 
 
 def test_effective_episodes_and_the_largest_weight() -> None:
     setting = bandit(np.zeros((50, 2)), logging=[0.8, 0.2], target=[0.2, 0.8])
-    found = overlap_of(setting)
+    overlap = overlap_of(setting)
     rare = (setting.play(2_000, np.random.default_rng(0)).action == 1).sum()
-    total, squares = 4 * rare + (2_000 - rare) / 4, 16 * rare + (2_000 - rare) / 16
-    assert found.effective == pytest.approx(total**2 / squares)
-    assert (found.largest, found.mean) == pytest.approx((4, total / 2_000))
+    total = 4 * rare + (2_000 - rare) / 4
+    squares = 16 * rare + (2_000 - rare) / 16
+    assert overlap.effective == pytest.approx(total**2 / squares)
+    assert (overlap.largest, overlap.mean) == pytest.approx((4, total / 2_000))
     # The policy that logged has all of its episodes.
     setting = world(queries=20)
-    found = overlap_of(replace(setting, target=setting.logging), 100)
-    assert (found.effective, found.largest, found.mean) == pytest.approx((100, 1, 1))
-    assert (found.misses, found.share_never_taken) == (False, 0)
+    overlap = overlap_of(replace(setting, target=setting.logging), 100)
+    assert (overlap.effective, overlap.largest, overlap.mean) == pytest.approx((100, 1, 1))
+    assert (overlap.misses, overlap.share_never_taken) == (False, 0)
 
 
-def test_what_the_log_never_does_has_its_share() -> None:
+def test_the_share_of_actions_that_the_log_never_takes() -> None:
     setting = world(queries=50, models=3)
     logging = setting.logging.copy()
     logging[:, 0] = [0.5, 0.5, 0.0]
     logging[:, 1] = [0.0, 0.5, 0.5]
-    found = overlap_of(replace(setting, logging=logging), 20_000)
+    overlap = overlap_of(replace(setting, logging=logging), 20_000)
     chances = setting.target
     expected = chances[:, 0, 2].mean() + (chances[:, 0, 0] * chances[:, 1, 0]).mean()
-    assert found.share_never_taken == pytest.approx(expected, rel=0.1)
-    assert found.misses
-    # What it does elsewhere but not here shows in the mean weight alone.
+    assert overlap.share_never_taken == pytest.approx(expected, rel=0.1)
+    assert overlap.misses
+    # Actions that the log has at other states only show in the mean weight alone.
     setting = bandit(np.zeros((2, 2)), logging=[0.5, 0.5], target=[0.5, 0.5])
-    found = overlap_of(replace(setting, logging=np.array([[[1.0, 0.0]], [[0.0, 1.0]]])))
-    assert (found.share_never_taken, found.misses, found.mean) == (0, True, 0.5)
+    overlap = overlap_of(replace(setting, logging=np.array([[[1.0, 0.0]], [[0.0, 1.0]]])))
+    assert (overlap.share_never_taken, overlap.misses, overlap.mean) == (0, True, 0.5)
 
 
-@pytest.mark.parametrize(("share", "named"), [(0.0005, False), (0.002, True)])
-def test_rare_things_are_not_worth_a_warning(share: float, named: bool) -> None:
+@pytest.mark.parametrize(("share", "is_reported"), [(0.0005, False), (0.002, True)])
+def test_rare_things_are_not_worth_a_warning(share: float, is_reported: bool) -> None:
     setting = bandit(np.zeros((20, 2)), logging=[1.0, 0.0], target=[1 - share, share])
-    found = overlap_of(setting)
-    assert found.share_never_taken == pytest.approx(share)
-    assert any("support: " in said for said in warnings_of(found)) == named
+    overlap = overlap_of(setting)
+    assert overlap.share_never_taken == pytest.approx(share)
+    assert any("support: " in warning for warning in warnings_of(overlap)) == is_reported
 
 
 def test_a_policy_that_never_stops_has_no_weight_where_the_log_stops() -> None:
     setting = world(queries=20, allow_stop=True)
     log = played(setting, 200).log
     going_on = world(queries=20).target  # M columns
-    whole = Weights.of(log, states_in_tree(log, setting.tree, going_on)).whole
+    weight = Weights.of(log, states_in_tree(log, setting.tree, going_on)).episode
     stopped = log.length < 2
     assert stopped.any()
-    assert not whole[stopped].any()
-    assert whole[~stopped].all()
+    assert not weight[stopped].any()
+    assert weight[~stopped].all()

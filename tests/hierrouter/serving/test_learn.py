@@ -15,7 +15,8 @@ from hierrouter_cache.errors import InputError
 from tests.conftest import Run, as_json, refused, works
 from tests.hierrouter.serving.serving import ask, lines_of, run_in, served, user
 
-BEFORE, NOW = ("arith", "string"), ("fact", "census", "backcap", "room")
+BEFORE = ("arith", "string")
+NOW = ("fact", "census", "backcap", "room")
 
 
 def lines(*rows: dict[str, Any]) -> str:
@@ -42,22 +43,22 @@ def drifted(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def learned(drifted: Path, hierrouter: Run) -> dict[str, Any]:
     """What `learn-from` says of it."""
     flags = ("--checkpoint", "old", "--judge", "right.jsonl", "--out", "new", "--format", "json")
-    found: dict[str, Any] = as_json(hierrouter("learn-from", "log.jsonl", *flags, cwd=drifted))
-    return found
+    result: dict[str, Any] = as_json(hierrouter("learn-from", "log.jsonl", *flags, cwd=drifted))
+    return result
 
 
-def test_what_is_learned_from_the_log_is_better_and_comes_into_service(
+def test_a_router_learned_from_the_log_is_better_and_can_be_deployed(
     drifted: Path, learned: dict[str, Any], hierrouter: Run
 ) -> None:
     assert (learned["lines"], learned["distinct"]) == (180, 160)
     assert learned["better"]
     assert learned["new"] > learned["old"] + 0.1
     for flags in (["--shadow"], ["--share", "0.1"], []):
-        shown = works(hierrouter("deploy", "new", *flags, cwd=drifted)).stdout
-    assert shown == "in service: new\nbefore:     old\n"
+        stdout = works(hierrouter("deploy", "new", *flags, cwd=drifted)).stdout
+    assert stdout == "in service: new\nbefore:     old\n"
 
 
-def test_a_worse_one_is_refused_and_says_why(
+def test_a_worse_router_is_refused_with_the_reason(
     drifted: Path, learned: dict[str, Any], hierrouter: Run
 ) -> None:
     """It is planted; the calls that it needs are there, so it takes no time."""
@@ -73,24 +74,26 @@ def test_a_worse_one_is_refused_and_says_why(
 def test_without_references_the_pool_or_people_judge(
     drifted: Path, learned: dict[str, Any], tmp_path: Path, judge: str, hierrouter: Run
 ) -> None:
-    right = learn.references_in(drifted / "right.jsonl")
+    right = learn.read_references(drifted / "right.jsonl")
     rows = lines_of(drifted / "log.jsonl")
     for number, row in enumerate(rows):  # every third answer was wrong
         row["quality"] = float(number % 3 > 0)
         row["answer"] = right[row["question"]][0] if number % 3 else "wrong"
     (tmp_path / "log").write_text(lines(*rows))
-    traffic = learn.traffic_of(tmp_path / "log", 500, 42)
-    queries = learn.judged(traffic, judge, drifted / "caches/traffic")
+    traffic = learn.read_traffic(tmp_path / "log", 500, 42)
+    queries = learn.judge_queries(traffic, judge, drifted / "caches/traffic")
     good = sum(query.answers[0] in right[query.question] for query in queries)
     liked = {row["question"] for row in rows if row["quality"]}
     assert len(queries) == (len(liked) if judge == "thumbs" else 160)
     # Each of the testbed's models knows something else, so what most of them say is mostly wrong.
     assert good / len(queries) > (0.99 if judge == "thumbs" else 0.15)
-    assert not {answer for query in queries for answer in query.answers} & {*learn.DECLINED}
+    assert not {answer for query in queries for answer in query.answers} & {
+        *learn.DECLINING_ANSWERS
+    }
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (lines({"log": 1, "question": "x"}, {"log": 2, "question": "y"}), r"version 2.*log:2; "),
         (lines({"otherwise": "facts", "status": 200}), "no questions"),
@@ -98,13 +101,13 @@ def test_without_references_the_pool_or_people_judge(
         ("{", "not JSON"),
     ],
 )
-def test_what_is_no_log_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_files_that_are_no_logs_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "log").write_text(text)
-    with pytest.raises(InputError, match=said):
-        learn.traffic_of(tmp_path / "log", 10, 0)
+    with pytest.raises(InputError, match=message):
+        learn.read_traffic(tmp_path / "log", 10, 0)
 
 
-def test_failed_questions_are_taken_and_each_once(tmp_path: Path) -> None:
+def test_failed_questions_are_included_and_each_question_once(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(
         lines(
             {"question": "a", "status": 502},
@@ -112,14 +115,14 @@ def test_failed_questions_are_taken_and_each_once(tmp_path: Path) -> None:
             {"question": "b", "status": 200, "answer": "2", "quality": 0.0},
         )
     )
-    found = learn.traffic_of(tmp_path / "log", 10, 0)
-    assert (found.lines, found.distinct) == (3, 2)
-    assert found.liked == {"a": (), "b": ("1",)}
+    traffic = learn.read_traffic(tmp_path / "log", 10, 0)
+    assert (traffic.lines, traffic.distinct) == (3, 2)
+    assert traffic.liked == {"a": (), "b": ("1",)}
     with pytest.raises(InputError, match="thumbs judges 1 of 2 questions"):
-        learn.judged(found, "thumbs", tmp_path)
+        learn.judge_queries(traffic, "thumbs", tmp_path)
 
 
-def test_a_log_is_no_data_set(drifted: Path, hierrouter: Run) -> None:
-    said = refused(hierrouter("collect", "--datasets", "log.jsonl", cwd=drifted))
-    assert "is the log of a server, and its answers are nobody's references" in said
-    assert "`hierrouter learn-from" in said
+def test_collect_refuses_a_log_as_a_dataset(drifted: Path, hierrouter: Run) -> None:
+    message = refused(hierrouter("collect", "--datasets", "log.jsonl", cwd=drifted))
+    assert "is the log of a server, and its answers are nobody's references" in message
+    assert "`hierrouter learn-from" in message

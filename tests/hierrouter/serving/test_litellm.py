@@ -1,4 +1,4 @@
-"""A real LiteLLM router, in an environment of its own, sends each question where we say."""
+"""A real LiteLLM router, in a separate environment, sends each question to the decided model."""
 
 import json
 import os
@@ -25,7 +25,7 @@ STRATEGY = SOURCES / "docs" / "litellm_strategy.py"
 
 @pytest.fixture(scope="module")
 def litellm() -> Path:
-    """The interpreter of an environment of its own."""
+    """The interpreter of a separate environment."""
     return python_with(LITELLM)
 
 
@@ -37,16 +37,16 @@ def one_hop(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def chosen(
-    python: Path, url: str, folder: Path, asked: Sequence[Any], otherwise: str | None = None
+    python: Path, url: str, folder: Path, messages: Sequence[Any], otherwise: str | None = None
 ) -> tuple[list[str], Mapping[str, Server]]:
-    """Who answers each question, and the servers that were asked."""
+    """The model that answers each question, and the servers that were called."""
     upstreams = {name: Server(lambda prompt, before: Reply(completion("x"))) for name in MODELS}
     with ExitStack() as stack:
         for upstream in upstreams.values():
             stack.enter_context(serving(upstream))
         addresses = {name: upstream.url for name, upstream in upstreams.items()}
-        given = {"models": addresses, "messages": asked, "otherwise": otherwise}
-        (folder / "asked.json").write_text(json.dumps(given))
+        request = {"models": addresses, "messages": messages, "otherwise": otherwise}
+        (folder / "asked.json").write_text(json.dumps(request))
         words = [python, CLIENT, STRATEGY, url, folder / "asked.json"]
         local = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": ""}
         done = subprocess.run(words, capture_output=True, text=True, env=local, check=False)
@@ -65,14 +65,14 @@ def test_two_hundred_questions_go_where_route_sends_them(
     words = ("route", "--checkpoint", one_hop, "--file", "asked.jsonl")
     lines = works(hierrouter(*words, cwd=tmp_path)).stdout.splitlines()
     with served(Router(one_hop, load=False)) as url:
-        found, upstreams = chosen(litellm, url, tmp_path, list(map(user, questions)))
-    assert found == [json.loads(line)["route"].removeprefix(">") for line in lines]
-    assert len(set(found)) == len(MODELS)
+        models, upstreams = chosen(litellm, url, tmp_path, list(map(user, questions)))
+    assert models == [json.loads(line)["route"].removeprefix(">") for line in lines]
+    assert len(set(models)) == len(MODELS)
     for name, upstream in upstreams.items():
-        assert sum(upstream.asked.values()) == found.count(name)
+        assert sum(upstream.asked.values()) == models.count(name)
 
 
-def test_what_cannot_be_decided_goes_to_the_named_deployment(
+def test_undecidable_requests_go_to_the_named_deployment(
     litellm: Path, one_hop: Path, tmp_path: Path
 ) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -82,8 +82,8 @@ def test_what_cannot_be_decided_goes_to_the_named_deployment(
         {"role": "tool", "tool_call_id": "1", "content": "x"},
     ]
     with served(Router(one_hop, load=False)) as url:
-        [said], upstreams = chosen(litellm, url, tmp_path, [tools])
-        assert "a tool was called: messages[1]" in said
+        [answer], upstreams = chosen(litellm, url, tmp_path, [tools])
+        assert "a tool was called: messages[1]" in answer
         assert not any(upstream.requests for upstream in upstreams.values())
         assert chosen(litellm, url, tmp_path, [tools], "facts")[0] == ["facts"]
     assert chosen(litellm, url, tmp_path, [user("x")], "text")[0] == ["text"]  # it is down by now

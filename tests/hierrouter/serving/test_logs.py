@@ -27,7 +27,7 @@ def read(folder: Path, *lines: object) -> list[Episode]:
 
 
 def with_step(number: int = 0, /, **changed: object) -> dict[str, Any]:
-    steps = [step | changed if at == number else step for at, step in enumerate(BOTH)]
+    steps = [step | changed if position == number else step for position, step in enumerate(BOTH)]
     return {**LINE, "steps": steps}
 
 
@@ -35,25 +35,27 @@ def without(name: str) -> dict[str, Any]:
     return {key: value for key, value in LINE.items() if key != name}
 
 
-def test_tokens_are_priced_and_other_keys_are_let_be(tmp_path: Path) -> None:
+def test_tokens_are_priced_and_unknown_keys_ignored(tmp_path: Path) -> None:
     steps = [TOKENS | {"latency": 3}, BOTH[1]]
     [episode] = read(tmp_path, {**LINE, "steps": steps, "request": "abc", "dataset": "mine"})
     assert episode.steps[0] == Step(1, 0.25, False, pytest.approx(0.3 * 10 + 0.4 * 5), "6", 5)
     assert (episode.policy, episode.question) == ("", "how many?")
 
 
-def test_a_key_that_is_null_is_not_there(tmp_path: Path) -> None:
-    more = {"stop": None, "tokens_in": None, "response": None}
+def test_a_null_key_counts_as_missing(tmp_path: Path) -> None:
+    null_keys = {"stop": None, "tokens_in": None, "response": None}
     nulls = dict.fromkeys(("dataset", "policy", "status"))
-    steps = [TOKENS | {"cost": None}, BOTH[1] | more]
+    steps = [TOKENS | {"cost": None}, BOTH[1] | null_keys]
     [episode] = read(tmp_path, {**LINE, **nulls, "steps": steps}, {**LINE, "status": 502})
     [bare] = read(tmp_path, {**LINE, "steps": [TOKENS, BOTH[1]]})
     assert (episode.steps, episode.policy) == (bare.steps, "")
 
 
 def test_blank_lines_do_not_count_but_keep_their_numbers(tmp_path: Path) -> None:
-    found = read(tmp_path, "", LINE, "", LINE)
-    assert [each.where for each in found] == [f"{tmp_path / 'log.jsonl'}:{n}" for n in (2, 4)]
+    episodes = read(tmp_path, "", LINE, "", LINE)
+    assert [episode.where for episode in episodes] == [
+        f"{tmp_path / 'log.jsonl'}:{n}" for n in (2, 4)
+    ]
 
 
 BAD: dict[str, tuple[object, str]] = {
@@ -96,11 +98,11 @@ BAD: dict[str, tuple[object, str]] = {
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 def test_the_first_bad_line_is_named(tmp_path: Path, bad: tuple[object, str]) -> None:
-    line, said = bad
+    line, expected = bad
     with pytest.raises(InputError) as refused:
         read(tmp_path, LINE, LINE, line)
     message = str(refused.value)
-    assert said in message
+    assert expected in message
     assert f"{tmp_path / 'log.jsonl'}:3" in message
     assert len(message) - len(str(tmp_path)) < 250
     assert "\n" not in message
@@ -135,7 +137,7 @@ def test_one_message_is_its_own_text_and_several_a_transcript(messages: Any, que
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("messages", "message"),
     [
         ("", "empty question"),
         ("  \n", "empty question"),
@@ -151,13 +153,13 @@ def test_one_message_is_its_own_text_and_several_a_transcript(messages: Any, que
         ("x" * 2_000_001, "2,000,001 characters"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(messages: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_invalid_questions_are_refused(messages: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         question_of(messages)
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ({"quest": "x"}, "neither of question and messages: f:1; give one of them"),
         ({"question": "x", "messages": []}, "both of question and messages: f:1"),
@@ -166,7 +168,7 @@ def test_what_cannot_be_asked_is_refused(messages: Any, said: str) -> None:
         ({"question": "x", "id": float("nan")}, "id is neither a text nor a whole number: f:1"),
     ],
 )
-def test_a_line_that_is_no_question_is_named(row: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_a_line_without_a_question_is_named(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         question_in(row, "f:1")
     assert question_in({"question": "x", "id": 7}, "f:1") == "x"

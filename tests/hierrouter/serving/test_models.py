@@ -31,12 +31,14 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def ask(
     model: BatchedModel | ServedModel, prompts: Sequence[str], texts: list[str] | None = None
 ) -> list[Response]:
-    """The answers to prompts that are asked at the same time, followed where there is a list."""
+    """Responses to concurrent prompts; their texts are streamed into the list, if there is one."""
 
     async def all_of() -> list[Response]:
         on_text = None if texts is None else texts.append
         try:
-            return list(await asyncio.gather(*(model.answer(each, on_text) for each in prompts)))
+            return list(
+                await asyncio.gather(*(model.answer(prompt, on_text) for prompt in prompts))
+            )
         finally:
             await model.close()
 
@@ -45,21 +47,21 @@ def ask(
 
 def test_local_answers_are_those_of_the_engine_token_by_token() -> None:
     generator = backend("transformers").load(CALC)
-    wanted = answers_in_order(generator, PROMPTS)
-    assert ask(BatchedModel("calc", generator), PROMPTS) == wanted
+    expected = answers_in_order(generator, PROMPTS)
+    assert ask(BatchedModel("calc", generator), PROMPTS) == expected
     texts: list[str] = []
-    assert ask(BatchedModel("calc", generator), PROMPTS[7:8], texts) == wanted[7:8]
-    assert "".join(texts) == wanted[7].text
+    assert ask(BatchedModel("calc", generator), PROMPTS[7:8], texts) == expected[7:8]
+    assert "".join(texts) == expected[7].text
     assert len(texts) > 1
 
 
-def test_who_waits_is_answered_in_one_batch() -> None:
+def test_waiting_prompts_are_answered_in_one_batch() -> None:
     heights = []
 
     class Noting:
         def generate(self, prompts: Any, stop: Any = None) -> Iterator[tuple[int, Answer]]:
             heights.append(len(prompts))
-            yield from ((place, told("m", prompt)) for place, prompt in enumerate(prompts))
+            yield from ((position, told("m", prompt)) for position, prompt in enumerate(prompts))
 
     assert ask(BatchedModel("m", Noting()), PROMPTS) == [told("m", prompt) for prompt in PROMPTS]
     assert sum(heights) == 20
@@ -124,7 +126,7 @@ def test_a_passing_fault_is_tried_again(status: int, texts: list[str] | None) ->
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         (refusal(500, "oh no"), "500: oh no"),
         (refusal(429, "slow down"), "429: slow down; still so after 2 waits"),
@@ -135,15 +137,15 @@ def test_a_passing_fault_is_tried_again(status: int, texts: list[str] | None) ->
         (Reply(completion("x", model="other")), "answers come from 'other'"),
     ],
 )
-def test_a_lasting_fault_is_the_calls_failure(fault: Reply, said: str) -> None:
+def test_a_lasting_fault_fails_the_call(fault: Reply, message: str) -> None:
     with (
         served(lambda prompt, before: fault, timeout_s=0.5, attempts=2) as (_, model),
-        pytest.raises(CallFailed, match=f"m gave no answer: .*{re.escape(said)}"),
+        pytest.raises(CallFailed, match=f"m gave no answer: .*{re.escape(message)}"),
     ):
         ask(model, ["hello"])
 
 
-def test_an_answer_that_breaks_off_is_not_begun_again() -> None:
+def test_a_broken_stream_is_not_tried_again() -> None:
     broken = Reply(completion("one two three four"), cut=True)
     texts: list[str] = []
     with served(lambda prompt, before: broken) as (server, model):

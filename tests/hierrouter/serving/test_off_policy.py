@@ -23,7 +23,7 @@ from hierrouter.replay.tree import Texts, Tree, load_texts
 from hierrouter.runs.bundle import bundle_of, save_bundle
 from hierrouter.runs.checkpoint import save_checkpoint
 from hierrouter.serving.estimators import Log
-from hierrouter.serving.logs import Episode, LogShape, Step, from_texts, log_of, read_log
+from hierrouter.serving.logs import Episode, LogShape, Step, log_and_states, log_of, read_log
 from hierrouter.serving.off_policy import as_json, long_table, result_tables, value_from_log
 from hierrouter.serving.router import RouteOptions, Router
 from hierrouter.serving.watching import RequestLog
@@ -48,8 +48,8 @@ def router(tree: RouteTree) -> TrainedRouter:
     return train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
 
 
-class Planted:
-    """What `texts_of` says of a tree, back to its embeddings."""
+class TreeEncoder:
+    """Encodes the texts of `texts_of` as the embeddings of the tree."""
 
     description = "planted"
 
@@ -64,7 +64,7 @@ class Planted:
 
 
 def texts_of(tree: RouteTree) -> list[Texts]:
-    """Of every query its id, and of every answer the number of its node."""
+    """Texts of a tree: the question is the query's id, each answer the number of its node."""
     answers = "", *map(str, range(1, tree.routes.nodes))
     return [Texts(name, (), answers) for name in tree.query_ids]
 
@@ -87,13 +87,14 @@ def written(log: Log, tree: RouteTree, folder: Path) -> list[Episode]:
 
 def test_a_written_log_is_the_same(tree: RouteTree, router: TrainedRouter, tmp_path: Path) -> None:
     setting, log = played(tree, router, "uniform", 400)
-    found = value_from_log(router, written(log, tree, tmp_path), ALPHA, SOURCE, Planted(tree))
-    there, played_there = found.evaluation, setting.evaluate(log)
-    assert there.estimates["SNIPS"].value == pytest.approx(played_there.estimates["SNIPS"].value)
-    assert there.overlap.effective == pytest.approx(played_there.overlap.effective)
-    low, high = played_there.estimates["DR"].interval()  # its folds of questions are others
-    assert low < there.estimates["DR"].value < high
-    assert found.logged_by == {"mine": 400}
+    result = value_from_log(router, written(log, tree, tmp_path), ALPHA, SOURCE, TreeEncoder(tree))
+    from_file = result.evaluation
+    from_memory = setting.evaluate(log)
+    assert from_file.estimates["SNIPS"].value == pytest.approx(from_memory.estimates["SNIPS"].value)
+    assert from_file.overlap.effective == pytest.approx(from_memory.overlap.effective)
+    low, high = from_memory.estimates["DR"].interval()  # its folds of questions are others
+    assert low < from_file.estimates["DR"].value < high
+    assert result.logged_by == {"mine": 400}
 
 
 def episode(question: str, stop: bool = False, **changed: object) -> Episode:
@@ -103,7 +104,7 @@ def episode(question: str, stop: bool = False, **changed: object) -> Episode:
 
 def test_one_question_is_no_log(tree: RouteTree, router: TrainedRouter) -> None:
     with pytest.raises(InputError, match="at least 2 questions"):
-        value_from_log(router, [episode("q0"), episode("q0")], ALPHA, SOURCE, Planted(tree))
+        value_from_log(router, [episode("q0"), episode("q0")], ALPHA, SOURCE, TreeEncoder(tree))
 
 
 def test_a_log_that_stops_values_a_router_that_never_does(tree: RouteTree) -> None:
@@ -111,13 +112,13 @@ def test_a_log_that_stops_values_a_router_that_never_does(tree: RouteTree) -> No
     stopping = [episode(name, stop=True) for name in tree.query_ids[:5]]
     going_on = [episode(name) for name in tree.query_ids[5:10]]
     episodes = [*stopping, *going_on]
-    assert value_from_log(steady, episodes, ALPHA, {}, Planted(tree)).evaluation.episodes == 10
+    assert value_from_log(steady, episodes, ALPHA, {}, TreeEncoder(tree)).evaluation.episodes == 10
     log = log_of(episodes, steady, np.arange(10))
     assert (log.actions.count, log.length.tolist()) == (6, [1] * 5 + [2] * 5)
     assert log.action.tolist() == [[3, 0]] * 5 + [[0, 0]] * 5
 
 
-def test_texts_are_seen_as_a_live_router_sees_them(router: TrainedRouter) -> None:
+def test_logged_texts_are_read_as_by_a_live_router(router: TrainedRouter) -> None:
     texts = [
         episode(f"what is {number}?", steps=steps)
         for number, steps in enumerate(
@@ -128,10 +129,11 @@ def test_texts_are_seen_as_a_live_router_sees_them(router: TrainedRouter) -> Non
         )
     ]
     encoder = HashedNgrams(8)
-    log, states = from_texts(texts, router, encoder)
+    log, states = log_and_states(texts, router, encoder)
     assert log.alive.tolist() == [[True, True], [True, False]]
     contexts = ["what is 0?", "what is 0?\n\na plan", "what is 1?"]
-    paths, spent = [(), (1,), ()], [0.0, 0.5, 0.0]
+    paths = [(), (1,), ()]
+    spent = [0.0, 0.5, 0.0]
     for row, vector, path, cost in zip(
         states.row[log.alive], encoder.encode(contexts), paths, spent, strict=True
     ):
@@ -141,25 +143,27 @@ def test_texts_are_seen_as_a_live_router_sees_them(router: TrainedRouter) -> Non
     assert states.features[1, 8:].tolist() == [0, 1, 0, 1]  # model 1 was called, and C is the most
 
 
-def test_a_reader_is_warned_and_what_is_not_known_is_null_and_empty(
+def test_warnings_are_given_and_unknown_figures_are_null(
     tree: RouteTree, router: TrainedRouter
 ) -> None:
     shy = [episode(name, stop=True) for name in tree.query_ids]
-    found = value_from_log(router, shy, ALPHA, SOURCE, Planted(tree))
-    told = " ".join(found.notes)
-    assert found.evaluation.overlap.share_never_taken > 0.9
-    for said in ("the log never does there", "the weights average", "episodes are few"):
-        assert said in told
-    read = json.loads(as_json(found))
+    result = value_from_log(router, shy, ALPHA, SOURCE, TreeEncoder(tree))
+    notes = " ".join(result.notes)
+    assert result.evaluation.overlap.share_never_taken > 0.9
+    for words in ("the log never does there", "the weights average", "episodes are few"):
+        assert words in notes
+    read = json.loads(as_json(result))
     estimates = {item["estimator"]: item for item in read["estimates"]}
     assert (estimates["SNIPS"]["value"], estimates["SNIPS"]["low"]) == (None, None)
-    assert "SNIPS,,,," in as_csv(long_table(found)).splitlines()
-    assert "| SNIPS | - | - | - |" in as_markdown(result_tables(found)[0])
+    assert "SNIPS,,,," in as_csv(long_table(result)).splitlines()
+    assert "| SNIPS | - | - | - |" in as_markdown(result_tables(result)[0])
 
 
-def test_every_table_says_the_same(tree: RouteTree, router: TrainedRouter, tmp_path: Path) -> None:
+def test_all_formats_have_the_same_figures(
+    tree: RouteTree, router: TrainedRouter, tmp_path: Path
+) -> None:
     _, log = played(tree, router, "epsilon=0.5", 900)
-    result = value_from_log(router, written(log, tree, tmp_path), ALPHA, SOURCE, Planted(tree))
+    result = value_from_log(router, written(log, tree, tmp_path), ALPHA, SOURCE, TreeEncoder(tree))
     assert result.notes == ()
     estimated, overlap = result_tables(result)
     assert "from 900 episodes of " in estimated.title
@@ -183,7 +187,8 @@ def live_log(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> t
 
     The models answer themselves; their answers are those of the tree.
     """
-    folder, tree = tmp_path_factory.mktemp("savings"), OpenTree(cache=testbed_cache).run()
+    folder = tmp_path_factory.mktemp("savings")
+    tree = OpenTree(cache=testbed_cache).run()
     config = replace(training_config("default", "exact", 1), keep_anyway=True)
     trained = train(tree, Objective(0.1, allow_stop=True), config, seed=1)
     for name in ("policy.weight", "policy.bias"):  # unsure of everything, and so draws everything
@@ -196,8 +201,8 @@ def live_log(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> t
         log = RequestLog(folder / name)
         with Router(folder / "run") as router:
             for number, text in enumerate(texts):
-                found = router.route(text.question, RouteOptions(rng=rng))
-                log.answered(f"{number}", "hierrouter", "run", found)
+                result = router.route(text.question, RouteOptions(rng=rng))
+                log.log_answer(f"{number}", "hierrouter", "run", result)
         log.close()
         lines = lines_of(folder / name)
         for line, text in zip(lines, texts, strict=True):
@@ -207,10 +212,10 @@ def live_log(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     return folder, fold
 
 
-def test_what_was_saved_is_what_the_tree_says(live_log: tuple[Path, Tree], hierrouter: Run) -> None:
+def test_savings_agree_with_the_tree(live_log: tuple[Path, Tree], hierrouter: Run) -> None:
     folder, fold = live_log
-    place = Place(folder, hierrouter)
-    told = place.tells("off-policy --log drawn --checkpoint run --savings")["rows"]
+    workspace = Place(folder, hierrouter)
+    rows = workspace.tells("off-policy --log drawn --checkpoint run --savings")["rows"]
     first = fold.routes.level(1)
     truth = {
         "C of 1,000": 1000 * fold.cost[:, first].mean(axis=0),
@@ -218,39 +223,39 @@ def test_what_was_saved_is_what_the_tree_says(live_log: tuple[Path, Tree], hierr
     }
     answers = [line for line in lines_of(folder / "drawn") if line.get("status") == 200]
     spent = 1000 * np.mean([line["cost"] for line in answers])
-    assert len(told) == 9
-    for row in told:
+    assert len(rows) == 9
+    for row in rows:
         assert row["answers"] == len(answers) and row["never"] == 0
         if row["measure"] != "seconds":
-            alone = truth[row["measure"]][fold.models.index(row["model"])]
-            assert row["low"] < row["router"] - alone < row["high"], row
-            assert row["single"] == pytest.approx(alone, abs=0.15 * max(alone, 0.5))
+            single = truth[row["measure"]][fold.models.index(row["model"])]
+            assert row["low"] < row["router"] - single < row["high"], row
+            assert row["single"] == pytest.approx(single, abs=0.15 * max(single, 0.5))
             assert row["difference"] == pytest.approx(row["router"] - row["single"])
-    assert told[0]["router"] == pytest.approx(spent)
-    done = place.does("off-policy --log drawn --checkpoint run --savings")
+    assert rows[0]["router"] == pytest.approx(spent)
+    done = workspace.does("off-policy --log drawn --checkpoint run --savings")
     assert "off-policy: 1 lines are left out" in done.stderr
     assert "instead of calc alone" in done.stdout
     assert "The best alone at alpha 0.1 is " in done.stdout
-    sheet = place.does("off-policy --log drawn --checkpoint run --savings --format csv").stdout
+    sheet = workspace.does("off-policy --log drawn --checkpoint run --savings --format csv").stdout
     assert sheet.startswith("model,measure,router,single,difference,low,high")
 
 
-def test_a_log_that_cannot_tell_what_was_saved_says_so(
+def test_savings_that_the_log_cannot_tell_are_null(
     live_log: tuple[Path, Tree], tmp_path: Path, hierrouter: Run
 ) -> None:
     """Of one that draws nothing; what was never called has no figures, only what was spent."""
-    place = Place(live_log[0], hierrouter)
+    workspace = Place(live_log[0], hierrouter)
     words = "off-policy --checkpoint run --savings --log"
-    told = place.tells(f"{words} greedy")["rows"]
-    blind = [row for row in told if row["difference"] is None]
+    rows = workspace.tells(f"{words} greedy")["rows"]
+    blind = [row for row in rows if row["difference"] is None]
     assert blind and all(row["never"] > 0 and row["low"] is None for row in blind)
-    assert "The log cannot tell " in place.does(f"{words} greedy").stdout
-    line = lines_of(place / "drawn")[0]
-    for change, said in (
+    assert "The log cannot tell " in workspace.does(f"{words} greedy").stdout
+    line = lines_of(workspace / "drawn")[0]
+    for change, message in (
         ({}, "answers to 1 questions"),
         ({"steps": [1]}, "a step is no object"),
         ({"steps": [{**line["steps"][0], "chances": ["x"]}]}, "chance is 'x'"),
         ({"steps": [{**line["steps"][0], "cost": -1}]}, "cost is -1"),
     ):
         (tmp_path / "bad").write_text(json.dumps(line | change))
-        assert said in place.refuses(words, tmp_path / "bad")
+        assert message in workspace.refuses(words, tmp_path / "bad")

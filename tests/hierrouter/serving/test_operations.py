@@ -23,7 +23,14 @@ from hierrouter.replay.open_tree import OpenTree
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.logs import LogShape, read_log
 from hierrouter.serving.router import Router
-from hierrouter.serving.versions import FILE, Lineup, Service, Version, load_service, save_service
+from hierrouter.serving.versions import (
+    SERVICE_FILE,
+    Lineup,
+    Service,
+    Version,
+    load_service,
+    save_service,
+)
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import COMMAND, Run, Start, once, refused, works
 from tests.hierrouter.serving.serving import (
@@ -57,17 +64,17 @@ def version(router: Router, name: str = "test") -> Version:
     return Version(name, router, ModelNames.of(router.policy))
 
 
-def test_a_server_starts_with_a_model_that_is_down_and_sees_it_come_back(
+def test_a_server_starts_with_a_model_that_is_down_and_notices_its_return(
     live_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hierrouter.serving.served.LOOK_S", 0.1)
-    said: list[str] = []
+    monkeypatch.setattr("hierrouter.serving.served.CHECK_S", 0.1)
+    messages: list[str] = []
     with serving(Server()) as upstream:
         pool = with_server(live_run, upstream, "facts", attempts=1)
         router = Router(live_run, pool, load=False)
         upstream.stop()
-        router.load_models(said.append)
-        assert "facts cannot be asked now: cannot connect to 127.0.0.1" in said[0]
+        router.load_models(messages.append)
+        assert "facts cannot be asked now: cannot connect to 127.0.0.1" in messages[0]
         with served(router, reroute=True) as url:
             ready = httpx2.get(f"{url}/ready")
             assert ready.status_code == 200
@@ -83,32 +90,33 @@ def test_a_server_starts_with_a_model_that_is_down_and_sees_it_come_back(
 
 
 def answers_of(name: str) -> Callable[[str], Reply]:
-    """What the testbed's model of this name says, as a server sends it."""
+    """Replies of a server with the testbed's model of this name."""
     generator = backend("transformers").load(
         next(spec for spec in load_pool("testbed").models if spec.name == name)
     )
 
     def reply(prompt: str) -> Reply:
-        [(_, found)] = generator.generate([prompt])
-        assert isinstance(found, Response)
-        return Reply(completion(found.text, found.tokens_in, found.tokens_out))
+        [(_, response)] = generator.generate([prompt])
+        assert isinstance(response, Response)
+        return Reply(completion(response.text, response.tokens_in, response.tokens_out))
 
     return reply
 
 
-def test_a_model_that_is_another_one_behind_its_name_is_noticed(
+def test_another_model_behind_the_same_name_is_noticed(
     live_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The real weights answer; those that answer now one way, now another have not changed."""
-    facts, text = answers_of("facts"), answers_of("text")
+    facts = answers_of("facts")
+    text = answers_of("text")
     behind: list[tuple[Callable[[str], Reply], ...]] = [(facts,)]  # the last ones answer in turn
     log = tmp_path / "log"
-    upstream = Server(lambda prompt, before: (now := behind[-1])[before % len(now)](prompt))
+    upstream = Server(lambda prompt, before: (replies := behind[-1])[before % len(replies)](prompt))
 
-    def rounds(more: int) -> None:
-        """Wait until so many looks have ended, by how often the first question was asked."""
-        asked = upstream.asked[first] + 2 * more
-        until(lambda: upstream.asked[first] >= asked)
+    def rounds(count: int) -> None:
+        """Wait for this many checks of the canaries, counted by calls of the first one."""
+        target = upstream.asked[first] + 2 * count
+        until(lambda: upstream.asked[first] >= target)
 
     with serving(upstream):
         router = Router(live_run, with_server(live_run, upstream, "facts"))
@@ -140,10 +148,10 @@ def test_with_all_models_down_there_is_no_start(live_run: Path) -> None:
     with serving(Server()) as upstream:
         pool = with_server(live_run, upstream)
     with pytest.raises(WorldError, match="cannot connect"):
-        Router(live_run, pool, load=False).load_models(lambda said: None)
+        Router(live_run, pool, load=False).load_models(lambda message: None)
 
 
-def test_a_model_that_goes_down_later_is_told(live_run: Path) -> None:
+def test_a_model_that_goes_down_later_is_reported(live_run: Path) -> None:
     with serving(Server()) as upstream:
         pool = with_server(live_run, upstream, attempts=1)
         with served(Router(live_run, pool)) as url:
@@ -160,12 +168,12 @@ def exchanging(first: Path, *others: Path, **settings: Any) -> Iterator[tuple[st
     """A server, and the runs that its next reloads take."""
     coming = list(others)
 
-    def again(now: Lineup) -> Lineup:
+    def make_next(current: Lineup) -> Lineup:
         run = coming.pop(0)
-        return Lineup(version(now.current.router.beside(run), str(run)))
+        return Lineup(version(current.current.router.sibling(run), str(run)))
 
     lineup = Lineup(version(Router(first), str(first)))
-    with served(lineup.current.router, lineup=lineup, again=again, **settings) as url:
+    with served(lineup.current.router, lineup=lineup, make_next=make_next, **settings) as url:
         yield url, coming
 
 
@@ -181,45 +189,45 @@ def test_a_reload_takes_the_other_router_and_loses_nothing(live_run: Path, other
     done = threading.Event()
 
     def client(number: int) -> int:
-        asked = 0
+        count = 0
         while not done.is_set():
-            found = ask(url, messages=user(f"compute {number}+{asked % 7}"))
-            asked += 1
-            answer = found.json()
+            reply = ask(url, messages=user(f"compute {number}+{count % 7}"))
+            count += 1
+            answer = reply.json()
             route = answer.get("hierrouter", {}).get("route", "")
-            if found.status_code != 200 or not answer["choices"][0]["message"]["content"]:
-                wrong.append(found.text)
+            if reply.status_code != 200 or not answer["choices"][0]["message"]["content"]:
+                wrong.append(reply.text)
             routes.add("one" if route.startswith(">") else "two")
-        return asked
+        return count
 
     with exchanging(live_run, *runs) as (url, coming), ThreadPoolExecutor(32) as clients:
         counts = [clients.submit(client, n) for n in range(32)]
         for run in list(coming):
             time.sleep(0.2)
-            found = reload(url)
-            assert found.status_code == 200
-            assert found.json()["in_service"] == str(run)
+            reply = reload(url)
+            assert reply.status_code == 200
+            assert reply.json()["in_service"] == str(run)
         done.set()
         assert sum(count.result() for count in counts) > 32
     assert not wrong, wrong[0]
     assert routes == {"one", "two"}
 
 
-def test_a_router_of_another_pool_does_not_come_in(
+def test_a_router_of_another_pool_is_refused(
     live_run: Path, tmp_path: Path, testbed_cache: Path
 ) -> None:
     tree = OpenTree(cache=testbed_cache, models=("calc", "text")).run()
     run_in(tmp_path, tree, Objective(0.1))
     with exchanging(live_run, tmp_path, tmp_path / "nowhere") as (url, _):
-        for said in ("the pool is not the policy's", "nowhere"):
-            found = reload(url)
-            assert found.status_code == 409
-            message = found.json()["error"]["message"]
-            assert said in message
-            assert message.endswith("the router in service stays")
+        for message in ("the pool is not the policy's", "nowhere"):
+            reply = reload(url)
+            assert reply.status_code == 409
+            error = reply.json()["error"]["message"]
+            assert message in error
+            assert error.endswith("the router in service stays")
             assert ask(url).status_code == 200
-        shown = httpx2.get(f"{url}/admin/versions").json()
-    assert shown == {"in_service": str(live_run), "candidate": None, "share": 0.0}
+        versions = httpx2.get(f"{url}/admin/versions").json()
+    assert versions == {"in_service": str(live_run), "candidate": None, "share": 0.0}
 
 
 def test_the_thread_of_a_router_that_was_replaced_ends(live_run: Path, other_run: Path) -> None:
@@ -235,11 +243,9 @@ def test_the_thread_of_a_router_that_was_replaced_ends(live_run: Path, other_run
     assert max(counts) <= min(counts) + 1
 
 
-def test_a_shadow_says_in_the_log_what_it_would_do(
-    live_run: Path, other_run: Path, tmp_path: Path
-) -> None:
+def test_decisions_of_a_shadow_are_logged(live_run: Path, other_run: Path, tmp_path: Path) -> None:
     router = Router(live_run)
-    lineup = Lineup(version(router, "old"), version(router.beside(other_run), "new"))
+    lineup = Lineup(version(router, "old"), version(router.sibling(other_run), "new"))
     log = tmp_path / "log"
     with served(router, lineup=lineup, log=log) as url:
         routes = [ask(url).json()["hierrouter"]["route"], ask(url).json()["hierrouter"]["route"]]
@@ -257,7 +263,7 @@ def test_a_candidate_answers_its_share_and_always_the_same_questions(
     live_run: Path, other_run: Path, tmp_path: Path
 ) -> None:
     router = Router(live_run)
-    lineup = Lineup(version(router, "old"), version(router.beside(other_run), "new"), share=0.3)
+    lineup = Lineup(version(router, "old"), version(router.sibling(other_run), "new"), share=0.3)
     log = tmp_path / "log"
     with served(router, lineup=lineup, log=log) as url:
         for n in [*range(60), *range(60)]:
@@ -281,18 +287,18 @@ def test_a_log_that_is_moved_away_goes_on_in_a_new_file(live_run: Path, tmp_path
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_is_deployed_is_kept_and_taken_back(tmp_path: Path) -> None:
+def test_a_deployed_service_is_stored_and_can_go_back(tmp_path: Path) -> None:
     assert load_service(tmp_path) is None
-    service = Service("a").tried("b", 0.1)
+    service = Service("a").try_out("b", 0.1)
     save_service(service, tmp_path)
     assert load_service(tmp_path) == service
     assert service.put("b") == Service("b", before=("a",))
-    assert service.put("b").back() == Service("a")
-    assert service.back() == Service("a")
+    assert service.put("b").go_back() == Service("a")
+    assert service.go_back() == Service("a")
     with pytest.raises(InputError, match="no run was in service before a"):
-        Service("a").back()
+        Service("a").go_back()
     for text in ("{", "[]", '{"run": 1, "before": []}', '{"run": "a", "share": 2, "before": []}'):
-        (tmp_path / FILE).write_text(text)
+        (tmp_path / SERVICE_FILE).write_text(text)
         with pytest.raises(InputError, match=r"service.json is damaged"):
             load_service(tmp_path)
 
@@ -302,9 +308,9 @@ def address_of(process: Any, ending: str = " [^\n]*\n") -> str:
 
 
 def first_route(url: str) -> str:
-    found = ask(url, timeout=60)
-    assert found.status_code == 200, found.text
-    return found.json()["hierrouter"]["route"]
+    reply = ask(url, timeout=60)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["hierrouter"]["route"]
 
 
 @pytest.fixture
@@ -330,20 +336,20 @@ def test_deploy_and_a_signal_put_another_router_in_service(
     try:
         url = address_of(process)
         assert not first_route(url).startswith(">")
-        shown = works(hierrouter("deploy", "new", "--shadow", cwd=folder)).stdout
-        assert shown == "in service: old\ncandidate:  new, a shadow\n"
+        stdout = works(hierrouter("deploy", "new", "--shadow", cwd=folder)).stdout
+        assert stdout == "in service: old\ncandidate:  new, a shadow\n"
         os.kill(process.pid, signal.SIGHUP)
         until(lambda: httpx2.get(f"{url}/admin/versions").json()["candidate"] == "new")
         works(hierrouter("deploy", "new", "--share", "0.5", cwd=folder))
         assert reload(url).json() == {"in_service": "old", "candidate": "new", "share": 0.5}
-        shown = works(hierrouter("deploy", "new", cwd=folder)).stdout
-        assert shown == "in service: new\nbefore:     old\n"
+        stdout = works(hierrouter("deploy", "new", cwd=folder)).stdout
+        assert stdout == "in service: new\nbefore:     old\n"
         assert reload(url).json()["in_service"] == "new"
         assert first_route(url).startswith(">")
         works(hierrouter("deploy", "--back", cwd=folder))
         os.kill(process.pid, signal.SIGHUP)
         until(lambda: not first_route(url).startswith(">"))
-        (folder / "runs" / FILE).write_text("{")
+        (folder / "runs" / SERVICE_FILE).write_text("{")
         os.kill(process.pid, signal.SIGHUP)
         process.wait_for(r"not reloaded, the router in service stays: service.json is (damaged)")
         assert first_route(url)
@@ -353,7 +359,7 @@ def test_deploy_and_a_signal_put_another_router_in_service(
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ([], "nothing was deployed; name a run"),
         (["--back"], "nothing was deployed; name a run"),
@@ -363,11 +369,11 @@ def test_deploy_and_a_signal_put_another_router_in_service(
         (["nowhere"], "nowhere"),
     ],
 )
-def test_what_cannot_be_deployed(
-    folder: Path, hierrouter: Run, flags: list[str], said: str
+def test_deploy_refuses_bad_arguments(
+    folder: Path, hierrouter: Run, flags: list[str], message: str
 ) -> None:
-    assert said in refused(hierrouter("deploy", *flags, cwd=folder))
-    assert not (folder / "runs" / FILE).exists()
+    assert message in refused(hierrouter("deploy", *flags, cwd=folder))
+    assert not (folder / "runs" / SERVICE_FILE).exists()
 
 
 def test_several_workers_share_the_address_and_are_exchanged_one_by_one(
@@ -380,16 +386,18 @@ def test_several_workers_share_the_address_and_are_exchanged_one_by_one(
         assert not first_route(url).startswith(">")
         works(hierrouter("deploy", "new", cwd=folder))
         assert reload(url).status_code == 202
-        found: list[str] = []
-        until(lambda: not found.append(first_route(url)) and found[-1].startswith(">"))
-        assert sum(figures_of(url, "hierrouter_answered_total").values()) == len(found) + 1
+        routes: list[str] = []
+        until(lambda: not routes.append(first_route(url)) and routes[-1].startswith(">"))
+        assert sum(figures_of(url, "hierrouter_answered_total").values()) == len(routes) + 1
     finally:
         process.send_signal(signal.SIGTERM)
         process.result(timeout=60)
-    assert len(lines_of(folder / "log")) == len(found) + 1
+    assert len(lines_of(folder / "log")) == len(routes) + 1
 
 
-def test_workers_that_cannot_start_end_it_with_the_reason(folder: Path, start: Start) -> None:
+def test_workers_that_cannot_start_end_the_server_with_the_reason(
+    folder: Path, start: Start
+) -> None:
     process = start("serve", "--port", "0", "--workers", "2", "--checkpoint", "x", cwd=folder)
     done = process.result(timeout=60)
     assert done.returncode in (1, 2)
@@ -398,18 +406,18 @@ def test_workers_that_cannot_start_end_it_with_the_reason(folder: Path, start: S
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("cals", "no model of the pool: --otherwise cals; did you mean calc"), ("calc", "is loaded")],
 )
 def test_a_model_for_the_rest_must_be_on_a_server(
-    folder: Path, hierrouter: Run, name: str, said: str
+    folder: Path, hierrouter: Run, name: str, message: str
 ) -> None:
     flags = ("--port", "0", "--checkpoint", "old", "--otherwise", name)
-    assert said in refused(hierrouter("serve", *flags, cwd=folder))
+    assert message in refused(hierrouter("serve", *flags, cwd=folder))
 
 
 def test_a_server_for_models_elsewhere_loads_nothing_heavy(folder: Path) -> None:
-    """In a process of its own: others of these tests begin with everything loaded."""
+    """In a new process: other tests begin with everything loaded."""
     with serving(Server()) as upstream:
         (folder / "pool.toml").write_text(
             "[pool]\nhops = 2\n"
@@ -424,10 +432,10 @@ def test_a_server_for_models_elsewhere_loads_nothing_heavy(folder: Path) -> None
         with subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr
             for line in process.stderr:
-                if found := re.search(r"(http://127.0.0.1:\d+)/v1 as", line):
+                if match := re.search(r"(http://127.0.0.1:\d+)/v1 as", line):
                     break
-            assert found
-            assert first_route(found[1]).startswith(">")
+            assert match
+            assert first_route(match[1]).startswith(">")
             mapped = Path(f"/proc/{process.pid}/maps").read_text()
             process.send_signal(signal.SIGINT)
     heavy = ("torch", "scipy", "sklearn", "pandas", "transformers")

@@ -1,4 +1,4 @@
-"""What a client wants beside a text goes to the model that gives the answer, or to another."""
+"""Tools, images and settings go to the call that gives the answer, or to a named model."""
 
 import json
 from collections.abc import Iterator
@@ -46,18 +46,18 @@ def passing(
 ) -> Iterator[tuple[str, Server]]:
     """A server over one that answers for all models, and that one."""
     with (
-        serving(upstream or Server()) as there,
-        served(Router(run, able(run, there, **takes))) as url,
+        serving(upstream or Server()) as upstream_server,
+        served(Router(run, able(run, upstream_server, **takes))) as url,
     ):
-        yield url, there
+        yield url, upstream_server
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_decoding_settings_go_to_the_last_call_alone(live_run: Path, stream: bool) -> None:
     with passing(live_run) as (url, upstream):
-        found = ask(url, **SETTINGS, user="somebody", stream=stream)
-    assert found.status_code == 200, found.text
-    assert "x-hierrouter-ignored" not in found.headers
+        reply = ask(url, **SETTINGS, user="somebody", stream=stream)
+    assert reply.status_code == 200, reply.text
+    assert "x-hierrouter-ignored" not in reply.headers
     first, last = upstream.requests
     assert first["temperature"] == 0
     assert not {"stop", "top_k", "user"} & first.keys()
@@ -67,12 +67,12 @@ def test_decoding_settings_go_to_the_last_call_alone(live_run: Path, stream: boo
 
 def test_a_local_model_decodes_as_its_pool_says(live_run: Path) -> None:
     with served(Router(live_run)) as url:
-        found = ask(url, **SETTINGS)
-    assert found.headers["x-hierrouter-ignored"] == "max_tokens, stop, temperature, top_k"
+        reply = ask(url, **SETTINGS)
+    assert reply.headers["x-hierrouter-ignored"] == "max_tokens, stop, temperature, top_k"
 
 
 def script(prompt: str, before: int) -> Reply:
-    """Whoever is given tools calls one."""
+    """A server that calls a tool if it gets any."""
     message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     is_given = "tools" in scripted.requests[-1]
@@ -85,18 +85,22 @@ scripted = Server(script)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("able_one", MODELS)
 def test_tools_go_to_a_model_that_takes_them(live_run: Path, able_one: str, stream: bool) -> None:
-    """Whatever the router would have chosen; the official client gets the call."""
-    wanted: dict[str, Any] = {"model": "hierrouter", "messages": user(QUESTION), "tools": [TOOL]}
+    """The router's own choice does not matter; the official client gets the call."""
+    request: dict[str, Any] = {"model": "hierrouter", "messages": user(QUESTION), "tools": [TOOL]}
     with passing(live_run, scripted, **{able_one: ("tools",)}) as (url, _):
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
         if stream:
-            chunks = list(client.chat.completions.create(**wanted, stream=True))
-            [delta] = [one.choices[0].delta for one in chunks if one.choices[0].delta.tool_calls]
-            calls, reason = delta.tool_calls, chunks[-1].choices[0].finish_reason
+            chunks = list(client.chat.completions.create(**request, stream=True))
+            [delta] = [
+                chunk.choices[0].delta for chunk in chunks if chunk.choices[0].delta.tool_calls
+            ]
+            calls = delta.tool_calls
+            reason = chunks[-1].choices[0].finish_reason
             route = chunks[-1].model_extra["hierrouter"]["route"]
         else:
-            answer = client.chat.completions.create(**wanted)
-            calls, reason = answer.choices[0].message.tool_calls, answer.choices[0].finish_reason
+            answer = client.chat.completions.create(**request)
+            calls = answer.choices[0].message.tool_calls
+            reason = answer.choices[0].finish_reason
             route = answer.model_extra["hierrouter"]["route"]
     assert route.split(">")[-1] == able_one
     assert reason == "tool_calls"
@@ -107,8 +111,8 @@ def test_an_image_goes_along_with_the_text(live_run: Path) -> None:
     content = [{"type": "text", "text": QUESTION}, IMAGE]
     takes = dict.fromkeys(MODELS, ("images", "response_format"))
     with passing(live_run, Anything(Reply(completion("a cat"))), **takes) as (url, upstream):
-        found = ask(url, messages=user(content), response_format=JSON)
-    assert found.status_code == 200, found.text
+        reply = ask(url, messages=user(content), response_format=JSON)
+    assert reply.status_code == 200, reply.text
     first, last = upstream.requests
     assert first["messages"][0]["content"].startswith(QUESTION)
     text, image = last["messages"][0]["content"]
@@ -145,26 +149,26 @@ UNROUTABLE: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "said"), UNROUTABLE)
-def test_what_no_route_can_give_is_refused_or_goes_to_the_named_model(
-    live_run: Path, tmp_path: Path, body: dict[str, Any], said: str
+@pytest.mark.parametrize(("body", "message"), UNROUTABLE)
+def test_requests_that_no_route_can_satisfy_are_refused_or_forwarded(
+    live_run: Path, tmp_path: Path, body: dict[str, Any], message: str
 ) -> None:
     with passing(live_run) as (url, upstream):
         refused = ask(url, **body)
         assert refused.status_code == 400
-        assert refused.json()["error"]["message"].startswith(said)
+        assert refused.json()["error"]["message"].startswith(message)
         assert not upstream.requests
-    whole = {"model": "hierrouter", "messages": user(QUESTION), **body}
+    request = {"model": "hierrouter", "messages": user(QUESTION), **body}
     answer = completion("as asked")
     with serving(Anything(Reply(answer))) as upstream:
         log = tmp_path / "log"
         router = Router(live_run, with_server(live_run, upstream))
         with served(router, otherwise="facts", log=log) as url:
-            found = ask(url, **body)
+            reply = ask(url, **body)
             streamed = ask(url, **body, stream=True)
-    assert found.json() == answer
-    assert found.headers["x-hierrouter-otherwise"].startswith("facts; ")
-    assert upstream.requests[0] == {**whole, "model": MODEL}
+    assert reply.json() == answer
+    assert reply.headers["x-hierrouter-otherwise"].startswith("facts; ")
+    assert upstream.requests[0] == {**request, "model": MODEL}
     assert streamed.headers["x-hierrouter-otherwise"].startswith("facts; ")
     events = [line[6:] for line in streamed.text.splitlines() if line.startswith("data: ")]
     assert events.pop() == "[DONE]"
@@ -175,8 +179,8 @@ def test_what_no_route_can_give_is_refused_or_goes_to_the_named_model(
     assert lines[0]["tokens_out"] == answer["usage"]["completion_tokens"]
 
 
-def test_a_model_whose_window_is_too_small_is_passed_by(live_run: Path) -> None:
-    """With no leave to reroute: its server says so before it does any work."""
+def test_a_model_whose_window_is_too_small_is_skipped(live_run: Path) -> None:
+    """Without `reroute`, too: a server refuses a long prompt before it does any work."""
     with served(Router(live_run)) as url:
         usual = ask(url).json()["hierrouter"]["route"].split(">")[0]
 
@@ -185,9 +189,9 @@ def test_a_model_whose_window_is_too_small_is_passed_by(live_run: Path) -> None:
 
     with serving(Server(short)) as upstream:
         with served(Router(live_run, with_server(live_run, upstream, usual))) as url:
-            found = ask(url).json()["hierrouter"]
-        assert usual not in found["route"].split(">")
-        assert found["steps"][0]["instead_of"][0]["model"] == usual
+            body = ask(url).json()["hierrouter"]
+        assert usual not in body["route"].split(">")
+        assert body["steps"][0]["instead_of"][0]["model"] == usual
         everyone = with_server(live_run, upstream)
         with served(Router(live_run, everyone)) as url:
             refused = ask(url)

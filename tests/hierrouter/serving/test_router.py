@@ -1,4 +1,4 @@
-"""What a router draws, refuses, returns and lets go of; its other answers: `test_serve`."""
+"""Draws, refusals, returned answers and the end of a router; more answers in `test_serve`."""
 
 import json
 import shutil
@@ -22,7 +22,8 @@ from hierrouter.runs.checkpoint import router_at
 from hierrouter.runs.folders import LIVE
 from hierrouter.serving.logs import LogShape, read_log
 from hierrouter.serving.off_policy import value_from_log
-from hierrouter.serving.router import Hop, RouteOptions, Router, RouteResult
+from hierrouter.serving.results import Hop, RouteResult
+from hierrouter.serving.router import RouteOptions, Router
 from hierrouter_cache.errors import InputError
 from tests.engines import Scripted, told
 from tests.hierrouter.learning.trainings import decided
@@ -41,7 +42,7 @@ from tests.servers import Server, serving
 
 
 @pytest.mark.parametrize(("algo", "epochs"), [("exact", 3), ("value", None)])
-def test_a_router_that_sees_how_sure_models_are_goes_the_replayed_routes(
+def test_a_router_that_reads_confidence_takes_the_replayed_routes(
     algo: str, epochs: int | None, testbed_cache: Path, tmp_path: Path
 ) -> None:
     """And takes no server that says nothing of it."""
@@ -68,11 +69,11 @@ def test_the_last_answer_grows_and_json_says_what_was_called(live_run: Path) -> 
     assert "".join(texts) == routed.answer
     assert tuple(hops) == routed.hops
     assert len(hops) == 2
-    found = routed.as_object()
-    assert found["route"] == ">".join(step["model"] for step in found["steps"])
-    assert found["cost"] == pytest.approx(sum(step["cost"] for step in found["steps"]))
-    assert [step["propensity"] for step in found["steps"]] == [1, 1]
-    assert all(sum(step["chances"]) == pytest.approx(1) for step in found["steps"])
+    body = routed.as_object()
+    assert body["route"] == ">".join(step["model"] for step in body["steps"])
+    assert body["cost"] == pytest.approx(sum(step["cost"] for step in body["steps"]))
+    assert [step["propensity"] for step in body["steps"]] == [1, 1]
+    assert all(sum(step["chances"]) == pytest.approx(1) for step in body["steps"])
 
 
 def test_drawn_calls_have_the_probability_they_are_drawn_with(live_run: Path) -> None:
@@ -89,8 +90,9 @@ def test_drawn_calls_have_the_probability_they_are_drawn_with(live_run: Path) ->
         assert router.route("the word takomi", again).route == routes[0].route
 
 
-def test_a_model_that_does_not_close_holds_no_other(live_run: Path) -> None:
-    before, closed = set(threading.enumerate()), []
+def test_a_model_that_fails_to_close_does_not_keep_others_open(live_run: Path) -> None:
+    before = set(threading.enumerate())
+    closed = []
 
     def stuck() -> None:
         raise OSError("stuck")
@@ -101,7 +103,7 @@ def test_a_model_that_does_not_close_holds_no_other(live_run: Path) -> None:
     with pytest.raises(OSError, match="stuck"):
         router.close()
     assert len(closed) == 2
-    assert not [each for each in set(threading.enumerate()) - before if each.name == "router"]
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "router"]
 
 
 def test_another_pool_is_refused(live_run: Path) -> None:
@@ -112,22 +114,22 @@ def test_another_pool_is_refused(live_run: Path) -> None:
         Router(live_run, replace(pool, hops=3))
 
 
-def test_a_bundle_that_is_damaged_or_not_there(live_run: Path, tmp_path: Path) -> None:
+def test_a_damaged_or_missing_bundle_is_refused(live_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(live_run, tmp_path / "run")
-    for text, said in (
+    for text, message in (
         ("", "damaged"),
         ('{"format": 9}', "format 9, this version reads 2"),
         (resealed({"format": 2, "pool": {}, "identities": {}}), "hops|models|damaged"),
     ):
         (run / LIVE).write_text(text)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             Router(run)
     (run / LIVE).unlink()
     with pytest.raises(InputError, match=r"no live.json, so no pool"):
         Router(run)
 
 
-# --- it gives earlier answers as it does on the replayed tree, and says so in its log
+# --- routers that may return earlier answers: the same as on the replayed tree, and logged
 
 ALPHA = 0.02
 
@@ -139,41 +141,47 @@ def tree(testbed_cache: Path, request: pytest.FixtureRequest) -> Tree:
 
 @pytest.fixture(scope="module")
 def run(tree: Tree, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, config = tmp_path_factory.mktemp("run"), training_config("default", "exact", 12)
+    folder = tmp_path_factory.mktemp("run")
+    config = training_config("default", "exact", 12)
     return run_in(folder, tree, Objective(ALPHA, allow_return=True), config, seed=1)
 
 
 @pytest.fixture
 def router(run: Path) -> Iterator[Router]:
-    with Router(run) as made:
-        yield made
+    with Router(run) as live_router:
+        yield live_router
 
 
 def test_environment_evaluation_and_live_router_agree_on_every_question(
     router: Router, run: Path, tree: Tree, tmp_path: Path
 ) -> None:
-    trained, fold = router_at(run, None), tree.split("test")
+    trained = router_at(run, None)
+    fold = tree.split("test")
     assert isinstance(trained, TrainedRouter)
-    (at, gives, _), outcome = ending_table(fold.routes), trained.outcome(fold)
-    ends, env = trained.endings(fold).argmax(axis=1), ReplayEnv(fold, ALPHA, allow_return=True)
+    (end_node, answer_node, _) = ending_table(fold.routes)
+    outcome = trained.outcome(fold)
+    ends = trained.endings(fold).argmax(axis=1)
+    env = ReplayEnv(fold, ALPHA, allow_return=True)
     results: list[RouteResult] = []
     for row, text in enumerate(load_texts(tree.root, fold)):
         texts: list[str] = []
         routed = router.route(text.question, RouteOptions(on_text=texts.append))
         results.append(routed)
-        assert routed.route == fold.routes.name(at[ends[row]], fold.models)
-        assert routed.answer == text.answers[gives[ends[row]]] == "".join(texts)
-        assert routed.cost == pytest.approx(fold.cost[row, at[ends[row]]])
-        seen, told = env.reset(options={"query": row})
+        assert routed.route == fold.routes.name(end_node[ends[row]], fold.models)
+        assert routed.answer == text.answers[answer_node[ends[row]]] == "".join(texts)
+        assert routed.cost == pytest.approx(fold.cost[row, end_node[ends[row]]])
+        observation, info = env.reset(options={"query": row})
         ended = False
         while not ended:
-            path = fold.routes.path(told["node"])
-            chances = decided(trained, seen["embedding"], path, float(seen["cost"][0]))
+            path = fold.routes.path(info["node"])
+            chances = decided(
+                trained, observation["embedding"], path, float(observation["cost"][0])
+            )
             action = greedy(chances, trained.origin.base_rate, trained.actions.returns).argmax()
-            seen, reward, ended, _, told = env.step(np.int64(action))
-        assert told["node"] == at[ends[row]]
+            observation, reward, ended, _, info = env.step(np.int64(action))
+        assert info["node"] == end_node[ends[row]]
         assert reward == pytest.approx(outcome.reward(ALPHA)[row])
-    earlier = gives[ends] != at[ends]
+    earlier = answer_node[ends] != end_node[ends]
     assert earlier.any()  # or this would show nothing
     log = [
         {"quality": outcome.quality[row], **routed.as_object()}
@@ -182,9 +190,9 @@ def test_environment_evaluation_and_live_router_agree_on_every_question(
     assert all(line["returned"]["propensity"] == 1 for line in log)
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, log)))
     episodes = read_log(tmp_path / "log.jsonl", LogShape(fold.models, fold.hops, fold.rate))
-    found = value_from_log(trained, episodes, ALPHA, {}).evaluation
-    assert found.overlap.effective == pytest.approx(len(fold))
-    assert found.estimates["SNIPS"].value == pytest.approx(outcome.reward(ALPHA).mean())
+    evaluation = value_from_log(trained, episodes, ALPHA, {}).evaluation
+    assert evaluation.overlap.effective == pytest.approx(len(fold))
+    assert evaluation.estimates["SNIPS"].value == pytest.approx(outcome.reward(ALPHA).mean())
     with pytest.raises(InputError, match=r"an answer is returned: .*log.jsonl:1"):
         steady = replace(trained, objective=Objective(ALPHA))
         value_from_log(steady, episodes, ALPHA, {})
@@ -194,22 +202,23 @@ def test_drawn_answers_have_the_probability_they_are_drawn_with(router: Router, 
     rng = np.random.default_rng(0)
     for routed in (router.route("the word takomi", RouteOptions(rng=rng)) for _ in range(10)):
         assert routed.returned
-        chances, calls = routed.returned.chances, len(router.pool.models)
+        chances = routed.returned.chances
+        calls = len(router.pool.models)
         assert routed.returned.propensity == chances[calls + routed.returned.answer - 1]
         left = len(routed.hops) < 2
         assert [chance > 0 for chance in chances] == [left] * calls + [True, not left]
 
 
-def test_a_server_gives_it_too(router: Router, run: Path, tmp_path: Path) -> None:
+def test_a_server_returns_earlier_answers_too(router: Router, run: Path, tmp_path: Path) -> None:
     with served(router, log=tmp_path / "served.jsonl") as url:
         body = ask(url).json()
-    [noted] = lines_of(tmp_path / "served.jsonl")
-    number = noted["returned"]["answer"]
-    assert body["choices"][0]["message"]["content"] == noted["steps"][number - 1]["response"]
-    assert noted["answer"] == noted["steps"][number - 1]["response"]
+    [line] = lines_of(tmp_path / "served.jsonl")
+    number = line["returned"]["answer"]
+    assert body["choices"][0]["message"]["content"] == line["steps"][number - 1]["response"]
+    assert line["answer"] == line["steps"][number - 1]["response"]
 
 
-def test_an_answer_that_is_there_stands_in_for_a_model_that_fails(run: Path, tree: Tree) -> None:
+def test_an_earlier_answer_replaces_a_model_that_fails(run: Path, tree: Tree) -> None:
     broken: list[str] = []
     if tree.numbers:  # these models do not say how sure they are
         return
@@ -220,8 +229,8 @@ def test_an_answer_that_is_there_stands_in_for_a_model_that_fails(run: Path, tre
         broken.extend({"calc", "text", "facts"})  # from the second call on all fail
         return told(model, prompt)
 
-    with Router(run, engines=Scripted(script)) as made:
-        found = made.route("compute 12+7", RouteOptions(reroute=True))
-    assert len(found.hops) == 1
-    assert found.returned
-    assert (found.returned.answer, found.answer) == (1, found.hops[0].response)
+    with Router(run, engines=Scripted(script)) as router:
+        result = router.route("compute 12+7", RouteOptions(reroute=True))
+    assert len(result.hops) == 1
+    assert result.returned
+    assert (result.returned.answer, result.answer) == (1, result.hops[0].response.text)

@@ -25,7 +25,8 @@ from hierrouter.replay.tree import load_texts
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import router_at
 from hierrouter.serving import guard
-from hierrouter.serving.router import Hop, Router
+from hierrouter.serving.results import Hop
+from hierrouter.serving.router import Router
 from tests.cli.pages import DOCS, blocks
 from tests.conftest import Run, as_json, works
 from tests.engines import Scripted, answers_in_order, told
@@ -50,7 +51,7 @@ TOKENS = ("tokens_in", "tokens_out")
 T = TypeVar("T")
 
 
-class Replayed(NamedTuple):
+class Replay(NamedTuple):
     question: str
     answer: str
     route: str
@@ -58,12 +59,12 @@ class Replayed(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def replayed(live_run: Path, testbed_cache: Path) -> list[Replayed]:
+def replays(live_run: Path, testbed_cache: Path) -> list[Replay]:
     """Test questions, and what the router makes of them in the tree."""
     fold = OpenTree(cache=testbed_cache).run().split("test")
     ends = router_at(live_run, None).endings(fold).argmax(axis=1).tolist()
     return [
-        Replayed(
+        Replay(
             texts.question,
             texts.answers[end],
             fold.routes.name(end, fold.models),
@@ -74,7 +75,9 @@ def replayed(live_run: Path, testbed_cache: Path) -> list[Replayed]:
 
 
 @pytest.fixture(scope="module")
-def place(live_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def server_and_log(
+    live_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Path]]:
     """Address of a server, and its log."""
     log = tmp_path_factory.mktemp("log") / "requests.jsonl"
     with served(Router(live_run), log=log) as url:
@@ -82,8 +85,8 @@ def place(live_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def url(place: tuple[str, Path]) -> str:
-    return place[0]
+def url(server_and_log: tuple[str, Path]) -> str:
+    return server_and_log[0]
 
 
 @pytest.fixture(scope="module")
@@ -99,28 +102,29 @@ def hops(live_run: Path) -> tuple[Hop, ...]:
 
 
 def test_many_clients_at_once_get_what_the_replayed_tree_has(
-    url: str, replayed: list[Replayed]
+    url: str, replays: list[Replay]
 ) -> None:
-    async def together() -> list[Any]:
+    async def ask_all() -> list[Any]:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
             create = client.chat.completions.create
             return await asyncio.gather(
-                *(create(model="hierrouter", messages=user(each.question)) for each in replayed)
+                *(create(model="hierrouter", messages=user(replay.question)) for replay in replays)
             )
 
-    for found, each in zip(asyncio.run(together()), replayed, strict=True):
-        [choice], said = found.choices, found.model_extra["hierrouter"]
+    for answer, replay in zip(asyncio.run(ask_all()), replays, strict=True):
+        [choice] = answer.choices
+        extension = answer.model_extra["hierrouter"]
         assert choice.finish_reason in ("stop", "length")
-        assert (choice.message.content, said["route"]) == (each.answer, each.route)
-        assert said["cost"] == pytest.approx(each.cost)
+        assert (choice.message.content, extension["route"]) == (replay.answer, replay.route)
+        assert extension["cost"] == pytest.approx(replay.cost)
 
 
-def test_streams_are_the_same(client: openai.OpenAI, replayed: list[Replayed]) -> None:
+def test_streams_are_the_same(client: openai.OpenAI, replays: list[Replay]) -> None:
     """Without `include_usage` each chunk has a choice, as the usual loop over a stream wants."""
-    for each, usage in zip(replayed[:6], [True, False] * 3, strict=True):
+    for replay, usage in zip(replays[:6], [True, False] * 3, strict=True):
         stream = client.chat.completions.create(
             model="hierrouter",
-            messages=user(each.question),
+            messages=user(replay.question),
             stream=True,
             stream_options={"include_usage": usage},
         )
@@ -129,64 +133,64 @@ def test_streams_are_the_same(client: openai.OpenAI, replayed: list[Replayed]) -
             last = chunks.pop()
             assert not last.choices
             assert last.usage and last.usage.total_tokens > 0
-        assert "".join(one.choices[0].delta.content or "" for one in chunks) == each.answer
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == replay.answer
         assert chunks[-1].choices[0].finish_reason in ("stop", "length")
         assert chunks[-1].model_extra and ">" in chunks[-1].model_extra["hierrouter"]["route"]
 
 
 def test_route_and_cost_are_in_header_and_body(client: openai.OpenAI) -> None:
     turns = [*user("hello"), {"role": "assistant", "content": "hi"}, *user(QUESTION)]
-    raw = client.chat.completions.with_raw_response.create(
+    reply = client.chat.completions.with_raw_response.create(
         model="hierrouter", messages=turns, temperature=0.3, max_tokens=5
     )
-    found = raw.parse()
-    said = found.model_extra["hierrouter"]
-    assert raw.headers["x-hierrouter-route"] == said["route"]
-    assert float(raw.headers["x-hierrouter-cost"]) == pytest.approx(said["cost"])
-    assert raw.headers["x-hierrouter-ignored"] == "max_tokens, temperature"
-    assert said["route"] == ">".join(step["model"] for step in said["steps"])
-    assert found.usage
-    assert found.usage.prompt_tokens == sum(step["tokens_in"] for step in said["steps"]) > 20
-    assert found.usage.completion_tokens == sum(step["tokens_out"] for step in said["steps"])
-    assert "response" not in said["steps"][0]
+    answer = reply.parse()
+    extension = answer.model_extra["hierrouter"]
+    assert reply.headers["x-hierrouter-route"] == extension["route"]
+    assert float(reply.headers["x-hierrouter-cost"]) == pytest.approx(extension["cost"])
+    assert reply.headers["x-hierrouter-ignored"] == "max_tokens, temperature"
+    assert extension["route"] == ">".join(step["model"] for step in extension["steps"])
+    assert answer.usage
+    assert answer.usage.prompt_tokens == sum(step["tokens_in"] for step in extension["steps"]) > 20
+    assert answer.usage.completion_tokens == sum(step["tokens_out"] for step in extension["steps"])
+    assert "response" not in extension["steps"][0]
 
 
-def decide(url: str, question: str, answers: Sequence[dict[str, Any]], **more: Any) -> Any:
-    body = {"messages": user(question), "answers": list(answers), **more}
+def decide(url: str, question: str, answers: Sequence[dict[str, Any]], **settings: Any) -> Any:
+    body = {"messages": user(question), "answers": list(answers), **settings}
     return httpx2.post(f"{url}/v1/decide", json=body, timeout=60)
 
 
-def test_who_makes_the_calls_is_told_the_same_route(
-    url: str, replayed: list[Replayed], testbed_cache: Path
+def test_decide_gives_the_same_route_to_a_client_that_makes_the_calls(
+    url: str, replays: list[Replay], testbed_cache: Path
 ) -> None:
     fold = OpenTree(cache=testbed_cache).run().split("test")
-    rows = zip(replayed[:20], load_texts(testbed_cache, fold)[:20], strict=True)
-    for row, (each, texts) in enumerate(rows):
+    rows = zip(replays[:20], load_texts(testbed_cache, fold)[:20], strict=True)
+    for row, (replay, texts) in enumerate(rows):
         answers: list[dict[str, Any]] = []
         path: tuple[int, ...] = ()
-        told: dict[str, Any] = {"last": False}
-        while not told["last"]:
-            told = decide(url, each.question, answers).json()
-            assert told["messages"][0]["content"].startswith(each.question)
-            assert sum(told["chances"].values()) == pytest.approx(1)
-            path = (*path, fold.models.index(told["call"]))
+        decision: dict[str, Any] = {"last": False}
+        while not decision["last"]:
+            decision = decide(url, replay.question, answers).json()
+            assert decision["messages"][0]["content"].startswith(replay.question)
+            assert sum(decision["chances"].values()) == pytest.approx(1)
+            path = (*path, fold.models.index(decision["call"]))
             node = fold.routes.node(path)
             counts = {name: int(getattr(fold, name)[row, node]) for name in TOKENS}
-            answers.append({"model": told["call"], "content": texts.answers[node], **counts})
-        assert ">".join(answer["model"] for answer in answers) == each.route
-        assert answers[-1]["content"] == each.answer
-        assert told["expected"] is None  # a network does not say
-    refused = decide(url, each.question, answers)
+            answers.append({"model": decision["call"], "content": texts.answers[node], **counts})
+        assert ">".join(answer["model"] for answer in answers) == replay.route
+        assert answers[-1]["content"] == replay.answer
+        assert decision["expected"] is None  # a network does not say
+    refused = decide(url, replay.question, answers)
     assert refused.status_code == 400
     assert "nothing is left to decide" in refused.json()["error"]["message"]
 
 
 def test_the_client_of_the_docs_gets_the_answer_of_the_server(
-    url: str, replayed: list[Replayed], live_run: Path
+    url: str, replays: list[Replay], live_run: Path
 ) -> None:
     client = blocks("python", DOCS / "live.md")[1]
-    found: dict[str, Any] = {}
-    exec(client, found)
+    namespace: dict[str, Any] = {}
+    exec(client, namespace)
     pool = load_bundle(live_run).pool
     models = {spec.name: backend(spec.backend).load(spec) for spec in pool.models}
 
@@ -195,28 +199,28 @@ def test_the_client_of_the_docs_gets_the_answer_of_the_server(
         assert isinstance(answer, Response)
         return answer.text, answer.tokens_in, answer.tokens_out
 
-    for each in replayed[:5]:
-        assert found["route"](each.question, ask, url) == each.answer
+    for replay in replays[:5]:
+        assert namespace["route"](replay.question, ask, url) == replay.answer
 
 
-def test_a_value_model_says_what_each_action_is_expected_to_bring(
+def test_a_value_model_predicts_quality_and_cost_of_each_action(
     testbed_cache: Path, tmp_path: Path
 ) -> None:
     run = run_in(tmp_path, OpenTree(cache=testbed_cache).run(), Objective(0.1))
     router = Router(run, load=False)  # no model is needed
     with served(router) as url:
-        told = decide(url, QUESTION, []).json()
-    expected = told["expected"]
-    reward = {name: each["quality"] - 0.1 * each["cost"] for name, each in expected.items()}
-    assert told["call"] == max(reward, key=reward.__getitem__)
-    assert all(each["cost"] > 0 for each in expected.values())
+        decision = decide(url, QUESTION, []).json()
+    expected = decision["expected"]
+    reward = {name: values["quality"] - 0.1 * values["cost"] for name, values in expected.items()}
+    assert decision["call"] == max(reward, key=reward.__getitem__)
+    assert all(values["cost"] > 0 for values in expected.values())
 
 
 ANSWER = {"model": "calc", "content": "19", "tokens_in": 9, "tokens_out": 2}
 
 
 @pytest.mark.parametrize(
-    ("answers", "said"),
+    ("answers", "message"),
     [
         ([{**ANSWER, "model": "cals"}], "no model of the router: cals; did you mean calc"),
         ([{**ANSWER, "tokens_in": -1}], "answers.0.tokens_in"),
@@ -227,10 +231,10 @@ ANSWER = {"model": "calc", "content": "19", "tokens_in": 9, "tokens_out": 2}
         ("19", "answers"),
     ],
 )
-def test_answers_that_are_none_are_refused(url: str, answers: Any, said: str) -> None:
-    found = httpx2.post(f"{url}/v1/decide", json={"messages": user("x"), "answers": answers})
-    assert found.status_code == 400
-    assert found.json()["error"]["message"].startswith(said)
+def test_invalid_answers_are_refused(url: str, answers: Any, message: str) -> None:
+    reply = httpx2.post(f"{url}/v1/decide", json={"messages": user("x"), "answers": answers})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"].startswith(message)
 
 
 def test_models_are_listed_and_nothing_else_is_there(client: openai.OpenAI, url: str) -> None:
@@ -238,14 +242,14 @@ def test_models_are_listed_and_nothing_else_is_there(client: openai.OpenAI, url:
     assert client.models.retrieve("hierrouter").id == "hierrouter"
     with pytest.raises(openai.NotFoundError, match="model not found: 'gpt'"):
         client.models.retrieve("gpt")
-    found = httpx2.get(f"{url}/v1/embeddings")
-    assert (found.status_code, found.json()["error"]["code"]) == (404, None)
+    reply = httpx2.get(f"{url}/v1/embeddings")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, None)
     assert httpx2.get(f"{url}/v1/chat/completions").status_code == 405
     assert httpx2.get(f"{url}/docs").status_code == 404  # it would load scripts from elsewhere
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "message"),
     [
         (b"{", 400, "JSON"),
         (b"[]", 400, "dictionary|object"),
@@ -274,16 +278,16 @@ def test_models_are_listed_and_nothing_else_is_there(client: openai.OpenAI, url:
     ],
 )
 def test_a_bad_request_gets_an_error_as_openai_has_it(
-    url: str, body: object, status: int, said: str
+    url: str, body: object, status: int, message: str
 ) -> None:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
-    found = httpx2.post(f"{url}/v1/chat/completions", content=content, headers=headers, timeout=60)
-    assert found.status_code == status, found.text
-    error = found.json()["error"]
+    reply = httpx2.post(f"{url}/v1/chat/completions", content=content, headers=headers, timeout=60)
+    assert reply.status_code == status, reply.text
+    error = reply.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["type"] == "invalid_request_error"
-    assert re.search(said, error["message"]), error
+    assert re.search(message, error["message"]), error
     assert "\n" not in error["message"]
     assert ask(url).status_code == 200
 
@@ -300,9 +304,9 @@ def test_a_client_that_leaves_in_the_middle_disturbs_nobody(url: str) -> None:
     assert ask(url).status_code == 200
 
 
-def test_an_answer_is_counted_and_a_line_of_the_log(place: tuple[str, Path]) -> None:
-    url, log = place
-    found = ask(url).json()
+def test_an_answer_is_counted_and_a_line_of_the_log(server_and_log: tuple[str, Path]) -> None:
+    url, log = server_and_log
+    answer = ask(url).json()
     assert httpx2.get(f"{url}/ready").json() == {
         "status": "ready",
         "models": dict.fromkeys(MODELS, "up"),
@@ -311,19 +315,19 @@ def test_an_answer_is_counted_and_a_line_of_the_log(place: tuple[str, Path]) -> 
     assert 'hierrouter_requests_total{status="200"}' in text
     assert 'hierrouter_calls_total{model="calc"}' in text
     assert "hierrouter_router_seconds_bucket" in text
-    [line] = [line for line in lines_of(log) if line["id"] == found["id"]]
+    [line] = [line for line in lines_of(log) if line["id"] == answer["id"]]
     assert line["question"] == QUESTION
-    assert line["answer"] == found["choices"][0]["message"]["content"] == "19"
+    assert line["answer"] == answer["choices"][0]["message"]["content"] == "19"
     assert [step["propensity"] for step in line["steps"]] == [1, 1]
 
 
-def test_a_key_is_asked_for(live_run: Path) -> None:
+def test_a_server_with_a_key_requires_it(live_run: Path) -> None:
     with served(Router(live_run), key=KEY) as url:
         for key in ("none", "sk-other"):
-            found = httpx2.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
-            assert found.status_code == 401
-            assert found.json()["error"]["code"] == "invalid_api_key"
-            assert KEY not in found.text
+            reply = httpx2.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+            assert reply.status_code == 401
+            assert reply.json()["error"]["code"] == "invalid_api_key"
+            assert KEY not in reply.text
         assert httpx2.get(f"{url}/metrics").status_code == 401
         assert httpx2.get(f"{url}/live").status_code == 200
         assert openai.OpenAI(base_url=f"{url}/v1", api_key=KEY).models.list().data
@@ -333,7 +337,7 @@ FAILED = "hierrouter_failed_calls_total"
 
 
 @pytest.mark.parametrize(
-    ("fault", "said", "stream"),
+    ("fault", "message", "stream"),
     [
         (refusal(500, "oh no"), "500: oh no", True),
         (late(good(""), 60), "timed out after 0.5 s", True),
@@ -341,7 +345,7 @@ FAILED = "hierrouter_failed_calls_total"
     ],
 )
 def test_an_upstream_fault_is_502_and_no_other_model_answers(
-    live_run: Path, tmp_path: Path, fault: Reply | None, said: str, stream: bool
+    live_run: Path, tmp_path: Path, fault: Reply | None, message: str, stream: bool
 ) -> None:
     log = tmp_path / "requests.jsonl"
     with serving(Server(lambda prompt, before: fault or good(prompt))) as upstream:
@@ -350,20 +354,21 @@ def test_an_upstream_fault_is_502_and_no_other_model_answers(
         if fault is None:
             upstream.stop()
         with served(router, log=log) as url:
-            found = ask(url, stream=stream)
+            reply = ask(url, stream=stream)
             assert figures_of(url, FAILED) == {"calc": 1.0}
             assert not figures_of(url, "hierrouter_calls_total")  # nobody answered in its place
-    assert found.status_code == 502, found.text
+    assert reply.status_code == 502, reply.text
     [line] = lines_of(log)
     assert (line["status"], line["question"], line["steps"]) == (502, QUESTION, [])
     assert "instead_of" not in line
-    error = found.json()["error"]
+    error = reply.json()["error"]
     assert error["type"] == "upstream_error"
-    assert re.search(f"calc gave no answer: .*({said})", error["message"])
+    assert re.search(f"calc gave no answer: .*({message})", error["message"])
 
 
 def test_models_that_fail_are_counted_logged_and_named(live_run: Path, tmp_path: Path) -> None:
-    log, broken = tmp_path / "requests.jsonl", {"calc"}
+    log = tmp_path / "requests.jsonl"
+    broken = {"calc"}
 
     def script(model: str, prompt: str) -> Response | Failure:
         return Failure("error", f"no {model}") if model in broken else told(model, prompt)
@@ -398,7 +403,7 @@ def streaming(
     def script(prompt: str, before: int) -> Reply:
         streams = sum(request.get("stream", False) for request in upstream.requests)
         is_last = upstream.requests[-1].get("stream", False)
-        return reply(streams) if is_last else Reply(completion(first.response))
+        return reply(streams) if is_last else Reply(completion(first.response.text))
 
     with serving(Server(script)) as upstream:
         pool = with_server(run, upstream, *names, attempts=1)
@@ -406,30 +411,31 @@ def streaming(
             yield url
 
 
-def events(found: httpx2.Response) -> list[Any]:
+def events(reply: httpx2.Response) -> list[Any]:
     """Of a stream that does not end well."""
-    assert "[DONE]" not in found.text
-    return [json.loads(line[6:]) for line in found.text.splitlines() if line.startswith("data: ")]
+    assert "[DONE]" not in reply.text
+    return [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: ")]
 
 
 @pytest.mark.parametrize("reroute", [False, True])
-def test_an_answer_that_was_begun_is_not_gone_on_with_by_another_model(
+def test_no_other_model_continues_an_answer_that_was_begun(
     live_run: Path, hops: tuple[Hop, ...], reroute: bool
 ) -> None:
     broken = Reply(completion("one two three four"), cut=True)
     first, last = hops
     with streaming(live_run, first, lambda _: broken, last.model, reroute=reroute) as url:
-        found = ask(url, stream=True)
-    assert found.status_code == 200  # its first words were out by then
-    assert events(found)[1]["choices"][0]["delta"]["content"] == "one "
-    assert "the answer broke off" in events(found)[-1]["error"]["message"]
+        reply = ask(url, stream=True)
+    assert reply.status_code == 200  # its first words were out by then
+    assert events(reply)[1]["choices"][0]["delta"]["content"] == "one "
+    assert "the answer broke off" in events(reply)[-1]["error"]["message"]
 
 
 def test_an_answer_that_broke_off_hides_no_failure_before_it(
     live_run: Path, tmp_path: Path, hops: tuple[Hop, ...]
 ) -> None:
     """The last hop: one model refuses, the next breaks off after its first words."""
-    log, broken = tmp_path / "requests.jsonl", Reply(completion("one two three"), cut=True)
+    log = tmp_path / "requests.jsonl"
+    broken = Reply(completion("one two three"), cut=True)
     replies = {1: refusal(400), 2: broken}
     with streaming(live_run, hops[0], replies.__getitem__, reroute=True, log=log) as url:
         ask(url, stream=True)
@@ -449,11 +455,11 @@ JUNK_STREAMS = (
 )
 
 
-@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("has_begun", [False, True])
 def test_a_server_that_streams_junk_ends_in_an_error(
-    live_run: Path, hops: tuple[Hop, ...], begun: bool
+    live_run: Path, hops: tuple[Hop, ...], has_begun: bool
 ) -> None:
-    start = 'data: {"model": "served", "choices": [{"delta": {"content": "one "}}]}\n\n' * begun
+    start = 'data: {"model": "served", "choices": [{"delta": {"content": "one "}}]}\n\n' * has_begun
     first, last = hops
 
     def reply(number: int) -> Reply:
@@ -462,17 +468,18 @@ def test_a_server_that_streams_junk_ends_in_an_error(
 
     with streaming(live_run, first, reply, last.model) as url:
         for junk in JUNK_STREAMS:
-            found = ask(url, stream=True)
-            assert found.status_code == (200 if begun else 502), (junk, found.text)
-            error = (events(found)[-1] if begun else found.json())["error"]
+            response = ask(url, stream=True)
+            assert response.status_code == (200 if has_begun else 502), (junk, response.text)
+            error = (events(response)[-1] if has_begun else response.json())["error"]
             assert error["type"] == "upstream_error", junk
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_calls_before_an_error_that_nobody_expected_are_logged(
+def test_calls_before_an_unexpected_error_are_logged(
     live_run: Path, tmp_path: Path, stream: bool
 ) -> None:
-    log, answers = tmp_path / "requests.jsonl", iter([told("m", "once")])
+    log = tmp_path / "requests.jsonl"
+    answers = iter([told("m", "once")])
     with served(over(live_run, Double(lambda prompt: next(answers))), log=log) as url:
         answer = ask(url, stream=stream)
         # Refused, so of no concern to the log.
@@ -492,14 +499,14 @@ def test_calls_before_an_error_that_nobody_expected_are_logged(
         {f"key{n}": 1 for n in range(5_000)},
     ],
 )
-def test_what_asks_for_nothing_is_taken(url: str, extra: dict[str, object]) -> None:
-    found = ask(url, **extra)
-    assert found.status_code == 200, found.text
-    assert "set-cookie" not in found.headers
-    assert len(found.headers.get("x-hierrouter-ignored", "")) < 3_000
+def test_settings_that_ask_for_nothing_are_accepted(url: str, extra: dict[str, object]) -> None:
+    reply = ask(url, **extra)
+    assert reply.status_code == 200, reply.text
+    assert "set-cookie" not in reply.headers
+    assert len(reply.headers.get("x-hierrouter-ignored", "")) < 3_000
 
 
-def test_a_disk_that_is_full_takes_no_answer_away(live_run: Path) -> None:
+def test_a_full_disk_costs_log_lines_but_no_answers(live_run: Path) -> None:
     with served(over(live_run, Double()), log=Path("/dev/full")) as url:
         assert ask(url).status_code == 200
 
@@ -508,7 +515,8 @@ class Gate:
     """Holds whoever comes until it is opened."""
 
     def __init__(self) -> None:
-        self.come, self.open = threading.Event(), threading.Event()
+        self.come = threading.Event()
+        self.open = threading.Event()
 
     def through(self, value: T) -> T:
         self.come.set()
@@ -524,7 +532,9 @@ def gate() -> Iterator[Gate]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_who_leaves_takes_his_calls_with_him(live_run: Path, stream: bool, gate: Gate) -> None:
+def test_calls_of_a_client_that_left_are_cancelled(
+    live_run: Path, stream: bool, gate: Gate
+) -> None:
     """The first call is answered after its caller has left, so the second one is not made."""
     with (
         serving(Server(lambda prompt, before: gate.through(good(prompt)))) as upstream,
@@ -540,7 +550,7 @@ def test_who_leaves_takes_his_calls_with_him(live_run: Path, stream: bool, gate:
     assert sum(QUESTION in prompt for prompt in upstream.asked) <= 1
 
 
-def test_who_comes_when_all_places_are_taken_is_told_to_return(live_run: Path, gate: Gate) -> None:
+def test_a_request_beyond_the_limit_gets_503_with_retry_after(live_run: Path, gate: Gate) -> None:
     with (
         serving(Server(lambda prompt, before: gate.through(good(prompt)))) as upstream,
         served(Router(live_run, with_server(live_run, upstream)), max_requests=1) as url,
@@ -576,17 +586,17 @@ def test_off_policy_reads_the_log(live_run: Path, tmp_path: Path, hierrouter: Ru
     assert f"{12 - len(answered)} lines are left out" in done.stderr
 
 
-def test_bodies_that_do_not_come_hold_no_place_for_long(
+def test_a_request_whose_body_never_comes_times_out(
     live_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "BODY_S", 0.5)
+    monkeypatch.setattr(guard, "BODY_TIMEOUT_S", 0.5)
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
     head += b"Content-Type: application/json\r\nContent-Length: 500\r\n\r\n{"
     with served(Router(live_run)) as url, ExitStack() as stack:
         port = urlsplit(url).port
         for _ in range(64):
-            held = stack.enter_context(socket.create_connection(("localhost", port)))
-            held.sendall(head)
+            connection = stack.enter_context(socket.create_connection(("localhost", port)))
+            connection.sendall(head)
         time.sleep(1.5)
         assert ask(url).status_code == 200
-        assert b"408" in held.recv(100)
+        assert b"408" in connection.recv(100)
