@@ -8,6 +8,7 @@ import sys
 import traceback
 
 import typer
+import typer.core
 
 from hierrouter.declarations.declaration import messages_name_flags
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError, Interrupted

@@ -80,7 +80,7 @@ def report(
         )
     files = options.split_names(figures) or (["pdf"] if style == PAPER else [])
     if files:
-        from hierrouter.reports.figures import check_formats, export_figures
+        from hierrouter.reports.figures import check_formats
 
         check_formats(files)
     share = options.parse_share(defer_share, defer_to)
@@ -120,7 +120,11 @@ def report(
         folder = new_run("report", out)
         with drafted(folder) as draft, contextlib.redirect_stdout(sys.stderr):
             written = finished.write(draft)
-            figures_written = export_figures(finished.result, draft, files) if files else []
+            figures_written = []
+            if files:
+                from hierrouter.reports.figures import export_figures
+
+                figures_written = export_figures(finished.result, draft, files)
         if files:
             console.say(f"report: {len(figures_written)} figures in {folder}")
         if format == "text":

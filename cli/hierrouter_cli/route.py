@@ -121,13 +121,16 @@ def _handed_over(
     router.defer_to(name, cache, alphas, **more)
     live = router.policy.deferral
     assert live
-    end, shares = live.model.endpoint, []
+    end = live.model.endpoint
+    shares = []
+    chosen_on = ""
     for alpha, deferral in live.deferrals.items():
+        chosen_on = deferral.chosen_on
         if deferral.point:
             shares.append(f"{deferral.point.share:.1%} at alpha {alpha:g}")
     where = f"{name} at {end.base_url}" if end else name
     console.say(
-        f"{command}: hands over to {where} in doubt; of the {deferral.chosen_on} questions in "
+        f"{command}: hands over to {where} in doubt; of the {chosen_on} questions in "
         f"{cache} that is {', '.join(shares)}"
     )
 

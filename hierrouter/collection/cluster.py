@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from operator import add
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -192,7 +191,12 @@ class News(NamedTuple):
 
     def plus(self, more: News) -> News:
         """This and some more."""
-        return News(*map(add, self, more))
+        return News(
+            self.calls + more.calls,
+            self.tokens + more.tokens,
+            self.cost + more.cost,
+            self.lost + more.lost,
+        )
 
 
 class Board:

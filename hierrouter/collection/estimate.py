@@ -250,7 +250,10 @@ SHOW = (
 def estimate_table(estimate: Estimate) -> Table:
     """A row a stage with something to tell, and one for all."""
     shown = [stage for stage in estimate.stages if stage.there or stage.most_calls]
-    rows = [_line(*stage.label.rpartition(" ")[::2], stage) for stage in shown]
+    rows = []
+    for stage in shown:
+        group, _, name = stage.label.rpartition(" ")
+        rows.append(_line(group, name, stage))
     return Table(
         title=f"{estimate.queries:,} queries: {estimate.nodes:,} nodes and {estimate.direct:,} "
         "direct calls, equal ones once",

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import mmh3
 import numpy as np
@@ -242,7 +242,8 @@ class SentenceEncoder:
             reason = reason_of(error, 160)
             raise WorldError(f"cannot load encoder {name}: {reason}; {OFFLINE_HINT}") from error
         if tokens is not None:
-            max_tokens = self._model[0].auto_model.config.max_position_embeddings
+            transformer: Any = self._model[0]  # its type does not tell the attributes
+            max_tokens = transformer.auto_model.config.max_position_embeddings
             if tokens > max_tokens:
                 raise InputError(
                     f"encoder {name} reads at most {max_tokens} tokens: {tokens}; give fewer"

@@ -80,7 +80,8 @@ class TransformersBackend:
         device_map = placement(spec, identity.weight_bytes(spec))
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left", **options)
-            model, loaded = AutoModelForCausalLM.from_pretrained(
+            # With `output_loading_info` it returns a pair, which its annotation does not tell.
+            pretrained: Any = AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=spec.dtype,
                 use_safetensors=True,
@@ -95,6 +96,7 @@ class TransformersBackend:
             ) from error
         # Greedy decoding needs no random numbers, and hashing large weights once more takes time.
         weights = identity.weights_of(spec) if spec.generation.temperature else ""
+        model, loaded = pretrained
         return TransformersGenerator(model.eval(), tokenizer, spec, weights, loaded)
 
 

@@ -288,7 +288,8 @@ def split_regret(
     for level in reversed(range(routes.hops + allow_return)):
         over = routes.level_start(level if allow_return else level + 1)
         assisted.append(earned[:, :over].sum(axis=1) + future[:, routes.level(level)].sum(axis=1))
-    return -np.diff(np.stack(assisted[::-1], axis=1), axis=1)
+    gains: outcome.Floats = np.diff(np.stack(assisted[::-1], axis=1), axis=1)
+    return -gains
 
 
 def best_ahead(

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.outcome import Booleans, Floats, Integers
@@ -28,6 +29,8 @@ TEST_POWER = 0.8  # probability that this test finds a difference that exists
 
 # Differences that are resampled together: bounds the memory at 8 bytes * this * resamples.
 DIFFERENCES_PER_BATCH = 256
+
+Counts = NDArray[np.uint16]  # how often each resample of a batch has each query
 
 
 def resampled_means(values: Floats, n: int, rng: np.random.Generator) -> Floats:
@@ -74,7 +77,7 @@ def _draw_normal_means(values: Floats, n: int, rng: np.random.Generator) -> Floa
 
 
 @lru_cache(maxsize=2)
-def _cached_counts(state: str, queries: int, n: int) -> tuple[list[Integers], dict[str, Any]]:
+def _cached_counts(state: str, queries: int, n: int) -> tuple[list[Counts], dict[str, Any]]:
     """Draw the counts with a generator in a given state.
 
     Args:
@@ -90,7 +93,7 @@ def _cached_counts(state: str, queries: int, n: int) -> tuple[list[Integers], di
     return list(_draw_counts(queries, n, rng)), dict(rng.bit_generator.state)
 
 
-def _draw_counts(queries: int, n: int, rng: np.random.Generator) -> Iterator[Integers]:
+def _draw_counts(queries: int, n: int, rng: np.random.Generator) -> Iterator[Counts]:
     """Yield uint16[batch, queries], batch after batch: how often each resample has each query."""
     batch = max(1, min(RESAMPLES_PER_BATCH, DRAWS_PER_BATCH // queries))
     for start in range(0, n, batch):
@@ -101,7 +104,7 @@ def _draw_counts(queries: int, n: int, rng: np.random.Generator) -> Iterator[Int
         yield counts.astype(np.uint16)
 
 
-def _weighted_means(values: Floats, counts: Iterable[Integers]) -> Floats:
+def _weighted_means(values: Floats, counts: Iterable[Counts]) -> Floats:
     """Compute the mean of each row over resamples: float64[policies, resamples].
 
     Multiplying the values by how often each query was drawn is four times faster than looking up

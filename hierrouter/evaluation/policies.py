@@ -204,22 +204,22 @@ class _TreePolicy:
         self.actions = actions
         self.action_names = actions.names(tree.models)
         self.policy_name = policy_name(policy)
+        self.policy: Any = policy
+        self.keys_read = set[str]()
         if isinstance(policy, OwnPolicy):
-            self.keys_read = policy.keys_read
             self.policy = policy.policy
-        else:
-            self.keys_read = set[str]()
-            self.policy = policy
+            self.keys_read = policy.keys_read
         self.kind = policy_kind(self.policy)
         if self.kind in (None, "name", "router"):
             raise _not_callable(self.policy, self.policy_name)
         if self.kind == "table":
-            self.policy = as_table(policy, tree, actions.states)
-            if policy.shape[2] == len(tree.models):
-                self.policy = self._never_stopping(self.policy)
-            elif policy.shape[2] != actions.count:
+            table = as_table(self.policy, tree, actions.states)
+            self.policy = table
+            if table.shape[2] == len(tree.models):
+                self.policy = self._never_stopping(table)
+            elif table.shape[2] != actions.count:
                 raise InputError(
-                    f"table of {policy.shape[2]} actions: {self.policy_name}; there are "
+                    f"table of {table.shape[2]} actions: {self.policy_name}; there are "
                     f"{actions.count}: {', '.join(self.action_names)}"
                 )
 
@@ -261,8 +261,8 @@ class _TreePolicy:
             action = np.concatenate(predictions)
             unknown = np.flatnonzero((action < 0) | (action >= len(self.action_names)))
             if len(unknown):
-                row = unknown[0]
-                raise self._no_such_action(int(action[row]), query[row], node[row])
+                row = int(unknown[0])
+                raise self._no_such_action(int(action[row]), int(query[row]), int(node[row]))
             return np.eye(len(self.action_names))[action]
         states = zip(query.tolist(), node.tolist(), strict=True)
         return np.stack([self._act(*state) for state in states])
@@ -284,9 +284,9 @@ class _TreePolicy:
         illegal = probabilities * ~self.actions.legal()[node]
         rows = np.flatnonzero(illegal.any(axis=1))
         if level == 0 and len(rows):
-            row = rows[0]
+            row = int(rows[0])
             action_name = self.action_names[illegal[row].argmax()]
-            raise self._no_such_action(action_name, query[row], node[row])
+            raise self._no_such_action(action_name, int(query[row]), int(node[row]))
         probabilities -= illegal
         probabilities[:, self.actions.calls + level - 1] += illegal.sum(axis=1)
 
@@ -347,11 +347,11 @@ class _TreePolicy:
             sums_to_one = np.abs(total[:, 0] - 1) <= PROBABILITY_TOLERANCE  # False for NaN
         is_valid = sums_to_one & (probabilities >= 0).all(axis=-1)
         if not is_valid.all():
-            row = np.flatnonzero(~is_valid)[0]
+            row = int(np.flatnonzero(~is_valid)[0])
             numbers = " ".join(f"{number:.6g}" for number in probabilities[row].tolist())
             raise InputError(
                 f"policy gave no probabilities: {_cut(numbers)}: "
-                f"{self._where(query[row], node[row])}; they must be >= 0 and sum to 1"
+                f"{self._where(int(query[row]), int(node[row]))}; they must be >= 0 and sum to 1"
             )
         return probabilities / total
 

@@ -171,7 +171,7 @@ class TrainedNetwork:
             numbers != 0, np.float32(NUMBERS_GAIN) * standardised, np.float32(0)
         )
         inputs = np.concatenate([scale * embedding[:, : -shape.numbers], standardised], axis=1)
-        return inputs @ weight.T
+        return (inputs @ weight.T).astype(np.float32, copy=False)
 
     def _linear(self, name: str, inputs: Array) -> Array:
         """float32[n, outputs]: the layer of this name on inputs float32[n, inputs]."""

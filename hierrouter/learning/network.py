@@ -385,6 +385,7 @@ class Learner(Protocol[NetworkT_co]):
     @property
     def router(self) -> NetworkT_co:
         """The network, which is trained in place."""
+        ...
 
     def epoch(self) -> None:
         """Train for one epoch.

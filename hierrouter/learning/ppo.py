@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
-from tianshou.algorithm import PPO
+from tianshou.algorithm.modelfree.ppo import PPO
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
 from tianshou.algorithm.optim import OptimizerFactory, ParamsType
 from tianshou.data import Batch, CollectStats, ReplayBuffer, to_numpy
@@ -132,7 +132,7 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         # Never stepped: Tianshou's base class reads the spaces and the length of an environment.
         env = SizedVectorEnv(tree, alpha, 1, allow_stop, allow_return=allow_return)
         super().__init__(
-            policy, env, ReplayBuffer(DEFAULT_BUFFER_SIZE) if buffer is None else buffer
+            policy, cast(Any, env), ReplayBuffer(DEFAULT_BUFFER_SIZE) if buffer is None else buffer
         )
         self.tree = tree
         self.actions = env.actions
@@ -187,7 +187,8 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
 
     def _act(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[n]: actions of the policy at these states, int64[n]."""
-        return to_numpy(self.policy(Batch(obs=state, info=Batch())).act)
+        output: Any = self.policy(Batch(obs=state, info=Batch()))
+        return cast(NDArray[np.int64], to_numpy(output.act))
 
     def _act_at_random(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[n]: legal actions at these states, int64[n], all equally likely."""

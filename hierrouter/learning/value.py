@@ -285,7 +285,10 @@ class ValueModel:
         """[..., 2]: what is between the knots, of values at all of them, [..., K, 2]."""
         low, share = self._between(alpha)
         found: Array = predicted[..., low, :]
-        return found + share * (predicted[..., low + 1, :] - found) if share else found
+        if not share:
+            return found
+        following: Array = predicted[..., low + 1, :]
+        return found + share * (following - found)  # pyright: ignore[reportReturnType]
 
     def temperatures(self, alpha: float) -> Floats:
         """float64[S]: in units of R."""

@@ -212,7 +212,7 @@ def world() -> tuple[Place, ...]:
                 return found
 
     shares: dict[Split, int] = {"train": 11, "validation": 3, "test": 6}
-    folds = [fold for fold, share in shares.items() for _ in range(share)]
+    folds: list[Split] = [fold for fold, share in shares.items() for _ in range(share)]
     return tuple(
         Place(name(), name(), rng.randint(10, 99), folds[rank * 9 % len(folds)])
         for rank in range(PLACES)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
 if TYPE_CHECKING:
     import pandas
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ class Tree(RouteTree):
         return pa.array(responses, pa.string()).take(pa.array(position))
 
 
-def _in_rows(nodes: NDArray[np.generic], direct: NDArray[np.generic]) -> NDArray[np.generic]:
+def _in_rows(nodes: NDArray[ScalarT], direct: NDArray[ScalarT]) -> NDArray[ScalarT]:
     """Arrange values in the rows of `to_arrow`: query after query, without the root.
 
     Args:

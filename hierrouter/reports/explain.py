@@ -296,6 +296,7 @@ def _greedy_routes(tree: RouteTree, alpha: float, trained: TrainedRouter) -> lis
     for row in range(len(tree)):
         choices: list[Choice] = []
         state = 0
+        end = 0
         is_over = False
         while not is_over:
             action = greedy_actions[row][state]

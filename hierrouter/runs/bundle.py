@@ -102,10 +102,13 @@ def load_bundle(folder: Path) -> Bundle | None:
     A router of a sweep has that of the sweep, one or two folders above; no run has one from above
     it. Raises InputError: it is damaged, gone, or of another format.
     """
-    for place in (folder, *folder.absolute().parents[:2]):
-        file, record = place / folders.LIVE, folders.record_of(place)
+    file = folder / folders.LIVE
+    record = folders.record_of(folder)
+    for parent in folder.absolute().parents[:2]:
         if record or file.is_file():
             break
+        file = parent / folders.LIVE
+        record = folders.record_of(parent)
     if record and folders.LIVE in record.files:  # one that has been there is not absent
         folders.require_listed(file)
     if not file.is_file():

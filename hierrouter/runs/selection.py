@@ -326,10 +326,10 @@ def looks_in(log: Path) -> list[str | None]:
             whole = {name: value for name, value in look.items() if name != SUM}
             is_whole = line.decode() == _line(whole, with_sum=True)
         except (ValueError, TypeError, AttributeError, RecursionError):
-            is_whole = False
-        if is_whole:
-            look = _line({name: whole[name] for name in whole.keys() - set(NOT_COMPARED)})
-        found.append(look if is_whole else None)
+            found.append(None)
+            continue
+        compared = {name: whole[name] for name in whole.keys() - set(NOT_COMPARED)}
+        found.append(_line(compared) if is_whole else None)
     return found
 
 

@@ -235,6 +235,7 @@ class Baseline(Protocol):
         `alpha`: of R = Q - alpha * C, which the router is to make as high as it can; `rng`: the
         only source of chance.
         """
+        ...
 
 
 @dataclass(frozen=True)
