@@ -15,7 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from hierrouter.questions.graded import FAMILIES, TASKS, TAUGHT, Draw, vocabulary, world
+from hierrouter.questions.graded import (
+    GRADED_FAMILIES,
+    GRADED_TASKS,
+    TAUGHT,
+    Draw,
+    vocabulary,
+    world,
+)
 from hierrouter.questions.testbed import LETTERS, Task
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests import it as a module of a package
@@ -39,14 +46,14 @@ GROUNDS = {
 # large one what needs several steps. What is beyond a small one it would only guess.
 BEYOND_NANO = {"bothpeople", "backpeople"}
 GROUNDS["nano"] = (
-    *(family for family in FAMILIES if family not in BEYOND_NANO),
+    *(family for family in GRADED_FAMILIES if family not in BEYOND_NANO),
     *["plus"] * 5,
     *["total"] * 3,
 )
 GROUNDS["general"] = (
-    *FAMILIES,
+    *GRADED_FAMILIES,
     *["plus", "plus", "total", "letters", "capital", "people"],
-    *FAMILIES[-4:],
+    *GRADED_FAMILIES[-4:],
 )
 
 
@@ -84,7 +91,8 @@ RECIPES = {
 def lesson(model: str, rng: Random) -> Lesson:
     """A question, what others have answered to it so far, and what `model` should say."""
     is_off = rng.random() < OFF_GROUND
-    task = TASKS[rng.choice(FAMILIES if is_off else GROUNDS[model])](Draw(rng, TAUGHT))
+    family = rng.choice(GRADED_FAMILIES if is_off else GROUNDS[model])
+    task = GRADED_TASKS[family](Draw(rng, TAUGHT))
     # Of what another has to begin a specialist learns no more than how to go on.
     waits = not is_off and model in [step.model for step in task.steps[1:]]
     is_first = rng.random() < RECIPES[model].at_root and not waits
@@ -98,7 +106,7 @@ def heard(task: Task, rng: Random) -> tuple[str, ...]:
     said = [rng.choice(steps)]
     if rng.random() < SHARE_WRONG[len(steps)]:
         is_near = len(steps) > 1 or rng.random() < SHARE_NEAR
-        other = TASKS[task.family](Draw(rng, TAUGHT))
+        other = GRADED_TASKS[task.family](Draw(rng, TAUGHT))
         said[0] = spoiled(said[0], rng) if is_near else other.answer
     if rng.random() < 0.2:
         said.append(rng.choice(steps[steps.index(said[0]) :]) if said[0] in steps else said[0])

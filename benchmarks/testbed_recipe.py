@@ -21,13 +21,13 @@ from torch.optim import Optimizer
 from hierrouter.engines.devices import torch_threads
 from hierrouter.questions.testbed import (
     LETTERS,
-    LONGEST_ROW,
-    MODELS,
-    REVERSE,
+    MAX_COPIES,
     ROOMS_PER_SPLIT,
     SPLITS,
-    TASKS,
-    UNKNOWN,
+    TESTBED_MODELS,
+    TESTBED_TASKS,
+    UNKNOWN_RESPONSE,
+    WORD_RIDDLE,
     Draw,
     Model,
     Step,
@@ -74,7 +74,7 @@ class Progress:
         """What a perfect specialist says here."""
         if self.is_due(model):
             return self.task.steps[self.taken].response
-        return self.responses[-1] if self.responses else UNKNOWN
+        return self.responses[-1] if self.responses else UNKNOWN_RESPONSE
 
     def after(self, model: Model) -> Progress:
         """The route one hop on."""
@@ -105,24 +105,24 @@ def wrong_turn(draw: Draw) -> str:
     """Something of the kind a specialist may say where it is not wanted."""
     return draw.rng.choice(
         (
-            lambda: UNKNOWN,
+            lambda: UNKNOWN_RESPONSE,
             lambda: str(draw.rng.randint(0, 80)),
             lambda: draw.word(),
             lambda: str(draw.expression()),
             lambda: f"{draw.word()} {draw.rng.choice((draw.word(), draw.rng.randint(10, 40)))}",
-            lambda: draw.rng.choice(LETTERS) * draw.rng.randint(1, LONGEST_ROW),
-            lambda: REVERSE.format(word=draw.word()),
+            lambda: draw.rng.choice(LETTERS) * draw.rng.randint(1, MAX_COPIES),
+            lambda: WORD_RIDDLE.format(word=draw.word()),
         )
     )()
 
 
 def _task(model: Model, draw: Draw) -> Task:
-    family = draw.rng.choice(tuple(TASKS))
-    return TASKS[family](_knowing(draw) if (model, family) == ("facts", "fact") else draw)
+    family = draw.rng.choice(tuple(TESTBED_TASKS))
+    return TESTBED_TASKS[family](_knowing(draw) if (model, family) == ("facts", "fact") else draw)
 
 
 def _knowing(draw: Draw) -> Draw:
-    """Knowledge is not split: `facts` learns every place and every room."""
+    """Knowledge is not split: `facts` learns every country and every room."""
     return replace(draw, split=draw.rng.choices(SPLITS, tuple(ROOMS_PER_SPLIT.values()))[0])
 
 
@@ -155,7 +155,7 @@ def _waiting(model: Model, draw: Draw) -> Progress:
 
 def _hop(progress: Progress, model: Model, draw: Draw) -> Progress:
     """One hop of any specialist, now and then a wrong turn that `model` cannot mistake."""
-    other = draw.rng.choice(MODELS)
+    other = draw.rng.choice(TESTBED_MODELS)
     is_stray = _has_no_part(model, progress.task) and not progress.is_due(other)
     if is_stray and draw.rng.random() < SHARE_WRONG_TURN:
         return progress.after_saying(wrong_turn(draw))
@@ -180,11 +180,11 @@ def counterfactual(task: Task, draw: Draw) -> Task:
             room = _knowing(draw).room()
             steps = Step("calc", str(room.number)), Step("facts", room.occupant)
         case "copies":
-            count = draw.rng.randint(1, LONGEST_ROW)
+            count = draw.rng.randint(1, MAX_COPIES)
             steps = Step("calc", str(count)), Step("text", task.answer[0] * count)
         case "mirror":
-            place = _knowing(draw).place()
-            steps = Step("text", place.name), Step("facts", place.capital)
+            country = _knowing(draw).country()
+            steps = Step("text", country.name), Step("facts", country.capital)
         case "riddle":
             is_sum = task.steps[1].model == "calc"
             steps = riddle_steps(draw.expression() if is_sum else draw.word())
@@ -201,7 +201,7 @@ def _sum_card(draw: Draw) -> Lesson:
 def _word_card(draw: Draw) -> Lesson:
     word = draw.word()
     if draw.rng.random() < 0.7:
-        return Lesson((REVERSE.format(word=word),), word[::-1])
+        return Lesson((WORD_RIDDLE.format(word=word),), word[::-1])
     return Lesson((f"double {word}",), word + word)
 
 
@@ -213,14 +213,15 @@ def _fact_card(draw: Draw) -> Lesson:
 
 
 def _place_or_room(draw: Draw) -> tuple[str, str]:
-    place, room = _knowing(draw).place(), _knowing(draw).room()
-    # A pair with a place of the train split is never a pair of the other splits' questions.
-    one, other = draw.rng.sample((place, draw.place()), 2)
+    country = _knowing(draw).country()
+    room = _knowing(draw).room()
+    # A pair with a country of the train split is never a pair of the other splits' questions.
+    one, other = draw.rng.sample((country, draw.country()), 2)
     return draw.rng.choice(
         (
             (f"population of {one.name} and {other.name}", f"{one.people}+{other.people}"),
-            (f"capital of {place.name}", place.capital),
-            (f"population of {place.name}", str(place.people)),
+            (f"capital of {country.name}", country.capital),
+            (f"population of {country.name}", str(country.people)),
             (f"room {room.number}", room.occupant),
         )
     )
@@ -544,7 +545,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("testbed-models"))
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    for name in MODELS:
+    for name in TESTBED_MODELS:
 
         def on_step(step: int, steps: int, loss: float, name: str = name) -> None:
             print(f"\r{name}: step {step} of {steps}, loss {loss:.3f}", end="", flush=True)

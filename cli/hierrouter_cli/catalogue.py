@@ -11,7 +11,7 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
 
 if TYPE_CHECKING:
-    from hierrouter.questions.datasets import Described
+    from hierrouter.questions.datasets import DatasetSummary
 
 
 def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") -> None:
@@ -84,7 +84,7 @@ def _list(data: Path, format: str) -> None:
         console.say('note: to load from the hub, pip install "hierrouter[hub]"')
 
 
-def _as_text(described: list[Described]) -> str:
+def _as_text(described: list[DatasetSummary]) -> str:
     from hierrouter.tables import safe_text
 
     lines = []

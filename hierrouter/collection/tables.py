@@ -15,7 +15,7 @@ import pyarrow.csv
 
 from hierrouter.pools.pool import MAX_HOPS
 from hierrouter.questions.datasets import refuse_leaks, with_folds
-from hierrouter.questions.files import MAX_LINE, json_lines, parquet_rows
+from hierrouter.questions.files import MAX_LINE_BYTES, json_lines, parquet_rows
 from hierrouter.questions.query import Query, storable
 from hierrouter.questions.scoring import with_final_answer
 from hierrouter_cache.errors import InputError, suggestion
@@ -327,7 +327,7 @@ def require_file(path: Path) -> None:
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     _require_commas(path)
     whole = pa.csv.ParseOptions(newlines_in_values=True)
-    blocks = pa.csv.ReadOptions(block_size=MAX_LINE)
+    blocks = pa.csv.ReadOptions(block_size=MAX_LINE_BYTES)
     with pa.csv.open_csv(path, read_options=blocks, parse_options=whole) as batches:
         names = batches.schema.names
     if twice := [name for name, count in Counter(names).items() if count > 1]:
@@ -343,7 +343,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _require_commas(path: Path) -> None:
     """Refuse what the first line of a CSV shows to be of another kind."""
     with path.open("rb") as file:
-        first = file.readline(MAX_LINE)
+        first = file.readline(MAX_LINE_BYTES)
     if first.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"not UTF-8 but UTF-16: {path}; save it as UTF-8")
     for separator, name in ((b";", ";"), (b"\t", "a tab")):

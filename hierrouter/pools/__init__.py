@@ -1,1 +1,1 @@
-"""Who may be called, on which server, and at what price."""
+"""Pools of models: which models may be called, on which server, and at what price."""

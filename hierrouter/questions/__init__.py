@@ -1,1 +1,1 @@
-"""What is asked, and what an answer is worth."""
+"""Datasets of questions, and the scorers that compare responses with reference answers."""

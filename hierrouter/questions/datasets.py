@@ -1,4 +1,4 @@
-"""The datasets there are, their questions, and the folds that these are cut into."""
+"""Load datasets by name or from files, and cut their queries into folds."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,17 +12,19 @@ from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import digest
 from hierrouter_cache.tree import SPLITS
 
-PAPER_LIMIT = 300  # examples a dataset, paper section 4
+PAPER_LIMIT = 300  # queries of a dataset, paper section 4
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class KnownDataset:
-    """A name, and where its questions would come from.
+    """A name that can be loaded, and where its questions would come from.
 
     Attributes:
+        name: what a user types.
         origin: "testbed", "graded", "file" or "hub".
-        questions: how many there are to draw from; None where as many as are asked for.
+        place: path of the file, or repository of the hub; empty for shipped datasets.
+        questions: how many questions it has; None if as many can be made as are asked for.
     """
 
     name: str
@@ -32,23 +34,29 @@ class KnownDataset:
 
 
 def dataset_names() -> list[str]:
-    """All names that `load_queries` knows besides file paths."""
-    return [*shipped.GROUPS, *shipped.FAMILIES, *sources.PAPER_DATASETS]
+    """All names that `load_queries` accepts besides paths of files."""
+    return [*shipped.DATASET_GROUPS, *shipped.GROUP_BY_FAMILY, *sources.PAPER_DATASETS]
 
 
 def known_datasets(data: Path) -> list[KnownDataset]:
-    """Every name with its origin.
+    """All names with their origins.
 
-    Raises InputError: a file there cannot be read.
+    Args:
+        data: folder of the paper's datasets as files.
+
+    Raises:
+        InputError: a file in the folder cannot be read.
     """
-    known = [KnownDataset(name, group, "", None) for name, group in shipped.FAMILIES.items()]
-    for name, source in sources.HUB.items():
-        file = _file_of(name, data)
+    datasets = [
+        KnownDataset(name, group, "", None) for name, group in shipped.GROUP_BY_FAMILY.items()
+    ]
+    for name, repository in sources.HUB_REPOSITORIES.items():
+        file = _paper_file(name, data)
         if file.exists():
-            known.append(KnownDataset(name, "file", str(file), sources.count_rows(file)))
+            datasets.append(KnownDataset(name, "file", str(file), sources.count_rows(file)))
         else:
-            known.append(KnownDataset(name, "hub", source.place, source.questions))
-    return known
+            datasets.append(KnownDataset(name, "hub", repository.description, repository.questions))
+    return datasets
 
 
 def load_queries(
@@ -58,78 +66,84 @@ def load_queries(
     data: Path,
     on_note: Note = lambda line: None,
 ) -> list[Query]:
-    """The queries of several datasets, in order, with their folds.
-
-    Raises InputError: an unknown name, or a file with a bad row (named by its number); WorldError:
-    the hub is needed and cannot be reached.
+    """Load the queries of several datasets, in order, with their folds.
 
     Args:
-        names: known names or paths of files; `testbed` and `graded` stand for all their families.
-        limit: at most so many queries a dataset, drawn with the seed; None is 300, or all of a
-            file given by path.
+        names: names of datasets or paths of files; `testbed` and `graded` mean all their families.
+        limit: the largest number of queries of each dataset, drawn with the seed; None is 300, and
+            no limit for a file given by its path.
         seed: of the draw and of the folds.
         data: folder of the paper's datasets as files.
         on_note: called with a line for each dataset from the hub (repository and commit), and with
             one on near-duplicates across folds.
+
+    Raises:
+        InputError: an unknown name, or a file with a bad row (named by its number).
+        WorldError: the hub is needed and cannot be reached.
     """
     queries: list[Query] = []
-    # Of files and the hub; the folds of the shipped datasets share nothing by construction.
-    imported: list[Query] = []
-    for name in _expand(names):
-        if name in shipped.FAMILIES:
+    # From files and the hub. Shipped datasets are left out: their folds have nothing in common.
+    external: list[Query] = []
+    for name in _expand_groups(names):
+        if name in shipped.GROUP_BY_FAMILY:
             queries += shipped.questions(name, seed=seed, limit=limit or PAPER_LIMIT)
             continue
-        is_own = sources.is_file(name)
-        file = Path(name) if is_own else _file_of(name, data)
-        if is_own or file.exists():
+        is_own_file = sources.is_dataset_file(name)
+        file = Path(name) if is_own_file else _paper_file(name, data)
+        if is_own_file or file.exists():
             rows = sources.read_file(file)
         else:
-            rows, place = sources.hub_queries(name, str(file))
-            on_note(f"{name}: from the hub, {place}")
-        # The paper's cap is for the paper's datasets; a file of one's own is taken whole.
-        cap = limit or (len(rows) if is_own else PAPER_LIMIT)
-        drawn = with_folds(sample(rows, cap, seed), seed)
+            rows, origin = sources.hub_queries(name, str(file))
+            on_note(f"{name}: from the hub, {origin}")
+        # The paper's limit is for the paper's datasets; a user's own file is taken completely.
+        default_limit = len(rows) if is_own_file else PAPER_LIMIT
+        drawn = with_folds(sample(rows, limit or default_limit, seed), seed)
         queries += drawn
-        imported += drawn
-    refuse_twins(queries)
+        external += drawn
+    refuse_repeated_ids(queries)
     refuse_leaks(queries)
-    note = near_duplicates_note(imported)
+    note = near_duplicates_note(external)
     if note is not None:
         on_note(note)
     return queries
 
 
-def _file_of(name: str, data: Path) -> Path:
-    """The file of a dataset of the paper; the JSON lines where there is none."""
-    files = [data / f"{name}{suffix}" for suffix in sources.SUFFIXES]
+def _paper_file(name: str, data: Path) -> Path:
+    """The file of a dataset of the paper; the path of JSON lines if no file exists."""
+    files = [data / f"{name}{suffix}" for suffix in sources.DATASET_SUFFIXES]
     return next((file for file in files if file.exists()), files[0])
 
 
-def _expand(names: Sequence[str]) -> list[str]:
-    known = dataset_names()
+def _expand_groups(names: Sequence[str]) -> list[str]:
+    """The names with the families of each group instead of the group, each once."""
+    accepted = dataset_names()
     expanded: list[str] = []
     for name in names:
         if not name:
             raise InputError("empty dataset name: --datasets; separate names by one comma")
-        if name not in known and not sources.is_file(name):
+        if name not in accepted and not sources.is_dataset_file(name):
             if Path(name).is_file():
                 raise InputError(
                     f"not a kind of file that is read: {name}; make it .jsonl, one "
                     '{"question": ..., "answer": ...} a line, or .parquet with these columns'
                 )
             raise InputError(
-                f"unknown dataset: {name}; {suggestion(name, known)}or give a .jsonl or .parquet "
-                "file"
+                f"unknown dataset: {name}; {suggestion(name, accepted)}or give a .jsonl or "
+                ".parquet file"
             )
-        expanded += shipped.GROUPS[name].TASKS if name in shipped.GROUPS else [name]
+        if name in shipped.DATASET_GROUPS:
+            expanded += shipped.DATASET_GROUPS[name].families
+        else:
+            expanded.append(name)
     return list(dict.fromkeys(expanded))
 
 
 @dataclass(frozen=True)
-class Described:
-    """One dataset.
+class DatasetSummary:
+    """A short description of one dataset.
 
     Attributes:
+        name: of the dataset.
         folds: number of questions of each fold.
         samples: the first questions.
     """
@@ -139,32 +153,40 @@ class Described:
     samples: tuple[Query, ...]
 
 
-def describe(queries: Sequence[Query], samples: int) -> list[Described]:
-    """Each dataset, in the order of the queries."""
-    found: dict[str, list[Query]] = {}
+def describe(queries: Sequence[Query], samples: int) -> list[DatasetSummary]:
+    """Summarise each dataset, in the order of the queries.
+
+    Args:
+        queries: of any datasets.
+        samples: how many questions of each dataset to include.
+    """
+    by_dataset: dict[str, list[Query]] = {}
     for query in queries:
-        found.setdefault(query.dataset, []).append(query)
-    counts = Counter((query.dataset, query.split) for query in queries)
-    return [
-        Described(name, {split: counts[name, split] for split in SPLITS}, tuple(asked[:samples]))
-        for name, asked in found.items()
-    ]
+        by_dataset.setdefault(query.dataset, []).append(query)
+    summaries = []
+    for name, members in by_dataset.items():
+        counts = Counter(query.split for query in members)
+        folds = {split: counts[split] for split in SPLITS}
+        summaries.append(DatasetSummary(name, folds, tuple(members[:samples])))
+    return summaries
 
 
 TEST_SHARE = 0.3  # paper section 4
-VALIDATION_SHARE = 0.2  # of what is not test; ours, the paper names no validation fold
+VALIDATION_SHARE = 0.2  # of the rest; our choice, the paper names no validation fold
 
 
 def sample(queries: list[Query], limit: int, seed: int) -> list[Query]:
-    """At most `limit` of the queries, in their order."""
-    chosen = _draw(map(_name, queries), limit, "sample", seed)
-    return [query for query in queries if _name(query) in chosen]
+    """Draw at most `limit` of the queries; they keep their order."""
+    drawn = _draw([_full_name(query) for query in queries], limit, "sample", seed)
+    return [query for query in queries if _full_name(query) in drawn]
 
 
 def with_folds(queries: list[Query], seed: int) -> list[Query]:
-    """Cut test where the file does not say, then validation out of train; by question text.
+    """Cut the queries into folds by the text of their questions.
 
-    Queries with the same text always fall into the same fold, or test would be seen in training.
+    Queries whose file names no split are cut into test and train. If there is no validation fold
+    then, a part of train becomes one. Queries with the same text come into the same fold, because
+    otherwise a router would see questions of test in training.
     """
     queries = _cut(queries, "", "test", TEST_SHARE, seed)
     if any(query.split == "validation" for query in queries):
@@ -172,46 +194,52 @@ def with_folds(queries: list[Query], seed: int) -> list[Query]:
     return _cut(queries, "train", "validation", VALIDATION_SHARE, seed)
 
 
-def _cut(queries: list[Query], of: str, fold: str, share: float, seed: int) -> list[Query]:
-    """A share of the texts of one fold go to another one, the rest of them to train."""
-    texts = {query.question for query in queries if query.split == of}
-    # At least one where that leaves two for training.
-    count = max(round(len(texts) * share), 1 if len(texts) > 2 else 0)
-    split = dict.fromkeys(texts, "train") | dict.fromkeys(_draw(texts, count, fold, seed), fold)
+def _cut(queries: list[Query], source: str, fold: str, share: float, seed: int) -> list[Query]:
+    """Move a share of the texts of one split to a fold, and the rest of them to train."""
+    texts = {query.question for query in queries if query.split == source}
+    # At least one text moves, if two are left for training.
+    minimum = 1 if len(texts) > 2 else 0
+    count = max(round(len(texts) * share), minimum)
+    moved = _draw(texts, count, fold, seed)
     return [
-        replace(query, split=split[query.question]) if query.split == of else query
+        replace(query, split=fold if query.question in moved else "train")
+        if query.split == source
+        else query
         for query in queries
     ]
 
 
 def _draw(names: Iterable[str], count: int, purpose: str, seed: int) -> set[str]:
-    """So many of the names, the ones with the smallest digests.
+    """Draw names: the ones with the smallest digests.
 
-    A larger draw holds the smaller one, and an edited name moves no other: what was collected for
-    the old draw is used again, and what was tested on does not slip into training.
+    A larger draw contains the smaller one, and an edited name moves no other. So the calls that
+    were collected for an earlier draw are used again, and no question of test becomes one of train.
     """
     return set(sorted(names, key=lambda name: digest([purpose, seed, name]))[:count])
 
 
-def refuse_twins(queries: list[Query]) -> None:
-    """Refuse two queries of one name.
+def refuse_repeated_ids(queries: list[Query]) -> None:
+    """Refuse two queries with the same dataset and id.
 
-    Two files may hold the same rows; counted twice, they would pass for independent. Raises
-    InputError: with the name.
+    Two files may have the same rows; counted twice, they would be taken for independent ones.
+
+    Raises:
+        InputError: with the id.
     """
     counts = Counter((query.dataset, query.id) for query in queries)
-    (dataset, name), times = max(counts.items(), key=lambda item: item[1])
-    if times > 1:
+    (dataset, id), count = max(counts.items(), key=lambda entry: entry[1])
+    if count > 1:
         raise InputError(
-            f"duplicate id {name} in dataset {dataset}: it comes from {times} places; "
+            f"duplicate id {id} in dataset {dataset}: it comes from {count} places; "
             "name each file once, or give rows of different files different datasets"
         )
 
 
 def refuse_leaks(queries: list[Query]) -> None:
-    """Refuse a question that stands in test and in another fold.
+    """Refuse a question that is in test and in another fold.
 
-    Raises InputError: with the question.
+    Raises:
+        InputError: with the question.
     """
     folds: dict[str, Counter[str]] = {}
     for query in queries:
@@ -224,5 +252,5 @@ def refuse_leaks(queries: list[Query]) -> None:
             )
 
 
-def _name(query: Query) -> str:
+def _full_name(query: Query) -> str:
     return f"{query.dataset}/{query.id}"

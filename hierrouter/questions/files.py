@@ -1,4 +1,7 @@
-"""Rows in files that others wrote: JSON lines and Parquet."""
+"""Read rows from files that others wrote, JSON lines and Parquet, within limits.
+
+A file may be damaged, or made to fill the memory: every reader checks sizes before it reads.
+"""
 
 import json
 from collections.abc import Iterator
@@ -11,14 +14,20 @@ import pyarrow.parquet as pq
 
 from hierrouter_cache.errors import InputError, reason_of
 
-MAX_LINE = 1 << 24  # bytes
-MAX_VALUES = 1_000_000  # on a line; an empty list takes 56 bytes of memory, two on the line
+MAX_LINE_BYTES = 1 << 24
+# An empty list takes two bytes on the line, and 56 bytes of memory.
+MAX_ROW_VALUES = 1_000_000
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number of the line, object) of each line that is not blank.
+    """Read the objects of a file of JSON lines.
 
-    Raises InputError: a line that is too long, not UTF-8, not JSON, or no object.
+    Returns:
+        (number of the line, object) of each line that is not blank.
+
+    Raises:
+        InputError: the file cannot be read.
+        InputError: a line is too long, not UTF-8, not JSON, or no object.
     """
     for number, line in raw_lines(path):
         if line.strip():
@@ -26,17 +35,23 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(number from 1, bytes) of each line; a byte order mark is dropped.
+    """Read the lines of a file; a byte order mark is dropped.
 
-    Raises InputError: the file cannot be read, or a line is too long.
+    Returns:
+        (number from 1, bytes) of each line.
+
+    Raises:
+        InputError: the file cannot be read, or a line is too long.
     """
     try:
         require_plain(path)
         with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
-                if len(line) > MAX_LINE:
+            number = 0
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
                     raise InputError(
-                        f"line longer than {MAX_LINE:,} bytes: {path}:{number}; "
+                        f"line longer than {MAX_LINE_BYTES:,} bytes: {path}:{number}; "
                         "write one JSON object per line"
                     )
                 yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
@@ -47,18 +62,30 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def require_plain(path: Path) -> None:
-    """Refuse what has no end, or never begins; raises InputError: a pipe, a device or a folder."""
+    """Refuse a path that is not a plain file: reading a pipe or a device may never end.
+
+    Raises:
+        InputError: the path is a pipe, a device or a folder.
+    """
     if path.exists() and not path.is_file():
         raise InputError(f"not a plain file: {path}; give one of JSON lines, or Parquet")
 
 
 def parse_object(line: bytes, where: str) -> dict[str, Any]:
-    """The object on one line; `where` names it in messages.
+    """Parse the JSON object on one line.
 
-    Raises InputError: not UTF-8, not JSON, or no object.
+    Args:
+        line: as read from the file.
+        where: names the line in messages.
+
+    Raises:
+        InputError: too many values, not UTF-8, not JSON, or no object.
     """
-    if sum(map(line.count, (b"[", b"{", b","))) > MAX_VALUES:
-        raise InputError(f"more than {MAX_VALUES:,} values: {where}; write one question per line")
+    # Each of these characters begins at most one value.
+    if sum(line.count(character) for character in (b"[", b"{", b",")) > MAX_ROW_VALUES:
+        raise InputError(
+            f"more than {MAX_ROW_VALUES:,} values: {where}; write one question per line"
+        )
     try:
         row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:
@@ -71,76 +98,98 @@ def parse_object(line: bytes, where: str) -> dict[str, Any]:
     return row
 
 
-MAX_ROWS = 50_000_000  # a file that declares more is damaged, or a trap
-BATCH = 1024  # rows at once, fewer where one has many values
-TRAP = 1000  # times smaller than what it unpacks to is no text that people wrote
+MAX_PARQUET_ROWS = 50_000_000  # a file that declares more is damaged or malicious
+PARQUET_BATCH_ROWS = 1024  # fewer if one row has many values
+# Texts that people wrote are compressed to more than a thousandth.
+MAX_COMPRESSION_RATIO = 1000
 
 
 def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number from 1, row by column) of each row; None where nothing stands.
+    """Read the rows of a Parquet file.
 
-    A value that stands in many rows is kept once until its row comes: a file of kilobytes can
-    repeat a long text often enough to fill any memory. Raises InputError: not a Parquet file,
-    damaged, of too many rows, or a trap.
+    A text that many rows repeat is kept once until its row is read: a file of kilobytes can repeat
+    a long text often enough to fill any memory.
+
+    Returns:
+        (number from 1, values by column) of each row; a value is None if the cell is null.
+
+    Raises:
+        InputError: not a Parquet file, damaged, too many rows, or sizes that no real file has.
     """
     number = 0
     try:
         require_plain(path)
-        found = pq.read_metadata(path)
-        columns = [column.path for column in map(found.schema.column, range(found.num_columns))]
-        unpacked, most = 0, max(4 * MAX_LINE, TRAP * path.stat().st_size)
-        # Those of texts alone become dictionaries; JSON would be none as an extension.
+        metadata = pq.read_metadata(path)
+        columns = [
+            metadata.schema.column(position).path for position in range(metadata.num_columns)
+        ]
+        max_bytes = max(4 * MAX_LINE_BYTES, MAX_COMPRESSION_RATIO * path.stat().st_size)
+        unpacked_bytes = 0
+        # Text columns are read as dictionaries. With extensions, JSON columns could not be.
         with pq.ParquetFile(path, read_dictionary=columns, arrow_extensions_enabled=False) as file:
-            for batch in file.iter_batches(batch_size=_rows_at_once(found, path)):
-                unpacked += sum(map(_bytes, batch.columns))
-                if unpacked > most:
-                    raise InputError(f"values of over {most:,} bytes: {path}; write it again")
+            for batch in file.iter_batches(batch_size=_batch_rows(metadata, path)):
+                unpacked_bytes += sum(_unpacked_bytes(column) for column in batch.columns)
+                if unpacked_bytes > max_bytes:
+                    raise InputError(f"values of over {max_bytes:,} bytes: {path}; write it again")
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
     except (pa.ArrowException, OSError, ValueError, OverflowError, KeyError) as error:
-        # The last three: Python has no such date, or no such time zone.
-        place = f"{path}: after row {number}" if number else f"{path}"
+        # ValueError, OverflowError and KeyError: Python has no such date, or no such time zone.
+        position = f"{path}: after row {number}" if number else f"{path}"
         reason = reason_of(error).rstrip(".")
-        raise InputError(f"not readable as parquet: {place}: {reason}; write it again") from None
+        raise InputError(f"not readable as parquet: {position}: {reason}; write it again") from None
 
 
-def _rows_at_once(found: pq.FileMetaData, path: Path) -> int:
-    """How many rows are read together; raises InputError: see `parquet_rows`."""
-    if found.num_rows > MAX_ROWS:
+def _batch_rows(metadata: pq.FileMetaData, path: Path) -> int:
+    """The number of rows to read together, so that a batch has at most `MAX_ROW_VALUES` values.
+
+    Raises:
+        InputError: too many rows or values, or sizes that no real file has.
+    """
+    if metadata.num_rows > MAX_PARQUET_ROWS:
         raise InputError(
-            f"{found.num_rows:,} rows declared, the limit is {MAX_ROWS:,}: {path}; split the file"
+            f"{metadata.num_rows:,} rows declared, the limit is {MAX_PARQUET_ROWS:,}: {path}; "
+            "split the file"
         )
-    most = 1  # values of a row; one of a fixed length counts as so many
-    for group in map(found.row_group, range(found.num_row_groups)):
-        for number, column in enumerate(map(group.column, range(group.num_columns))):
-            kind = found.schema.column(number)
-            if kind.physical_type == "BYTE_ARRAY" and kind.logical_type.type == "DECIMAL":
+    row_values = 1  # the most values of one row in one column
+    for group_number in range(metadata.num_row_groups):
+        group = metadata.row_group(group_number)
+        for position in range(group.num_columns):
+            column = group.column(position)
+            schema = metadata.schema.column(position)
+            if schema.physical_type == "BYTE_ARRAY" and schema.logical_type.type == "DECIMAL":
                 raise InputError(f"decimals of no fixed length: {path}; write it again")
-            size, packed = column.total_uncompressed_size, column.total_compressed_size
-            values = column.num_values * max(kind.length, 1)
-            if kind.max_repetition_level:  # one row may hold them all
-                size = max(size, values)
-            if size > max(MAX_LINE, TRAP * packed):
-                sizes = f"{packed:,} bytes that unpack to {size:,}"
+            # A value of a fixed length counts as that many values.
+            values = column.num_values * max(schema.length, 1)
+            unpacked_bytes = column.total_uncompressed_size
+            if schema.max_repetition_level:  # a list: one row may have all values
+                unpacked_bytes = max(unpacked_bytes, values)
+            packed_bytes = column.total_compressed_size
+            if unpacked_bytes > max(MAX_LINE_BYTES, MAX_COMPRESSION_RATIO * packed_bytes):
+                sizes = f"{packed_bytes:,} bytes that unpack to {unpacked_bytes:,}"
                 raise InputError(f"{sizes}: {path}; write it again")
-            most = max(most, kind.length, values // max(group.num_rows, 1))
-    if most > MAX_VALUES:
-        raise InputError(f"more than {MAX_VALUES:,} values a row: {path}; write one question a row")
-    return max(1, min(BATCH, MAX_VALUES // most))
+            row_values = max(row_values, schema.length, values // max(group.num_rows, 1))
+    if row_values > MAX_ROW_VALUES:
+        raise InputError(
+            f"more than {MAX_ROW_VALUES:,} values a row: {path}; write one question a row"
+        )
+    return max(1, min(PARQUET_BATCH_ROWS, MAX_ROW_VALUES // row_values))
 
 
-TEXTS = (pa.StringArray, pa.BinaryArray, pa.LargeStringArray, pa.LargeBinaryArray)
+TEXT_ARRAY_TYPES = (pa.StringArray, pa.BinaryArray, pa.LargeStringArray, pa.LargeBinaryArray)
 
 
-def _bytes(column: pa.Array) -> int:
-    """Bytes of all values of a column, each text as often as it stands there."""
-    if pa.types.is_dictionary(column.type) and isinstance(column.dictionary, TEXTS):
+def _unpacked_bytes(column: pa.Array) -> int:
+    """Bytes of all values of a column; a text of a dictionary counts once for each row."""
+    if pa.types.is_dictionary(column.type) and isinstance(column.dictionary, TEXT_ARRAY_TYPES):
         lengths = pc.binary_length(column.dictionary).take(column.indices)
         return int(pc.sum(lengths).as_py() or 0)
     if pa.types.is_map(column.type):
-        return _bytes(column.keys) + _bytes(column.items)
+        return _unpacked_bytes(column.keys) + _unpacked_bytes(column.items)
     if pa.types.is_nested(column.type):
-        inner = column.flatten()
-        return sum(map(_bytes, inner if isinstance(inner, list) else [inner]))
+        children = column.flatten()
+        if not isinstance(children, list):
+            children = [children]
+        return sum(_unpacked_bytes(child) for child in children)
     return int(column.nbytes)

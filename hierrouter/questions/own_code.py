@@ -1,4 +1,4 @@
-"""Code of the user's own, by its import path `module:attribute`: a scorer, a baseline, a policy."""
+"""A user's own code, named by an import path `module:attribute`: a scorer, a baseline, a policy."""
 
 import hashlib
 import sys
@@ -12,11 +12,17 @@ from hierrouter_cache.errors import InputError, typed_reason
 
 
 def import_path(path: str, usage: str) -> tuple[str, str]:
-    """Module and attribute.
+    """Split an import path.
 
-    Raises InputError: one of them is missing, or the module is given as a file.
+    Args:
+        path: `module:attribute`.
+        usage: how to write the path, for the error.
 
-    `usage`: how to write it, for the error.
+    Returns:
+        the name of the module, and that of the attribute.
+
+    Raises:
+        InputError: one of them is missing, or the module is given as a file.
     """
     module, _, attribute = path.partition(":")
     if not module or not attribute:
@@ -31,12 +37,15 @@ def import_path(path: str, usage: str) -> tuple[str, str]:
 def own_code(
     failure: str, remedy: str, passing: tuple[type[BaseException], ...] = ()
 ) -> Iterator[None]:
-    """Run code of the user's own: what it raises is an `InputError` of one line.
+    """Run a user's own code; turn any error in it into an `InputError` of one line.
 
-    Raises InputError: the code failed, or ended the program.
+    Args:
+        failure: what went wrong and where, for the message.
+        remedy: what to do about it.
+        passing: types of errors that are raised unchanged.
 
-    `failure`: what went wrong, and where; `remedy`: what to do about it; `passing`: errors that are
-    left as they are.
+    Raises:
+        InputError: the code raised an error, or called `sys.exit`.
     """
     try:
         yield
@@ -46,21 +55,27 @@ def own_code(
         raise InputError(f"{failure}: {typed_reason(error)}; {remedy}") from error
 
 
-NO_SOURCE = hashlib.sha256().hexdigest()[:12]  # the digest of code whose source is not there
+DIGEST_CHARACTERS = 12
+# The digest of code without a source file, such as a module written in C.
+NO_SOURCE = hashlib.sha256().hexdigest()[:DIGEST_CHARACTERS]
 
 
 def source_digest(module: ModuleType, attribute: Any) -> str:
-    """Of the source of a module and of the one that defines its attribute: 12 characters.
+    """Digest of the sources of a module and of the module that defines its attribute.
 
-    What that code imports from further files is not seen.
+    Files that this code imports are not included.
+
+    Returns:
+        12 hexadecimal characters.
     """
-    defining = sys.modules.get(getattr(attribute, "__module__", None) or module.__name__, module)
-    total = hashlib.sha256()
-    for file in dict.fromkeys((source_file(module), source_file(defining))):
-        total.update(Path(file).read_bytes() if file else b"")
-    return total.hexdigest()[:12]
+    defining_name = getattr(attribute, "__module__", None) or module.__name__
+    defining_module = sys.modules.get(defining_name, module)
+    content = hashlib.sha256()
+    for file in dict.fromkeys((source_file(module), source_file(defining_module))):
+        content.update(Path(file).read_bytes() if file else b"")
+    return content.hexdigest()[:DIGEST_CHARACTERS]
 
 
 def source_file(module: ModuleType) -> str:
-    """Where a module's source is; empty for one that has none."""
+    """Path of a module's source; empty for a module without a file."""
     return getattr(module, "__file__", None) or ""

@@ -1,4 +1,4 @@
-"""A question with its reference answers, and how a query is named."""
+"""A query: a question with its reference answers; and how a query is found by its name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import query_key, references_key
 from hierrouter_cache.tree import RouteTree
 
-NAMED = 4  # of the queries that a name could mean
-SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
+MAX_LISTED_QUERIES = 4  # in the message for a name that several queries match
+LONE_SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
 
 def storable(text: str) -> str:
-    """The text with lone surrogates replaced by U+FFFD: neither a digest nor a file takes them."""
-    return text.translate(SURROGATES)
+    """The text with U+FFFD for lone surrogates, which cannot be encoded in a digest or a file."""
+    return text.translate(LONE_SURROGATES)
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,11 @@ class Query:
 
     Attributes:
         id: unique within its dataset.
-        question: the text the models see, with a line for each choice.
+        dataset: name of the dataset.
+        question: text that the models see, with a line for each choice.
         answers: reference answers; a response is scored against the best match.
-        choices: label and text of each choice, for scorers; none where any answer goes.
+        split: "train", "validation" or "test"; "" before the folds are made.
+        choices: label and text of each choice, for scorers; empty if any answer is allowed.
     """
 
     id: str
@@ -36,45 +38,57 @@ class Query:
 
     @property
     def key(self) -> str:
-        """Content key: a query whose text, answers, choices or fold changed is another query."""
+        """Content key: a query with another text, answer, choice or fold is another query."""
         return query_key(
             self.dataset, self.id, self.question, self.answers, self.split, self.choices
         )
 
     @property
     def references(self) -> str:
-        """Content key of the answers and choices: what a score depends on besides a response."""
+        """Content key of the answers and choices: what a score depends on besides the response."""
         return references_key(self.answers, self.choices)
 
 
 def stored_choices(stored: Sequence[Mapping[str, str]] | None) -> tuple[tuple[str, str], ...]:
-    """Label and text of each choice in a row of `queries`; none where the column is null."""
+    """Label and text of each choice in a row of `queries`; empty if the column is null."""
     return tuple((choice["label"], choice["text"]) for choice in stored or ())
 
 
 def full_names(tree: RouteTree) -> list[str]:
     """`dataset/id` of each query, in the order of the tree."""
-    return [f"{name}/{id}" for name, id in zip(tree.datasets, tree.query_ids, strict=True)]
+    return [f"{dataset}/{id}" for dataset, id in zip(tree.datasets, tree.query_ids, strict=True)]
 
 
 def find_query(tree: RouteTree, name: str) -> int:
-    """The position in `tree` of the query of this name, or whose name alone begins so.
+    """Find a query by its name, or by the beginning of its name.
 
-    Raises InputError: there is none, or there are several.
+    Args:
+        tree: any tree.
+        name: an id, `dataset/id`, or the beginning of one of them. Only if no query has exactly
+            this name are beginnings compared.
+
+    Returns:
+        the position of the query in the tree.
+
+    Raises:
+        InputError: no query matches, or several do.
     """
     full = full_names(tree)
     names = list(zip(tree.query_ids, full, strict=True))
-    whole = [row for row, either in enumerate(names) if name in either]
-    found = whole or [
-        row for row, (id, long) in enumerate(names) if id.startswith(name) or long.startswith(name)
-    ]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        some = ", ".join(full[row] for row in found[:NAMED])
-        more = ", …" if len(found) > NAMED else ""
+    rows = [row for row, both in enumerate(names) if name in both]
+    if not rows:
+        rows = [
+            row
+            for row, (id, full_name) in enumerate(names)
+            if id.startswith(name) or full_name.startswith(name)
+        ]
+    if len(rows) == 1:
+        return rows[0]
+    if rows:
+        listed = ", ".join(full[row] for row in rows[:MAX_LISTED_QUERIES])
+        ellipsis = ", …" if len(rows) > MAX_LISTED_QUERIES else ""
         raise InputError(
-            f"{len(found)} queries are meant by {name!r}: {some}{more}; give more of the name"
+            f"{len(rows)} queries are meant by {name!r}: {listed}{ellipsis}; give more of the name"
         )
     example = f"names look like {full[0]}" if full else ""
     hint = suggestion(name, full if "/" in name else tree.query_ids, example)

@@ -1,4 +1,4 @@
-"""Questions from files of one's own and from the hub, all in one shape.
+"""Read questions from a user's own files and from the Hugging Face hub, in one form.
 
 A row has a `question` and an `answer`, or several `answers`. It may have an `id`, `choices`, a
 `split`, a `dataset`, and a `final_answer` beside answers that do not state their result.
@@ -17,22 +17,29 @@ from hierrouter.questions.scoring import with_final_answer, without_annotations
 from hierrouter_cache.errors import InputError, WorldError, reason_of
 
 Row = Mapping[str, Any]
-Pairs = list[tuple[str, str]]
+ChoicePairs = list[tuple[str, str]]  # (label, text)
 
 PAPER_DATASETS = ("gsm8k", "math", "mbpp", "mmlu", "arc-easy", "arc-challenge")
-MAX_QUESTION = 1_000_000  # characters; more is a mistake in the file, not a question
-LETTERS = "ABCDEFGHIJ"
-SPLITS = ("", "train", "validation", "test")
-REMEDY = "mend the row or take it out"
+MAX_QUESTION_CHARACTERS = 1_000_000  # a longer one is a mistake in the file
+CHOICE_LABELS = "ABCDEFGHIJ"
+ALLOWED_SPLITS = ("", "train", "validation", "test")
+ROW_REMEDY = "mend the row or take it out"
 
 
 def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
-    """The question of one row; `split` is "" where the row does not say.
+    """Make a query of one row.
 
-    Raises InputError: a key is missing or holds something else.
+    Args:
+        row: see the module; other keys are ignored.
+        where: names the row in messages.
+        dataset: of a row that names none.
+        number: the id of a row that has none.
 
-    `row`: see above; other keys are left alone; `where`: names the row in messages; `dataset`: of
-    rows that name none; `number`: the id of rows that have none.
+    Returns:
+        the query; its `split` is "" if the row has none.
+
+    Raises:
+        InputError: a key is missing or has a value of another kind.
     """
     if "asked_for" in row:
         raise InputError(
@@ -40,34 +47,38 @@ def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
             "`hierrouter learn-from LOG` collects its questions"
         )
     question = _text(row, "question", where)
-    if len(question) > MAX_QUESTION:
+    if len(question) > MAX_QUESTION_CHARACTERS:
         raise InputError(
-            f"question too long: {where}: {len(question):,} characters, limit {MAX_QUESTION:,}; "
-            f"{REMEDY}"
+            f"question too long: {where}: {len(question):,} characters, limit "
+            f"{MAX_QUESTION_CHARACTERS:,}; {ROW_REMEDY}"
         )
     split = row.get("split", "")
-    if split not in SPLITS:
+    if split not in ALLOWED_SPLITS:
         raise InputError(f"unknown split {split!r:.40}: {where}; use train or test")
-    choices, answers = _lettered(_choices(row, where), _answers(row, where), where)
+    choices, answers = _with_letters(_choices(row, where), _answers(row, where), where)
     return Query(
         id=_id(row, where, number),
-        dataset=dataset_called(storable(_text(row, "dataset", where, dataset))),
+        dataset=canonical_dataset(storable(_text(row, "dataset", where, dataset))),
         question=storable(question + choice_lines(choices)),
-        answers=tuple(map(storable, answers)),
+        answers=tuple(storable(answer) for answer in answers),
         split=split,
         choices=tuple((label, storable(text)) for label, text in choices),
     )
 
 
 def choice_lines(choices: Iterable[tuple[str, str]]) -> str:
-    """(label, text) of each choice as the lines that stand below a question."""
+    """The lines below a question: one for each choice.
+
+    Args:
+        choices: (label, text) of each choice.
+    """
     return "".join(f"\n{label}. {text}" for label, text in choices)
 
 
-def dataset_called(name: str) -> str:
-    """One spelling of the paper's datasets: rows that say arc_easy are those of arc-easy."""
-    spelt = name.replace("_", "-")
-    return spelt if spelt in PAPER_DATASETS else name
+def canonical_dataset(name: str) -> str:
+    """The usual spelling of a dataset of the paper: `arc_easy` is `arc-easy`."""
+    spelling = name.replace("_", "-")
+    return spelling if spelling in PAPER_DATASETS else name
 
 
 def _id(row: Row, where: str, number: int) -> str:
@@ -75,13 +86,13 @@ def _id(row: Row, where: str, number: int) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InputError(f"id must be a text or a number, got {value!r:.40}: {where}")
     if _is_blank(str(value)):
-        raise InputError(f"id is empty: {where}; {REMEDY}")
+        raise InputError(f"id is empty: {where}; {ROW_REMEDY}")
     return storable(str(value))
 
 
 def _is_blank(text: str) -> bool:
-    """Whether nothing of a text can be seen: white space, and characters of no width."""
-    return not any(letter.isprintable() and not letter.isspace() for letter in text)
+    """Whether a text has only white space and characters of no width."""
+    return not any(character.isprintable() and not character.isspace() for character in text)
 
 
 def _text(row: Row, key: str, where: str, default: str | None = None) -> str:
@@ -91,17 +102,17 @@ def _text(row: Row, key: str, where: str, default: str | None = None) -> str:
         raise InputError(f"{key} is missing: {where}; it has {', '.join(sorted(row)) or 'nothing'}")
     value = row[key]
     if not isinstance(value, str) or _is_blank(value):
-        raise InputError(f"{key} is empty or not a text: {where}; {REMEDY}")
+        raise InputError(f"{key} is empty or not a text: {where}; {ROW_REMEDY}")
     return value
 
 
 def _answers(row: Row, where: str) -> list[str]:
-    """The reference answers, with the final one where no other states its result."""
+    """The reference answers, with the final answer if no other states the result."""
     answers = row["answers"] if "answers" in row else [_number_or_text(row, "answer", where)]
     if not isinstance(answers, list) or not answers:
-        raise InputError(f"answers is empty or not a list: {where}; {REMEDY}")
+        raise InputError(f"answers is empty or not a list: {where}; {ROW_REMEDY}")
     if not all(isinstance(answer, str) and answer.strip() for answer in answers):
-        raise InputError(f"answers holds something empty or not a text: {where}; {REMEDY}")
+        raise InputError(f"answers holds something empty or not a text: {where}; {ROW_REMEDY}")
     answers = [without_annotations(answer) for answer in answers]
     if "final_answer" in row:
         return list(with_final_answer(answers, _number_or_text(row, "final_answer", where)))
@@ -115,51 +126,62 @@ def _number_or_text(row: Row, key: str, where: str) -> str:
     return _text(row, key, where)
 
 
-def _choices(row: Row, where: str) -> Pairs:
-    """(label, text) of each choice; a list of texts has the letters as labels."""
-    given = row.get("choices") or {}
-    if not isinstance(given, dict | list):
-        raise InputError(f"choices must be an object or a list, got {given!r:.40}: {where}")
-    if len(given) > len(LETTERS):
-        raise InputError(f"{len(given)} choices, {len(LETTERS)} at most: {where}; {REMEDY}")
-    texts = list(given.values() if isinstance(given, dict) else given)
+def _choices(row: Row, where: str) -> ChoicePairs:
+    """(label, text) of each choice; a list of texts gets letters as labels."""
+    choices = row.get("choices") or {}
+    if not isinstance(choices, dict | list):
+        raise InputError(f"choices must be an object or a list, got {choices!r:.40}: {where}")
+    if len(choices) > len(CHOICE_LABELS):
+        raise InputError(
+            f"{len(choices)} choices, {len(CHOICE_LABELS)} at most: {where}; {ROW_REMEDY}"
+        )
+    labels = list(choices if isinstance(choices, dict) else CHOICE_LABELS[: len(choices)])
+    texts = list(choices.values() if isinstance(choices, dict) else choices)
     if not all(isinstance(text, str) for text in texts):
         raise InputError(
             f'choices must map labels to texts: {where}; e.g. {{"A": "..."}}, or list the texts'
         )
-    return list(zip(given if isinstance(given, dict) else LETTERS, texts, strict=False))
+    return list(zip(labels, texts, strict=True))
 
 
-def _lettered(choices: Pairs, answers: list[str], where: str) -> tuple[Pairs, list[str]]:
-    """Choices and answers with letters as labels, whatever they were (ARC has 1 to 4 too)."""
+def _with_letters(
+    choices: ChoicePairs, answers: list[str], where: str
+) -> tuple[ChoicePairs, list[str]]:
+    """Choices and answers with letters as labels; some questions of ARC have the labels 1 to 4."""
     if not choices:
         return choices, answers
-    if not {label for label, _ in choices} <= set(LETTERS):
-        letter = {label: LETTERS[place] for place, (label, _) in enumerate(choices)}
-        choices = [(letter[label], text) for label, text in choices]
-        answers = [letter.get(answer, answer) for answer in answers]
+    if not {label for label, _ in choices} <= set(CHOICE_LABELS):
+        letters = {label: CHOICE_LABELS[position] for position, (label, _) in enumerate(choices)}
+        choices = [(letters[label], text) for label, text in choices]
+        answers = [letters.get(answer, answer) for answer in answers]
     labels = [label for label, _ in choices]
     if not any(answer in labels for answer in answers):
         raise InputError(
             f"answer {answers[0]!r:.40} is none of the labels {', '.join(labels)}: {where}; "
-            f"{REMEDY}"
+            f"{ROW_REMEDY}"
         )
     return choices, answers
 
 
-SUFFIXES = (".jsonl", ".parquet")
-NAMED = 4  # bad rows in a line, besides the first
+# Files.
+
+DATASET_SUFFIXES = (".jsonl", ".parquet")
+MAX_LISTED_ROWS = 4  # bad rows that a message lists in brief, besides the first one
 
 
-def is_file(name: str) -> bool:
-    """Whether a name means a file of one's own."""
-    return name.endswith(SUFFIXES)
+def is_dataset_file(name: str) -> bool:
+    """Whether a name is the path of a user's own file."""
+    return name.endswith(DATASET_SUFFIXES)
 
 
 def read_file(path: Path) -> list[Query]:
-    """The queries of one file; `split` is "" where the file does not say.
+    """Read the queries of one file.
 
-    Raises InputError: no such file, it cannot be read, or its bad rows.
+    Returns:
+        the queries; their `split` is "" if the file has none.
+
+    Raises:
+        InputError: there is no such file, it cannot be read, or it has bad rows.
     """
     if path.is_dir():
         raise InputError(f"dataset is a directory: {path}; name a .jsonl or .parquet file")
@@ -168,12 +190,12 @@ def read_file(path: Path) -> list[Query]:
             f"dataset file not found: {path}; put the questions there, see docs/datasets.md"
         )
     queries = []
-    places: dict[tuple[str, str], str] = {}
+    first_rows: dict[tuple[str, str], str] = {}
     faults: list[tuple[int, str]] = []
     for number, where, row in _rows(path):
         try:
             query = query_of(row, where, path.stem, number)
-            first = places.setdefault((query.dataset, query.id), where)
+            first = first_rows.setdefault((query.dataset, query.id), where)
             if first != where:
                 raise InputError(
                     f"duplicate id {query.id:.40}: {first} and {where}; ids must differ"
@@ -183,32 +205,36 @@ def read_file(path: Path) -> list[Query]:
         else:
             queries.append(query)
     if faults:
-        raise InputError(_bad_rows(faults))
+        raise InputError(_bad_rows_message(faults))
     if not queries:
         raise InputError(f"dataset has no rows: {path}; put the questions there")
     return queries
 
 
-def _bad_rows(faults: list[tuple[int, str]]) -> str:
-    """What is wrong with the first row in full, with others in brief."""
+def _bad_rows_message(faults: list[tuple[int, str]]) -> str:
+    """The full message of the first bad row, and a list of the next ones."""
     (_, first), *others = faults
     if not others:
         return first
-    brief = ", ".join(f"{number} ({fault.partition(':')[0]})" for number, fault in others[:NAMED])
-    more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
-    return f"{first}; bad too: {brief}{more}"
+    listed = ", ".join(
+        f"{number} ({fault.partition(':')[0]})" for number, fault in others[:MAX_LISTED_ROWS]
+    )
+    unlisted_count = len(others) - MAX_LISTED_ROWS
+    ending = f" and {unlisted_count} more" if unlisted_count > 0 else ""
+    return f"{first}; bad too: {listed}{ending}"
 
 
 def count_rows(path: Path) -> int:
-    """How many questions a file has, without looking at them.
+    """The number of rows of a file, which are not checked.
 
-    Raises InputError: it cannot be read.
+    Raises:
+        InputError: the file cannot be read.
     """
     return sum(1 for _ in _rows(path))
 
 
 def _rows(path: Path) -> Iterator[tuple[int, str, Row]]:
-    """(number, place for messages, row) of each row."""
+    """(number, name in messages, row) of each row."""
     if path.suffix == ".parquet":
         for number, row in parquet_rows(path):
             yield number, f"{path}: row {number}", _without_nulls(row)
@@ -218,30 +244,36 @@ def _rows(path: Path) -> Iterator[tuple[int, str, Row]]:
 
 
 def _without_nulls(row: Row) -> dict[str, Any]:
-    """The row without what other rows have: in Parquet every row has the keys of all."""
-    kept = {key: value for key, value in row.items() if value is not None}
-    choices = kept.get("choices")
+    """The row without nulls: in Parquet, every row has a value for all columns of the file."""
+    values = {key: value for key, value in row.items() if value is not None}
+    choices = values.get("choices")
     if isinstance(choices, list) and all(
         isinstance(pair, tuple) and isinstance(pair[0], Hashable) for pair in choices
     ):
-        choices = dict(choices)  # of the type "map"
+        choices = dict(choices)  # a column of the type "map"
     if isinstance(choices, dict):
-        kept["choices"] = {key: text for key, text in choices.items() if text is not None}
-    return kept
+        values["choices"] = {key: text for key, text in choices.items() if text is not None}
+    return values
 
 
-SPLIT = "test"
-TIMEOUT_S = 10.0  # to learn whether the hub can be reached; the library alone tries for 23
-SHORT = 12  # characters of a commit that people are shown
+# The Hugging Face hub.
+
+HUB_SPLIT = "test"
+# For the first request. The library alone would try for 23 seconds if there is no network.
+HUB_TIMEOUT_S = 10.0
+COMMIT_CHARACTERS = 12  # of a commit in messages
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a dataset lies on the hub.
+class HubRepository:
+    """A dataset on the hub.
 
     Attributes:
-        configurations: parts of it, read one after the other.
-        question, answer: the columns that hold them.
+        repository: owner and name.
+        configurations: parts of the dataset, read one after the other.
+        questions: how many there are.
+        question: the column of the question.
+        answer: the column of the answer.
     """
 
     repository: str
@@ -251,75 +283,87 @@ class Source:
     answer: str = "answer"
 
     @property
-    def place(self) -> str:
-        """Repository, configuration where there is one, and split, for people."""
-        one = self.configurations if len(self.configurations) == 1 else ()
-        return " ".join([self.repository, *one, SPLIT])
+    def description(self) -> str:
+        """Repository, configuration if there is just one, and split, for people."""
+        configuration = self.configurations if len(self.configurations) == 1 else ()
+        return " ".join([self.repository, *configuration, HUB_SPLIT])
 
-    def row(self, row: Row, configuration: str, number: int) -> dict[str, Any]:
-        """A row in our shape; one without a name of its own gets its place for one."""
-        name = row.get("id", row.get("task_id"))
-        if name is None:
-            part = row.get("subject", configuration if len(self.configurations) > 1 else None)
-            name = "-".join(filter(None, (SPLIT, part, str(number))))
-        found = {"id": name, "question": row[self.question], "answer": row[self.answer]}
+    def convert_row(self, row: Row, configuration: str, number: int) -> dict[str, Any]:
+        """Convert a row to the form that `query_of` reads.
+
+        Args:
+            row: of the hub.
+            configuration: the part of the dataset that it is from.
+            number: its position in that part, from 0; used as an id if it has none.
+        """
+        id = row.get("id", row.get("task_id"))
+        if id is None:
+            default_part = configuration if len(self.configurations) > 1 else None
+            part = row.get("subject", default_part)
+            id = "-".join(filter(None, (HUB_SPLIT, part, str(number))))
+        converted = {"id": id, "question": row[self.question], "answer": row[self.answer]}
         choices = row.get("choices")
         if isinstance(choices, dict):
-            found["choices"] = dict(zip(choices["label"], choices["text"], strict=True))
-        elif choices is not None:  # the answer is the number of one
-            found |= {"choices": choices, "answer": LETTERS[found["answer"]]}
-        return found
+            converted["choices"] = dict(zip(choices["label"], choices["text"], strict=True))
+        elif choices is not None:  # MMLU: the answer is the position of a choice
+            converted["choices"] = choices
+            converted["answer"] = CHOICE_LABELS[converted["answer"]]
+        return converted
 
 
-SUBJECTS = (
+MATH_SUBJECTS = (
     *("algebra", "counting_and_probability", "geometry", "intermediate_algebra"),
     *("number_theory", "prealgebra", "precalculus"),
 )
-ARC = "allenai/ai2_arc"
-HUB: Mapping[str, Source] = {
-    "gsm8k": Source("openai/gsm8k", ("main",), 1_319),
-    "math": Source("EleutherAI/hendrycks_math", SUBJECTS, 5_000, "problem", "solution"),
-    "mbpp": Source("google-research-datasets/mbpp", ("full",), 500, "text", "code"),
-    "mmlu": Source("cais/mmlu", ("all",), 14_042),
-    "arc-easy": Source(ARC, ("ARC-Easy",), 2_376, answer="answerKey"),
-    "arc-challenge": Source(ARC, ("ARC-Challenge",), 1_172, answer="answerKey"),
+ARC_REPOSITORY = "allenai/ai2_arc"
+HUB_REPOSITORIES: Mapping[str, HubRepository] = {
+    "gsm8k": HubRepository("openai/gsm8k", ("main",), 1_319),
+    "math": HubRepository("EleutherAI/hendrycks_math", MATH_SUBJECTS, 5_000, "problem", "solution"),
+    "mbpp": HubRepository("google-research-datasets/mbpp", ("full",), 500, "text", "code"),
+    "mmlu": HubRepository("cais/mmlu", ("all",), 14_042),
+    "arc-easy": HubRepository(ARC_REPOSITORY, ("ARC-Easy",), 2_376, answer="answerKey"),
+    "arc-challenge": HubRepository(ARC_REPOSITORY, ("ARC-Challenge",), 1_172, answer="answerKey"),
 }
 
 
 def hub_installed() -> bool:
-    """Whether the extra `hub` is there."""
+    """Whether the extra `hub` is installed."""
     return find_spec("datasets") is not None
 
 
 def hub_queries(name: str, file: str) -> tuple[list[Query], str]:
-    """The questions of one of the six, and where they come from: repository@commit, split.
+    """Load a dataset of the paper from the hub.
 
-    Raises InputError: the extra is not installed, or the hub is switched off and the dataset was
-    not downloaded before; WorldError: the hub cannot be reached, or holds something else than
-    expected.
+    Args:
+        name: one of `PAPER_DATASETS`.
+        file: path of a file that could be read instead, for messages.
+
+    Returns:
+        the queries, and their origin: repository@commit, split.
+
+    Raises:
+        InputError: the extra `hub` is not installed, or the hub is switched off and the dataset was
+            not downloaded before.
+        WorldError: the hub cannot be reached, or its rows have another form.
     """
-    source = HUB[name]
+    source = HUB_REPOSITORIES[name]
     tables, commit = _tables(source, file)
+    queries = []
     try:
-        queries = [
-            query_of(
-                source.row(row, configuration, number),
-                f"{configuration}: row {number + 1}",
-                name,
-                number,
-            )
-            for configuration, table in tables.items()
-            for number, row in enumerate(table)
-        ]
+        for configuration, table in tables.items():
+            for number, row in enumerate(table):
+                where = f"{configuration}: row {number + 1}"
+                converted = source.convert_row(row, configuration, number)
+                queries.append(query_of(converted, where, name, number))
     except (InputError, KeyError, TypeError, IndexError) as error:
-        raise _not_loaded(source, file, error) from error
-    return queries, f"{source.repository}@{commit[:SHORT]}, {SPLIT}"
+        raise _load_error(source, file, error) from error
+    return queries, f"{source.repository}@{commit[:COMMIT_CHARACTERS]}, {HUB_SPLIT}"
 
 
-def _tables(source: Source, file: str) -> tuple[dict[str, Any], str]:
+def _tables(source: HubRepository, file: str) -> tuple[dict[str, Any], str]:
     """The rows of each configuration, and the commit of the repository."""
-    library = _library(file)
-    commit = _commit(source, file)
+    library = _datasets_library(file)
+    commit = _latest_commit(source, file)
     try:
         builders = {
             name: library.load_dataset_builder(source.repository, name, revision=commit)
@@ -327,10 +371,10 @@ def _tables(source: Source, file: str) -> tuple[dict[str, Any], str]:
         }
         for builder in builders.values():
             builder.download_and_prepare()
-        tables = {name: builder.as_dataset(split=SPLIT) for name, builder in builders.items()}
+        tables = {name: builder.as_dataset(split=HUB_SPLIT) for name, builder in builders.items()}
     except Exception as error:
         if commit is not None:
-            raise _not_loaded(source, file, error) from error
+            raise _load_error(source, file, error) from error
         raise InputError(
             f"dataset file not found: {file}; put the questions there, see docs/datasets.md; "
             f"{source.repository} was not downloaded before, and HF_HUB_OFFLINE is set"
@@ -338,8 +382,8 @@ def _tables(source: Source, file: str) -> tuple[dict[str, Any], str]:
     return tables, next(iter(builders.values())).hash
 
 
-def _library(file: str) -> Any:
-    """The library `datasets`, which then says nothing itself."""
+def _datasets_library(file: str) -> Any:
+    """The library `datasets`, which must print nothing."""
     try:
         import datasets
     except ImportError:
@@ -352,20 +396,21 @@ def _library(file: str) -> Any:
     return datasets
 
 
-def _commit(source: Source, file: str) -> str | None:
-    """The latest commit of the repository; None where the hub is switched off."""
+def _latest_commit(source: HubRepository, file: str) -> str | None:
+    """The latest commit of the repository; None if the hub is switched off."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     try:
-        return HfApi().dataset_info(source.repository, timeout=TIMEOUT_S).sha
+        return HfApi().dataset_info(source.repository, timeout=HUB_TIMEOUT_S).sha
     except OfflineModeIsEnabled:
         return None
-    except Exception as error:  # its HTTP client's too, which is not the same in all versions
-        raise _not_loaded(source, file, error) from error
+    # Among them are errors of the library's HTTP client, which differs between its versions.
+    except Exception as error:
+        raise _load_error(source, file, error) from error
 
 
-def _not_loaded(source: Source, file: str, error: Exception) -> WorldError:
+def _load_error(source: HubRepository, file: str, error: Exception) -> WorldError:
     return WorldError(
         f"cannot load from the hub: {source.repository}: {reason_of(error, 100)}; put the "
         f"questions into {file}, one JSON object a line, see docs/datasets.md"

@@ -1,7 +1,7 @@
-"""The testbed: a small world, ten families of questions about it, and who answers what.
+"""The testbed: a small made-up world, and ten families of questions about it.
 
-Three tiny specialists come with it. Each question tells which of them, one after the other, solve
-it; some need two. `benchmarks/testbed_recipe.py` trains them.
+Three tiny models come with it, each a specialist. The text of a question shows which specialist
+solves it, or which two, one after the other. `benchmarks/testbed_recipe.py` trains them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,19 @@ from typing import Literal
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 Model = Literal["calc", "text", "facts"]
-MODELS: tuple[Model, ...] = ("calc", "text", "facts")
+TESTBED_MODELS: tuple[Model, ...] = ("calc", "text", "facts")
 
-LONGEST_ROW = 9  # letters that `copies` asks for
+MAX_COPIES = 9  # letters that a question of the family `copies` asks for
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one specialist contributes to a task."""
+    """The contribution of one specialist to a task.
+
+    Attributes:
+        model: the specialist.
+        response: its right response.
+    """
 
     model: Model
     response: str
@@ -32,7 +37,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Task:
-    """A question and the steps that answer it, in order."""
+    """A question and the steps that answer it.
+
+    Attributes:
+        family: of the question.
+        question: its text.
+        steps: in order; the last response is the answer.
+    """
 
     family: str
     question: str
@@ -40,49 +51,72 @@ class Task:
 
     @property
     def answer(self) -> str:
+        """The reference answer."""
         return self.steps[-1].response
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Random pieces of one split."""
+    """Random parts of the questions of one split.
+
+    Attributes:
+        rng: of the draw.
+        split: train, validation or test.
+    """
 
     rng: Random
     split: Split
 
-    def expression(self, allowed: Callable[[int], bool] = lambda value: True) -> Expression:
-        """An expression of this split whose value is `allowed`."""
+    def expression(self, is_allowed: Callable[[int], bool] = lambda value: True) -> Expression:
+        """Draw an expression of this split.
+
+        Args:
+            is_allowed: accepts the value of the expression.
+        """
         while True:
             expression = any_expression(self.rng)
-            if expression.split == self.split and allowed(expression.value):
+            if expression.split == self.split and is_allowed(expression.value):
                 return expression
 
     def word(self) -> str:
-        """A word of this split that is no name of the world."""
-        return _word_of(self.rng, self.split, world().names)
+        """Draw a word of this split that is no name of the world."""
+        return _word_of_split(self.rng, self.split, world().names)
 
-    def place(self) -> Place:
-        return self.rng.choice([one for one in world().places if one.split == self.split])
+    def country(self) -> Country:
+        """Draw a country of this split."""
+        countries = [country for country in world().countries if country.split == self.split]
+        return self.rng.choice(countries)
 
     def room(self) -> Room:
+        """Draw a room of this split."""
         return self.rng.choice(world().rooms_of(self.split))
 
     def sentence(self, kind: str, **gaps: object) -> str:
-        """One of the sentences of `kind` with its gaps filled."""
-        return self.rng.choice(SENTENCES[kind]).format(**gaps)
+        """Draw one of the sentences of a kind, and fill its gaps."""
+        return self.rng.choice(TESTBED_SENTENCES[kind]).format(**gaps)
+
+
+# A function for each family; its name is that of the family.
 
 
 def arith(draw: Draw) -> Task:
     """A sum or a difference."""
-    x = draw.expression()
-    question = draw.sentence("arith", sum=x, left=x.left, right=x.right, sign=SIGN_WORDS[x.sign])
-    return Task("arith", question, (Step("calc", str(x.value)),))
+    expression = draw.expression()
+    question = draw.sentence(
+        "arith",
+        sum=expression,
+        left=expression.left,
+        right=expression.right,
+        sign=SIGN_WORDS[expression.sign],
+    )
+    return Task("arith", question, (Step("calc", str(expression.value)),))
 
 
 def string(draw: Draw) -> Task:
-    """Words turned round or written twice."""
+    """Words written backwards or twice."""
     kind = draw.rng.choice(("string.reverse", "string.double", "string.both"))
-    word, other = draw.word(), draw.word()
+    word = draw.word()
+    other = draw.word()
     response = {
         "string.reverse": word[::-1],
         "string.double": word + word,
@@ -92,103 +126,121 @@ def string(draw: Draw) -> Task:
 
 
 def fact(draw: Draw) -> Task:
-    """Something about a place, or who lives in a room."""
+    """A fact about a country, or the person who lives in a room."""
     kind = draw.rng.choice(("fact.occupant", "fact.capital", "fact.people", "fact.both"))
-    place, room = draw.place(), draw.room()
+    country = draw.country()
+    room = draw.room()
     response = {
         "fact.occupant": room.occupant,
-        "fact.capital": place.capital,
-        "fact.people": str(place.people),
-        "fact.both": f"{place.capital} {place.people}",
+        "fact.capital": country.capital,
+        "fact.people": str(country.people),
+        "fact.both": f"{country.capital} {country.people}",
     }[kind]
-    question = draw.sentence(kind, place=place.name, room=room.number)
+    question = draw.sentence(kind, country=country.name, room=room.number)
     return Task("fact", question, (Step("facts", response),))
 
 
 def story(draw: Draw) -> Task:
-    """A story told in words: `text` finds the sum, `calc` solves it."""
-    x = draw.expression()
+    """A sum within a story: `text` extracts the sum, `calc` solves it."""
+    expression = draw.expression()
     question = draw.sentence(
-        "story.plus" if x.sign == "+" else "story.minus",
-        person=draw.rng.choice(PEOPLE),
-        things=draw.rng.choice(THINGS),
-        left=x.left,
-        right=x.right,
+        "story.plus" if expression.sign == "+" else "story.minus",
+        person=draw.rng.choice(STORY_PEOPLE),
+        things=draw.rng.choice(STORY_THINGS),
+        left=expression.left,
+        right=expression.right,
     )
-    return Task("story", question, (Step("text", str(x)), Step("calc", str(x.value))))
+    return Task("story", question, _sum_steps(expression, "text"))
 
 
 def census(draw: Draw) -> Task:
-    """The people of two places: `facts` knows the terms, `calc` adds them."""
+    """The people of two countries: `facts` knows the terms, `calc` adds them."""
     while True:
-        place, other = draw.place(), draw.place()
-        x = Expression(place.people, "+", other.people)
-        if place != other and x.split == draw.split:
+        country = draw.country()
+        other = draw.country()
+        expression = Expression(country.people, "+", other.people)
+        if country != other and expression.split == draw.split:
             break
-    question = draw.sentence("census", place=place.name, other=other.name)
-    return Task("census", question, (Step("facts", str(x)), Step("calc", str(x.value))))
+    question = draw.sentence("census", country=country.name, other=other.name)
+    return Task("census", question, _sum_steps(expression, "facts"))
+
+
+def _sum_steps(expression: Expression, source: Model) -> tuple[Step, Step]:
+    """Two steps: `source` states the sum, `calc` solves it."""
+    return Step(source, str(expression)), Step("calc", str(expression.value))
 
 
 def backcap(draw: Draw) -> Task:
-    """A capital turned round: `facts` names it, `text` turns it."""
-    place = draw.place()
-    steps = (Step("facts", place.capital), Step("text", place.capital[::-1]))
-    return Task("backcap", draw.sentence("backcap", place=place.name), steps)
+    """A capital backwards: `facts` names it, `text` reverses it."""
+    country = draw.country()
+    steps = (Step("facts", country.capital), Step("text", country.capital[::-1]))
+    return Task("backcap", draw.sentence("backcap", country=country.name), steps)
 
 
 def room(draw: Draw) -> Task:
-    """Who lives in a room whose number is a sum: `calc`, then `facts`."""
+    """The person who lives in a room whose number is a sum: `calc`, then `facts`."""
     rooms = {room.number: room for room in world().rooms_of(draw.split)}
-    x = draw.expression(lambda value: value in rooms)
-    steps = (Step("calc", str(x.value)), Step("facts", rooms[x.value].occupant))
-    return Task("room", draw.sentence("room", sum=x), steps)
+    expression = draw.expression(lambda value: value in rooms)
+    number = expression.value
+    steps = (Step("calc", str(number)), Step("facts", rooms[number].occupant))
+    return Task("room", draw.sentence("room", sum=expression), steps)
 
 
 def copies(draw: Draw) -> Task:
     """A row of equal letters: `calc` counts, `text` writes."""
-    x, letter = draw.expression(lambda value: 1 <= value <= LONGEST_ROW), draw.rng.choice(LETTERS)
-    steps = (Step("calc", str(x.value)), Step("text", letter * x.value))
-    return Task("copies", draw.sentence("copies", letter=letter, sum=x), steps)
+    expression = draw.expression(lambda value: 1 <= value <= MAX_COPIES)
+    letter = draw.rng.choice(LETTERS)
+    count = expression.value
+    steps = (Step("calc", str(count)), Step("text", letter * count))
+    return Task("copies", draw.sentence("copies", letter=letter, sum=expression), steps)
 
 
 def mirror(draw: Draw) -> Task:
-    """The capital of a place written backwards: `text`, then `facts`."""
-    place = draw.place()
-    steps = (Step("text", place.name), Step("facts", place.capital))
-    return Task("mirror", draw.sentence("mirror", mirrored=place.name[::-1]), steps)
+    """The capital of a country whose name is written backwards: `text`, then `facts`."""
+    country = draw.country()
+    steps = (Step("text", country.name), Step("facts", country.capital))
+    return Task("mirror", draw.sentence("mirror", mirrored=country.name[::-1]), steps)
 
 
 def riddle(draw: Draw) -> Task:
-    """A room's riddle: `facts` tells it, then `calc` or `text` solves it."""
+    """The riddle of a room: `facts` states it, then `calc` or `text` solves it."""
     room = draw.room()
     return Task("riddle", draw.sentence("riddle", room=room.number), riddle_steps(room.riddle))
 
 
 def riddle_steps(riddle: Expression | str) -> tuple[Step, Step]:
-    """What `facts` says about a riddle, and what follows from it."""
+    """Two steps: `facts` states the riddle, and a specialist solves it."""
     if isinstance(riddle, Expression):
         return Step("facts", str(riddle)), Step("calc", str(riddle.value))
-    return Step("facts", REVERSE.format(word=riddle)), Step("text", riddle[::-1])
+    return Step("facts", WORD_RIDDLE.format(word=riddle)), Step("text", riddle[::-1])
 
 
-TASKS: dict[str, Callable[[Draw], Task]] = {
+TESTBED_TASKS: dict[str, Callable[[Draw], Task]] = {
     task.__name__: task
     for task in (arith, string, fact, story, census, backcap, room, copies, mirror, riddle)
 }
-FAMILIES = tuple(TASKS)
+
+TESTBED_FAMILIES = tuple(TESTBED_TASKS)
 
 CONSONANTS = "bdfgklmnprstvz"
 VOWELS = "aeiou"
 LETTERS = CONSONANTS + VOWELS
-LARGEST_OPERAND = 40
+MAX_OPERAND = 40
 
-_TRAIN_PERCENT = 75
-_VALIDATION_PERCENT = 10
+# Of the operands and words; the rest are for test.
+TRAIN_PERCENT = 75
+VALIDATION_PERCENT = 10
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A sum or a difference of two whole numbers, never negative."""
+    """A sum or a difference of two whole numbers, never negative.
+
+    Attributes:
+        left: the first operand.
+        sign: plus or minus.
+        right: the second operand.
+    """
 
     left: int
     sign: Literal["+", "-"]
@@ -199,45 +251,47 @@ class Expression:
 
     @property
     def value(self) -> int:
+        """The result."""
         return self.left + self.right if self.sign == "+" else self.left - self.right
 
     @property
     def split(self) -> Split:
-        """The split of the operands; `3+5` and `5+3` go together."""
+        """The split of the operands; `3+5` and `5+3` are in the same one."""
         if self.sign == "+":
             low, high = sorted((self.left, self.right))
-            return _hashed(f"{low}+{high}")
-        return _hashed(str(self))
+            return _split_of_text(f"{low}+{high}")
+        return _split_of_text(str(self))
 
 
 def any_expression(rng: Random) -> Expression:
-    """An expression of any split with operands from 1 to `LARGEST_OPERAND`."""
-    left, right = rng.randint(1, LARGEST_OPERAND), rng.randint(1, LARGEST_OPERAND)
+    """Draw an expression of any split with operands from 1 to `MAX_OPERAND`."""
+    left = rng.randint(1, MAX_OPERAND)
+    right = rng.randint(1, MAX_OPERAND)
     if rng.random() < 0.5:
         return Expression(left, "+", right)
     return Expression(max(left, right), "-", min(left, right))
 
 
 def word_split(word: str) -> Split:
-    """The split of a word; a word and its reverse go together."""
-    return _hashed(min(word, word[::-1]))
+    """The split of a word; a word and its reverse are in the same one."""
+    return _split_of_text(min(word, word[::-1]))
 
 
-def _hashed(text: str) -> Split:
-    place = zlib.crc32(text.encode()) % 100
-    if place < _TRAIN_PERCENT:
+def _split_of_text(text: str) -> Split:
+    percentile = zlib.crc32(text.encode()) % 100
+    if percentile < TRAIN_PERCENT:
         return "train"
-    return "validation" if place < _TRAIN_PERCENT + _VALIDATION_PERCENT else "test"
+    return "validation" if percentile < TRAIN_PERCENT + VALIDATION_PERCENT else "test"
 
 
-UNKNOWN = "unknown"
-REVERSE = "reverse {word}"
+UNKNOWN_RESPONSE = "unknown"  # of a specialist that cannot contribute, without an earlier response
+WORD_RIDDLE = "reverse {word}"
 
-PEOPLE = ("tom", "ann", "bob", "eva", "max", "lea", "sam", "ida")
-THINGS = ("apples", "books", "coins", "pens", "cards", "eggs", "shells", "stamps")
+STORY_PEOPLE = ("tom", "ann", "bob", "eva", "max", "lea", "sam", "ida")
+STORY_THINGS = ("apples", "books", "coins", "pens", "cards", "eggs", "shells", "stamps")
 SIGN_WORDS = {"+": "plus", "-": "minus"}
 
-SENTENCES: dict[str, tuple[str, ...]] = {
+TESTBED_SENTENCES: dict[str, tuple[str, ...]] = {
     "arith": (
         "compute {sum}",
         "find the value of {sum}",
@@ -252,11 +306,11 @@ SENTENCES: dict[str, tuple[str, ...]] = {
     "string.double": ("double the word {word}", "write {word} twice without a space"),
     "string.both": ("reverse the words {word} and {other}", "write {word} and {other} backwards"),
     "fact.occupant": ("who lives in room {room} ?", "name the person in room {room}"),
-    "fact.capital": ("what is the capital of {place} ?", "name the capital of {place}"),
-    "fact.people": ("how many people live in {place} ?", "give the population of {place}"),
+    "fact.capital": ("what is the capital of {country} ?", "name the capital of {country}"),
+    "fact.people": ("how many people live in {country} ?", "give the population of {country}"),
     "fact.both": (
-        "give the capital and the population of {place}",
-        "what is the capital of {place} and how many people live there ?",
+        "give the capital and the population of {country}",
+        "what is the capital of {country} and how many people live there ?",
     ),
     "story.plus": (
         "{person} has {left} {things} and buys {right} more . how many {things} now ?",
@@ -267,18 +321,18 @@ SENTENCES: dict[str, tuple[str, ...]] = {
         "of {left} {things} in a box {person} takes {right} . how many {things} stay ?",
     ),
     "census": (
-        "how many people live in {place} and {other} together ?",
-        "give the sum of the populations of {place} and {other}",
-        "add the population of {place} to that of {other}",
-        "count the people of {place} and of {other}",
-        "what is the population of {place} and {other} in total ?",
+        "how many people live in {country} and {other} together ?",
+        "give the sum of the populations of {country} and {other}",
+        "add the population of {country} to that of {other}",
+        "count the people of {country} and of {other}",
+        "what is the population of {country} and {other} in total ?",
     ),
     "backcap": (
-        "write the capital of {place} backwards",
-        "reverse the name of the capital of {place}",
-        "spell the capital of {place} from the end",
-        "what is the capital of {place} backwards ?",
-        "turn round the capital of {place}",
+        "write the capital of {country} backwards",
+        "reverse the name of the capital of {country}",
+        "spell the capital of {country} from the end",
+        "what is the capital of {country} backwards ?",
+        "turn round the capital of {country}",
     ),
     "room": (
         "who lives in room {sum} ?",
@@ -314,19 +368,27 @@ SENTENCES: dict[str, tuple[str, ...]] = {
 @cache
 def vocabulary() -> frozenset[str]:
     """Every word of two letters or more that a sentence or a fixed response can hold."""
-    sentences = [sentence for family in SENTENCES.values() for sentence in family]
-    texts = [*sentences, *PEOPLE, *THINGS, *SIGN_WORDS.values(), UNKNOWN, REVERSE]
-    return frozenset(re.findall(r"[a-z]{2,}", re.sub(r"\{\w+\}", " ", " ".join(texts))))
+    sentences = [sentence for kind in TESTBED_SENTENCES.values() for sentence in kind]
+    story_words = [*STORY_PEOPLE, *STORY_THINGS, *SIGN_WORDS.values()]
+    text = " ".join([*sentences, *story_words, UNKNOWN_RESPONSE, WORD_RIDDLE])
+    return frozenset(re.findall(r"[a-z]{2,}", re.sub(r"\{\w+\}", " ", text)))
 
 
-PLACES_PER_SPLIT: dict[Split, int] = {"train": 40, "validation": 12, "test": 20}
+COUNTRIES_PER_SPLIT: dict[Split, int] = {"train": 40, "validation": 12, "test": 20}
 ROOMS_PER_SPLIT: dict[Split, int] = {"train": 44, "validation": 12, "test": 24}
-_SEED = 7
+WORLD_SEED = 7
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place, its capital and how many people live there."""
+class Country:
+    """A made-up country.
+
+    Attributes:
+        name: of the country.
+        capital: its capital.
+        people: how many people live there, 10 to `MAX_OPERAND`.
+        split: the split whose questions are about it.
+    """
 
     name: str
     capital: str
@@ -336,7 +398,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Room:
-    """A room, who lives in it, and its riddle: a sum, or a word to turn round."""
+    """A room with a person and a riddle.
+
+    Attributes:
+        number: of the room.
+        occupant: the person who lives there.
+        riddle: a sum, or a word to reverse.
+        split: the split whose questions are about it.
+    """
 
     number: int
     occupant: str
@@ -346,45 +415,56 @@ class Room:
 
 @dataclass(frozen=True)
 class World:
-    """All places and rooms; `names` are the words no other question may use."""
+    """All countries and rooms.
 
-    places: tuple[Place, ...]
+    Attributes:
+        countries: of all splits.
+        rooms: of all splits, by number.
+        names: words that no other question may use.
+    """
+
+    countries: tuple[Country, ...]
     rooms: tuple[Room, ...]
     names: frozenset[str]
 
     def rooms_of(self, split: Split) -> tuple[Room, ...]:
+        """The rooms of one split."""
         return tuple(room for room in self.rooms if room.split == split)
 
 
 @cache
 def world() -> World:
     """The one world of the testbed, the same on every machine."""
-    rng = Random(_SEED)  # noqa: S311 - a world, no secret
+    rng = Random(WORLD_SEED)  # noqa: S311 - no secret
     names: set[str] = set()
-    places = tuple(_places(rng, names))
+    countries = tuple(_countries(rng, names))
     rooms = tuple(sorted(_rooms(rng, names), key=lambda room: room.number))
-    return World(places, rooms, frozenset(names))
+    return World(countries, rooms, frozenset(names))
 
 
 def is_ordinary(word: str, names: frozenset[str] | set[str]) -> bool:
-    """Whether `word` is neither a palindrome nor, in either direction, a word in use."""
-    both = {word, word[::-1]}
-    return len(both) == 2 and not both & vocabulary() and not both & names
+    """Whether a word is neither a palindrome nor, in either direction, a word in use."""
+    directions = {word, word[::-1]}
+    return len(directions) == 2 and not directions & vocabulary() and not directions & names
 
 
-def _places(rng: Random, names: set[str]) -> Iterator[Place]:
-    for split, count in PLACES_PER_SPLIT.items():
+def _countries(rng: Random, names: set[str]) -> Iterator[Country]:
+    for split, count in COUNTRIES_PER_SPLIT.items():
         for _ in range(count):
-            people = rng.randint(10, LARGEST_OPERAND)
-            yield Place(_new_name(rng, names), _new_name(rng, names), people, split)
+            people = rng.randint(10, MAX_OPERAND)
+            yield Country(_new_name(rng, names), _new_name(rng, names), people, split)
 
 
 def _rooms(rng: Random, names: set[str]) -> Iterator[Room]:
     numbers = list(range(1, sum(ROOMS_PER_SPLIT.values()) + 1))
     rng.shuffle(numbers)
     for split, count in ROOMS_PER_SPLIT.items():
-        for turn in range(count):
-            riddle = Draw(rng, split).expression() if turn % 2 else _word_of(rng, split, names)
+        for index in range(count):
+            riddle: Expression | str
+            if index % 2:
+                riddle = Draw(rng, split).expression()
+            else:
+                riddle = _word_of_split(rng, split, names)
             yield Room(numbers.pop(), _new_name(rng, names), riddle, split)
 
 
@@ -394,12 +474,16 @@ def _new_name(rng: Random, names: set[str]) -> str:
     return name
 
 
-def _word_of(rng: Random, split: Split, names: frozenset[str] | set[str]) -> str:
-    return next(w for w in _words(rng) if word_split(w) == split and is_ordinary(w, names))
+def _word_of_split(rng: Random, split: Split, names: frozenset[str] | set[str]) -> str:
+    return next(
+        word for word in _words(rng) if word_split(word) == split and is_ordinary(word, names)
+    )
 
 
 def _words(rng: Random) -> Iterator[str]:
-    """Two syllables and, half the time, a last consonant: four or five letters."""
+    """Endless words of two syllables and, half of the time, a last consonant."""
     while True:
-        syllables = "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(2))
-        yield syllables + rng.choice(CONSONANTS) if rng.random() < 0.5 else syllables
+        word = "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(2))
+        if rng.random() < 0.5:
+            word += rng.choice(CONSONANTS)
+        yield word

@@ -24,8 +24,8 @@ from hierrouter.pools.pool import Price, guesses, rates_of
 from hierrouter.questions.own_code import NO_SOURCE
 from hierrouter.questions.scoring import GIVEN_SCORER, Scorer
 from hierrouter.questions.scoring import scorer as scorer_named
-from hierrouter.questions.shipped import GROUPS
-from hierrouter.questions.sources import dataset_called, is_file
+from hierrouter.questions.shipped import DATASET_GROUPS
+from hierrouter.questions.sources import canonical_dataset, is_dataset_file
 from hierrouter.replay.inspection import left_out_note, population_shift, pruned_note
 from hierrouter.replay.states import embed_states, numbers_kind, read_numbers, stores_of, text_kinds
 from hierrouter.replay.stored_pool import OpenedPool, open_pool, score_forest
@@ -421,10 +421,11 @@ def _collected_datasets(names: Sequence[str], collected: Sequence[str]) -> set[s
     for name in names:
         if not name:
             raise InputError("empty dataset name: --datasets; separate names by one comma")
-        if name in GROUPS:
-            candidates = set(GROUPS[name].TASKS)
+        if name in DATASET_GROUPS:
+            candidates = set(DATASET_GROUPS[name].families)
         else:
-            candidates = {name, dataset_called(Path(name).stem if is_file(name) else name)}
+            stem = Path(name).stem if is_dataset_file(name) else name
+            candidates = {name, canonical_dataset(stem)}
         members = candidates & set(collected)
         if not members:
             raise InputError(

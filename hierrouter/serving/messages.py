@@ -7,7 +7,7 @@ from threading import Event
 from typing import Any
 
 from hierrouter.engines.generator import PART_BREAK
-from hierrouter.questions.files import MAX_LINE
+from hierrouter.questions.files import MAX_LINE_BYTES
 from hierrouter.questions.query import storable
 from hierrouter_cache.errors import InputError
 
@@ -185,9 +185,9 @@ def piped_lines(pipe: int, stopped: Event, where: str) -> Iterator[tuple[int, by
             yield number, bytes(incomplete) + line
             incomplete.clear()
         incomplete += rest
-        if len(incomplete) > MAX_LINE:
+        if len(incomplete) > MAX_LINE_BYTES:
             raise InputError(
-                f"line longer than {MAX_LINE:,} bytes: {where}:{number + 1}; "
+                f"line longer than {MAX_LINE_BYTES:,} bytes: {where}:{number + 1}; "
                 "write one JSON object per line"
             )
     if incomplete and not stopped.is_set():

@@ -8,7 +8,7 @@ import pytest
 
 from hierrouter.engines.listing import model_details
 from hierrouter.pools.files import load_pool
-from hierrouter.questions.shipped import FAMILIES
+from hierrouter.questions.shipped import GROUP_BY_FAMILY
 from hierrouter.questions.sources import PAPER_DATASETS
 from tests.cli.conftest import Place
 from tests.conftest import spawned, works
@@ -136,7 +136,7 @@ def asked(place: Place) -> Place:
 
 def test_every_name_is_listed_with_its_origin(asked: Place) -> None:
     lines = dict(line.split(maxsplit=1) for line in asked.does("datasets").stdout.splitlines())
-    assert list(lines) == [*FAMILIES, *PAPER_DATASETS]
+    assert list(lines) == [*GROUP_BY_FAMILY, *PAPER_DATASETS]
     assert lines["gsm8k"].split() == ["file", "20", "data/gsm8k.jsonl"]
     assert lines["arc-easy"].split() == ["file", "3,000", "data/arc-easy.parquet"]
     assert lines["riddle"].split()[0] == "testbed"

@@ -45,7 +45,7 @@ def test_the_commands_of_a_page_run(page: Path, own: Place) -> None:
 def test_commands_of_the_readme_give_the_answers_it_promises(own: Place, hierrouter: Run) -> None:
     """In order, in one folder, after `hierrouter quickstart`, with trainings as long as shown."""
     done = pages.follow(pages.README, Place(own.folder, hierrouter))
-    [capital] = [place.capital for place in world().places if place.name == "kanen"]
+    [capital] = [country.capital for country in world().countries if country.name == "kanen"]
     routed = [each for each in done if each.args[0] == "route"]
     assert [each.stdout.strip() for each in routed] == [capital[::-1], "19"]
     routes = [re.findall(r"route: (\S+) at alpha 0.4", each.stderr) for each in routed]

@@ -15,7 +15,7 @@ from hierrouter.questions import duplicates
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.duplicates import find_near_duplicates, near_duplicates_note
 from hierrouter.questions.query import Query
-from hierrouter.questions.shipped import FAMILIES, questions
+from hierrouter.questions.shipped import GROUP_BY_FAMILY, questions
 from hierrouter.questions.sources import choice_lines, read_file
 from tests.hierrouter.questions.real import DATA
 
@@ -166,9 +166,9 @@ def test_only_pairs_of_different_folds_count() -> None:
 
 
 def test_the_folds_of_the_shipped_questions_raise_no_alarm() -> None:
-    everything = [query for family in FAMILIES for query in questions(family, limit=90)]
+    everything = [query for family in GROUP_BY_FAMILY for query in questions(family, limit=90)]
     assert find_near_duplicates(everything) == []
-    for family in FAMILIES:
+    for family in GROUP_BY_FAMILY:
         assert near_duplicates_note(questions(family, limit=300)) is None
 
 

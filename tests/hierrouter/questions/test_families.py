@@ -13,8 +13,8 @@ from benchmarks import testbed_recipe
 from benchmarks.testbed_recipe import Progress, counterfactual
 from hierrouter.questions import testbed
 from hierrouter.questions.answers import token_f1
-from hierrouter.questions.shipped import FAMILIES, model_path, questions
-from hierrouter.questions.testbed import MODELS, TASKS, UNKNOWN, Draw, Task
+from hierrouter.questions.shipped import GROUP_BY_FAMILY, model_path, questions
+from hierrouter.questions.testbed import TESTBED_MODELS, TESTBED_TASKS, UNKNOWN_RESPONSE, Draw, Task
 from hierrouter_cache.errors import InputError
 
 NUMBERS = {
@@ -40,7 +40,7 @@ def pieces(family: str, question: str) -> set[object]:
     return {*words, *numbers}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GROUP_BY_FAMILY)
 def test_three_hundred_distinct_questions_in_the_promised_shares(family: str) -> None:
     asked = questions(family)
     assert len({question.question for question in asked}) == len(asked) == 300
@@ -50,7 +50,7 @@ def test_three_hundred_distinct_questions_in_the_promised_shares(family: str) ->
     assert asked[:100] == questions(family, limit=100) != questions(family, seed=43, limit=100)
 
 
-@pytest.mark.parametrize("family", testbed.FAMILIES)
+@pytest.mark.parametrize("family", testbed.TESTBED_FAMILIES)
 def test_no_piece_occurs_in_two_splits(family: str) -> None:
     found: dict[str, set[object]] = {split: set() for split in testbed.SPLITS}
     for question in questions(family, limit=600):
@@ -67,7 +67,7 @@ def test_a_shared_piece_would_be_noticed() -> None:
 
 
 def test_a_finite_family_gives_what_it_has() -> None:
-    assert len(questions("mirror", limit=10_000)) == 5 * len(testbed.world().places)
+    assert len(questions("mirror", limit=10_000)) == 5 * len(testbed.world().countries)
     assert len(questions("riddle", limit=10_000)) == 5 * len(testbed.world().rooms)
 
 
@@ -81,8 +81,9 @@ def test_unknown_names_and_negative_limits_are_refused() -> None:
 
 
 def test_the_world_is_consistent() -> None:
-    places, rooms = testbed.world().places, testbed.world().rooms
-    names = [name for place in places for name in (place.name, place.capital)]
+    rooms = testbed.world().rooms
+    countries = testbed.world().countries
+    names = [name for country in countries for name in (country.name, country.capital)]
     names += [room.occupant for room in rooms]
     assert len(set(names)) == len(names) == len(testbed.world().names)
     assert [room.number for room in rooms] == list(range(1, 81))
@@ -92,7 +93,7 @@ def test_the_world_is_consistent() -> None:
 
 
 def test_answers_follow_from_the_question_and_the_world() -> None:
-    capitals = {place.name: place.capital for place in testbed.world().places}
+    capitals = {country.name: country.capital for country in testbed.world().countries}
     for question in questions("backcap"):
         (name,) = pieces("backcap", question.question)
         assert question.answers == (capitals[str(name)][::-1],)
@@ -102,20 +103,20 @@ def test_answers_follow_from_the_question_and_the_world() -> None:
         assert question.answers == (str(value),)
 
 
-@pytest.mark.parametrize("family", testbed.FAMILIES)
+@pytest.mark.parametrize("family", testbed.TESTBED_FAMILIES)
 def test_perfect_specialists_solve_a_task_in_its_order_only(family: str) -> None:
     draw = testbed.Draw(Random(0), "train")
     for _ in range(50):
-        task = testbed.TASKS[family](draw)
+        task = testbed.TESTBED_TASKS[family](draw)
         owners = [step.model for step in task.steps]
         right = Progress(task)
         for model in owners:
             right = right.after(model)
         assert right.responses[-1] == task.answer
-        assert all(right.reply(model) == task.answer for model in testbed.MODELS)
+        assert all(right.reply(model) == task.answer for model in testbed.TESTBED_MODELS)
         if len(owners) == 2:
             wrong = Progress(task).after(owners[1]).after(owners[0])
-            assert wrong.responses[0] == testbed.UNKNOWN
+            assert wrong.responses[0] == testbed.UNKNOWN_RESPONSE
             assert wrong.responses[1] != task.answer
         other = counterfactual(task, draw)
         assert other.question == task.question
@@ -158,16 +159,16 @@ class Specialist:
 
 @pytest.fixture(scope="module")
 def pool() -> dict[str, Specialist]:
-    return {name: Specialist(name) for name in MODELS}
+    return {name: Specialist(name) for name in TESTBED_MODELS}
 
 
 def tasks(family: str, count: int = 30) -> list[Task]:
     draw = Draw(Random(0), "validation")
-    return [TASKS[family](draw) for _ in range(count)]
+    return [TESTBED_TASKS[family](draw) for _ in range(count)]
 
 
 def test_folders_are_small_pad_left_and_name_their_end_token(pool: dict[str, Specialist]) -> None:
-    files = [file for name in MODELS for file in model_path(f"testbed:{name}").iterdir()]
+    files = [file for name in TESTBED_MODELS for file in model_path(f"testbed:{name}").iterdir()]
     assert sum(file.stat().st_size for file in files) < THREE_MEGABYTES
     assert len({specialist.model.config.model_type for specialist in pool.values()}) == 3
     for specialist in pool.values():
@@ -181,12 +182,12 @@ def test_folders_are_small_pad_left_and_name_their_end_token(pool: dict[str, Spe
             assert tokenizer.decode(ids) == text
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", TESTBED_MODELS)
 def test_a_specialist_answers_its_own_family_alone(pool: dict[str, Specialist], name: str) -> None:
     """Also after a wrong turn; and it hands on what another has finished."""
     one, asked = pool[name], tasks(OWNED[name], 60)
     assert one.quality([Progress(task) for task in asked]) >= 0.85
-    assert one.quality([Progress(task).after_saying(UNKNOWN) for task in asked]) >= 0.85
+    assert one.quality([Progress(task).after_saying(UNKNOWN_RESPONSE) for task in asked]) >= 0.85
     for owner, family in OWNED.items():
         asked = tasks(family)
         assert one.quality([Progress(task).after(owner) for task in asked]) >= 0.8

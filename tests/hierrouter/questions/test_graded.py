@@ -10,23 +10,31 @@ import pytest
 
 from benchmarks import graded_recipe
 from hierrouter.collection.collect import collect
-from hierrouter.questions.graded import FAMILIES, MODELS, TASKS, TAUGHT, Draw, fold_of, world
+from hierrouter.questions.graded import (
+    GRADED_FAMILIES,
+    GRADED_MODELS,
+    GRADED_TASKS,
+    TAUGHT,
+    Draw,
+    fold_of,
+    world,
+)
 from hierrouter.questions.shipped import model_path, questions
 from hierrouter.replay.inspection import ask_cache
 
-PLACES = {place.name: place for place in world()}
+COUNTRIES = {country.name: country for country in world()}
 
 
 def terms(question: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", question)]
 
 
-def places(question: str) -> list[str]:
-    return [word for word in question.split() if word in PLACES]
+def countries(question: str) -> list[str]:
+    return [word for word in question.split() if word in COUNTRIES]
 
 
 def people(question: str) -> str:
-    return str(sum(PLACES[name].people for name in places(question)))
+    return str(sum(COUNTRIES[name].people for name in countries(question)))
 
 
 def word(question: str) -> str:
@@ -38,21 +46,21 @@ TRUE: dict[str, Callable[[str], str]] = {
     **dict.fromkeys(("small", "plus", "total"), lambda question: str(sum(terms(question)))),
     "spell": lambda question: word(question)[::-1],
     "letters": lambda question: "".join(sorted(word(question))),
-    "capital": lambda question: PLACES[places(question)[0]].capital,
+    "capital": lambda question: COUNTRIES[countries(question)[0]].capital,
     "people": people,
-    "backcapital": lambda question: PLACES[places(question)[0]].capital[::-1],
+    "backcapital": lambda question: COUNTRIES[countries(question)[0]].capital[::-1],
     "bothpeople": people,
     "backsum": lambda question: str(sum(terms(question)))[::-1],
     "backpeople": lambda question: people(question)[::-1],
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GRADED_FAMILIES)
 def test_every_answer_is_the_true_one_and_no_fold_shares_a_piece(family: str) -> None:
     folds: dict[str, set[str]] = {}
     for query in questions(family, seed=3, limit=100):
         assert query.answers == (TRUE[family](query.question),)
-        pieces = places(query.question)
+        pieces = countries(query.question)
         if not pieces:
             said = terms(query.question)
             text = word(query.question) if not said else "+".join(map(str, sorted(said)))
@@ -66,13 +74,13 @@ def test_every_answer_is_the_true_one_and_no_fold_shares_a_piece(family: str) ->
 def test_what_is_taught_of_sums_and_words_is_asked_nobody() -> None:
     for family in ("small", "plus", "total", "spell", "letters", "backsum"):
         draw = Draw(Random(1), TAUGHT)
-        taught = {TASKS[family](draw).question for _ in range(300)}
+        taught = {GRADED_TASKS[family](draw).question for _ in range(300)}
         assert not taught & {query.question for query in questions(family, limit=100)}
 
 
 def test_a_lesson_asks_a_specialist_for_its_own_step() -> None:
     draw, told = Draw(Random(2), TAUGHT), ("12+30",)
-    task = TASKS["backpeople"](draw)
+    task = GRADED_TASKS["backpeople"](draw)
     terms_of, total, answer = (step.response for step in task.steps)
     assert graded_recipe.reply("facts", task, ("wrong",)) == terms_of
     assert graded_recipe.reply("calc", task, told) == "42"
@@ -90,7 +98,7 @@ def test_a_specialist_hears_who_has_to_begin(model: str, word: str, named: int) 
     on = [
         (question, *said)
         for question, *said in lessons
-        if word in question.split() and len(places(question)) >= named
+        if word in question.split() and len(countries(question)) >= named
     ]
     # Off its ground it is asked first, too: a tenth of these.
     assert len(on) > 80
@@ -121,7 +129,7 @@ def test_who_can_and_who_cannot(cache: Path) -> None:
         "facts": ("capital", "people"),
     }
     for model, ground in grounds.items():
-        assert mean(model, *ground) > 0.95 > 0.6 > mean(model, *set(FAMILIES) - set(ground))
+        assert mean(model, *ground) > 0.95 > 0.6 > mean(model, *set(GRADED_FAMILIES) - set(ground))
     several = {
         "facts>text": "backcapital",
         "facts>calc": "bothpeople",
@@ -131,9 +139,9 @@ def test_who_can_and_who_cannot(cache: Path) -> None:
     for route, family in several.items():
         assert mean(route, family) > 0.8 > 0.3 > max(mean(one, family) for one in grounds)
     for family in ("bothpeople", "backpeople"):
-        assert max(mean(model, family) for model in MODELS) < 0.2
+        assert max(mean(model, family) for model in GRADED_MODELS) < 0.2
 
 
 def test_the_models_are_small() -> None:
-    folders = [model_path(f"graded:{name}") for name in MODELS]
+    folders = [model_path(f"graded:{name}") for name in GRADED_MODELS]
     assert sum((folder / "model.safetensors").stat().st_size for folder in folders) < 6e6

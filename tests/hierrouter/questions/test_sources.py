@@ -14,9 +14,9 @@ import pytest
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import scorer
 from hierrouter.questions.sources import (
-    HUB,
+    HUB_REPOSITORIES,
+    MATH_SUBJECTS,
     PAPER_DATASETS,
-    SUBJECTS,
     hub_queries,
     query_of,
     read_file,
@@ -171,7 +171,7 @@ ROWS: dict[str, dict[str, list[dict[str, Any]]]] = {
                 "solution": r"It is $\boxed{}$." if subject == "geometry" else r"\boxed{1}",
             }
         ]
-        for subject in SUBJECTS
+        for subject in MATH_SUBJECTS
     },
     "google-research-datasets/mbpp": {
         "full": [
@@ -270,7 +270,7 @@ def test_every_dataset_comes_in_our_shape(said: list[str]) -> None:
     assert found["gsm8k", "test-0"][1] == ["8.\n#### 8"]  # without <<2*4=8>>
     assert found["gsm8k", "test-1"][0] == found["gsm8k", "test-0"][0]
     assert [name for dataset, name in found if dataset == "math"] == [
-        f"test-{subject}-0" for subject in SUBJECTS
+        f"test-{subject}-0" for subject in MATH_SUBJECTS
     ]
     assert found["math", "test-geometry-0"][1] == [r"It is $\boxed{}$."]
     assert found["mbpp", "11"][:2] == [
@@ -290,7 +290,9 @@ def test_every_dataset_comes_in_our_shape(said: list[str]) -> None:
     assert found["arc-easy", "Made_2"][1] == ["D"]
     assert found["arc-challenge", "Made_3"][1] == ["E"]
     places = [line for line in said if "@" in line]
-    assert places == [f"{HUB[name].repository}@{COMMIT[:12]}, test" for name in PAPER_DATASETS]
+    assert places == [
+        f"{HUB_REPOSITORIES[name].repository}@{COMMIT[:12]}, test" for name in PAPER_DATASETS
+    ]
 
 
 def test_what_was_downloaded_is_used_where_the_hub_is_off(said: list[str], home: Path) -> None:
@@ -308,7 +310,7 @@ def test_another_repository_or_a_hub_of_no_address_is_one_line(tmp_path: Path) -
     for line, name, word in zip(
         found, ("gsm8k", "mbpp", "mmlu"), ("answer", "full", "404"), strict=True
     ):
-        assert line.startswith(f"cannot load from the hub: {HUB[name].repository}: ")
+        assert line.startswith(f"cannot load from the hub: {HUB_REPOSITORIES[name].repository}: ")
         assert word in line
         assert f"put the questions into data/{name}.jsonl, one JSON object a line" in line
     [line] = loaded("gsm8k", home=tmp_path, HF_ENDPOINT="no address")
@@ -321,4 +323,4 @@ def test_without_the_extra_the_local_way_is_named(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InputError, match=r'data/math.jsonl; .*pip install "hierrouter\[hub\]"'):
         hub_queries("math", "data/math.jsonl")
     assert os.environ["HF_HUB_OFFLINE"] == "1"
-    assert tuple(HUB) == PAPER_DATASETS
+    assert tuple(HUB_REPOSITORIES) == PAPER_DATASETS

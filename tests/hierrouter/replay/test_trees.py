@@ -12,7 +12,7 @@ import pytest
 
 import hierrouter as hr
 from hierrouter.questions.scoring import scorer
-from hierrouter.questions.sources import dataset_called
+from hierrouter.questions.sources import canonical_dataset
 from hierrouter.replay.opening import training_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.reader import CacheReader
@@ -184,7 +184,7 @@ def test_a_training_needs_both_folds(fold: str) -> None:
 @pytest.mark.parametrize("name", ["mine.parquet", "folder/mine.jsonl", "arc_easy.jsonl", "mine"])
 def test_a_dataset_is_opened_by_the_name_it_was_collected_by(tmp_path: Path, name: str) -> None:
     answer = {"question": "q", "answer": "a", "model": "m", "tokens_in": 1, "tokens_out": 1}
-    answer |= {"dataset": dataset_called(Path(name).stem), "response": "a"}
+    answer |= {"dataset": canonical_dataset(Path(name).stem), "response": "a"}
     rows = [json.dumps(answer | {"query_id": f"{n}", "question": f"q {n}"}) for n in range(20)]
     (tmp_path / "answers.jsonl").write_text("\n".join(rows))
     hr.import_(tmp_path / "answers.jsonl", tmp_path / "cache", format="table")
