@@ -123,9 +123,9 @@ def import_file(
     """
     from hierrouter.collection.transfer import import_
     from hierrouter.pools.files import price_lists
-    from hierrouter.pools.pool import POOL, rates_of
+    from hierrouter.pools.pool import POOL_PRICES, rates_of
 
-    rates = rates_of(price_lists([], price or [])[POOL])
+    rates = rates_of(price_lists([], price or [])[POOL_PRICES])
     prices = {name: {"in": rate.tokens_in, "out": rate.tokens_out} for name, rate in rates.items()}
     with _progress() as show:
         found = import_(

@@ -60,7 +60,7 @@ def make_calls(found: Planned, brief: bool = False) -> Summary:
     from hierrouter.collection.collect import make_calls as call_models
     from hierrouter.collection.progress import require_answers, spent_table
 
-    per_query = found.pool.routes.calls + len(found.pool.everyone)
+    per_query = found.pool.routes.calls + len(found.pool.all_models)
     report = None
     try:
         with _finish_part_on_interrupt() as stop, _notes_are_said():
@@ -81,10 +81,10 @@ def _announce(found: Planned) -> None:
     share = f"shard {shard} of " if shard else ""
     console.say(
         f"collect: {share}{len(queries):,} queries x ({pool.routes.calls} nodes + "
-        f"{len(pool.everyone)} direct calls), equal prompts once, into {found.cache}"
+        f"{len(pool.all_models)} direct calls), equal prompts once, into {found.cache}"
     )
     called = []
-    for model in pool.everyone:
+    for model in pool.all_models:
         on_server = model.backend == "openai" and model.endpoint
         server = f" at {on_server.address}" if on_server else ""
         called.append(f"{model.name} ({model.model}{server})")
@@ -175,7 +175,7 @@ def show_estimate(plan: Planned, format: str) -> None:
         which = "perhaps above" if above is None else "above" if above else "within"
         told.append(f"spent before {money(spent)}, due {due_cost}: {which} --max-spend {limit:g}")
     due = found.models_due
-    needed = list(weights_needed(model for model in pool.everyone if model.name in due))
+    needed = list(weights_needed(model for model in pool.all_models if model.name in due))
     if format == "json":
         weights = [asdict(each) for each in needed]
         console.put_json({**estimate_object(found), "weights": weights, **limited}, sort_keys=True)

@@ -38,7 +38,7 @@ def quickstart(
     """
     from hierrouter.collection.collect import DATA, Planned, noted_queries
     from hierrouter.pools.files import load_pool
-    from hierrouter.pools.pool import POOL
+    from hierrouter.pools.pool import POOL_PRICES
     from hierrouter.reports.report import ReportRequest
     from hierrouter.runs.folders import RUNS, check_parent, drafted
     from hierrouter.runs.selection import select_run
@@ -70,7 +70,7 @@ def quickstart(
         Sweep(allow_stop=True, seed=seed, out=sweep).run(tree, callbacks, replace_existing=True)
         stage(4)
         shown = select_run(tree, alpha, train, sweep, with_sweep=True)
-        request = ReportRequest({POOL: tree}, shown)
+        request = ReportRequest({POOL_PRICES: tree}, shown)
         say_what(request)
         finished = request.evaluate()
         with drafted(report) as draft:

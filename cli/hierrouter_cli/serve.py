@@ -174,7 +174,7 @@ def _version(start: Start, run: str, beside: Version | None) -> Version:
     given = load_pool(start.pool) if start.pool else None
     router = unloaded(Path(run), given, start.allowed, start.encoder)
     names = ModelNames.of(router.policy, start.alpha)  # refused before the models are loaded
-    known, otherwise = [model.name for model in router.pool.everyone], start.settings.otherwise
+    known, otherwise = [model.name for model in router.pool.all_models], start.settings.otherwise
     if otherwise is not None and otherwise not in known:
         hint = suggestion(otherwise, known)
         raise InputError(f"no model of the pool: --otherwise {otherwise:.60}; {hint}".rstrip("; "))
@@ -218,10 +218,10 @@ def _require_served(lineup: Lineup, name: str) -> None:
 
 def _key(variable: str | None, host: str) -> str | None:
     """The key that clients must send; others than this machine may not connect without one."""
-    from hierrouter.pools.pool import is_loopback, key_in
+    from hierrouter.pools.pool import is_loopback, read_api_key
 
     if variable is not None:
-        return key_in(variable, "--api-key-env")
+        return read_api_key(variable, "--api-key-env")
     if not is_loopback(host):
         raise InputError(f"everybody could connect: --host {host}; give --api-key-env as well")
     return None

@@ -129,7 +129,7 @@ def fill_adaptively(
     The others are those of `scheduler.fill_cache`.
     """
     load_encoder(encoder or default_encoder(pool))  # refused before anything is asked
-    identities = identify(pool.everyone, engines)
+    identities = identify(pool.all_models, engines)
     _require_same(pool, queries, root)
     (pilot, *others), writer = rounds(queries), PartWriter(root, on_part=on_part)
     with collector_lock(root):
@@ -295,7 +295,7 @@ def wanted(chance: Floats) -> Booleans:
 def at_most(pool: Pool, queries: Sequence[Query]) -> str:
     """How many calls whole trees and all others have, in words; of these only some are made."""
     whole, *others = rounds(queries)
-    per_query = pool.routes.calls + len(pool.everyone)
+    per_query = pool.routes.calls + len(pool.all_models)
     line = f"adaptive: {per_query * len(whole):,} calls of {len(whole):,} whole trees are made"
     more = per_query * sum(map(len, others))
     return f"{line}, and of the other {more:,} those that may matter" if more else line

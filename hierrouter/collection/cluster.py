@@ -298,7 +298,7 @@ def _run(
     task = ray.remote(num_cpus=1, num_gpus=int(on_gpus), max_retries=RESTARTS)(work)
     shared = ray.put(job)
     pending = [task.remote(shared, Shard(index, count), board) for index in range(1, count + 1)]
-    most = len(job.queries) * (job.pool.routes.calls + len(job.pool.everyone))
+    most = len(job.queries) * (job.pool.routes.calls + len(job.pool.all_models))
     progress.on_level(f"{count} workers", most)
     outcomes = []
     while pending:

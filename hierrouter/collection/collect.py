@@ -19,8 +19,8 @@ from hierrouter.declarations.checks import split_names
 from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never
 from hierrouter.paper import PAPER_SEED
-from hierrouter.pools.files import load_pool, overridden
-from hierrouter.pools.pool import Pool, reachable, refuse_stored_keys
+from hierrouter.pools.files import load_pool, override_pool
+from hierrouter.pools.pool import Pool, refuse_stored_keys, restrict_hosts
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query
 from hierrouter.questions.shipped import group_of
@@ -197,7 +197,7 @@ def planned(
     """What to collect: as it is said, or what the cache was collected for last.
 
     Args:
-        called: how every model is called, see `overridden`.
+        called: how every model is called, see `override_pool`.
 
     The other arguments and the errors are those of `collect`.
     """
@@ -214,10 +214,10 @@ def planned(
         on_note(f"collect: {note}")
     if last and not pool:
         if not (called.get("api_key_env") or called.get("base_url")):
-            refuse_stored_keys(chosen.everyone, "the stored plan", cache, collects=True)
+            refuse_stored_keys(chosen.all_models, "the stored plan", cache, collects=True)
         allowed = None if called.get("base_url") else allow_endpoints
-        chosen = reachable(chosen, allowed, f"the stored plan of {cache}")
-    return Planned(overridden(chosen, **called), queries, cache)
+        chosen = restrict_hosts(chosen, allowed, f"the stored plan of {cache}")
+    return Planned(override_pool(chosen, **called), queries, cache)
 
 
 def noted_queries(

@@ -11,7 +11,7 @@ from typing import Any
 from hierrouter.collection import plan
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines
-from hierrouter.pools.pool import MONEY, Identity, Pool
+from hierrouter.pools.pool import DEFAULT_CURRENCY, Identity, Pool
 from hierrouter.questions.query import Query
 from hierrouter.tables import Column, Line, Table, duration, short_number, size, whole_number
 from hierrouter_cache.errors import InputError, WorldError
@@ -74,7 +74,7 @@ class Estimate:
     direct: int
     stages: tuple[StageEstimate, ...]
     notes: tuple[str, ...]
-    currency: str = MONEY
+    currency: str = DEFAULT_CURRENCY
 
     @property
     def total(self) -> StageEstimate:
@@ -94,7 +94,7 @@ def require_consent(pool: Pool, queries: Sequence[Query], root: Path) -> None:
     Raises InputError: with the numbers; CacheError: the cache is damaged. `root`: the cache's
     folder, or where it will be.
     """
-    calls, reader = len(queries) * (pool.routes.calls + len(pool.everyone)), reader_of(root)
+    calls, reader = len(queries) * (pool.routes.calls + len(pool.all_models)), reader_of(root)
     slowest = reader and reader.sql(SLOWEST)[0][0].as_py()
     if calls > MOST_CALLS or calls * (slowest or 0) > MOST_SECONDS:
         refuse_large(estimate(pool, queries, root))
@@ -128,7 +128,7 @@ def estimate(
     """
     identities: dict[str, Identity] = {}
     absent = []
-    for model in pool.everyone:
+    for model in pool.all_models:
         try:
             identities[model.name] = engines(model.backend).identify(model)
         except WorldError:
@@ -141,7 +141,7 @@ def estimate(
     return Estimate(
         queries=len(queries),
         nodes=len(queries) * pool.routes.calls,
-        direct=len(queries) * len(pool.everyone),
+        direct=len(queries) * len(pool.all_models),
         stages=stages,
         notes=tuple(notes),
         currency=pool.currency,

@@ -74,7 +74,7 @@ def stages_of(pool: Pool, spec: TreeSpec) -> tuple[list[Stage], list[list[Stage]
     """(direct calls of every model and reference, the pool's models at each level of the tree)."""
     direct = [
         Stage(f"direct {model.name}", model, step, "")
-        for model, (_, step) in zip(pool.everyone, spec.direct, strict=True)
+        for model, (_, step) in zip(pool.all_models, spec.direct, strict=True)
     ]
     levels = [
         [

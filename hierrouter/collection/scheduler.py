@@ -65,7 +65,7 @@ def fill_cache(
         shard: make the calls of this share of the queries only, beside other shards.
         on_part: told each part after its commit, to copy it elsewhere.
     """
-    identities = identify(pool.everyone, engines)
+    identities = identify(pool.all_models, engines)
     progress, writer = progress or Progress(), PartWriter(root, on_part=on_part)
     with ExitStack() as held:
         # One shard after the other begins, so that the second finds the first one's plan.
@@ -135,7 +135,7 @@ class Collection:
         self.pruned = set[str]()
         self.earlier = set(self.responses)
         self.failures = reader.failures() if reader else {}
-        self.per_query = self.pool.routes.calls + len(self.pool.everyone)
+        self.per_query = self.pool.routes.calls + len(self.pool.all_models)
         self.summary = Summary(len(self.queries), len(self.queries) * self.per_query)
         self.progress.summary = self.summary
         self.outages: dict[str, generator.Outage] = {}
@@ -190,7 +190,7 @@ class Collection:
         self.owed = Counter[int]()
         self.lanes = {
             model.name: Lane(model, self.residency.engines, self.stop, self.news, self._count)
-            for model in self.pool.everyone
+            for model in self.pool.all_models
             if model.backend == OPENAI and model.name not in self.outages
         }
         started, seconds = perf_counter(), self.summary.seconds

@@ -19,12 +19,12 @@ from hierrouter.engines.generator import Response
 from hierrouter.pools.pool import (
     IMPORTED,
     MAX_HOPS,
-    MAX_NODES,
-    RESERVED,
+    MAX_POOL_NODES,
+    RESERVED_NAMES,
     Identity,
     ModelSpec,
     Pool,
-    size_in,
+    size_in_name,
 )
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import GIVEN_SCORER
@@ -184,9 +184,9 @@ def pool_of(answers: Answers, hops: int | None) -> Pool:
     names = pool_names(answers.models)
     models = tuple(ModelSpec(name, model, backend=IMPORTED) for model, name in names.items())
     pool = Pool(models, depth, ("",), context_free=context_free)
-    if depth > MAX_HOPS or pool.routes.calls > MAX_NODES:
+    if depth > MAX_HOPS or pool.routes.calls > MAX_POOL_NODES:
         raise InputError(
-            f"{len(models)} models at {depth} hops exceed {MAX_NODES:,} nodes per query or "
+            f"{len(models)} models at {depth} hops exceed {MAX_POOL_NODES:,} nodes per query or "
             f"{MAX_HOPS} hops; take fewer --hops"
         )
     return pool
@@ -198,7 +198,7 @@ def pool_names(models: Sequence[str]) -> dict[str, str]:
     for model in models:
         plain = re.sub(r"[^A-Za-z0-9._:-]+", "-", model).strip("-._:") or "model"
         name, number = plain, 2
-        while name in names.values() or name in RESERVED:
+        while name in names.values() or name in RESERVED_NAMES:
             name, number = f"{plain}-{number}", number + 1
         names[model] = name
     return names
@@ -231,7 +231,7 @@ def priced(pool: Pool, given: Mapping[str, Rate]) -> Pool:
 
 def sizeless(pool: Pool) -> list[str]:
     """The models whose price no name tells."""
-    return [model.name for model in pool.models if size_in(model.name) is None]
+    return [model.name for model in pool.models if size_in_name(model.name) is None]
 
 
 def _identities(answers: Answers, pool: Pool) -> dict[str, Identity]:

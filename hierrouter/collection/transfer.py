@@ -9,7 +9,7 @@ from typing import Any
 from hierrouter.collection import files, peers, storing, tables
 from hierrouter.collection.formats import IMPORTS, OWN
 from hierrouter.paper import PAPER_SEED
-from hierrouter.pools.files import given_prices
+from hierrouter.pools.files import parse_prices
 from hierrouter.pools.pool import Pool, rates_of
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError, suggestion
@@ -88,7 +88,7 @@ def import_(
     if format is not None and format not in IMPORTS:
         raise InputError(f"unknown format: {format}; {suggestion(format, IMPORTS)}".rstrip("; "))
     path, root, on_progress = Path(file), Path(cache), progress or storing.ignored
-    rates = rates_of(given_prices(prices))
+    rates = rates_of(parse_prices(prices))
     name = format or guess_format(path)
     if name == OWN:
         if hops or rates:

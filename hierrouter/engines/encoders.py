@@ -86,7 +86,7 @@ def default_encoder(pool: Pool) -> str:
         )
     if pool.encoder:
         return pool.encoder
-    is_package_pool = all(is_shipped(model.model) for model in pool.everyone)
+    is_package_pool = all(is_shipped(model.model) for model in pool.all_models)
     return BUILT_IN_ENCODER if is_package_pool else PAPER_ENCODER
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter.engines.identity import saved_folder, weight_files
-from hierrouter.pools.pool import OPENAI, ModelSpec, Pool, size_in
+from hierrouter.pools.pool import OPENAI, ModelSpec, Pool, size_in_name
 from hierrouter.tables import Column, Line, Table, short_number
 
 # Where a model's weights are. The JSON of `hierrouter pools` holds these words.
@@ -44,7 +44,9 @@ def model_details(model: ModelSpec) -> dict[str, Any]:
         weights = _weights(folder)
     return {
         "name": model.name,
-        "parameters": model.parameters or size_in(model.name) or size_in(Path(model.model).name),
+        "parameters": model.parameters
+        or size_in_name(model.name)
+        or size_in_name(Path(model.model).name),
         "window": _window(folder) if folder else None,
         "weights": weights,
     }

@@ -214,7 +214,7 @@ def weights_notes(pool: Pool, checks: Sequence[Availability]) -> Iterator[str]:
             f"{size / GIGABYTE:.1f} GB of weights to download; "
             f"{folder} has {free / GIGABYTE:.1f} GB free"
         )
-    specs = {spec.name: spec for spec in pool.everyone}
+    specs = {spec.name: spec for spec in pool.all_models}
     for check in checks:
         if not check.memory:
             continue

@@ -1,11 +1,11 @@
-"""A pool of models: what may be called, where it is served, and what it costs."""
+"""A pool of models: which models may be called, on which servers, and what they cost."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import inf, isfinite
@@ -13,109 +13,122 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from hierrouter.pools.validation import NO_MORE, Checked, must_be, validated
+from hierrouter.pools.validation import FORBID_EXTRA_KEYS, FieldCheck, must_be, validate
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import step_key
 from hierrouter_cache.tree import Rate, Routes, RouteTree
 from hierrouter_cache.walk import TreeSpec
 
-MAX_NODES = 10_000
+MAX_POOL_NODES = 10_000  # calls of one query's tree
 MAX_HOPS = 20
 MAX_SEED = 2**31 - 1
-OPENAI = "openai"  # the backend of models that a server answers for
-IMPORTED = "imported"  # the backend of models whose answers came from elsewhere
-# What a report calls its own policies, and the end of an action that stops, `first>stop`.
-RESERVED = ("hierrouter", "oracle", "random", "stop")
-# What a step key says of a model besides its generation settings and the instruction.
+OPENAI = "openai"  # the backend of models on a server
+IMPORTED = "imported"  # the backend of models whose responses were imported
+# Names of policies in reports, and the end of an action that stops, `first>stop`.
+RESERVED_NAMES = ("hierrouter", "oracle", "random", "stop")
+# The weights or the server of a model, as they enter a step key beside the generation settings and
+# the instruction.
 Identity = Mapping[str, str]
 
 
-def _not_empty(text: str) -> str:
+# Checks of fields. Each returns the value to keep, and raises a `ValueError` whose text follows the
+# key in the message.
+
+
+def _require_text(text: str) -> str:
     if not text.strip():
         raise ValueError("must not be empty")
     return text
 
 
-def _rate(value: float) -> float:
+def _require_rate(value: float) -> float:
     if not isfinite(value) or value < 0:
         raise ValueError(f"must be finite and >= 0, got {value}")
-    return value + 0.0  # not -0.0
+    return value + 0.0  # turns -0.0 into 0.0
 
 
-def _size(value: object) -> object:
-    """The number that "3B" stands for."""
+def _parse_size(value: object) -> object:
+    """Turn a text such as "3B" into a number; leave other values to the next check."""
     if not isinstance(value, str):
         return value
-    if not SIZE_IN_NAME.fullmatch(value.strip()) or not size_in(value):
+    if not SIZE_PATTERN.fullmatch(value.strip()) or not size_in_name(value):
         raise ValueError(f'must be like "3B" or 3.0e9, got {value!r:.40}')
-    return size_in(value)
+    return size_in_name(value)
 
 
-def _count(value: float) -> float:
-    count = _rate(value)
-    if count < 1_000:  # billions, written as a plain number
+def _require_parameter_count(value: float) -> float:
+    count = _require_rate(value)
+    if count < 1_000:  # a number of billions, such as 3
         raise ValueError(f'must be like "3B" or 3.0e9, got {count:g}')
     return count
 
 
-def _variable(name: str) -> str:
-    """Without repeating it: a key may have been given in its place."""
-    if not VARIABLE.fullmatch(name):
+def _require_variable(name: str) -> str:
+    # The message does not repeat the value: somebody may have written the key itself.
+    if not VARIABLE_PATTERN.fullmatch(name):
         raise ValueError("must be the name of an environment variable; not the key itself")
     return name
 
 
-def _url(url: str) -> str:
-    """Nothing of it is repeated in a message before it is known to be clean."""
-    url, example = url.rstrip("/"), "e.g. http://127.0.0.1:8000/v1"
+def _require_url(url: str) -> str:
+    # No message repeats a part of the URL before the checks for secrets in it have passed.
+    url = url.rstrip("/")
+    example = "e.g. http://127.0.0.1:8000/v1"
     try:
         parts = urlsplit(url)
-        host = parts.port != 0 and parts.hostname
-    except ValueError:
-        parts, host = urlsplit(""), None
-    if url and (not host or not VISIBLE.fullmatch(url) or parts.scheme not in ("http", "https")):
+        host = parts.hostname if parts.port != 0 else None
+    except ValueError:  # such as a port that is no number
+        parts = urlsplit("")
+        host = None
+    is_http = bool(VISIBLE_PATTERN.fullmatch(url)) and parts.scheme in ("http", "https")
+    if url and not (host and is_http):
         raise ValueError(f"must be http:// or https:// and a host; {example}")
     if parts.username is not None or parts.password is not None:
         raise ValueError("must hold no user and password; use api_key_env")
     if parts.query or parts.fragment:
         raise ValueError(f"must end after the path; {example}")
     address = _ip_address(host or "")
-    if address and address.is_link_local:  # where clouds serve credentials to whoever asks
+    # Clouds serve credentials at link-local addresses, to any program that asks.
+    if address and address.is_link_local:
         raise ValueError(f"{host} is a link-local http address; {example}")
     return url
 
 
-def _no_server(name: str) -> str:
-    if "://" in name or name.endswith(".toml"):  # a pool may come from others
+def _refuse_server(name: str) -> str:
+    # A pool may come from others: it must not send texts to a server.
+    if "://" in name or name.endswith(".toml"):
         raise ValueError("must name no server; --encoder does")
     return name
 
 
-Text = Annotated[str, Checked(_not_empty)]
-Variable = Annotated[str, Checked(_variable)]
-TokenRate = Annotated[float, Checked(_rate)]  # cost of `per_tokens` tokens
+Text = Annotated[str, FieldCheck(_require_text)]
+Variable = Annotated[str, FieldCheck(_require_variable)]
+TokenRate = Annotated[float, FieldCheck(_require_rate)]  # cost of `per_tokens` tokens
 PerMinute = Annotated[float, must_be("a number above 0", lambda count: 0 < count < inf)]
-# What of tokens a rate is the price of: 1,000 in the paper, 1,000,000 where providers print it.
+# The number of tokens that a rate is the price of: 1,000 in the paper, 1,000,000 at most providers.
 PerTokens = Annotated[int, must_be("1 to 1000000000", lambda count: 1 <= count <= 1_000_000_000)]
 Currency = Annotated[
     str, must_be("1 to 12 letters such as USD", lambda name: name.isalpha() and len(name) <= 12)
 ]
-MONEY = "money"  # of a pool that names no currency
-Parameters = Annotated[float, Checked(_size, before=True), Checked(_count)]  # 3e9 or "3B"
+DEFAULT_CURRENCY = "money"  # of a pool that names none
+Parameters = Annotated[  # 3e9 or "3B"
+    float, FieldCheck(_parse_size, before=True), FieldCheck(_require_parameter_count)
+]
 
 
 @dataclass(frozen=True)
 class Generation:
-    """How a model decodes.
+    """Decoding settings of a model.
 
     Attributes:
-        max_new_tokens: the response is cut there and marked `length`.
-        temperature: 0 is greedy; above, one response is drawn, and kept for good. Logits divided
-            by less than 0.01 overflow.
+        max_new_tokens: a longer response is cut there and marked `length`.
+        temperature: 0 is greedy decoding. Above, one response is drawn and stored. Logits divided
+            by less than 0.01 would overflow.
         top_p: draw only among the likeliest tokens that together have this probability.
+        seed: of the draw.
     """
 
-    __pydantic_config__ = NO_MORE
+    __pydantic_config__ = FORBID_EXTRA_KEYS
 
     max_new_tokens: Annotated[int, must_be("at least 1", lambda count: count >= 1)] = 512
     temperature: Annotated[
@@ -126,7 +139,10 @@ class Generation:
 
     @property
     def settings(self) -> dict[str, float]:
-        """What decides a response, for its key: greedy decoding knows no top_p and no seed."""
+        """The settings that a response depends on, for its key.
+
+        Greedy decoding depends on neither top_p nor seed.
+        """
         if self.temperature == 0:
             return {"max_new_tokens": self.max_new_tokens, "temperature": 0.0}
         return asdict(self)
@@ -137,32 +153,33 @@ Ability = Literal["tools", "response_format", "images"]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where an OpenAI-compatible server is and how it is called.
+    """An OpenAI-compatible server, and how it is called.
 
     Attributes:
-        base_url: up to and with the version, e.g. `http://127.0.0.1:8000/v1`; empty where the
-            command line names it.
-        api_key_env: the environment variable that holds the key; None where none is wanted.
-        deployment: names what is served, for the model's identity; None is the base_url. With
-            a name of its own a server keeps its answers when it moves to another address.
-        answers_as: the model that answers must name; None is the one that is asked for.
-        tokenizer: folder or hub id; counts tokens where the server sends no usage.
-        replicas: further servers of the same deployment, as `base_url`; they share the calls.
-        concurrency: calls under way at once, at each server.
-        requests_per_minute, tokens_per_minute: what all servers together are asked for at most;
-            tokens are those that a call may take. None is as much as they take.
+        base_url: up to and with the version, e.g. `http://127.0.0.1:8000/v1`; empty if the command
+            line gives it.
+        api_key_env: the environment variable with the API key; None if the server needs none.
+        deployment: identifies the served model; None is the base_url. With a deployment, responses
+            stay valid when the server moves to another address.
+        answers_as: the model name that responses must have; None is the requested name.
+        tokenizer: folder or hub id; counts tokens if the server reports no usage.
+        concurrency: concurrent calls at each server.
         timeout_s: seconds for one call, from the connection to the last byte.
-        attempts: how often one call is made before it has failed.
+        replicas: base_url of further servers of the same deployment; they share the calls.
+        requests_per_minute: limit for all servers together; None is no limit.
+        tokens_per_minute: limit for all servers together, in tokens that calls may take at most;
+            None is no limit.
+        attempts: how often one call is tried before it has failed.
         insecure: send the key over plain http to another machine.
-        takes: what it heeds beside text and decoding settings, of `Ability`, when a client of
+        takes: what the server supports beside text and decoding settings, if a client of
             `hierrouter serve` asks for it.
-        public_only: call neither this machine nor a private network; of stored pools, which may
-            come from others, see `reachable`. Not stored itself.
+        public_only: call neither this machine nor a private network. For stored pools, which may
+            come from others, see `restrict_hosts`. Not stored itself.
     """
 
-    __pydantic_config__ = NO_MORE
+    __pydantic_config__ = FORBID_EXTRA_KEYS
 
-    base_url: Annotated[str, Checked(_url)] = ""
+    base_url: Annotated[str, FieldCheck(_require_url)] = ""
     api_key_env: Variable | None = None
     deployment: Text | None = None
     answers_as: Text | None = None
@@ -171,7 +188,7 @@ class Endpoint:
     timeout_s: Annotated[
         float, must_be("above 0 and at most 86400 seconds", lambda seconds: 0 < seconds <= 86_400)
     ] = 600.0
-    replicas: tuple[Annotated[str, Checked(_url)], ...] = ()
+    replicas: tuple[Annotated[str, FieldCheck(_require_url)], ...] = ()
     requests_per_minute: PerMinute | None = None
     tokens_per_minute: PerMinute | None = None
     attempts: Annotated[int, must_be("1 to 20", lambda attempts: 1 <= attempts <= 20)] = 5
@@ -180,7 +197,8 @@ class Endpoint:
     public_only: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("replicas", "takes"):  # lists where they are read
+        # JSON has lists; a frozen class with lists could not be hashed.
+        for name in ("replicas", "takes"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
@@ -193,29 +211,44 @@ class Endpoint:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The base_url of each server; empty where none is named."""
+        """The base_url of each server; empty if none is given."""
         return tuple(url for url in (self.base_url, *self.replicas) if url)
 
-    def check(self, place: str) -> None:
-        """Refuse what cannot be called, or not safely.
+    def check(self, where: str) -> None:
+        """Refuse settings that cannot be used, or not safely.
 
-        Raises InputError: with the field and what is expected there; never with a secret.
+        Args:
+            where: names the endpoint in messages.
+
+        Raises:
+            InputError: with the field and what is expected there; never with a secret.
         """
-        validated(Endpoint, asdict(self), place)
-        parts = map(urlsplit, self.servers)
-        risky = any(at.scheme == "http" and not is_loopback(at.hostname or "") for at in parts)
-        if self.api_key_env and risky and not self.insecure:
+        validate(Endpoint, asdict(self), where)
+        if self.api_key_env and not self.insecure and any(map(_is_unencrypted, self.servers)):
             raise InputError(
-                f"the key in {self.api_key_env} would go over plain http: {place}; "
+                f"the key in {self.api_key_env} would go over plain http: {where}; "
                 "use https, or insecure = true (--insecure)"
             )
 
-    def key(self, place: str) -> str | None:
-        """The key, from the environment; None where none is wanted.
+    def key(self, where: str) -> str | None:
+        """Read the API key from the environment.
 
-        Raises InputError: see `key_in`.
+        Args:
+            where: names the endpoint in messages.
+
+        Returns:
+            the key; None if the server needs none.
+
+        Raises:
+            InputError: see `read_api_key`.
         """
-        return None if self.api_key_env is None else key_in(self.api_key_env, place)
+        return None if self.api_key_env is None else read_api_key(self.api_key_env, where)
+
+
+def _is_unencrypted(url: str) -> bool:
+    """Whether calls leave this machine over plain http."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and not is_loopback(parts.hostname or "")
 
 
 @dataclass(frozen=True)
@@ -223,23 +256,24 @@ class ModelSpec:
     """One model of a pool.
 
     Attributes:
-        name: how routes and tables call it.
-        model: hub id, local folder, or `testbed:NAME`.
+        name: in routes and tables.
+        model: hub id, local folder, or a shipped model such as `testbed:calc`.
         base_rate: cost of the pool's `per_tokens` tokens, in and out (paper section 3.1 and
             appendix B).
-        backend: who runs it.
+        backend: the engine that runs it.
         revision: branch, tag or commit on the hub; None is the default branch.
-        dtype: a torch dtype by name, or "auto" for the checkpoint's own.
+        dtype: a torch dtype by name, or "auto" for that of the checkpoint.
+        generation: decoding settings.
+        rate_in: cost of `per_tokens` prompt tokens, if there is no `base_rate`.
+        rate_out: cost of `per_tokens` generated tokens, if there is no `base_rate`.
+        parameters: number of parameters; it determines the price if no rate is given.
         device: auto, cpu, cuda, cuda:N, or balanced over all GPUs; for local engines.
-        endpoint: the server that answers, for backend "openai".
-        window: tokens of prompt and response together, where it is less than the model's own; for
-            local engines.
-        rate_in: cost of so many prompt tokens, where there is no `base_rate`.
-        rate_out: cost of so many generated tokens, likewise.
-        parameters: how many the model has; they make its price where no rate is given.
+        endpoint: the server, for the backend "openai".
+        window: largest number of tokens of prompt and response together, if less than the model's;
+            for local engines.
     """
 
-    __pydantic_config__ = NO_MORE
+    __pydantic_config__ = FORBID_EXTRA_KEYS
 
     name: Text
     model: Text
@@ -255,39 +289,57 @@ class ModelSpec:
     endpoint: Endpoint | None = None
     window: Annotated[int, must_be("at least 1", lambda count: count >= 1)] | None = None
 
-    def price(self, place: str = "") -> Price:
-        """The rate that is given; else by the number of parameters, as given or in a name.
+    def price(self, where: str = "") -> Price:
+        """The price of the pool's `per_tokens` tokens; `Pool.prices` has the price of one token.
 
-        It is the price of the pool's `per_tokens` tokens; `Pool.prices` has it per token. Raises
-        InputError: there is neither.
+        It is the given rate, else by the number of parameters: the given number, or the one in a
+        name.
+
+        Args:
+            where: names the model in messages.
+
+        Raises:
+            InputError: there is neither a rate nor a number of parameters.
         """
         if self.base_rate is not None:
-            return Price(Rate.base(self.base_rate), POOL)
+            return Price(Rate.base(self.base_rate), POOL_PRICES)
         if self.rate_in is not None and self.rate_out is not None:
-            return Price(Rate(self.rate_in, self.rate_out), POOL)
-        parameters = self.parameters or size_in(self.name) or size_in(Path(self.model).name)
+            return Price(Rate(self.rate_in, self.rate_out), POOL_PRICES)
+        parameters = (
+            self.parameters or size_in_name(self.name) or size_in_name(Path(self.model).name)
+        )
         if parameters is None:
             raise InputError(
-                f"base_rate is missing and no name tells a size: {place or f'model {self.name}'}; "
+                f"base_rate is missing and no name tells a size: {where or f'model {self.name}'}; "
                 'give base_rate, rate_in and rate_out, or parameters = "3B"'
             )
         return price_by_size(parameters)
 
 
 def refuse_stored_keys(
-    models: Iterable[ModelSpec], who: str, folder: Path, collects: bool = False
+    models: Iterable[ModelSpec], owner: str, folder: Path, collects: bool = False
 ) -> None:
-    """A pool that was stored may come from others: it must not decide which secret goes where.
+    """Refuse a stored pool that would send an API key to a server.
 
-    Raises InputError: a model wants a key from the environment.
+    A stored pool may come from others. It must not decide which server gets a secret.
 
-    `who`: names the pool; `collects`: the command has `--api-key-env`, too.
+    Args:
+        models: of the pool.
+        owner: names the pool in the message.
+        folder: folder that it is stored in.
+        collects: whether the command has the option `--api-key-env`.
+
+    Raises:
+        InputError: a model needs a key from the environment.
     """
     for model in models:
-        if model.backend == OPENAI and model.endpoint and (name := model.endpoint.api_key_env):
-            remedy = f", or --api-key-env {name}" if collects else ""
+        if model.backend != OPENAI or model.endpoint is None:
+            continue
+        variable = model.endpoint.api_key_env
+        if variable:
+            remedy = f", or --api-key-env {variable}" if collects else ""
             raise InputError(
-                f"{who} would send {name} to {model.endpoint.address}: {folder}; "
+                f"{owner} would send {variable} to {model.endpoint.address}: {folder}; "
                 f"say so yourself with --pool{remedy}"
             )
 
@@ -298,17 +350,19 @@ class Pool:
 
     Attributes:
         models: the candidates; action a calls `models[a]`.
-        stage_prompts: instruction of each stage; the last one serves all later stages.
-        references: models outside the pool, called directly only.
-        context_free: later hops are independent answers that saw no earlier one, as imported
-            from a table of single calls.
-        per_tokens: how many tokens the rates are the price of; None is one, see `unit_note`.
+        hops: L, the largest number of calls of a route.
+        stage_prompts: instruction of each stage; the last one is used for all later stages.
+        references: models outside the pool, which are only called directly.
+        context_free: whether later hops are independent responses that saw no earlier one, as
+            imported from a table of single calls.
+        per_tokens: the number of tokens that the rates are the price of; None is one, see
+            `unit_note`.
         currency: of the rates.
-        encoder: what a router reads the texts with, a name of `load_encoder`; None is
+        encoder: the encoder that a router reads texts with, a name of `load_encoder`; None is
             `default_encoder`.
     """
 
-    __pydantic_config__ = NO_MORE
+    __pydantic_config__ = FORBID_EXTRA_KEYS
 
     models: tuple[ModelSpec, ...] = ()
     hops: Annotated[
@@ -318,8 +372,8 @@ class Pool:
     references: tuple[ModelSpec, ...] = ()
     context_free: bool = False
     per_tokens: PerTokens | None = None
-    currency: Currency = MONEY
-    encoder: Annotated[Text, Checked(_no_server)] | None = None
+    currency: Currency = DEFAULT_CURRENCY
+    encoder: Annotated[Text, FieldCheck(_refuse_server)] | None = None
 
     @property
     def routes(self) -> Routes:
@@ -327,27 +381,31 @@ class Pool:
         return Routes(len(self.models), self.hops)
 
     @property
-    def everyone(self) -> tuple[ModelSpec, ...]:
+    def all_models(self) -> tuple[ModelSpec, ...]:
         """Candidates and references, in the order of the direct calls."""
         return self.models + self.references
 
     def instruction(self, level: int) -> str:
-        """The stage instruction at depth `level`, counted from 0."""
+        """The stage instruction of a level of the tree, counted from 0."""
         return self.stage_prompts[min(level, len(self.stage_prompts) - 1)]
 
     def tree_spec(self, identities: Mapping[str, Identity]) -> TreeSpec:
-        """The pool as content keys."""
+        """The content keys of all steps.
 
-        def step(model: ModelSpec, instruction: str) -> str:
+        Args:
+            identities: of each model, by name.
+        """
+
+        def key(model: ModelSpec, instruction: str) -> str:
             return step_key(identities[model.name], model.generation.settings, instruction)
 
         return TreeSpec(
             models=tuple(model.name for model in self.models),
             steps=tuple(
-                tuple(step(model, self.instruction(level)) for model in self.models)
+                tuple(key(model, self.instruction(level)) for model in self.models)
                 for level in range(self.hops)
             ),
-            direct=tuple((model.name, step(model, "")) for model in self.everyone),
+            direct=tuple((model.name, key(model, "")) for model in self.all_models),
         )
 
     def rates(self) -> dict[str, Rate]:
@@ -355,119 +413,161 @@ class Pool:
         return rates_of(self.prices())
 
     def prices(self) -> dict[str, Price]:
-        """The price of a token of every model, references included, by name."""
-        return {model.name: model.price().of_a_token(self.per_tokens) for model in self.everyone}
+        """The price of a token of every model, references included, by name.
+
+        Raises:
+            InputError: a model has neither a rate nor a number of parameters.
+        """
+        return {model.name: model.price().of_a_token(self.per_tokens) for model in self.all_models}
 
     def unit_note(self) -> str | None:
-        """A sentence where the pool does not say how many tokens its rates are the price of."""
+        """A note that the pool does not name the unit of its rates; None if it does."""
         if self.per_tokens is not None:
             return None
         return "the pool has no per_tokens: its rates are read per token; see [pool] per_tokens"
 
     @property
     def imported(self) -> bool:
-        """Whether answers of it came from elsewhere, so that nobody can call its models."""
-        return any(model.backend == IMPORTED for model in self.everyone)
+        """Whether responses of it were imported, so that its models cannot be called."""
+        return any(model.backend == IMPORTED for model in self.all_models)
 
     def sub_pool(
         self, models: Sequence[str] | None, hops: int | None, without: Sequence[str] = ()
     ) -> Pool:
-        """Fewer models, in the order given, or fewer hops; None leaves them as they are.
+        """A pool with fewer models or fewer hops.
 
-        Raises InputError: a model that is not in the pool, none that is left, or more hops than it
-        has.
+        Args:
+            models: names of the candidates to keep, in their new order; None keeps all.
+                References are kept.
+            hops: new number of hops; None keeps it.
+            without: names of candidates and references to leave out.
 
-        `models`: names of those to keep; references stay; `hops`: how many; `without`: names of
-        models and references to leave out.
+        Raises:
+            InputError: a model is not in the pool or named twice, no candidate is left, or more
+                hops than the pool has.
         """
-        names = [model.name for model in self.models]
-        everyone = [model.name for model in self.everyone]
-        for given, known in ((models or (), names), (without, everyone)):
-            for name in given:
-                if name not in known:
-                    raise InputError(
-                        f"unknown model: {name}; {suggestion(name, known)}".rstrip("; ")
-                    )
-        chosen = self.models
+        candidates = {model.name: model for model in self.models}
+        _require_members(models or (), list(candidates))
+        _require_members(without, [model.name for model in self.all_models])
+        kept_models = self.models
         if models is not None:
             require_distinct(list(models), "--models")
-            chosen = tuple(self.models[names.index(name)] for name in models)
-        chosen = tuple(model for model in chosen if model.name not in without)
+            kept_models = tuple(candidates[name] for name in models)
+        kept_models = tuple(model for model in kept_models if model.name not in without)
         references = tuple(model for model in self.references if model.name not in without)
-        if not chosen:
+        if not kept_models:
             raise InputError(f"no model is left: --without {','.join(without)}; leave out fewer")
         if hops is not None and not 1 <= hops <= self.hops:
             raise InputError(f"hops must be 1 to {self.hops}, as collected, got {hops}: --hops")
-        return replace(self, models=chosen, references=references, hops=hops or self.hops)
+        return replace(self, models=kept_models, references=references, hops=hops or self.hops)
 
     def to_json(self, identities: Mapping[str, Identity]) -> str:
-        """The pool and what its models resolved to, as stored with a plan."""
-        found = asdict(self)
-        for model in (*found["models"], *found["references"]):
+        """The pool and the identities of its models, as stored with a plan."""
+        values = asdict(self)
+        for model in (*values["models"], *values["references"]):
             if model["endpoint"]:
                 del model["endpoint"]["public_only"]
-        return json.dumps({"pool": found, "identities": dict(identities)}, sort_keys=True)
+        return json.dumps({"pool": values, "identities": dict(identities)}, sort_keys=True)
 
 
-def reachable(pool: Pool, allowed: Collection[str] | None, where: str) -> Pool:
-    """A stored pool that calls the open network, and beside it the hosts that the user allows.
+def _require_members(names: Sequence[str], members: Sequence[str]) -> None:
+    for name in names:
+        if name not in members:
+            raise InputError(f"unknown model: {name}; {suggestion(name, members)}".rstrip("; "))
 
-    Raises InputError: a model is on this machine or on a private network.
 
-    `allowed`: host names or addresses; None is all; `where`: names the pool in messages.
+def restrict_hosts(pool: Pool, allowed: Collection[str] | None, where: str) -> Pool:
+    """Restrict a stored pool to public servers and the hosts that the user allows.
+
+    A stored pool may come from others. It must not reach this machine or a private network.
+
+    Args:
+        pool: as stored.
+        allowed: host names or addresses; None allows all.
+        where: names the pool in messages.
+
+    Returns:
+        the pool, with `public_only` for models that call a host which is not in `allowed`.
+
+    Raises:
+        InputError: a model is on this machine or on a private network, and not allowed.
     """
 
-    def told(model: ModelSpec) -> ModelSpec:
-        end = model.endpoint
-        if end is None or not end.base_url:
+    def restrict(model: ModelSpec) -> ModelSpec:
+        endpoint = model.endpoint
+        if endpoint is None or not endpoint.base_url:
             return model
-        is_allowed = True
-        for url in () if allowed is None else end.servers:
+        if allowed is None:
+            return replace(model, endpoint=replace(endpoint, public_only=False))
+        public_only = False
+        for url in endpoint.servers:
             host = urlsplit(url).hostname or ""
-            address, is_here = _ip_address(host), host in (allowed or ())
-            if not is_here and (host == "localhost" or (address and not address.is_global)):
+            if host in allowed:
+                continue
+            public_only = True
+            address = _ip_address(host)
+            if host == "localhost" or (address and not address.is_global):
                 raise InputError(
-                    f"{where} would call {replace(end, base_url=url).address}, on this machine or "
-                    f"a private network; give --allow-endpoint {host}, or --pool"
+                    f"{where} would call {replace(endpoint, base_url=url).address}, on this "
+                    f"machine or a private network; give --allow-endpoint {host}, or --pool"
                 )
-            is_allowed &= is_here
-        return replace(model, endpoint=replace(end, public_only=not is_allowed))
+        return replace(model, endpoint=replace(endpoint, public_only=public_only))
 
-    models, references = (tuple(map(told, group)) for group in (pool.models, pool.references))
-    return replace(pool, models=models, references=references)
+    return with_each_model(pool, restrict)
+
+
+def with_each_model(pool: Pool, change: Callable[[ModelSpec], ModelSpec]) -> Pool:
+    """The pool with a change made to each candidate and reference."""
+    return replace(
+        pool,
+        models=tuple(change(model) for model in pool.models),
+        references=tuple(change(model) for model in pool.references),
+    )
 
 
 def require_distinct(names: Sequence[str], where: str) -> None:
-    """Refuse a name that stands twice; `where` says in the message where.
+    """Refuse a name that occurs twice.
 
-    Raises InputError: with the name.
+    Args:
+        names: of models.
+        where: names the list in the message.
+
+    Raises:
+        InputError: with the name.
     """
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"duplicate model {name}: {where}; names must differ")
 
 
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-VISIBLE = re.compile(r"[!-~]+")  # what an HTTP header and an address take
+VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VISIBLE_PATTERN = re.compile(r"[!-~]+")  # characters that HTTP headers and addresses may have
 
 
-def key_in(variable: str, place: str) -> str:
-    """The key that an environment variable holds.
+def read_api_key(variable: str, where: str) -> str:
+    """Read an API key from the environment.
 
-    Raises InputError: no variable has this name, it is not set, or it holds what no header takes.
+    Args:
+        variable: name of the environment variable.
+        where: names the setting in messages.
+
+    Raises:
+        InputError: not a name of a variable, the variable is not set, or its value cannot be sent
+            in a header.
     """
-    validated(Variable, variable, place, "api_key_env")
+    validate(Variable, variable, where, "api_key_env")
     value = os.environ.get(variable, "").strip()
     if not value:
-        raise InputError(f"{variable} is not set: {place}; it must hold the API key")
-    if not VISIBLE.fullmatch(value):
-        raise InputError(f"{variable} holds characters that no key has: {place}; set it again")
+        raise InputError(f"{variable} is not set: {where}; it must hold the API key")
+    if not VISIBLE_PATTERN.fullmatch(value):
+        raise InputError(f"{variable} holds characters that no key has: {where}; set it again")
     return value
 
 
 def is_loopback(host: str) -> bool:
     """Whether a host name or address is this machine."""
-    address = _ip_address(host)  # some machines ask a server where names below localhost lead
+    address = _ip_address(host)
+    # Names such as x.localhost do not count: some machines ask a name server for them.
     return address.is_loopback if address else host == "localhost"
 
 
@@ -478,27 +578,29 @@ def _ip_address(host: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-POOL = "pool"
-SIZE = "size"
-# The paper's list (appendix B) for its models of 3, 8 and 14 billion parameters; its model of 1.5
-# billion stands there with 0.002 instead of 0.0015.
+# Prices.
+
+POOL_PRICES = "pool"  # source of a price, and name of the list of prices of a pool
+SIZE_PRICES = "size"
+# The paper's rates (appendix B) for its models of 3, 8 and 14 billion parameters. Its model of 1.5
+# billion has 0.002 there instead of 0.0015.
 RATE_PER_BILLION = 0.001
-UNITS = {"b": 1e9, "m": 1e6}
-# A size in a name stands between delimiters: `-3B-`, `_7b`, `-8x7B`; not `v0.1b2`.
-SIZE_IN_NAME = re.compile(
+SIZE_UNITS = {"b": 1e9, "m": 1e6}
+# A size in a name is between delimiters: `-3B-`, `_7b`, `-8x7B`; `v0.1b2` has none.
+SIZE_PATTERN = re.compile(
     r"(?<![A-Za-z0-9.])(?:(\d{1,9})x)?(\d{1,9}(?:\.\d+)?)([bm])(?![A-Za-z0-9])", re.IGNORECASE
 )
 
 
 @dataclass(frozen=True)
 class Price:
-    """The rate of one model.
+    """The rate of one model, and the source of that rate.
 
     Attributes:
         rate: cost of `per_tokens` tokens in and out.
-        source: who says so: "pool", "price file NAME", "--price", or "size (3B)".
-        per_tokens: None is the pool's, and a single one where the pool's is divided out already.
-        currency: None is the pool's.
+        source: "pool", "price file NAME", "--price", or "size (3B)".
+        per_tokens: None is that of the pool; if that is divided out already, one token.
+        currency: None is that of the pool.
     """
 
     rate: Rate
@@ -507,54 +609,64 @@ class Price:
     currency: str | None = None
 
     def of_a_token(self, per_tokens: int | None) -> Price:
-        """The same per token, where it is of `per_tokens` unless it says otherwise."""
+        """The price of one token.
+
+        Args:
+            per_tokens: the number of tokens of a price that names none; None is one.
+        """
         count = self.per_tokens or per_tokens or 1
         rate = Rate(self.rate.tokens_in / count, self.rate.tokens_out / count)
         return replace(self, rate=rate, per_tokens=None)
 
 
-def size_in(name: str) -> float | None:
-    """Parameters of a model by its name: `x-3B-Instruct` is 3e9, `8x7B` 56e9, `350M` 350e6.
+def size_in_name(name: str) -> float | None:
+    """The number of parameters that the name of a model states.
 
-    None where the name tells no size; of several sizes the first one counts.
+    Returns:
+        3e9 for `x-3B-Instruct`, 56e9 for `8x7B`, 350e6 for `350M`; the first of several sizes; None
+        if the name states none.
     """
-    found = SIZE_IN_NAME.search(name)
-    if not found:
+    match = SIZE_PATTERN.search(name)
+    if not match:
         return None
-    experts, number, unit = found.groups()
-    return int(experts or 1) * float(number) * UNITS[unit.lower()] or None
+    experts, number, unit = match.groups()
+    return int(experts or 1) * float(number) * SIZE_UNITS[unit.lower()] or None
 
 
 def price_by_size(parameters: float) -> Price:
-    """The heuristic price of a model (paper section 3.1): 0.001 for each billion parameters.
+    """The heuristic price of a model: 0.001 for each billion parameters.
 
-    It is of the pool's `per_tokens` tokens; the paper's are 1,000.
+    It is the price of the pool's `per_tokens` tokens; in the paper they are 1,000.
 
-    `parameters`: how many the model has.
+    Args:
+        parameters: number of parameters.
+
+    Source: paper, section 3.1.
     """
-    rate = float(f"{RATE_PER_BILLION * parameters / UNITS['b']:.12g}")  # 0.003, no 0.00300000001
-    unit = "b" if parameters >= UNITS["b"] else "m"
-    return Price(Rate.base(rate), f"{SIZE} ({parameters / UNITS[unit]:.4g}{unit.upper()})")
+    rate = float(f"{RATE_PER_BILLION * parameters / SIZE_UNITS['b']:.12g}")  # 0.003, not 0.0030…01
+    unit = "b" if parameters >= SIZE_UNITS["b"] else "m"
+    size = f"{parameters / SIZE_UNITS[unit]:.4g}{unit.upper()}"
+    return Price(Rate.base(rate), f"{SIZE_PRICES} ({size})")
 
 
-def guesses(tree: RouteTree) -> str | None:
-    """A sentence that names the models whose price is by their size alone, or None."""
-    guessed = [
-        f"price of {name} unknown: {rate:g} per token by its {source}"
-        for name, rate in zip(tree.direct.models, tree.direct.rate[:, 0].tolist(), strict=True)
-        if (source := tree.priced_by.get(name, "")).startswith(SIZE)
-    ]
+def guessed_prices_note(tree: RouteTree) -> str | None:
+    """A note that names the models whose price comes from their size; None if there are none."""
+    guessed = []
+    for name, rate in zip(tree.direct.models, tree.direct.rate[:, 0].tolist(), strict=True):
+        source = tree.priced_by.get(name, "")
+        if source.startswith(SIZE_PRICES):
+            guessed.append(f"price of {name} unknown: {rate:g} per token by its {source}")
     return f"{', '.join(guessed)}; give base_rate or --price" if guessed else None
 
 
 def price_table(tree: RouteTree) -> dict[str, dict[str, Any]]:
-    """JSON values: the rates of every model of a tree, per token, and where they are from."""
+    """The rates of every model of a tree, per token, and their sources, as JSON values."""
     return {
-        name: {"in": rate[0], "out": rate[1], "source": tree.priced_by.get(name, POOL)}
+        name: {"in": rate[0], "out": rate[1], "source": tree.priced_by.get(name, POOL_PRICES)}
         for name, rate in zip(tree.direct.models, tree.direct.rate.tolist(), strict=True)
     }
 
 
 def rates_of(prices: Mapping[str, Price]) -> dict[str, Rate]:
-    """The rates alone, by model."""
+    """The rates of prices, by model."""
     return {name: price.rate for name, price in prices.items()}

@@ -1,7 +1,7 @@
-"""Values that people wrote, checked by pydantic; what is wrong with them is said in one line.
+"""Check values from pool and price files with pydantic, and describe faults in one line.
 
-The classes of a pool state what their fields may hold. pydantic is imported when the first value
-is checked: to open a cache of one's own, it is not needed.
+The classes of a pool declare what their fields may be. pydantic is imported when the first value is
+checked, so that a program that only opens its own caches does not need it.
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import Any, get_args, get_type_hints
 
 from hierrouter_cache.errors import InputError, suggestion
 
-NO_MORE = {"extra": "forbid"}  # `__pydantic_config__` of a class that knows all its keys
-TYPES = {
+FORBID_EXTRA_KEYS = {"extra": "forbid"}  # `__pydantic_config__` of a class that knows all its keys
+EXPECTED_BY_FAULT = {  # type of fault of pydantic, and what is expected then
     "int_type": "an integer",
     "float_type": "a number",
     "bool_type": "true or false",
@@ -23,16 +23,16 @@ TYPES = {
     "dict_type": "a table",
     "dataclass_type": "a table",
 }
-UNKNOWN = "unexpected_keyword_argument"
+UNKNOWN_KEY_FAULT = "unexpected_keyword_argument"
 
 
 @dataclass(frozen=True)
-class Checked:
-    """Annotates a field with one of pydantic's validators.
+class FieldCheck:
+    """Annotates a field with a validator of pydantic.
 
     Attributes:
-        check: gives the value to keep; raises `ValueError` with a text that follows the key.
-        before: asked before the type is looked at, not after.
+        check: returns the value to keep; raises a `ValueError` whose text follows the key.
+        before: called before pydantic checks the type, not after.
     """
 
     check: Callable[[Any], Any]
@@ -41,41 +41,55 @@ class Checked:
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic import AfterValidator, BeforeValidator
 
-        kind = BeforeValidator if self.before else AfterValidator
-        return kind(self.check).__get_pydantic_core_schema__(source, handler)
+        validator = BeforeValidator if self.before else AfterValidator
+        return validator(self.check).__get_pydantic_core_schema__(source, handler)
 
 
-def must_be(expected: str, holds: Callable[[Any], bool]) -> Checked:
-    """A condition on a value; `expected` says it in the message."""
+def must_be(expected: str, condition: Callable[[Any], bool]) -> FieldCheck:
+    """A condition on a value.
+
+    Args:
+        expected: describes the condition in the message.
+        condition: whether the value is allowed.
+    """
 
     def check(value: Any) -> Any:
-        if not holds(value):
+        if not condition(value):
             raise ValueError(f"must be {expected}, got {value}")
         return value
 
-    return Checked(check)
+    return FieldCheck(check)
 
 
-def validated(kind: Any, raw: object, where: str, key: str = "") -> Any:
-    """A value from TOML or JSON as one of this type.
+def validate(kind: Any, raw: object, where: str, key: str = "") -> Any:
+    """Convert a value from TOML or JSON to a type, and check it.
 
-    Raises InputError: with the key, its place, and what is expected there.
+    Args:
+        kind: a type that pydantic can check.
+        raw: the value.
+        where: names the file in messages.
+        key: the key of the value, if it is not a table.
+
+    Raises:
+        InputError: with the key, its position, and what is expected there.
     """
     from pydantic import ValidationError
 
-    def refuse(value: object) -> None:  # a date, which TOML has and JSON has not
+    def refuse(value: object) -> None:  # TOML has dates, which JSON does not have
         raise InputError(
             f"{value!r:.40} is no value of a pool or a price: {where}; write a number, or a text "
             "in quotes"
         )
 
+    # In strict mode, pydantic takes a list for a tuple and a table for a class only from JSON.
+    text = json.dumps(raw, default=refuse)
     try:
-        # Only from JSON does pydantic take a list for a tuple, and a table for a class.
-        return _adapter(kind).validate_json(json.dumps(raw, default=refuse), strict=True)
+        return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         faults = error.errors(include_url=False)
-        first = min(faults, key=lambda fault: fault["type"] != UNKNOWN)  # a typing error first
-        raise InputError(_line(first, kind, raw, where, key)) from None
+        # An unknown key may be a typing error, and the cause of the other faults.
+        first = min(faults, key=lambda fault: fault["type"] != UNKNOWN_KEY_FAULT)
+        raise InputError(_message(first, kind, raw, where, key)) from None
 
 
 @cache
@@ -85,47 +99,56 @@ def _adapter(kind: Any) -> Any:
     return TypeAdapter(kind)
 
 
-def _line(fault: Mapping[str, Any], kind: Any, raw: Any, where: str, key: str) -> str:
+def _message(fault: Mapping[str, Any], kind: Any, raw: Any, where: str, key: str) -> str:
+    """The message of one fault: key, problem, position, and what to do."""
     *path, name = fault["loc"] or (key,)
-    item = isinstance(name, int)  # of a list
-    if item:
+    is_list_entry = isinstance(name, int)
+    if is_list_entry:
         name = path.pop()
-    keys, place = _at(path, kind, raw, where)
-    if fault["type"] == UNKNOWN:
+    keys, where = _describe_path(path, kind, raw, where)
+    if fault["type"] == UNKNOWN_KEY_FAULT:
         if name == "api_key":
-            return f"api_key must not stand in a file: {place}; use api_key_env"
-        return unknown_key(name, keys, place)
+            return f"api_key must not stand in a file: {where}; use api_key_env"
+        return unknown_key(name, keys, where)
     if fault["type"] == "literal_error":
-        known = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
-        given = str(fault["input"])[:40]
-        return f"unknown {name} {given}: {place}; {suggestion(given, known)}".rstrip("; ")
+        allowed = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
+        value = str(fault["input"])[:40]
+        return f"unknown {name} {value}: {where}; {suggestion(value, allowed)}".rstrip("; ")
     if fault["type"] == "missing":
         text = "is missing; each [[models]] entry needs one"
     elif fault["type"] == "value_error":
         text = str(fault["ctx"]["error"])
-    elif item and fault["type"] == "dataclass_type":
+    elif is_list_entry and fault["type"] == "dataclass_type":
         text = f"must be tables; write [[{name}]] above each entry"
     else:
-        expected = TYPES.get(fault["type"], "shorter and flatter")
-        text = f"must be {'a list, each ' if item else ''}{expected}, got {fault['input']!r:.40}"
-    what, _, remedy = text.partition("; ")
-    return f"{name} {what}: {place}; {remedy}".rstrip("; ")
+        expected = EXPECTED_BY_FAULT.get(fault["type"], "shorter and flatter")
+        if is_list_entry:
+            expected = f"a list, each {expected}"
+        text = f"must be {expected}, got {fault['input']!r:.40}"
+    problem, _, remedy = text.partition("; ")
+    return f"{name} {problem}: {where}; {remedy}".rstrip("; ")
 
 
-def _at(path: list[Any], kind: Any, raw: Any, where: str) -> tuple[list[str], str]:
-    """The keys of the class at a path within `kind`, and the path for people."""
+def _describe_path(path: list[Any], kind: Any, raw: Any, where: str) -> tuple[list[str], str]:
+    """Follow the path of a fault into a value.
+
+    Returns:
+        the keys that the class at the end of the path has, and the path in words.
+    """
     for step in path:
         raw = raw[step]
         if isinstance(step, int):
             where += f", model {raw.get('name', '?')}"
             continue
         hint = get_type_hints(kind)[step]
+        # Of `X | None` or `tuple[X, ...]`, the class X.
         kind = next(part for part in (hint, *get_args(hint)) if is_dataclass(part))
         if isinstance(raw, dict):
             where += f" {step}"
-    return [item.name for item in fields(kind)] if is_dataclass(kind) else [], where
+    keys = [field.name for field in fields(kind)] if is_dataclass(kind) else []
+    return keys, where
 
 
-def unknown_key(key: str, known: Iterable[str], where: str) -> str:
-    """What to say of a key that is none of these."""
-    return f"unknown key {key}: {where}; {suggestion(key, known)}".rstrip("; ")
+def unknown_key(key: str, allowed: Iterable[str], where: str) -> str:
+    """The message for a key that is not allowed."""
+    return f"unknown key {key}: {where}; {suggestion(key, allowed)}".rstrip("; ")

@@ -72,15 +72,15 @@ class OpenTree:
         Raises:
             InputError: a file or a price that cannot be used.
         """
-        from hierrouter.pools.files import given_prices, price_lists
-        from hierrouter.pools.pool import POOL, Price
+        from hierrouter.pools.files import parse_prices, price_lists
+        from hierrouter.pools.pool import POOL_PRICES, Price
 
         if not isinstance(self.prices, Mapping):
             return price_lists(self.prices, self.price)
         ready = {name: price for name, price in self.prices.items() if isinstance(price, Price)}
         others = {name: price for name, price in self.prices.items() if name not in ready}
         [single_prices] = price_lists([], self.price).values()
-        return {POOL: {**ready, **given_prices(others), **single_prices}}
+        return {POOL_PRICES: {**ready, **parse_prices(others), **single_prices}}
 
     def run(
         self, on_derive: OnDerive = ignore_progress, on_note: Callable[[str], None] = ignore_note

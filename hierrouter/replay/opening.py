@@ -20,7 +20,7 @@ from hierrouter import __version__
 from hierrouter.engines.encoders import Encoder, EndpointEncoder, default_encoder, load_encoder
 from hierrouter.engines.judge import judge_scorer
 from hierrouter.pools.files import currency_of, load_pool, prices_of
-from hierrouter.pools.pool import Price, guesses, rates_of
+from hierrouter.pools.pool import Price, guessed_prices_note, rates_of
 from hierrouter.questions.own_code import NO_SOURCE
 from hierrouter.questions.scoring import GIVEN_SCORER, Scorer
 from hierrouter.questions.scoring import scorer as scorer_named
@@ -94,7 +94,7 @@ def open_trees(
     plan = reader.latest_plan()
     opened = open_pool(plan.pool, opening.pool, opening.models, opening.hops, opening.without)
     pool = opened.pool
-    registered = [model.name for model in opened.stored.everyone]
+    registered = [model.name for model in opened.stored.all_models]
     tables = [prices_of(pool, prices, registered) for prices in price_lists]
     currency = currency_of(pool, tables)
     encoder_asked_for = opening.encoder or default_encoder(pool)
@@ -137,7 +137,7 @@ def opening_notes(trees: Sequence[Tree], pool: str | None) -> Iterator[str]:
         yield f"note: {left_out_note(trees[0])}"
     if trees[0].pruned:
         yield f"note: {pruned_note(trees[0])}"
-    for guess in dict.fromkeys(guesses(tree) for tree in trees):
+    for guess in dict.fromkeys(guessed_prices_note(tree) for tree in trees):
         if guess:
             yield guess
 

@@ -118,14 +118,14 @@ def _identities(
     pool: Pool, stored: Pool, stored_identities: Mapping[str, Identity]
 ) -> dict[str, Identity]:
     """Resolve the models of a pool; only models that are not in the plan need their engine."""
-    stored_models = {model.name: model for model in stored.everyone}
+    stored_models = {model.name: model for model in stored.all_models}
     identities = {
         model.name: _identity_without_engine(
             model, stored_models.get(model.name), stored_identities
         )
-        for model in pool.everyone
+        for model in pool.all_models
     }
-    from_engines = identify(model for model in pool.everyone if identities[model.name] is None)
+    from_engines = identify(model for model in pool.all_models if identities[model.name] is None)
     return {name: identity or from_engines[name] for name, identity in identities.items()}
 
 
@@ -192,9 +192,9 @@ def _describe_changes(
     Returns:
         The changes in words; "" if there are none.
     """
-    stored_models = {model.name: model for model in stored.everyone}
+    stored_models = {model.name: model for model in stored.all_models}
     notes = []
-    for model in pool.everyone:
+    for model in pool.all_models:
         name = model.name
         if name not in stored_models:
             notes.append(f"{name} is new")

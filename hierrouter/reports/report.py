@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
-from hierrouter.pools.pool import POOL
+from hierrouter.pools.pool import POOL_PRICES
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.estimates import ESTIMATE_SCHEMA, Row
 from hierrouter.reports.fold_report import DeferralTarget, report_on_fold, require_deferrable
@@ -215,7 +215,7 @@ def report(
     own = own_policies(policies)
     selected = select_run(tree, alpha, run_folder, sweep_folder, with_sweep=True)
     defer = DeferralTarget(defer_to, defer_share) if defer_to is not None else None
-    lists = {POOL: tree, **(price_lists or {})}
+    lists = {POOL_PRICES: tree, **(price_lists or {})}
     return ReportRequest(lists, selected, split, defer, own, p95_below).evaluate()
 
 

@@ -10,8 +10,15 @@ import numpy as np
 from hierrouter.engines.generator import Engines
 from hierrouter.learning.training import Origin
 from hierrouter.pools.files import stored_pool
-from hierrouter.pools.pool import IMPORTED, OPENAI, Identity, Pool, reachable, refuse_stored_keys
-from hierrouter.pools.validation import validated
+from hierrouter.pools.pool import (
+    IMPORTED,
+    OPENAI,
+    Identity,
+    Pool,
+    refuse_stored_keys,
+    restrict_hosts,
+)
+from hierrouter.pools.validation import validate
 from hierrouter.replay.stored_pool import open_pool
 from hierrouter.replay.tree import calls_of
 from hierrouter.runs import folders
@@ -127,7 +134,7 @@ def load_bundle(folder: Path) -> Bundle | None:
         folders.unsealed(data)
         folders.require_listed(file)
         kept = found.get("canaries", {})  # none in runs of before
-        canaries = validated(dict[str, tuple[Canary, ...]], kept, str(file), "canaries")
+        canaries = validate(dict[str, tuple[Canary, ...]], kept, str(file), "canaries")
         return Bundle(*stored_pool(data.decode(), str(file)), canaries)
     except (
         KeyError,
@@ -163,7 +170,7 @@ def called_pool(bundle: Bundle, folder: Path, allowed: Collection[str] = ()) -> 
     network that is not among those that are allowed.
     """
     refuse_stored_keys(bundle.pool.models, folders.LIVE, folder)
-    return reachable(bundle.pool, allowed, f"{folders.LIVE} of {folder}")
+    return restrict_hosts(bundle.pool, allowed, f"{folders.LIVE} of {folder}")
 
 
 def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:

@@ -199,7 +199,7 @@ class Router:
         routers = [self.policy.at(alpha) for alpha in dict.fromkeys(alphas)]
         deferrals = {router.alpha: calibrate(router, tree, name, share) for router in routers}
         column = tree.direct.models.index(name)
-        specs = {spec.name: spec for spec in self.pool.everyone}
+        specs = {spec.name: spec for spec in self.pool.all_models}
         if name not in specs:
             # A reference that was collected after the training, so the run's bundle lacks it.
             newer = bundle.called_pool(bundle.bundle_of(cache, tree, pool), cache, allow_endpoints)

@@ -12,7 +12,7 @@ import typer
 
 from hierrouter.learning.baselines.registry import BASELINES
 from hierrouter.learning.config import PRESET_CONFIGS
-from hierrouter.pools.files import CALLED, pool_names
+from hierrouter.pools.files import CALLABLE_BACKENDS, pool_names
 from hierrouter.questions.datasets import dataset_names
 from hierrouter.questions.scoring import SCORERS_BY_NAME
 from hierrouter.replay.states import STATE_VIEWS
@@ -130,7 +130,7 @@ def test_the_offered_words_are_those_there_are() -> None:
     assert sorted(options.BASELINES) == sorted(BASELINES)
     assert sorted(options.DATASETS) == sorted(dataset_names())
     assert sorted(options.SCORERS) == sorted([*SCORERS_BY_NAME, "given"])
-    assert sorted(options.BACKENDS) == sorted(CALLED)
+    assert sorted(options.BACKENDS) == sorted(CALLABLE_BACKENDS)
     assert sorted(options.FIGURES) == sorted(FIGURE_FORMATS)
     assert tuple(SPLITS) == options.FOLDS
     assert tuple(STATE_VIEWS) == options.STATES

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hierrouter.pools.files import parse_pool, stored_pool
-from hierrouter.pools.pool import RESERVED, Endpoint, Generation, ModelSpec, Pool
+from hierrouter.pools.pool import RESERVED_NAMES, Endpoint, Generation, ModelSpec, Pool
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.pools.examples import GOOD, IDENTITIES
 from tests.properties.near import VALUE, damaged, edited
@@ -98,11 +98,11 @@ def test_any_stored_pool_is_taken_or_refused(stored: Any) -> None:
 
 
 def _identities(pool: Pool) -> dict[str, dict[str, str]]:
-    return {model.name: {"weights": model.name} for model in pool.everyone}
+    return {model.name: {"weights": model.name} for model in pool.all_models}
 
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,8}", fullmatch=True).filter(
-    lambda name: name not in RESERVED
+    lambda name: name not in RESERVED_NAMES
 )
 
 

@@ -87,7 +87,7 @@ def test_repair_then_collect_heals_any_damaged_part(tmp_path: Path, kind: str) -
 
 def test_many_queries_make_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hierrouter.collection.plan.QUERIES_A_PART", 4)
-    store_plan(PartWriter(tmp_path), None, POOL, identify(POOL.everyone, Scripted()), QUERIES)
+    store_plan(PartWriter(tmp_path), None, POOL, identify(POOL.all_models, Scripted()), QUERIES)
     assert [part.rows for part in list_parts(tmp_path) if part.kind == "queries"] == [4, 2]
     assert last_plan(tmp_path) == (POOL, tuple(QUERIES))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hierrouter.pools.files import overridden, parse_pool, stored_pool
+from hierrouter.pools.files import override_pool, parse_pool, stored_pool
 from hierrouter.pools.pool import Endpoint, ModelSpec, Pool
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.pools.examples import GOOD, IDENTITIES
@@ -27,7 +27,7 @@ def with_url(url: str, more: str = "") -> str:
 
 
 def test_a_table_becomes_plain_values() -> None:
-    served, local, _ = POOL.everyone
+    served, local, _ = POOL.all_models
     assert (served.backend, local.backend) == ("openai", "transformers")
     assert local.endpoint is None
     assert served.endpoint == Endpoint(URL, "HR_KEY", concurrency=4, timeout_s=30.0)
@@ -129,17 +129,17 @@ def test_a_plan_keeps_the_endpoint_and_no_key(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_flags_replace_what_they_name() -> None:
-    assert overridden(POOL) == POOL
-    changed = overridden(POOL, base_url="http://127.0.0.1:9/v1/", timeout_s=2)
-    assert {model.backend for model in changed.everyone} == {"openai"}
+    assert override_pool(POOL) == POOL
+    changed = override_pool(POOL, base_url="http://127.0.0.1:9/v1/", timeout_s=2)
+    assert {model.backend for model in changed.all_models} == {"openai"}
     endpoint = Endpoint("http://127.0.0.1:9/v1", timeout_s=2)
     keyed = replace(endpoint, api_key_env="HR_KEY", concurrency=4)  # what no flag names stays
-    assert [model.endpoint for model in changed.everyone] == [keyed, endpoint, endpoint]
-    served, local = overridden(POOL, timeout_s=2).models  # which concerns only what is served
+    assert [model.endpoint for model in changed.all_models] == [keyed, endpoint, endpoint]
+    served, local = override_pool(POOL, timeout_s=2).models  # which concerns only what is served
     assert served.endpoint == replace(keyed, base_url=URL)
     assert local == POOL.models[1]
-    changed = overridden(POOL, backend="transformers", device="cuda:1")
-    ways = {(model.backend, model.device) for model in changed.everyone}
+    changed = override_pool(POOL, backend="transformers", device="cuda:1")
+    ways = {(model.backend, model.device) for model in changed.all_models}
     assert ways == {("transformers", "cuda:1")}
 
 
@@ -160,4 +160,4 @@ BAD_FLAGS: list[tuple[Pool, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("pool", "flags", "message"), BAD_FLAGS, ids=range(len(BAD_FLAGS)))
 def test_a_bad_flag_is_named(pool: Pool, flags: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        overridden(pool, **flags)
+        override_pool(pool, **flags)

@@ -8,7 +8,7 @@ import pytest
 
 from hierrouter.pools import pool
 from hierrouter.pools.files import load_pool, price_lists, prices_of
-from hierrouter.pools.validation import validated
+from hierrouter.pools.validation import validate
 from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.open_tree import OpenTree, ignore_progress
 from hierrouter.replay.opening import open_trees
@@ -34,20 +34,20 @@ POOL = load_pool("testbed")
 def test_a_name_may_tell_a_size_which_is_a_price(
     name: str, parameters: float, rate: float, source: str
 ) -> None:
-    assert pool.size_in(name) == parameters
+    assert pool.size_in_name(name) == parameters
     assert pool.price_by_size(parameters) == pool.Price(Rate.base(rate), source)
 
 
 @pytest.mark.parametrize("name", ["Phi-3.5-mini", "v0.1b", "x-4bit", "x-0B"])
 def test_other_names_tell_no_size(name: str) -> None:
-    assert pool.size_in(name) is None
+    assert pool.size_in_name(name) is None
 
 
 @pytest.mark.parametrize(
     ("value", "parameters"), [(3.0e9, 3e9), (1000, 1e3), ("3B", 3e9), (" 8x7b ", 56e9)]
 )
 def test_a_size_is_written_as_a_number_or_as_in_a_name(value: object, parameters: float) -> None:
-    assert validated(pool.Parameters, value, "here", "parameters") == parameters
+    assert validate(pool.Parameters, value, "here", "parameters") == parameters
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_a_size_is_written_as_a_number_or_as_in_a_name(value: object, parameters
 )
 def test_what_is_no_size_is_refused(value: object, message: str) -> None:
     with pytest.raises(InputError, match=f"^parameters {message}: here$"):
-        validated(pool.Parameters, value, "here", "parameters")
+        validate(pool.Parameters, value, "here", "parameters")
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -0.0])
 def test_nothing_may_cost_nothing(value: float) -> None:
-    assert str(validated(pool.TokenRate, value, "here", "price")) == "0.0"
+    assert str(validate(pool.TokenRate, value, "here", "price")) == "0.0"
 
 
 def given(tmp_path: Path, text: str, items: Sequence[str] = ()) -> dict[str, pool.Price]:
@@ -205,10 +205,11 @@ def test_unknown_models_are_refused_but_not_one_outside_the_sub_pool(testbed_cac
 
 def test_a_guessed_price_and_what_a_cache_lacks_are_said() -> None:
     tree = planted_tree()
-    assert pool.guesses(replace(tree, priced_by={"model-0": "size (2B)", "model-1": "pool"})) == (
+    guessed = replace(tree, priced_by={"model-0": "size (2B)", "model-1": "pool"})
+    assert pool.guessed_prices_note(guessed) == (
         "price of model-0 unknown: 0.002 per token by its size (2B); give base_rate or --price"
     )
-    assert pool.guesses(tree) is None
+    assert pool.guessed_prices_note(tree) is None
     marked = replace(planted_tree(per_family=(20, 5, 20)), left_out=3, context_free=True)
     assert [note.split(":")[0] for note in data_notes(marked)] == [
         "Later hops are independent answers of the models, as imported",

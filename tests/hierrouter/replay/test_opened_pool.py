@@ -21,7 +21,7 @@ def collected(pool: Pool) -> dict[str, Identity]:
     """What the models of the testbed resolved to on some other machine."""
     return {
         model.name: {"engine": "other", "weights": weights_of(model), "dtype": model.dtype}
-        for model in pool.everyone
+        for model in pool.all_models
     }
 
 
@@ -67,7 +67,7 @@ SERVED = ModelSpec("m", "org/m", 1.0, backend="openai", endpoint=Endpoint(URL))
 def reopened(collected: ModelSpec, folder: Path, entry: str) -> tuple[OpenedPool, Identity]:
     """A cache of one model, opened with a pool file of one, and what collecting names the first."""
     pool = Pool((collected,), 1, ("",))
-    identities = identify(pool.everyone)
+    identities = identify(pool.all_models)
     file = folder / "pool.toml"
     file.write_text(f'[pool]\nhops = 1\n[[models]]\nname = "m"\nbase_rate = 1.0\n{entry}')
     return open_pool(pool.to_json(identities), str(file)), identities["m"]
