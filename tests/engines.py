@@ -1,4 +1,4 @@
-"""Doubles for the seam `Backend`: one that counts real calls, one whose answers are scripted."""
+"""Test doubles for the seam `Backend`: one counts real calls, one has scripted answers."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +15,12 @@ WINDOW = 2_000  # characters that a scripted model takes
 
 @dataclass
 class Counting:
-    """The transformers engine, every prompt that a model answered written down.
+    """The transformers engine; it counts the calls of each model and prompt.
 
     Use it as `collect(..., engines=counting)`.
+
+    Attributes:
+        asked: number of calls by model and prompt.
     """
 
     asked: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -33,14 +36,14 @@ class Counting:
         return backend("transformers").weight_bytes(spec)
 
     def load(self, spec: ModelSpec) -> Generator:
-        shipped = spec.model.startswith("testbed:")
-        model = _Remembering(spec) if shipped else backend("transformers").load(spec)
-        return _Noting(spec.name, model, self.asked)
+        is_shipped = spec.model.startswith("testbed:")
+        model = _MemoisedModel(spec) if is_shipped else backend("transformers").load(spec)
+        return _CountedModel(spec.name, model, self.asked)
 
 
 @dataclass
-class _Remembering:
-    """A shipped model: what it has answered in this process it says again without thinking."""
+class _MemoisedModel:
+    """A shipped model; prompts that it has answered in this process are not computed again."""
 
     spec: ModelSpec
 
@@ -49,31 +52,39 @@ class _Remembering:
         return backend("transformers").load(self.spec)
 
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
-        new = [place for place, prompt in enumerate(prompts) if (self.spec, prompt) not in _ANSWERS]
-        for place in sorted({*range(len(prompts))}.difference(new)):
+        new_positions: list[int] = []
+        for position, prompt in enumerate(prompts):
+            if (self.spec, prompt) not in _ANSWERS:
+                new_positions.append(position)
+        for position in sorted({*range(len(prompts))}.difference(new_positions)):
             if stop():
                 return
-            yield place, _ANSWERS[self.spec, prompts[place]]
-        if new:
-            asked = [prompts[place] for place in new]
-            for number, answer in self.model.generate(asked, stop):
-                _ANSWERS[self.spec, asked[number]] = answer
-                yield new[number], answer
+            yield position, _ANSWERS[self.spec, prompts[position]]
+        if new_positions:
+            new_prompts = [prompts[position] for position in new_positions]
+            for number, answer in self.model.generate(new_prompts, stop):
+                _ANSWERS[self.spec, new_prompts[number]] = answer
+                yield new_positions[number], answer
 
 
 _ANSWERS: dict[tuple[ModelSpec, str], Answer] = {}
 
 
-def told(model: str, prompt: str) -> Response:
-    """What a scripted model answers when nothing is wrong: another text for each prompt."""
+def scripted_answer(model: str, prompt: str) -> Response:
+    """Return the usual answer of a scripted model: a different text for each prompt."""
     return Response(digest([model, prompt])[:6], len(prompt), 6, "stop")
 
 
 @dataclass
 class Scripted:
-    """Models that say what `script(model, prompt)` returns or raises, without any weights."""
+    """An engine whose models answer by a script, without any weights.
 
-    script: Callable[[str, str], Answer] = told
+    Attributes:
+        script: returns or raises the answer to (model, prompt).
+        asked: number of calls by model and prompt.
+    """
+
+    script: Callable[[str, str], Answer] = scripted_answer
     asked: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __call__(self, name: str) -> "Scripted":
@@ -86,26 +97,28 @@ class Scripted:
         return 0
 
     def load(self, spec: ModelSpec) -> Generator:
-        return _Noting(spec.name, _Speaking(spec.name, self.script), self.asked)
+        return _CountedModel(spec.name, _ScriptedModel(spec.name, self.script), self.asked)
 
 
 @dataclass
-class _Speaking:
+class _ScriptedModel:
     name: str
     script: Callable[[str, str], Answer]
 
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
-        for place, prompt in enumerate(prompts):
+        for position, prompt in enumerate(prompts):
             if stop():
                 return
             if len(prompt) <= WINDOW:
-                yield place, self.script(self.name, prompt)
+                yield position, self.script(self.name, prompt)
             else:
-                yield place, Failure("too_long", f"{len(prompt)} characters, not {WINDOW}")
+                yield position, Failure("too_long", f"{len(prompt)} characters, not {WINDOW}")
 
 
 @dataclass
-class _Noting:
+class _CountedModel:
+    """A model that also takes a feed, and counts its calls."""
+
     name: str
     model: Generator
     asked: Counter[tuple[str, str]]
@@ -114,33 +127,31 @@ class _Noting:
         self, prompts: Sequence[str] | Feed, stop: Stop = never
     ) -> Iterator[tuple[int, Answer]]:
         if not isinstance(prompts, Feed):
-            for place, answer in self.model.generate(prompts, stop):
-                self.asked[self.name, prompts[place]] += 1
-                yield place, answer
+            for position, answer in self.model.generate(prompts, stop):
+                self.asked[self.name, prompts[position]] += 1
+                yield position, answer
             return
-        for place, prompt in taken(prompts):
+        for position, prompt in prompts_of(prompts):
             if stop():
                 return
             for _, answer in self.model.generate([prompt], stop):
                 self.asked[self.name, prompt] += 1
-                yield place, answer
+                yield position, answer
 
 
-def taken(prompts: Sequence[str] | Feed) -> Iterator[tuple[int, str]]:
-    """Each prompt with its place, from a feed as they come."""
-    if not isinstance(prompts, Feed):
-        yield from enumerate(prompts)
-        return
-    while not prompts.cancelled:
-        if item := prompts.take():
-            yield item
-        elif prompts.closed:
+def prompts_of(feed: Feed) -> Iterator[tuple[int, str]]:
+    """Yield (position, prompt) from a feed as they are added, until it is closed."""
+    while not feed.cancelled:
+        entry = feed.take()
+        if entry:
+            yield entry
+        elif feed.closed:
             return
         else:
-            prompts.changed.wait(0.01)
+            feed.changed.wait(0.01)
 
 
 def answers_in_order(generator: Generator, prompts: Sequence[str]) -> list[Answer]:
-    """One answer a prompt, in the order of the prompts."""
+    """Return one answer for each prompt, in the order of the prompts."""
     answers = dict(generator.generate(prompts))
-    return [answers[place] for place in range(len(prompts))]
+    return [answers[position] for position in range(len(prompts))]

@@ -18,7 +18,7 @@ from typing import Any
 
 from hierrouter.questions.shipped import model_path
 from tests.conftest import environment
-from tests.engines import told
+from tests.engines import scripted_answer
 
 MODEL = "served"
 
@@ -58,7 +58,7 @@ def completion(
 
 def good(prompt: str) -> Reply:
     """The answer that the scripted engine gives too."""
-    answer = told(MODEL, prompt)
+    answer = scripted_answer(MODEL, prompt)
     return Reply(completion(answer.text, answer.tokens_in, answer.tokens_out))
 
 

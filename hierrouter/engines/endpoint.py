@@ -241,8 +241,8 @@ def _take_finished(pending: dict[Future[Answer | None], int]) -> Iterator[tuple[
 
 PROBE_PROMPT = "Say OK."  # no server can mind it: it tells a failed server from bad prompts
 # Two names of the longest response: newer hosted models accept the second one only.
-MAX_TOKENS = "max_tokens"
-MAX_COMPLETION_TOKENS = "max_completion_tokens"
+MAX_TOKENS_FIELD = "max_tokens"
+MAX_COMPLETION_TOKENS_FIELD = "max_completion_tokens"
 # Reasons for the end of a complete response: vLLM, llama.cpp, Ollama and hosted ones; then TGI.
 STOP_REASONS = ("stop", "eos", "eos_token", "stop_sequence")
 MAX_TOKEN_COUNT = 2**31 - 1  # what the cache can store
@@ -257,7 +257,7 @@ class Dialect:
         has_logprobs: whether log-probabilities are requested.
     """
 
-    max_tokens_field: str = MAX_TOKENS
+    max_tokens_field: str = MAX_TOKENS_FIELD
     has_logprobs: bool = True
 
 
@@ -380,7 +380,7 @@ class Caller:
         if dialect.has_logprobs and "tools" not in settings:
             request["logprobs"] = True
         # A client may use either name; the server may accept one only.
-        for name in (MAX_TOKENS, MAX_COMPLETION_TOKENS):
+        for name in (MAX_TOKENS_FIELD, MAX_COMPLETION_TOKENS_FIELD):
             if name in settings:
                 request[dialect.max_tokens_field] = settings.pop(name)
         if generation.temperature and not settings.keys() & {"temperature", "top_p", "seed"}:
@@ -404,9 +404,9 @@ class Caller:
         if dialect.has_logprobs and "logprob" in message:
             self._dialect = replace(self._dialect, has_logprobs=False)
             return True
-        is_other_name = MAX_COMPLETION_TOKENS in message and not refusal.needs_probe
-        if is_other_name and dialect.max_tokens_field != MAX_COMPLETION_TOKENS:
-            self._dialect = replace(self._dialect, max_tokens_field=MAX_COMPLETION_TOKENS)
+        is_other_name = MAX_COMPLETION_TOKENS_FIELD in message and not refusal.needs_probe
+        if is_other_name and dialect.max_tokens_field != MAX_COMPLETION_TOKENS_FIELD:
+            self._dialect = replace(self._dialect, max_tokens_field=MAX_COMPLETION_TOKENS_FIELD)
             return True
         return False
 

@@ -22,7 +22,7 @@ from hierrouter.engines.generator import Answer
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.reader import CacheReader
-from tests.engines import Scripted, told
+from tests.engines import Scripted, scripted_answer
 from tests.hierrouter.collection.examples import POOL, sums
 
 QUERIES = tuple(sums(16))
@@ -45,7 +45,7 @@ class Noting:
         if self.made == self.after and self._first():
             # What the kernel does to a process that takes too much memory, and people do to any.
             os.kill(os.getpid(), signal.SIGKILL)
-        return told(model, prompt)
+        return scripted_answer(model, prompt)
 
     def _first(self) -> bool:
         try:
@@ -63,14 +63,14 @@ class Various(Scripted):
     log: Path | None = None
 
     def __post_init__(self) -> None:
-        self.script = self._together if self.log else told
+        self.script = self._together if self.log else scripted_answer
 
     def _together(self, model: str, prompt: str) -> Answer:
         assert self.log
         (self.log / str(os.getpid())).touch()
         while len(list(self.log.iterdir())) < 2:
             time.sleep(0.01)
-        return told(model, prompt)
+        return scripted_answer(model, prompt)
 
     def identify(self, spec: ModelSpec) -> Identity:
         return {**super().identify(spec), "device": f"device {os.getpid()}"}

@@ -25,7 +25,7 @@ from hierrouter_cache.parts import CALLS_SCHEMA, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter, sweep_drafts
-from tests.engines import Scripted, told
+from tests.engines import Scripted, scripted_answer
 from tests.hierrouter.collection import noted
 from tests.hierrouter.collection.examples import POOL
 
@@ -165,7 +165,9 @@ def test_calls_without_an_answer_are_told_as_lost(tmp_path: Path) -> None:
             on_calls=lambda calls, tokens, cost: counts.update(answered=calls),
             on_lost=lambda calls: counts.update(lost=calls),
         ),
-        engines=Scripted(lambda model, prompt: silent if model == "a" else told(model, prompt)),
+        engines=Scripted(
+            lambda model, prompt: silent if model == "a" else scripted_answer(model, prompt)
+        ),
     )
     assert counts["lost"] == summary.failed.total() > 0
     assert counts["answered"] == summary.calls > 0

@@ -29,7 +29,7 @@ from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter
 from tests.conftest import Run, Start, calls_made, works
-from tests.engines import Counting, Scripted, told
+from tests.engines import Counting, Scripted, scripted_answer
 from tests.hierrouter.collection.examples import POOL, sums
 
 QUERIES = sums(6)
@@ -99,7 +99,9 @@ LOST = "What is 0 + 0?\n\nPlan."
 
 def saying(others: dict[tuple[str, str], Answer]) -> Scripted:
     """The scripted models, which answer some prompts otherwise."""
-    return Scripted(lambda model, prompt: others.get((model, prompt)) or told(model, prompt))
+    return Scripted(
+        lambda model, prompt: others.get((model, prompt)) or scripted_answer(model, prompt)
+    )
 
 
 def failing(status: str) -> Scripted:
@@ -137,7 +139,7 @@ def test_a_failure_that_passes_leaves_no_trace(tmp_path: Path) -> None:
     def script(model: str, prompt: str) -> Answer:
         if (model, prompt) == ("b", LOST) and engine.asked[model, prompt] < ATTEMPTS - 1:
             return Failure("error", "busy")
-        return told(model, prompt)
+        return scripted_answer(model, prompt)
 
     engine.script = script
     summary = fill_cache(POOL, QUERIES, tmp_path, engines=engine)
@@ -234,7 +236,7 @@ def test_what_was_answered_before_it_broke_is_kept(tmp_path: Path, what: str) ->
             if len(answered) == 2:
                 raise error
             answered.append(prompt)
-        return told(model, prompt)
+        return scripted_answer(model, prompt)
 
     with pytest.raises(WorldError, match=message):
         fill_cache(pool, QUERIES, tmp_path, engines=Scripted(script))
@@ -253,7 +255,7 @@ def test_a_slow_server_keeps_the_others_waiting_for_nothing(tmp_path: Path) -> N
             raise RuntimeError("the others wait for me")
         if model == "c" and prompt.endswith("Solve."):
             beyond.set()
-        return told(model, prompt)
+        return scripted_answer(model, prompt)
 
     summary = fill_cache(SERVED, QUERIES, tmp_path, engines=Scripted(script))
     assert (summary.calls, summary.missing) == (ALL_CALLS, 0)
@@ -276,7 +278,7 @@ def test_who_has_stopped_is_not_waited_for_by_those_who_have_not(tmp_path: Path)
         if model == "b":
             ended.wait(60)
             time.sleep(0.2)  # so that a, which stops now, has ended
-        return told(model, prompt)
+        return scripted_answer(model, prompt)
 
     def stop() -> bool:
         if any(model == "a" for model, _ in list(engine.asked)):
@@ -313,7 +315,7 @@ def test_reruns_over_random_failures_end_where_none_would_have(tmp_path: Path) -
     def script(model: str, prompt: str) -> Answer:
         if rng.random() < 0.6:
             return Failure(rng.choice(statuses), "chance")
-        return told(model, prompt)
+        return scripted_answer(model, prompt)
 
     engine = Scripted(script)
     runs = 0

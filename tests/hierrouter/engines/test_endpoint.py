@@ -22,7 +22,7 @@ from hierrouter.questions.query import Query
 from hierrouter.replay.inspection import ask_cache
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.reader import CacheReader
-from tests.engines import answers_in_order, told
+from tests.engines import answers_in_order, scripted_answer
 from tests.servers import (
     HTML,
     JUNK,
@@ -40,7 +40,7 @@ from tests.servers import (
 
 PROMPTS = [f"question {n}" for n in range(40)]
 GREEDY = Generation(8)
-ALL_GOOD = [told(MODEL, prompt) for prompt in PROMPTS]
+ALL_GOOD = [scripted_answer(MODEL, prompt) for prompt in PROMPTS]
 CUT = Reply(completion("the answer"), cut=True)
 pytestmark = pytest.mark.usefixtures("short_waits")
 
@@ -605,7 +605,7 @@ def test_a_fifth_of_faults_costs_attempts_and_no_answer(tmp_path: Path) -> None:
     assert (summary.missing, summary.failed.total()) == (0, 0)
     # One good reply a call, and the faults on top; nothing was paid for twice.
     assert server.asked.total() == summary.calls + len(faults)
-    assert all(said == told(MODEL, prompt).text for (_, prompt), said in answers.items())
+    assert all(said == scripted_answer(MODEL, prompt).text for (_, prompt), said in answers.items())
     assert len(set(answers.values())) > 100  # else that could not fail
 
 

@@ -22,7 +22,7 @@ from hierrouter.serving.decisions import live_numbers
 from hierrouter_cache.embeddings import embedding_files
 from hierrouter_cache.errors import DamagedPart, InputError
 from hierrouter_cache.tree import RouteTree
-from tests.engines import Scripted, told
+from tests.engines import Scripted, scripted_answer
 from tests.models import save_random_encoder
 
 ENCODERS: dict[str, Callable[[Path], str]] = {
@@ -261,7 +261,7 @@ def test_one_hop_has_no_numbers_but_after_it(three_hops: Path, view: str) -> Non
 
 def test_answers_that_tell_nothing_of_how_sure_models_were(tmp_path: Path) -> None:
     pool, queries = hr.load_pool("testbed"), load_queries(["arith"], 5, 42, tmp_path)
-    fill_cache(pool, queries, tmp_path, engines=Scripted(told))
+    fill_cache(pool, queries, tmp_path, engines=Scripted(scripted_answer))
     with pytest.raises(InputError, match=r"no answer .* --state query\+answer\+agreement"):
         hr.open(tmp_path, state="query+signals")
     tree = hr.open(tmp_path, state="query+agreement")

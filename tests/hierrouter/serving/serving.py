@@ -28,7 +28,7 @@ from hierrouter.serving.router import Router
 from hierrouter.serving.server import make_app
 from hierrouter.serving.versions import Lineup, Version, Versions
 from hierrouter.serving.watching import RequestLog
-from tests.engines import told
+from tests.engines import scripted_answer
 from tests.hierrouter.learning.trainings import VALUE
 from tests.servers import MODEL, Server
 
@@ -39,7 +39,7 @@ MODELS = ("calc", "text", "facts")
 class Double:
     """A live model with scripted answers and a scripted end."""
 
-    answers: Callable[[str], Response] = lambda prompt: told("m", prompt)
+    answers: Callable[[str], Response] = lambda prompt: scripted_answer("m", prompt)
     closes: Callable[[], object] = bool
 
     abilities: frozenset[Ability] = frozenset()

@@ -15,7 +15,7 @@ from hierrouter.engines.identity import endpoint_of
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec
 from hierrouter.serving.models import BatchedModel, CallFailed
 from hierrouter.serving.served import ServedModel
-from tests.engines import Scripted, answers_in_order, told
+from tests.engines import Scripted, answers_in_order, scripted_answer
 from tests.servers import MODEL, Reply, Script, Server, completion, good, late, refusal, serving
 
 PROMPTS = [f"compute {n}+{2 * n}" for n in range(20)]
@@ -61,9 +61,12 @@ def test_waiting_prompts_are_answered_in_one_batch() -> None:
     class Noting:
         def generate(self, prompts: Any, stop: Any = None) -> Iterator[tuple[int, Answer]]:
             heights.append(len(prompts))
-            yield from ((position, told("m", prompt)) for position, prompt in enumerate(prompts))
+            for position, prompt in enumerate(prompts):
+                yield position, scripted_answer("m", prompt)
 
-    assert ask(BatchedModel("m", Noting()), PROMPTS) == [told("m", prompt) for prompt in PROMPTS]
+    assert ask(BatchedModel("m", Noting()), PROMPTS) == [
+        scripted_answer("m", prompt) for prompt in PROMPTS
+    ]
     assert sum(heights) == 20
     assert len(heights) < 5
 
@@ -72,7 +75,9 @@ def test_an_engine_that_breaks_fails_its_batch_and_lives_on() -> None:
     def script(model: str, prompt: str) -> Answer:
         if prompt == "break":
             raise ZeroDivisionError("no such luck")
-        return Failure("too_long", "no room") if prompt == "long" else told(model, prompt)
+        return (
+            Failure("too_long", "no room") if prompt == "long" else scripted_answer(model, prompt)
+        )
 
     model = BatchedModel("m", Scripted(script).load(CALC))
 
@@ -82,7 +87,7 @@ def test_an_engine_that_breaks_fails_its_batch_and_lives_on() -> None:
         with pytest.raises(CallFailed, match="no room") as caught:
             await model.answer("long")
         assert caught.value.status == "too_long"
-        assert await model.answer("well") == told("calc", "well")
+        assert await model.answer("well") == scripted_answer("calc", "well")
         await model.close()
         with pytest.raises(CallFailed, match="closed"):
             await model.answer("late")
@@ -100,7 +105,7 @@ def served(script: Script, **endpoint: Any) -> Iterator[tuple[Server, ServedMode
 
 def test_served_answers_are_those_of_the_server() -> None:
     with served(lambda prompt, before: good(prompt), concurrency=4) as (server, model):
-        assert ask(model, PROMPTS) == [told(MODEL, prompt) for prompt in PROMPTS]
+        assert ask(model, PROMPTS) == [scripted_answer(MODEL, prompt) for prompt in PROMPTS]
         assert set(server.asked.values()) == {1}
         assert server.widest <= 4
 
@@ -121,7 +126,7 @@ def test_a_passing_fault_is_tried_again(status: int, texts: list[str] | None) ->
         server,
         model,
     ):
-        assert ask(model, ["hello"], texts) == [told(MODEL, "hello")]
+        assert ask(model, ["hello"], texts) == [scripted_answer(MODEL, "hello")]
         assert server.asked["hello"] == 2
 
 

@@ -25,7 +25,7 @@ from hierrouter.serving.off_policy import value_from_log
 from hierrouter.serving.results import Hop, RouteResult
 from hierrouter.serving.router import RouteOptions, Router
 from hierrouter_cache.errors import InputError
-from tests.engines import Scripted, told
+from tests.engines import Scripted, scripted_answer
 from tests.hierrouter.learning.trainings import decided
 from tests.hierrouter.serving.serving import (
     QUESTION,
@@ -227,7 +227,7 @@ def test_an_earlier_answer_replaces_a_model_that_fails(run: Path, tree: Tree) ->
         if model in broken:
             return Failure("error", f"{model} is broken")
         broken.extend({"calc", "text", "facts"})  # from the second call on all fail
-        return told(model, prompt)
+        return scripted_answer(model, prompt)
 
     with Router(run, engines=Scripted(script)) as router:
         result = router.route("compute 12+7", RouteOptions(reroute=True))

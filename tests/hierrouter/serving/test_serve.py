@@ -29,7 +29,7 @@ from hierrouter.serving.results import Hop
 from hierrouter.serving.router import Router
 from tests.cli.pages import DOCS, blocks
 from tests.conftest import Run, as_json, works
-from tests.engines import Scripted, answers_in_order, told
+from tests.engines import Scripted, answers_in_order, scripted_answer
 from tests.hierrouter.serving.serving import (
     GOOD,
     MODELS,
@@ -371,7 +371,9 @@ def test_models_that_fail_are_counted_logged_and_named(live_run: Path, tmp_path:
     broken = {"calc"}
 
     def script(model: str, prompt: str) -> Response | Failure:
-        return Failure("error", f"no {model}") if model in broken else told(model, prompt)
+        return (
+            Failure("error", f"no {model}") if model in broken else scripted_answer(model, prompt)
+        )
 
     engines = Scripted(script)
     with served(Router(live_run, engines=engines), reroute=True, log=log) as url:
@@ -479,7 +481,7 @@ def test_calls_before_an_unexpected_error_are_logged(
     live_run: Path, tmp_path: Path, stream: bool
 ) -> None:
     log = tmp_path / "requests.jsonl"
-    answers = iter([told("m", "once")])
+    answers = iter([scripted_answer("m", "once")])
     with served(over(live_run, Double(lambda prompt: next(answers))), log=log) as url:
         answer = ask(url, stream=stream)
         # Refused, so of no concern to the log.
@@ -569,7 +571,7 @@ def test_a_request_beyond_the_limit_gets_503_with_retry_after(live_run: Path, ga
 
 def test_off_policy_reads_the_log(live_run: Path, tmp_path: Path, hierrouter: Run) -> None:
     def script(model: str, prompt: str) -> Response | Failure:
-        return Failure("error", "no") if model == "facts" else told(model, prompt)
+        return Failure("error", "no") if model == "facts" else scripted_answer(model, prompt)
 
     log = tmp_path / "requests.jsonl"
     with served(Router(live_run, engines=Scripted(script)), log=log, seed=3) as url:
