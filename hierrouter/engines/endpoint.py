@@ -268,12 +268,12 @@ class Caller:
     override the method whose step differs:
 
         request_body   the prompt and options as the body of a request
+        adapt          a changed dialect, if the server refuses a parameter
         gather_stream  the pieces of a stream as the body of one reply
         read_reply     the body of a reply as an answer
         check_model    is the reply from the right model?
         read_message   text, tool calls and reason of the end
         count_tokens   tokens of prompt and response
-        adapt          change the dialect if the server refuses a parameter
 
     Args:
         spec: the model.
