@@ -250,17 +250,17 @@ def main() -> None:
     parser.add_argument("--text", type=int, default=800, help="characters of an answer, about")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--place", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.side:
-        run_side(asked.side, asked.place)
+    args = parser.parse_args()
+    if args.side:
+        run_side(args.side, args.place)
         return
     with tempfile.TemporaryDirectory() as scratch:
         root, folder = Path(scratch) / "cache", Path(scratch)
-        make_cache(root, -(-asked.nodes // 12), asked.text)
+        make_cache(root, -(-args.nodes // 12), args.text)
         make_flat(root, folder)
         size = sum(path.stat().st_size for path in root.glob("parts/*")) / 2**20
         print(versions(np, pa, duckdb))
-        print(f"{asked.nodes:,} nodes, {len(list(root.glob('parts/*')))} parts, {size:.0f} MB")
+        print(f"{args.nodes:,} nodes, {len(list(root.glob('parts/*')))} parts, {size:.0f} MB")
         show(root, folder)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 import transformers
-from measuring import interleaved, timed, versions
+from measuring import measure_cpu, measure_interleaved, versions
 
 from hierrouter.collection.progress import Progress
 from hierrouter.collection.scheduler import fill_cache
@@ -91,7 +91,7 @@ class SeenModel:
     seen: Seen
 
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
-        answers, spent = timed(lambda: list(self.model.generate(prompts, stop)))
+        answers, spent = measure_cpu(lambda: list(self.model.generate(prompts, stop)))
         self.seen.seconds += spent
         for place, answer in answers:
             self.seen.shown[self.seen.stage].append((self.name, prompts[place]))
@@ -102,10 +102,10 @@ class SeenModel:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queries", type=int, default=40, help="of each of the ten families")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     pool = load_pool("testbed")
-    queries = load_queries(["testbed"], asked.queries, 42, Path())
+    queries = load_queries(["testbed"], args.queries, 42, Path())
     seen = Seen()
     for model in pool.models:  # so that no side pays for what is done once in a process
         answers_in_order(backend("transformers").load(model), ["compute 1+2"])
@@ -125,7 +125,7 @@ def compare(seen: Seen) -> None:
     """Tokens a CPU-second of two ways to answer the same prompts."""
     tokens = sum(answer.tokens_out for answer in seen.responses().values())
     batched = tokens / seen.seconds
-    alone, spent = timed(lambda: one_by_one(seen))
+    alone, spent = measure_cpu(lambda: one_by_one(seen))
     plain = tokens / spent
     print(f"one by one {plain:8.0f} tokens/CPU-s")
     print(f"batches    {batched:8.0f} tokens/CPU-s, {batched / plain:.1f} x, {equal(seen, alone)}")
@@ -143,7 +143,7 @@ def print_beside_loop(seen: Seen, name: str) -> None:
     ways["blind"] = lambda: without_signals(ways["engine"])
     for rows in LOOP_ROWS:
         ways[f"loop of {rows}"] = partial(bare_loop, generator, prompts, rows)
-    rounds = interleaved(ways, 5)
+    rounds = measure_interleaved(ways, 5)
     tokens = sum(seen.responses()[name, prompt].tokens_out for prompt in prompts)
     speed = {way: tokens / median(spent for _, spent in runs) for way, runs in rounds.items()}
     same = sum(map(str.__eq__, rounds["engine"][0][0], rounds[f"loop of {rows}"][0][0]))

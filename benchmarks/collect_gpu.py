@@ -95,17 +95,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shrink", action="store_true", help="reduced shapes, a short run")
     parser.add_argument("--models", default=",".join(SHAPES), help="names, with commas between")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu" and not asked.shrink:
+    if device == "cpu" and not args.shrink:
         parser.error("there is no GPU; use --shrink")
-    work = Work(prompts=72, length=30, new=20, alone=6) if asked.shrink else Work()
+    work = Work(prompts=72, length=30, new=20, alone=6) if args.shrink else Work()
     where = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
     print(f"{where}, torch {torch.__version__}, transformers {transformers.__version__}, {work}")
     print(f"{'tokens/s':26}{'alone':>9}{'ours':>9}{'ratio':>7}{'1 by 1':>8}{'x':>7}", end="")
     print("  busy")
-    for name in asked.models.split(","):
-        shape = SHAPES[name].shrunk() if asked.shrink else SHAPES[name]
+    for name in args.models.split(","):
+        shape = SHAPES[name].shrunk() if args.shrink else SHAPES[name]
         print(row(name, shape, work, device), flush=True)
         gc.collect()
 

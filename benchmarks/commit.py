@@ -33,11 +33,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", type=Path, help="a folder on the disk to measure")
     parser.add_argument("--rounds", type=int, default=200)
-    asked = parser.parse_args()
-    print(f"{platform.platform()}, pyarrow {pa.__version__}, {ROWS} rows, {asked.rounds} rounds")
+    args = parser.parse_args()
+    print(f"{platform.platform()}, pyarrow {pa.__version__}, {ROWS} rows, {args.rounds} rounds")
     for parts in (0, 500):
-        with tempfile.TemporaryDirectory(prefix="commit-", dir=asked.dir) as folder:
-            measure(Path(folder), parts, asked.rounds)
+        with tempfile.TemporaryDirectory(prefix="commit-", dir=args.dir) as folder:
+            measure(Path(folder), parts, args.rounds)
 
 
 def measure(folder: Path, parts: int, rounds: int) -> None:

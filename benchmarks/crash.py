@@ -1,10 +1,10 @@
-"""kill -9 a collection many times, at random moments; count what that costs.
+"""Kill a collection many times, at random moments, by kill -9, and count what is lost.
 
     python benchmarks/crash.py [--kills 1000] [--seed 1]
 
-One cache is kept over all kills. A worker appends parts of every kind and compacts after every
-two batches; each run goes on where the last one was killed. After each kill everything that was
-acknowledged is compared with what a reader is served, row by row; see `killing.py`.
+All runs use one cache. A worker appends parts of every kind and compacts the cache after every two
+batches; each run continues where the last one was killed. After each kill, all rows that were
+acknowledged are compared with the rows that a reader returns; see `killing.py`.
 """
 
 import argparse
@@ -26,22 +26,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    moments = random.Random(asked.seed)
-    found: Counter[str] = Counter()
-    drafts = merging = 0
+    args = parser.parse_args()
+    rng = random.Random(args.seed)
+    findings: Counter[str] = Counter()
+    drafts = 0
+    merging = 0
     with tempfile.TemporaryDirectory(prefix="crash-") as folder:
         cache = Harness(Path(folder))
-        for _ in range(asked.kills):
-            cache.run_and_kill(moments)
-            drafts += bool(leftovers(cache.root))
-            merging += rows_stored(cache.root) > sum(map(len, stored_names(cache.root).values()))
-            found.update(asdict(inspect(cache.root, cache.acked)))
+        for _ in range(args.kills):
+            cache.run_and_kill(rng)
+            if leftovers(cache.root):
+                drafts += 1
+            distinct_rows = sum(map(len, stored_names(cache.root).values()))
+            if rows_stored(cache.root) > distinct_rows:
+                merging += 1
+            findings.update(asdict(inspect(cache.root, cache.acked)))
         print(f"{platform.platform()}, pyarrow {pyarrow.__version__}")
-        print(f"{asked.kills} kills, {len(cache.acked)} parts acknowledged")
+        print(f"{args.kills} kills, {len(cache.acked)} parts acknowledged")
         print(f"{drafts} kills left a draft, {merging} both a merged part and its sources")
         print(f"at the end {rows_stored(cache.root)} rows in {len(list_parts(cache.root))} parts")
-    print(", ".join(f"{name} {count}" for name, count in found.items()))
+    print(", ".join(f"{name} {count}" for name, count in findings.items()))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Damage every kind of file of a cache and its runs, and count what each command makes of it.
+"""Damage each kind of file of a cache and its runs, and count how the commands react.
 
     python benchmarks/damage.py [--flips 100] [--cuts 20] [--kinds checkpoint,record]
 
-Each flip and cut goes through `verify` and through one other command, in turn; deletions, renamings
-and exchanges go through all. A damage is silent where a command ends well, says nothing more than
-on the sound files, and has another result. "same": the command ended well with the same result, as
-it does not read the file. See `damaging.py`.
+After each flip of a bit and each cut, `verify` and one other command are run, a different one each
+time; after deletions, renamings and exchanges, all commands are. A damage is silent if a command
+succeeds with another result than on the intact files, and without a further message. "same" counts
+commands that succeed with the same result, because they do not read the file. See `damaging.py`.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--flips", type=int, default=100)
     parser.add_argument("--cuts", type=int, default=20)
     parser.add_argument("--kinds", default="")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     process = WarmProcess(environment(), SOURCES)
 
     def start(*words: str | Path, cwd: Path, brief: bool = False) -> Any:
@@ -37,11 +37,14 @@ def main() -> None:
         return process.warm.start(*command, *map(str, words), cwd=cwd, env=environment())
 
     def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-        done: subprocess.CompletedProcess[str] = start(*words, cwd=cwd, brief=True).result()
-        return done
+        running = start(*words, cwd=cwd, brief=True)
+        completed: subprocess.CompletedProcess[str] = running.result()
+        return completed
 
     with tempfile.TemporaryDirectory(prefix="damage-") as folder:
-        world, older, other = (Path(folder) / name for name in ("world", "older", "other"))
+        world = Path(folder) / "world"
+        older = Path(folder) / "older"
+        other = Path(folder) / "other"
         build(world, run, older=older)
         build(other, run, seed=7)
         bench = Bench(world, {"another seed": other, "older": older}, run, Path(folder))
@@ -50,27 +53,29 @@ def main() -> None:
         )
         total: Counter[str] = Counter()
         for kind, files in files_of(world).items():
-            if asked.kinds and kind not in asked.kinds.split(","):
+            if args.kinds and kind not in args.kinds.split(","):
                 continue
-            found: dict[str, Counter[str]] = {}
+            verdicts: dict[str, Counter[str]] = {}
             others = cycle([name for name in COMMANDS if name != "verify"])
-            for name, damage in bench.damages(kind, files, asked.flips, asked.cuts):
-                few = ["verify", next(others)]
-                for command in few if name in ("flip", "cut") else COMMANDS:
+            for name, damage in bench.damages(kind, files, args.flips, args.cuts):
+                # Flips and cuts are many: they are tried with two commands only.
+                pair = ["verify", next(others)]
+                commands = pair if name in ("flip", "cut") else COMMANDS
+                for command in commands:
                     verdict = bench.verdict(damage, command)
-                    found.setdefault(name, Counter())[verdict] += 1
-                    found[name][f"{command} {verdict}"] += 1
+                    verdicts.setdefault(name, Counter())[verdict] += 1
+                    verdicts[name][f"{command} {verdict}"] += 1
                     if verdict == "SILENT":
                         print(f"silent: {kind}, {name}, {command}", flush=True)
-            for name, counts in found.items():
+            for name, counts in verdicts.items():
                 columns = [counts[verdict] for verdict in ("refused", "said", "same", "SILENT")]
-                unseen = f"   unseen by verify: {n}" if (n := counts["verify same"]) else ""
-                print(
-                    f"{kind:<18}{name:<22}{sum(columns):>6}"
-                    + "".join(f"{n:>{w}}" for n, w in zip(columns, (9, 6, 6, 8), strict=True))
-                    + unseen,
-                    flush=True,
-                )
+                widths = (9, 6, 6, 8)
+                line = f"{kind:<18}{name:<22}{sum(columns):>6}"
+                for count, width in zip(columns, widths, strict=True):
+                    line += f"{count:>{width}}"
+                if counts["verify same"]:
+                    line += f"   unseen by verify: {counts['verify same']}"
+                print(line, flush=True)
                 total.update({"tried": sum(columns), "silent": columns[3]})
         print(f"{total['tried']} commands on damaged files, {total['silent']} silent")
     process.close()

@@ -46,12 +46,12 @@ def main() -> None:
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--alpha", type=float, default=0.005)
     parser.add_argument("--seeds", type=int, default=3)
-    asked = parser.parse_args()
-    for title, tree in trees(asked.cache):
-        print(f"{title}, alpha {asked.alpha:g}, validation fold, mean of {asked.seeds} seeds")
+    args = parser.parse_args()
+    for title, tree in trees(args.cache):
+        print(f"{title}, alpha {args.alpha:g}, validation fold, mean of {args.seeds} seeds")
         print("".join(f"{name:>16}" for name in ("model", *Joined.__dataclass_fields__)))
         for name in tree.models:
-            rows = [left_out(tree, name, asked.alpha, seed) for seed in range(asked.seeds)]
+            rows = [left_out(tree, name, args.alpha, seed) for seed in range(args.seeds)]
             table = np.array([list(vars(row).values()) for row in rows])
             print(f"{name:>16}" + "".join(f"{value:16.4f}" for value in table.mean(axis=0)))
             print(f"{'worst seed':>16}" + "".join(f"{value:16.4f}" for value in table.min(axis=0)))

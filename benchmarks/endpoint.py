@@ -43,22 +43,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--delay", type=float, default=0.05, help="seconds for each call")
-    asked = parser.parse_args()
-    prompts = [f"question {n}" for n in range(asked.calls)]
-    with Serving(asked.delay, share=0.0) as url:
+    args = parser.parse_args()
+    prompts = [f"question {n}" for n in range(args.calls)]
+    with Serving(args.delay, share=0.0) as url:
         engine(url, WIDTH, prompts[:WIDTH])  # imports, first connections
-        bare = timed(lambda: asyncio.run(bare_loop(url, prompts)))
-        wide = timed(lambda: engine(url, WIDTH, prompts))
-        narrow = timed(lambda: engine(url, 1, prompts[: asked.calls // WIDTH]))
-    with (faults := Serving(asked.delay, share=0.2)) as url:
-        faulty = timed(lambda: engine(url, WIDTH, prompts))
+        bare = measure_times(lambda: asyncio.run(bare_loop(url, prompts)))
+        wide = measure_times(lambda: engine(url, WIDTH, prompts))
+        narrow = measure_times(lambda: engine(url, 1, prompts[: args.calls // WIDTH]))
+    with (faults := Serving(args.delay, share=0.2)) as url:
+        faulty = measure_times(lambda: engine(url, WIDTH, prompts))
         silence = faults.silence.value
     rate = len(prompts) / wide[0]
-    print(f"{len(prompts)} calls of {asked.delay * 1000:.0f} ms each")
-    print(f"1 at a time:    {asked.calls // WIDTH / narrow[0]:7.1f} calls/s")
-    print(f"{WIDTH} at a time:   {rate:7.1f} calls/s, {rate * asked.delay / WIDTH:.2f} of the most")
+    print(f"{len(prompts)} calls of {args.delay * 1000:.0f} ms each")
+    print(f"1 at a time:    {args.calls // WIDTH / narrow[0]:7.1f} calls/s")
+    print(f"{WIDTH} at a time:   {rate:7.1f} calls/s, {rate * args.delay / WIDTH:.2f} of the most")
     print(f"bare loop:      {len(prompts) / bare[0]:7.1f} calls/s")
-    print(f"ratio to 1 at a time {rate * narrow[0] / (asked.calls // WIDTH):.1f}")
+    print(f"ratio to 1 at a time {rate * narrow[0] / (args.calls // WIDTH):.1f}")
     print(f"wall time over the bare loop {wide[0] / bare[0]:.2f}")
     per_call = (1000 * seconds / len(prompts) for seconds in (wide[1], bare[1]))
     print("CPU a call: {:.2f} ms, bare loop {:.2f} ms".format(*per_call))
@@ -66,7 +66,7 @@ def main() -> None:
         f"a fifth of faults: {faulty[0]:.1f} s; without {wide[0]:.1f} s, and {silence:.1f} s "
         f"in which the server asked not to be called: ratio {faulty[0] / (wide[0] + silence):.2f}"
     )
-    side_by_side(10 * asked.delay)
+    side_by_side(10 * args.delay)
 
 
 def side_by_side(delay_s: float, width: int = 4, questions: int = 25) -> None:
@@ -83,7 +83,7 @@ def side_by_side(delay_s: float, width: int = 4, questions: int = 25) -> None:
             Query(str(n), "made", f"question {n}", ("x",), "train") for n in range(questions)
         ]
         alone = [f"prompt {n}" for n in range(4 * questions)]  # of one hop, and of three before
-        own = timed(lambda: engine(urls[0], width, alone, "a"))[0]
+        own = measure_times(lambda: engine(urls[0], width, alone, "a"))[0]
         folder = running.enter_context(tempfile.TemporaryDirectory())
         began = time.perf_counter()
         made = fill_cache(pool, queries, Path(folder)).calls
@@ -94,7 +94,7 @@ def side_by_side(delay_s: float, width: int = 4, questions: int = 25) -> None:
     )
 
 
-def timed(work: Callable[[], None]) -> tuple[float, float]:
+def measure_times(work: Callable[[], None]) -> tuple[float, float]:
     """Wall and processor seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()

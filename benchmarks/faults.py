@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="only each n-th call")
     parser.add_argument("--sites", action="store_true", help="two calls of each kind on each file")
     parser.add_argument("--commands", default=",".join(COMMANDS))
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         folder = Path(name).resolve()
         library = folder / "faults.so"
@@ -173,8 +173,8 @@ def main() -> None:
         subprocess.run(compiler, check=True)
         bench = Bench(folder, library)
         sites = wrong = 0
-        for command in asked.commands.split(","):
-            counts, faults = tried(bench, command, asked.how.split(","), asked.every, asked.sites)
+        for command in args.commands.split(","):
+            counts, faults = tried(bench, command, args.how.split(","), args.every, args.sites)
             sites += counts["calls"]
             wrong += len(faults)
             shown = ", ".join(f"{what} {n}" for what, n in counts.items())

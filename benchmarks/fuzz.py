@@ -1,12 +1,12 @@
-"""Atheris on properties of hypothesis, for as long as asked.
+"""Fuzz properties of hypothesis by Atheris.
 
     pip install atheris
     python benchmarks/fuzz.py importers|parts [-max_total_time=600] [failed-1]
 
-In: the properties of `tests/properties/`, and libFuzzer's flags. Out: each failure once, with its
-trace; its input stands in a file `failed-N`, which the same command takes as an argument to run it
-again. Not covered: what those properties do not draw, and code in C, which is not instrumented;
-Arrow and DuckDB are reached all the same.
+The properties are those of `tests/properties/`; the flags are libFuzzer's. Each failure is printed
+once, with its traceback. Its input is written to a file `failed-N`; give that file as an argument
+to run it again. Not covered: values that these properties do not draw. Code in C, such as Arrow and
+DuckDB, is run but not instrumented.
 """
 
 import sys
@@ -23,7 +23,7 @@ with atheris.instrument_imports(include=["hierrouter", "hierrouter_cache"]):
     from tests.properties import test_importers, test_parts
 
 Property = Callable[[bytes], object]
-TAIL = 4096  # bytes after an input: hypothesis drops what ends too early
+PADDING = 4096  # bytes after an input, because hypothesis rejects inputs that are too short
 # An input that takes a minute hangs; one that takes 4 GiB has no bound.
 LIMITS = ("-timeout=60", "-rss_limit_mb=4096", "-len_control=0", "-max_len=512")
 
@@ -40,26 +40,33 @@ TARGETS: dict[str, list[Any]] = {
 def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
         raise SystemExit(__doc__)
-    test_parts.sound()  # before anything is timed
-    fuzz([each.hypothesis.fuzz_one_input for each in TARGETS[sys.argv[1]]], sys.argv[2:])
+    test_parts.sound()  # prepared here, so that it does not count as a slow input
+    properties = [test.hypothesis.fuzz_one_input for test in TARGETS[sys.argv[1]]]
+    fuzz(properties, sys.argv[2:])
 
 
 def fuzz(properties: Sequence[Property], flags: Sequence[str]) -> None:
-    """Does not return; the first byte of an input chooses the property."""
-    seen: set[tuple[str, str]] = set()
+    """Fuzz until the process ends.
 
-    def one(data: bytes) -> None:
-        chosen = properties[data[0] % len(properties)] if data else properties[0]
+    Args:
+        properties: called with an input each; the input's first byte chooses the property.
+        flags: of libFuzzer.
+    """
+    failures: set[tuple[str, str]] = set()
+
+    def run_input(data: bytes) -> None:
+        check = properties[data[0] % len(properties)] if data else properties[0]
         try:
-            chosen(data[1:] + Random(data).randbytes(TAIL))
+            check(data[1:] + Random(data).randbytes(PADDING))
         except Exception as error:
             *_, last = traceback.extract_tb(error.__traceback__)
-            if (where := (type(error).__name__, f"{last.filename}:{last.lineno}")) not in seen:
-                seen.add(where)
-                Path(f"failed-{len(seen)}").write_bytes(data)
+            failure = (type(error).__name__, f"{last.filename}:{last.lineno}")
+            if failure not in failures:
+                failures.add(failure)
+                Path(f"failed-{len(failures)}").write_bytes(data)
                 traceback.print_exc()
 
-    atheris.Setup([sys.argv[0], *LIMITS, *flags], one)
+    atheris.Setup([sys.argv[0], *LIMITS, *flags], run_input)
     atheris.Fuzz()
 
 

@@ -45,14 +45,14 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("caches/graded"))
     parser.add_argument("--parts", default="auc,gap,board,few,return,views")
     parser.add_argument("--seeds", type=int, default=5)
-    asked = parser.parse_args()
-    tree = hr.open(asked.cache, state="query")
+    args = parser.parse_args()
+    tree = hr.open(args.cache, state="query")
     middle = middle_alpha(tree)
     alphas = [middle * part for part in AROUND]
     print(f"{tree!r}, middle alpha {middle:g}")
     parts = {"auc": auc, "gap": gap, "board": board, "few": few, "return": returns, "views": views}
-    for part in asked.parts.split(","):
-        parts[part](asked.cache, tree, alphas, asked.seeds)
+    for part in args.parts.split(","):
+        parts[part](args.cache, tree, alphas, args.seeds)
 
 
 def auc(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:

@@ -53,21 +53,21 @@ def main() -> None:
     parser.add_argument("--resamples", type=int, default=2000)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--timing", action="store_true")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print(measuring.versions(np, scipy))
-    if asked.timing:
+    if args.timing:
         timing()
         return
     warnings.simplefilter("ignore")  # BCa and t of samples that do not vary
-    print(f"{asked.samples} samples, a quarter at 900 queries; {asked.resamples} resamples")
+    print(f"{args.samples} samples, a quarter at 900 queries; {args.resamples} resamples")
     for queries in SIZES:
-        samples = asked.samples if queries < 900 else asked.samples // 4
-        figures = answers(asked.table) if asked.table else figures_of(seed=1)
-        single(figures, queries, samples, asked.resamples)
-        if asked.table:
+        samples = args.samples if queries < 900 else args.samples // 4
+        figures = answers(args.table) if args.table else figures_of(seed=1)
+        single(figures, queries, samples, args.resamples)
+        if args.table:
             continue
-        gaps(queries, samples, asked.resamples)
-        family(queries, samples, asked.resamples)
+        gaps(queries, samples, args.resamples)
+        family(queries, samples, args.resamples)
 
 
 def scores(rng: np.random.Generator, wrong: float, right: float) -> Floats:
@@ -271,7 +271,7 @@ def timing() -> None:
         "scipy alone": lambda rows, rng: by_scipy(rows, rng, 10_000, "percentile"),
     }.items():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        seconds = [measuring.timed(partial(way, rows, rng))[1] for rows in report]
+        seconds = [measuring.measure_cpu(partial(way, rows, rng))[1] for rows in report]
         more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
         print(f"{name:<20} {sum(seconds):.2f} CPU-s, {more:+.0f} MB at most")
 

@@ -470,39 +470,39 @@ def main() -> None:
     parser.add_argument("--scorer", default=PAPER_SCORER)
     parser.add_argument("--encoder")
     parser.add_argument("--json", type=Path, help="where a row for each policy and alpha goes")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     sys.path.append(str(Path.cwd()))
-    alphas = () if asked.alphas == "auto" else tuple(map(float, asked.alphas.split(",")))
+    alphas = () if args.alphas == "auto" else tuple(map(float, args.alphas.split(",")))
 
     @functools.cache
     def opens(view: str, allow_return: bool) -> Tree:
         selection = OpenTree(
-            pool=asked.pool,
-            encoder=asked.encoder,
-            scorer=asked.scorer,
+            pool=args.pool,
+            encoder=args.encoder,
+            scorer=args.scorer,
             state=view,
             allow_return=allow_return,
         )
-        return replace(selection, cache=asked.cache).run()
+        return replace(selection, cache=args.cache).run()
 
     def on_placed(done: int, total: int, name: str) -> None:
         print(f"{done} of {total}: {name}", file=sys.stderr, flush=True)
 
     found = leaderboard(
         opens,
-        named(asked.baselines.split(",") if asked.baselines else None),
-        require_sets(asked.sets.split(",")),
-        own_policies(asked.policy),
+        named(args.baselines.split(",") if args.baselines else None),
+        require_sets(args.sets.split(",")),
+        own_policies(args.policy),
         alphas=alphas,
-        seeds=asked.seeds,
-        seed=asked.seed,
-        split=asked.fold,
+        seeds=args.seeds,
+        seed=args.seed,
+        split=args.fold,
         on_placed=on_placed,
     )
     for table in leaderboard_tables(found):
         print(as_markdown(table))
-    if asked.json:
-        asked.json.write_text(as_json(found))
+    if args.json:
+        args.json.write_text(as_json(found))
 
 
 if __name__ == "__main__":

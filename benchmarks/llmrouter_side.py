@@ -58,12 +58,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--seeds", type=int, default=5)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # importing it fetches prices otherwise
-    for folder in asked.folders:
+    for folder in args.folders:
         choices = {
             name: [
-                choose(folder, name, seed) for seed in range(1 if name in CERTAIN else asked.seeds)
+                choose(folder, name, seed) for seed in range(1 if name in CERTAIN else args.seeds)
             ]
             for name in ROUTERS
         }

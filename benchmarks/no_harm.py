@@ -87,32 +87,32 @@ def main() -> None:
     parser.add_argument("--encoder")
     parser.add_argument("--allow-stop", action="store_true")
     parser.add_argument("--questions", type=int, help="learned from in each fold")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print(versions(hierrouter, np))
-    [prices] = price_lists([], asked.price).values()
-    selection = OpenTree(encoder=asked.encoder, scorer=asked.scorer, prices=prices)
-    tree = replace(selection, cache=asked.cache).run()
-    may = Objective(0.0, asked.allow_stop)
-    points = policy_break_points(tree, asked.allow_stop)
-    evenly = np.arange(1, asked.alphas) / asked.alphas  # the greatest are those of rounding
+    [prices] = price_lists([], args.price).values()
+    selection = OpenTree(encoder=args.encoder, scorer=args.scorer, prices=prices)
+    tree = replace(selection, cache=args.cache).run()
+    may = Objective(0.0, args.allow_stop)
+    points = policy_break_points(tree, args.allow_stop)
+    evenly = np.arange(1, args.alphas) / args.alphas  # the greatest are those of rounding
     alphas = [0.0, *np.quantile(points, evenly).tolist()]
-    place = np.random.default_rng(0).permutation(len(tree)) % asked.folds
-    print(f"{len(tree)} questions, {asked.folds} folds")
-    for algo in asked.algos:
+    place = np.random.default_rng(0).permutation(len(tree)) % args.folds
+    print(f"{len(tree)} questions, {args.folds} folds")
+    for algo in args.algos:
         guarded, itself, safe = np.empty((3, len(alphas), len(tree)))
         constants = np.zeros(len(alphas), np.int64)
-        for fold in range(asked.folds):
+        for fold in range(args.folds):
             held = place == fold
             drawn = np.random.default_rng(fold).permutation(np.flatnonzero(~held))
-            rows = np.sort(drawn[: asked.questions])
+            rows = np.sort(drawn[: args.questions])
             learned, tested = tree.select(rows), tree.select(np.flatnonzero(held))
-            splits = np.where(place[rows] == (fold + 1) % asked.folds, "validation", "train")
+            splits = np.where(place[rows] == (fold + 1) % args.folds, "validation", "train")
             learned = replace(learned, splits=tuple(splits.tolist()))
             tested = replace(tested, splits=("test",) * len(tested))
             for number, (alpha, router) in enumerate(
                 zip(alphas, routers(algo, learned, alphas, may), strict=True)
             ):
-                one, least = constant_rewards(learned, tested, alpha, asked.allow_stop)
+                one, least = constant_rewards(learned, tested, alpha, args.allow_stop)
                 alone = replace(router, constant=None)
                 safe[number, held] = router.outcome(tested).reward(alpha) - one
                 guarded[number, held] = router.outcome(tested).reward(alpha) - least
@@ -126,7 +126,7 @@ def main() -> None:
             figures = (
                 f"{said(safe[number]):>30s}{said(guarded[number]):>28s}{said(itself[number]):>28s}"
             )
-            print(f"{alpha:12.5g}{figures}  {constants[number]} of {asked.folds}", flush=True)
+            print(f"{alpha:12.5g}{figures}  {constants[number]} of {args.folds}", flush=True)
 
 
 if __name__ == "__main__":

@@ -47,22 +47,22 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--keep", type=Path)
-    asked = parser.parse_args()
-    tree = OpenTree(cache=asked.cache).run()
-    shown = select_run(tree, asked.alpha, asked.checkpoint)
+    args = parser.parse_args()
+    tree = OpenTree(cache=args.cache).run()
+    shown = select_run(tree, args.alpha, args.checkpoint)
     run, trained = shown.required()
     fold = tree.split("validation")
     chances = trained.probabilities(fold)
     target = greedy(chances, fold.base_rate)
-    logging = logging_table(asked.logged_by, trained.actions, chances, target)
+    logging = logging_table(args.logged_by, trained.actions, chances, target)
     setting = Setting(fold, trained.actions, logging, target, shown.alpha)
-    first, found = repeated(setting, asked.episodes or len(fold), asked.repeats, asked.seed)
-    if asked.keep:
-        kept = lines_of(first, fold, asked.logged_by, fold.texts)
-        asked.keep.write_bytes(b"".join(map(json_line, kept)))
+    first, found = repeated(setting, args.episodes or len(fold), args.repeats, args.seed)
+    if args.keep:
+        kept = lines_of(first, fold, args.logged_by, fold.texts)
+        args.keep.write_bytes(b"".join(map(json_line, kept)))
     title = (
         f"{run} at alpha {shown.alpha:g}, exactly {setting.truth:.4f} on {len(fold):,} questions; "
-        f"{asked.repeats:,} logs of {len(first):,} episodes by {asked.logged_by}"
+        f"{args.repeats:,} logs of {len(first):,} episodes by {args.logged_by}"
     )
     columns = {
         "estimator": Column("estimator"),
@@ -74,7 +74,7 @@ def main() -> None:
         "logs": Column("logs"),
     }
     lines = [
-        Line(asked.logged_by, tuple(getattr(score, name) for name in columns))
+        Line(args.logged_by, tuple(getattr(score, name) for name in columns))
         for score in scores(found, setting.truth)
     ]
     print(as_markdown(Table(title, tuple(columns.values()), tuple(lines))))

@@ -118,11 +118,11 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=83_334)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", type=Path)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="opening-") as scratch:
-        root = (asked.keep or Path(scratch)) / "cache"
+        root = (args.keep or Path(scratch)) / "cache"
         if not root.exists():
-            make_cache(root, asked.questions)
+            make_cache(root, args.questions)
             compact(root)
             merge_embeddings(root)
         shutil.rmtree(root / "derived/trees", ignore_errors=True)
@@ -130,10 +130,10 @@ def main() -> None:
             name: sum(file.stat().st_size for file in root.glob(form)) >> 20
             for name, form in (("parts", "parts/*"), ("vectors", "derived/*/*.npy"))
         }
-        print(f"{asked.questions * 12:,} nodes, {len([*root.glob('parts/*.parquet')])} parts, MiB:")
+        print(f"{args.questions * 12:,} nodes, {len([*root.glob('parts/*.parquet')])} parts, MiB:")
         print(json.dumps(sizes))
         found: dict[str, list[float]] = {}
-        for _ in range(asked.rounds):
+        for _ in range(args.rounds):
             once(root, found)
         for name, seconds in found.items():
             print(f"{name:<42}{median(seconds):7.3f} CPU-s ({min(seconds):.3f}-{max(seconds):.3f})")

@@ -33,7 +33,7 @@ from tempfile import TemporaryDirectory
 import httpx2
 import numpy as np
 import psutil
-from measuring import LISTENS, ROOT, versions
+from measuring import ROOT, SERVER_ADDRESS_PATTERN, versions
 
 from hierrouter.pools.files import load_pool
 from hierrouter.replay.open_tree import OpenTree
@@ -153,7 +153,7 @@ def served(
     try:
         assert process.stderr
         for line in process.stderr:
-            if found := LISTENS.search(line):
+            if found := SERVER_ADDRESS_PATTERN.search(line):
                 break
         else:
             raise SystemExit("the server does not start")

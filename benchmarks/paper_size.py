@@ -1,7 +1,7 @@
 """A tree and routers of the paper's size, to measure with.
 
-In: nothing; the tree is synthetic. Out: `PaperSize`: 1,260 train queries, 3 models, 2 hops, 768
-dimensions, the paper's preset. Not covered: what is measured, see `rollouts.py`, `training.py`.
+The tree is synthetic: 1,260 train queries, 3 models, 2 hops, 768 dimensions. Settings are those of
+the paper's preset. The measurements are in `rollouts.py` and `training.py`.
 """
 
 import measuring  # noqa: F401  makes `tests` importable
@@ -21,7 +21,7 @@ DIM = 768
 
 
 class PaperSize:
-    """The tree, its states as tensors, and the paper's numbers."""
+    """The tree, its states as tensors, and the paper's settings."""
 
     def __init__(self) -> None:
         config = preset("paper")
@@ -32,16 +32,16 @@ class PaperSize:
         self.table = state_table(self.tree, Objective(ALPHA))
 
     def router(self) -> RouterNetwork:
-        """A new one."""
+        """Return a new, untrained network."""
         return RouterNetwork(shape_for(self.tree, self.actions, self.config))
 
     def sampler(self, router: RouterNetwork, rng: np.random.Generator) -> Act:
-        """Draws actions for state numbers."""
+        """Return a function that draws actions for the numbers of states."""
 
         @torch.no_grad()
         def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
             logits = router(self.table.rows(torch.from_numpy(state)))[0].numpy()
-            drawn: NDArray[np.int64] = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-            return drawn
+            actions: NDArray[np.int64] = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+            return actions
 
         return act

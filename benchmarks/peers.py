@@ -78,24 +78,24 @@ def main() -> None:
     parser.add_argument("--venv", type=Path)
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.0, 0.005, 1.8])
     parser.add_argument("--seeds", type=int, default=5)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
-        table = table_of(OpenTree(cache=asked.cache).run())
+        table = table_of(OpenTree(cache=args.cache).run())
         print(f"{versions(hierrouter, sklearn, torch)}, {LLMROUTER}")
         print(f"{len(table.train)} train, {len(table.validation)} validation queries")
         places = {
             (alpha, turned): Path(folder) / f"{number}-{turned}"
-            for number, alpha in enumerate(asked.alpha)
+            for number, alpha in enumerate(args.alpha)
             for turned in ((False, True) if ties(table, alpha) else (False,))
         }
         for (alpha, turned), place in places.items():
             prepare(table, alpha, turned, place)
-        python = environment(asked.venv or Path(folder) / "venv")
-        run(python, SIDE, *places.values(), "--seeds", asked.seeds)
+        python = environment(args.venv or Path(folder) / "venv")
+        run(python, SIDE, *places.values(), "--seeds", args.seeds)
         for (alpha, turned), place in places.items():
             theirs = chosen_by_them(table, place)
             lines = in_turned_rows if turned else beside_ours
-            print("", *lines(table, alpha, asked.seeds, theirs), sep="\n")
+            print("", *lines(table, alpha, args.seeds, theirs), sep="\n")
 
 
 def table_of(tree: Tree) -> Table:

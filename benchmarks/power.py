@@ -37,8 +37,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    moments = random.Random(asked.seed)
+    args = parser.parse_args()
+    moments = random.Random(args.seed)
     found: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="power-") as folder:
         image, disk = Path(folder) / "disk.img", Path(folder) / "disk"
@@ -47,12 +47,12 @@ def main() -> None:
             file.truncate(IMAGE_BYTES)
         call("mkfs.ext4", "-q", "-F", str(image))
         cache = Harness(disk / "cache")
-        for _ in range(asked.cuts):
+        for _ in range(args.cuts):
             with mounted(image, disk) as device:
                 cache.run_and_kill(moments, partial(cut_power, disk, device))
             with mounted(image, disk):
                 found.update(asdict(inspect(cache.root, cache.acked)))
-    print(f"{platform.platform()}, {asked.cuts} cuts, {len(cache.acked)} parts acknowledged")
+    print(f"{platform.platform()}, {args.cuts} cuts, {len(cache.acked)} parts acknowledged")
     print(", ".join(f"{name} {count}" for name, count in found.items()))
 
 

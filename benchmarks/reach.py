@@ -187,24 +187,24 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, default=0.005)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=float, default=20)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     gymnasium.logger.min_level = gymnasium.logger.ERROR  # bounds lose digits in float32
     print(f"{versions(tianshou, stable_baselines3, gymnasium, torch, np)}, one thread")
-    task = Task(OpenTree(cache=asked.cache).run(), asked.alpha)
+    task = Task(OpenTree(cache=args.cache).run(), args.alpha)
     config = preset("default")
     assert isinstance(config, PPOConfig)
     task.ours(replace(config, epochs=1), 0)  # what is done once is done
     curves = {
-        name: [task.ours(preset("default", algo), seed) for seed in range(asked.seeds)]
+        name: [task.ours(preset("default", algo), seed) for seed in range(args.seeds)]
         for name, algo in (("train", "ppo"), ("--algo exact", "exact"), ("--algo value", "value"))
     }
     best = max(value for runs in curves.values() for run in runs for _, value in run)
     task.target = task.fixed + SHARE * (best - task.fixed)
-    print(f"alpha {asked.alpha:g}: best fixed route {task.fixed:.4f}, best of ours {best:.4f}")
+    print(f"alpha {args.alpha:g}: best fixed route {task.fixed:.4f}, best of ours {best:.4f}")
     print(f"reached is {task.target:.4f} on {len(task.validation)} validation questions")
     ours = [task.reached(iter(run), np.inf) for run in curves["train"]]
-    limit = asked.limit * statistics.median(spent for spent, _ in ours)
+    limit = args.limit * statistics.median(spent for spent, _ in ours)
     found = {
         name: [task.reached(iter(run), np.inf) for run in runs] for name, runs in curves.items()
     }
@@ -213,7 +213,7 @@ def main() -> None:
         others |= {f"PufferLib, {ENVS}": task.puffer}
     for name, start in others.items():
         found[name] = []
-        for seed in range(asked.seeds):
+        for seed in range(args.seeds):
             torch.manual_seed(seed)
             np.random.seed(seed)
             found[name].append(task.reached(start(config, seed), limit))

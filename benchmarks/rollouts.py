@@ -22,7 +22,7 @@ import stable_baselines3
 import tianshou
 import torch
 from gymnasium.spaces import Discrete
-from measuring import interleaved, versions
+from measuring import measure_interleaved, versions
 from paper_size import ALPHA, DIM, ENVS, PaperSize
 from rivals import first_nodes
 from stable_baselines3 import PPO
@@ -218,7 +218,7 @@ def measure(ways: dict[str, Way]) -> dict[str, float]:
     """Steps a CPU second of each way, medians."""
     return {
         name: statistics.median(steps / spent for steps, spent in runs)
-        for name, runs in interleaved(ways, ROUNDS).items()
+        for name, runs in measure_interleaved(ways, ROUNDS).items()
     }
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from measuring import timed, versions
+from measuring import measure_cpu, versions
 
 import hierrouter
 from hierrouter.evaluation.bounds import best_route_per_dataset, oracle
@@ -111,18 +111,18 @@ def main() -> None:
     parser.add_argument("--fold", choices=("validation", "test"), default="validation")
     parser.add_argument("--preset", choices=("default", "paper"), default="default")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{versions(hierrouter, torch)}, one thread")
-    tree = OpenTree(cache=asked.cache).run()
-    field = Field(tree, tree.split(asked.fold), asked.alpha)
-    config = changed(preset(asked.preset, asked.algo), asked.set)
-    trained = " ".join([f"{asked.algo}, preset {asked.preset}", *asked.set])
-    print(f"{asked.fold} fold: {len(field.fold)} queries, alpha {asked.alpha:g}, {trained}")
+    tree = OpenTree(cache=args.cache).run()
+    field = Field(tree, tree.split(args.fold), args.alpha)
+    config = changed(preset(args.preset, args.algo), args.set)
+    trained = " ".join([f"{args.algo}, preset {args.preset}", *args.set])
+    print(f"{args.fold} fold: {len(field.fold)} queries, alpha {args.alpha:g}, {trained}")
     field.show()
     lines = []
-    for seed in range(asked.first, asked.first + asked.seeds):
-        router, seconds = timed(partial(train, tree, Objective(asked.alpha), config, seed))
+    for seed in range(args.first, args.first + args.seeds):
+        router, seconds = measure_cpu(partial(train, tree, Objective(args.alpha), config, seed))
         lines.append(field.line(router.outcome(field.fold), seconds))
         print(lines[-1].text(f"seed {seed}"), flush=True)
     table = np.array(lines)

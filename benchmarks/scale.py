@@ -120,14 +120,14 @@ def _own_bytes(pid: int) -> int:
     return int(found[1]) * 1024 if found else 0
 
 
-def cache_of(queries: int, asked: argparse.Namespace) -> Path:
+def cache_of(queries: int, args: argparse.Namespace) -> Path:
     """The cache of so many queries, made where it is not there yet."""
-    keep: Path = asked.keep
-    cache = keep / f"{queries}-{asked.models}x{asked.hops}"
+    keep: Path = args.keep
+    cache = keep / f"{queries}-{args.models}x{args.hops}"
     if not cache.exists():
         draft = cache.with_suffix(".draft")
         shutil.rmtree(draft, ignore_errors=True)
-        size = map(str, (queries, asked.models, asked.hops))
+        size = map(str, (queries, args.models, args.hops))
         spent = measure([sys.executable, "-c", MAKE, str(draft), *size], keep, 1e18, 1e9)
         show(queries, "make", spent)
         if spent.end:
@@ -157,15 +157,15 @@ def command_line(name: str, cache: Path) -> list[str]:
     return [HIERROUTER, *COMMANDS[name].split(), "--cache", str(cache)]
 
 
-def measure_size(queries: int, asked: argparse.Namespace) -> dict[str, Spent]:
+def measure_size(queries: int, args: argparse.Namespace) -> dict[str, Spent]:
     """Every command on a cache of this size; those that end well."""
-    cache = cache_of(queries, asked)
+    cache = cache_of(queries, args)
     folder = cache.with_suffix(".work")
     folder.mkdir(exist_ok=True)
     found = {}
-    for name in asked.only:
+    for name in args.only:
         line = command_line(name, cache)
-        spent = measure(line, folder, asked.memory * GB, asked.minutes * 60)
+        spent = measure(line, folder, args.memory * GB, args.minutes * 60)
         show(queries, name, spent)
         if not spent.end:
             found[name] = spent
@@ -204,11 +204,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=ALL, default=list(ALL))
     parser.add_argument("--memory", type=float, default=16.0, help="GB a command may own")
     parser.add_argument("--minutes", type=float, default=30.0, help="that a command may take")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        asked.keep = (asked.keep or Path(scratch)).resolve()
-        asked.keep.mkdir(parents=True, exist_ok=True)
-        sizes = {queries: measure_size(queries, asked) for queries in sorted(asked.queries)}
+        args.keep = (args.keep or Path(scratch)).resolve()
+        args.keep.mkdir(parents=True, exist_ok=True)
+        sizes = {queries: measure_size(queries, args) for queries in sorted(args.queries)}
         exponents(sizes)
 
 

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import openai
 import psutil
-from measuring import LISTENS, versions
+from measuring import SERVER_ADDRESS_PATTERN, versions
 
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Response, prompt_text
@@ -140,7 +140,7 @@ def address(process: subprocess.Popen[str]) -> str:
     """Where the server says that it listens."""
     assert process.stderr
     for line in process.stderr:
-        if found := LISTENS.search(line):
+        if found := SERVER_ADDRESS_PATTERN.search(line):
             return found[1]
     raise SystemExit("the server does not start")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import openai
 import psutil
 from live_agreement import MODEL, Found, user, whole, with_route
-from measuring import LISTENS
+from measuring import SERVER_ADDRESS_PATTERN
 from soak_commands import CTRL_C, BrokenPromise, promise
 
 PAUSE_S = 0.4  # between two requests of the client
@@ -90,7 +90,7 @@ def served(run: Path, place: Path) -> Iterator[tuple[subprocess.Popen[bytes], st
     with told.open("wb") as file:
         process = subprocess.Popen([*command, *flags], stderr=file, cwd=place)
     try:
-        while not (found := LISTENS.search(told.read_text())):
+        while not (found := SERVER_ADDRESS_PATTERN.search(told.read_text())):
             promise(process.poll() is None, f"the server does not start: {told.read_text()}")
             time.sleep(0.1)
         yield process, found[1]

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measuring import timed, versions
+from measuring import measure_cpu, versions
 from numpy.typing import NDArray
 from scipy.integrate import trapezoid
 
@@ -76,7 +76,7 @@ def trained(folder: Path, origin: Origin, start: Callable[[], Policy]) -> tuple[
         policy = load_checkpoint(folder)
         if policy.origin == origin:
             return policy, float((folder / SECONDS).read_text("utf-8"))
-    policy, seconds = timed(start)
+    policy, seconds = measure_cpu(start)
     save_checkpoint(policy, folder)
     (folder / SECONDS).write_text(f"{seconds:.3f}\n", "utf-8")
     return policy, seconds
@@ -256,16 +256,16 @@ def show_areas(
         print(line)
 
 
-def contest(asked: argparse.Namespace, run: Path) -> None:
+def contest(args: argparse.Namespace, run: Path) -> None:
     """Train, value, print."""
-    may = Objective(0.0, asked.allow_stop, allow_return=asked.allow_return)
-    tree = OpenTree(cache=asked.cache, state=asked.state, allow_return=asked.allow_return).run()
-    grid = asked.at or alpha_grid(tree, asked.alphas, allow_stop=may.ends_early)
-    fold, alphas = tree.split(asked.fold), sorted(grid)
-    print(f"{asked.fold} fold: {len(fold)} of {len(tree)} queries, {len(alphas)} alphas")
-    entered = Contest(tree, fold, alphas, run, may, asked.epochs, asked.questions)
-    found = {algo: Found() for algo in asked.algos}
-    for seed in range(asked.seeds):
+    may = Objective(0.0, args.allow_stop, allow_return=args.allow_return)
+    tree = OpenTree(cache=args.cache, state=args.state, allow_return=args.allow_return).run()
+    grid = args.at or alpha_grid(tree, args.alphas, allow_stop=may.ends_early)
+    fold, alphas = tree.split(args.fold), sorted(grid)
+    print(f"{args.fold} fold: {len(fold)} of {len(tree)} queries, {len(alphas)} alphas")
+    entered = Contest(tree, fold, alphas, run, may, args.epochs, args.questions)
+    found = {algo: Found() for algo in args.algos}
+    for seed in range(args.seeds):
         for algo, result in found.items():
             entered.add(result, algo, seed)
             print(f"seed {seed}, {algo}: {result.seconds:.1f} CPU-s so far", flush=True)
@@ -288,11 +288,11 @@ def main() -> None:
     parser.add_argument("--algos", nargs="+", choices=ALGOS, default=ALGOS)
     parser.add_argument("--epochs", type=int, help="shorten all trainings, to try it out")
     parser.add_argument("--out", type=Path, help="keep policies here")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{versions(hierrouter, torch, np)}, one thread")
     with tempfile.TemporaryDirectory() as scratch:
-        contest(asked, asked.out or Path(scratch))
+        contest(args, args.out or Path(scratch))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The testbed's models behind an OpenAI-compatible server, for other benchmarks.
 
-Prints its port once it listens. Each model answers what waits for it in one batch. Arguments: the
-port, 0 for a free one, then the names of the models; without any all of them at a free port.
+It prints its port once it listens. Each model answers all waiting prompts in one batch. Arguments:
+the port (0 for a free one), then the names of the models. Without arguments: all models at a free
+port.
 """
 
 import socket
@@ -26,23 +27,23 @@ def make_app(names: list[str]) -> FastAPI:
     app = FastAPI()
 
     @app.get("/v1/models")
-    async def listed() -> dict[str, Any]:
+    async def list_models() -> dict[str, Any]:
         return {"object": "list", "data": [{"id": name, "object": "model"} for name in models]}
 
     @app.post("/v1/chat/completions")
     async def chat(body: dict[str, Any]) -> dict[str, Any]:
-        found = await models[body["model"]].answer(body["messages"][-1]["content"])
-        message = {"role": "assistant", "content": found.text}
+        answer = await models[body["model"]].answer(body["messages"][-1]["content"])
+        message = {"role": "assistant", "content": answer.text}
         return {
             "id": "x",
             "object": "chat.completion",
             "created": 0,
             "model": body["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": found.finish_reason}],
+            "choices": [{"index": 0, "message": message, "finish_reason": answer.finish_reason}],
             "usage": {
-                "prompt_tokens": found.tokens_in,
-                "completion_tokens": found.tokens_out,
-                "total_tokens": found.tokens_in + found.tokens_out,
+                "prompt_tokens": answer.tokens_in,
+                "completion_tokens": answer.tokens_out,
+                "total_tokens": answer.tokens_in + answer.tokens_out,
             },
         }
 

@@ -21,7 +21,7 @@ import rivals
 import stable_baselines3
 import tianshou
 import torch
-from measuring import interleaved, versions
+from measuring import measure_interleaved, versions
 from paper_size import ALPHA, ENVS, PaperSize
 from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor
@@ -70,7 +70,7 @@ class World(PaperSize):
 
 def measure(ways: dict[str, Way], rounds: int) -> dict[str, float]:
     """Median CPU seconds of each way."""
-    found = interleaved(ways, rounds)
+    found = measure_interleaved(ways, rounds)
     return {name: statistics.median(spent for _, spent in runs) for name, runs in found.items()}
 
 
@@ -262,19 +262,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--epochs", type=int, default=10, help="of the learning curves")
     parser.add_argument("--seeds", type=int, default=5, help="of the learning curves")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     gymnasium.logger.min_level = gymnasium.logger.ERROR  # bounds lose digits in float32
     print(f"{versions(tianshou, stable_baselines3, gymnasium, torch, np)}, one thread")
     world = World()
     parts = {
-        "steps": lambda: steps(world, asked.rounds),
-        "epoch": lambda: epoch(world, asked.rounds),
-        "curve": lambda: curve(world, asked.epochs, asked.seeds),
-        "value": lambda: value(world, asked.rounds),
+        "steps": lambda: steps(world, args.rounds),
+        "epoch": lambda: epoch(world, args.rounds),
+        "curve": lambda: curve(world, args.epochs, args.seeds),
+        "value": lambda: value(world, args.rounds),
     }
-    for name in asked.only:
+    for name in args.only:
         parts[name]()
 
 

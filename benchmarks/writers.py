@@ -1,11 +1,11 @@
-"""Two collectors of one cache at once, for some minutes, while others read, merge and copy it.
+"""Run two collectors on one cache for some minutes, while others read, merge and copy it.
 
     python benchmarks/writers.py [--minutes 10]
 
-In each round two shards of a growing collection run side by side; meanwhile the cache is pushed to
-a mirror, and `verify` looks at it all the time, which must find the chain whole. Between rounds it
-is merged, or brought back from the mirror into another cache. At the end that cache, and one that
-was collected by one process alone, hold the same rows.
+In each round two shards of a growing collection run side by side. Meanwhile the cache is pushed to
+a mirror again and again, and `verify` must find its chain complete each time. Between rounds the
+cache is compacted, or the mirror is pulled into another cache. At the end, that cache must hold the
+same rows as one that was collected by a single process.
 """
 
 import argparse
@@ -22,8 +22,10 @@ from tests.conftest import SOURCES, environment
 from tests.warm import Running, WarmProcess
 
 ROWS = "SELECT query, route, call, response FROM nodes ORDER BY ALL"
-CACHE, PULLED, ALONE = "caches/default", "caches/pulled", "caches/alone"
-STEP = 2  # questions of each of ten kinds more in a round
+CACHE = "caches/default"
+PULLED_CACHE = "caches/pulled"
+SINGLE_CACHE = "caches/alone"
+STEP = 2  # how many questions of each of the ten families a round adds
 
 
 def main() -> None:
@@ -33,38 +35,41 @@ def main() -> None:
     process = WarmProcess(environment(), SOURCES)
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="writers-") as name:
-        place = Path(name)
+        folder = Path(name)
 
         def begin(words: str) -> Running:
-            given = ("-c", BRIEF + COMMAND, *words.split())
-            return process.warm.start(*given, cwd=place, env=environment())
+            command = ("-c", BRIEF + COMMAND, *words.split())
+            return process.warm.start(*command, cwd=folder, env=environment())
 
-        def works(words: str, begun: Running | None = None) -> None:
-            done = (begun or begin(words)).result()
-            assert done.returncode == 0, (words, done.stderr)
-            counts[" ".join(words.split()[:2]) if words.startswith("cache") else words[:7]] += 1
+        def run(words: str, running: Running | None = None) -> None:
+            """Wait for a command, which must succeed, and count it; begin it if necessary."""
+            completed = (running or begin(words)).result()
+            assert completed.returncode == 0, (words, completed.stderr)
+            name = " ".join(words.split()[:2]) if words.startswith("cache") else words[:7]
+            counts[name] += 1
 
-        limit, until = 0, time.monotonic() + 60 * minutes
-        while time.monotonic() < until:
+        limit = 0
+        end = time.monotonic() + 60 * minutes
+        while time.monotonic() < end:
             limit += STEP
             collect = f"collect --datasets testbed --limit {limit}"
             writers = [begin(f"{collect} --shard {index}/2") for index in (1, 2)]
             while any(writer.poll() is None for writer in writers):
-                if any((place / CACHE).glob("parts/*.parquet")):
-                    works("verify")
-                    works("cache push mirror")
+                if any((folder / CACHE).glob("parts/*.parquet")):
+                    run("verify")
+                    run("cache push mirror")
             for writer in writers:
-                works(collect, writer)
-            works("cache compact" if limit % 4 else f"cache pull mirror --cache {PULLED}")
-        works("cache push mirror")
-        works(f"cache pull mirror --cache {PULLED}")
-        works(f"{collect} --cache {ALONE}")
-        for cache in (CACHE, PULLED, ALONE):
-            works(f"verify --cache {cache}")
-        held = [ask_cache(place / cache, ROWS).to_pylist() for cache in (CACHE, PULLED)]
-        alone = ask_cache(place / ALONE, ROWS).to_pylist()
-        print(f"{limit // STEP} rounds, {dict(counts)}; {len(alone)} rows")
-        print(f"different: {sum(rows != alone for rows in held)} of 2 caches")
+                run(collect, writer)
+            run("cache compact" if limit % 4 else f"cache pull mirror --cache {PULLED_CACHE}")
+        run("cache push mirror")
+        run(f"cache pull mirror --cache {PULLED_CACHE}")
+        run(f"{collect} --cache {SINGLE_CACHE}")
+        for cache in (CACHE, PULLED_CACHE, SINGLE_CACHE):
+            run(f"verify --cache {cache}")
+        caches = [ask_cache(folder / cache, ROWS).to_pylist() for cache in (CACHE, PULLED_CACHE)]
+        expected = ask_cache(folder / SINGLE_CACHE, ROWS).to_pylist()
+        print(f"{limit // STEP} rounds, {dict(counts)}; {len(expected)} rows")
+        print(f"different: {sum(rows != expected for rows in caches)} of 2 caches")
     process.close()
 
 
