@@ -196,7 +196,7 @@ def examine(root: Path, hashed: bool = True, record: HashRecord | None = None) -
     before = parts.listing(root)
     for _ in range(MAX_LISTINGS):
         if not before.parts and not before.heads:
-            raise parts.no_cache(root)
+            raise parts.no_cache_error(root)
         listing = parts.listing(root)
         if set(before.parts) <= set(listing.parts):
             proofs = {part: proofs.get(part) or prove(part) for part in listing.parts}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from hierrouter_cache.errors import CacheLocked, WorldError
-from hierrouter_cache.writer import not_writable
+from hierrouter_cache.writer import not_writable_error
 
 COLLECT_LOCK_FILE = "collect.lock"
 SHARD_LOCK_PATTERN = re.compile(r"shard-(?P<index>\d+)-of-(?P<count>\d+)\.lock")
@@ -153,7 +153,7 @@ def _lock(path: Path, operation: int, who: str, wait: bool = False) -> Iterator[
     try:
         lock_file = _open_lock_file(path)
     except OSError as error:
-        raise not_writable(path.parent, error) from error
+        raise not_writable_error(path.parent, error) from error
     with lock_file as file:
         try:
             fcntl.flock(file, operation if wait else operation | fcntl.LOCK_NB)

@@ -35,7 +35,7 @@ from hierrouter_cache.parts import (
     Part,
     list_parts,
     listing,
-    no_cache,
+    no_cache_error,
     require_damage,
 )
 from hierrouter_cache.reader import Winners, winners_of
@@ -271,7 +271,7 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
         WorldError: a file cannot be moved.
     """
     if listing(root) == Listing():
-        raise no_cache(root)  # before a lock file is created in a folder that is no cache
+        raise no_cache_error(root)  # before a lock file is created in a folder that is no cache
     with collector_lock(root):
         chain = examine(root)
         faults = damaged_files(root, chain)

@@ -45,7 +45,7 @@ from hierrouter_cache.parts import (
     sha16,
 )
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.stores import FolderStore, Store, unreachable
+from hierrouter_cache.stores import FolderStore, Store, store_error
 
 # Keys of the calls that have several different responses.
 CONFLICTING_KEYS = "SELECT key FROM calls_rows GROUP BY key HAVING min(outcome) != max(outcome)"
@@ -439,4 +439,4 @@ def _store_errors(store: Store) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, CacheError) as error:
-        raise unreachable(store, error, store.url) from error
+        raise store_error(store, error, store.url) from error

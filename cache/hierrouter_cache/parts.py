@@ -262,11 +262,11 @@ def list_parts(root: Path) -> list[Part]:
     """
     parts = [part for part in listing(root).parts if part.kind in ROW_SCHEMAS]
     if not parts:
-        raise no_cache(root)
+        raise no_cache_error(root)
     return parts
 
 
-def no_cache(root: Path) -> NoCache:
+def no_cache_error(root: Path) -> NoCache:
     """Return the error to raise if nothing was collected at `root`."""
     return NoCache(f"no cache: {root}; make one with `hierrouter collect --cache {root}`")
 

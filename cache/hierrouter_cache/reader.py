@@ -57,7 +57,7 @@ Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 Winners = Mapping[Part, NDArray[np.int64]]
 
 
-def interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], Answer]) -> Answer:
+def run_interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], Answer]) -> Answer:
     """Run a query so that Ctrl-C stops it.
 
     The query runs in another thread, because DuckDB does not return to Python before it ends.
@@ -91,9 +91,8 @@ def interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], Ans
         thread.start()
         answer = answers.get()
     except KeyboardInterrupt:
-        is_cancelled = (
-            True  # from here on, a thread that has not started yet will not run the query
-        )
+        # From here on, a thread that has not started yet will not run the query.
+        is_cancelled = True
         while thread.is_alive():
             connection.interrupt()
             thread.join(INTERRUPT_INTERVAL_S)
@@ -154,7 +153,7 @@ def _winners_of_kind(
         "JOIN (SELECT unnest($1) AS filename, unnest(range(len($1))) AS number) "
         f"USING (filename) GROUP BY {names}"
     )
-    columns = interruptible(connection, lambda: connection.execute(query, [files]).fetchnumpy())
+    columns = run_interruptible(connection, lambda: connection.execute(query, [files]).fetchnumpy())
     # A row that the join loses would be dropped by the compaction.
     if columns["rivals"].sum() != sum(part.rows for part in parts):
         raise CacheError(f"rows cannot be told apart by file: {root}; nothing was merged")
@@ -297,7 +296,7 @@ class CacheReader:
         """
         if self._connection is None:
             connection = _new_catalog()
-            interruptible(connection, lambda: create_views(connection, self.parts))
+            run_interruptible(connection, lambda: create_views(connection, self.parts))
             self._connection = connection
         return self._connection
 
@@ -324,7 +323,7 @@ class CacheReader:
         for _ in range(MAX_REOPENINGS):
             try:
                 connection = self.connection
-                return interruptible(connection, run)
+                return run_interruptible(connection, run)
             except duckdb.OutOfMemoryException:
                 raise
             except duckdb.Error as error:
@@ -565,7 +564,7 @@ def _new_catalog() -> duckdb.DuckDBPyConnection:
     connection = _database(os.getpid()).cursor()
     name = f"cache_{next(_catalog_numbers)}"
     attach = f"ATTACH ':memory:' AS {name}; USE {name}"
-    interruptible(connection, lambda: connection.execute(attach))
+    run_interruptible(connection, lambda: connection.execute(attach))
     # Nothing to do at the end of Python, when all memory is freed. To detach the catalog then would
     # wait for a query that a second Ctrl-C has left behind.
     weakref.finalize(connection, _drop_catalog, name, os.getpid()).atexit = False
@@ -600,7 +599,7 @@ def create_views(
             parts_of_kind = [part for part in parts if part.kind == kind]
             _create_views_of_kind(connection, schema, kind, parts_of_kind)
 
-    interruptible(connection, create)
+    run_interruptible(connection, create)
 
 
 def _create_views_of_kind(

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, InputError, WorldError, reason_of
-from hierrouter_cache.reader import CacheReader, as_arrow, create_views, interruptible
+from hierrouter_cache.reader import CacheReader, as_arrow, create_views, run_interruptible
 from hierrouter_cache.tree import Rate, cost_of, rate_table, total_cost
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
@@ -86,13 +86,15 @@ def ask(
         # A separate database: its configuration is locked below.
         with duckdb.connect() as connection:
             create_views(connection, reader.parts, "cache")
-            interruptible(connection, lambda: _create_tables(connection, spec, forest, prices))
+            run_interruptible(connection, lambda: _create_tables(connection, spec, forest, prices))
             # From here on the statement can read these files and nothing else.
             connection.execute("SET allowed_paths = ?", [[str(part.path) for part in reader.parts]])
             connection.execute("SET enable_external_access = false")
             connection.execute("SET python_enable_replacements = false")
             connection.execute("SET lock_configuration = true")
-            answer = interruptible(connection, lambda: connection.sql(statement).to_arrow_table())
+            answer = run_interruptible(
+                connection, lambda: connection.sql(statement).to_arrow_table()
+            )
     except duckdb.IOException as error:
         raise CacheError(f"the cache has changed: {reader.root}; ask again") from error
     except duckdb.OutOfMemoryException as error:

@@ -124,7 +124,7 @@ def store_at(url: str) -> Store:
         return FolderStore(Path(url))
     if scheme == "file":
         return FolderStore(Path(unquote(urlsplit(url).path)))
-    label = without_secrets(url)
+    label = redact_url(url)
     try:
         if scheme in ARROW_SCHEMES:
             files, folder = fs.FileSystem.from_uri(url)
@@ -136,7 +136,7 @@ def store_at(url: str) -> Store:
             "name a folder, or s3://, gs://, abfs://"
         ) from error
     except (OSError, pa.ArrowException) as error:
-        raise unreachable(label, error, url) from error
+        raise store_error(label, error, url) from error
     is_atomic = scheme in OBJECT_STORE_SCHEMES
     return ObjectStore(files, folder.rstrip("/"), is_atomic, label, url)
 
@@ -149,7 +149,7 @@ def _fsspec_file_system(url: str) -> tuple[Any, str]:
     return fs.PyFileSystem(fs.FSSpecHandler(files)), folder
 
 
-def without_secrets(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return a URL without user, password and query, so that it can be displayed."""
     scheme, _, rest = url.partition("://")
     user, _, address = rest.rpartition("@")  # the last @: a password may contain a slash
@@ -159,7 +159,7 @@ def without_secrets(url: str) -> str:
     return f"{scheme}://{address.partition('?')[0]}"
 
 
-def unreachable(store: object, error: BaseException, url: str) -> WorldError:
+def store_error(store: object, error: BaseException, url: str) -> WorldError:
     """Return the error to raise if a store fails; its message contains no secret.
 
     Args:
@@ -177,7 +177,7 @@ def _reason_without_secrets(error: BaseException, url: str) -> str:
     """Return a library's message without the secrets of a URL that it repeats."""
     text = str(error)
     if url:
-        text = text.replace(url, without_secrets(url))
+        text = text.replace(url, redact_url(url))
     user = url.partition("://")[2].rpartition("@")[0]
     password = user.partition(":")[2]
     query = url.partition("?")[2]

@@ -18,7 +18,7 @@ from hierrouter_cache.tree import DirectCalls, Rate, Routes, RouteTree, StatePar
 NO_ROW = -1  # row number of a call that is not in the cache
 # Any odd number. It makes (call, references) and (references, call) different.
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-MAX_LISTED_MODELS = 4
+MAX_MODELS_IN_MESSAGE = 4
 
 
 @dataclass(frozen=True)
@@ -588,9 +588,9 @@ def describe_holes(forest: Forest, spec: TreeSpec) -> str | None:
         absent += f" ({below} of them because their parent is missing)"
     queries_of_model = _count_by_model(forest, spec)
     by_count = sorted(queries_of_model.items(), key=lambda item: -item[1])
-    models = ", ".join(f"of {name} in {count}" for name, count in by_count[:MAX_LISTED_MODELS])
-    if len(by_count) > MAX_LISTED_MODELS:
-        models += f" and of {len(by_count) - MAX_LISTED_MODELS} more"
+    models = ", ".join(f"of {name} in {count}" for name, count in by_count[:MAX_MODELS_IN_MESSAGE])
+    if len(by_count) > MAX_MODELS_IN_MESSAGE:
+        models += f" and of {len(by_count) - MAX_MODELS_IN_MESSAGE} more"
     return f"{incomplete} of {len(forest.keys)} queries lack {absent}: no answer {models}"
 
 

@@ -237,7 +237,7 @@ def make_cache(root: Path) -> None:
         if not parts.listing(root).caches:
             parts.origin(root, secrets.token_hex(8)).touch()
     except OSError as error:
-        raise not_writable(root, error) from error
+        raise not_writable_error(root, error) from error
     if not writable(root):
         raise CacheError(
             f"the cache is not writable: {root}: permission denied; {NOT_WRITABLE_REMEDY}"
@@ -383,7 +383,7 @@ def write_derived(root: Path, path: Path, pieces: Iterable[bytes | memoryview]) 
             write_all(file.fileno(), piece)
 
 
-def not_writable(root: Path, error: OSError) -> CacheError | WorldError:
+def not_writable_error(root: Path, error: OSError) -> CacheError | WorldError:
     """Return the error to raise if the cache at `root` refused a write.
 
     Args:

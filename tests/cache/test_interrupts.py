@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from hierrouter_cache import sql
-from hierrouter_cache.reader import CacheReader, interruptible
+from hierrouter_cache.reader import CacheReader, run_interruptible
 from tests.cache import rows
 from tests.cache.test_views import ask
 
@@ -75,12 +75,12 @@ def test_a_query_that_has_just_begun_ends_too(before: float) -> None:
         interrupt(0.1)
         started = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            interruptible(connection, answer)
+            run_interruptible(connection, answer)
         assert time.monotonic() - started < 15  # a whole answer takes 400 s of two cores
 
 
 def test_other_errors_stay_what_they_are() -> None:
     with duckdb.connect() as connection:
         with pytest.raises(duckdb.CatalogException, match="does not exist"):
-            interruptible(connection, lambda: connection.sql("FROM nothing"))
-        assert interruptible(connection, lambda: 7) == 7
+            run_interruptible(connection, lambda: connection.sql("FROM nothing"))
+        assert run_interruptible(connection, lambda: 7) == 7

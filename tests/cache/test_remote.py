@@ -33,7 +33,7 @@ from hierrouter_cache.mirror import (
 )
 from hierrouter_cache.parts import ROW_SCHEMAS, Link, list_parts
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.stores import FolderStore, ObjectStore, Store, store_at, without_secrets
+from hierrouter_cache.stores import FolderStore, ObjectStore, Store, redact_url, store_at
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 
@@ -512,9 +512,9 @@ def test_no_secret_is_shown_when_a_mirror_fails(
 
 def test_a_url_is_shown_without_its_secrets_and_a_folder_needs_none() -> None:
     assert store_at("../mirror") == FolderStore(Path("../mirror"))
-    assert without_secrets("s3://AKID:a/b@bucket/path?token=x") == "s3://bucket/path"
-    assert without_secrets("s3://bucket/path") == "s3://bucket/path"
-    assert without_secrets("s3://AKID:a?b@bucket/path") == "s3://..."
+    assert redact_url("s3://AKID:a/b@bucket/path?token=x") == "s3://bucket/path"
+    assert redact_url("s3://bucket/path") == "s3://bucket/path"
+    assert redact_url("s3://AKID:a?b@bucket/path") == "s3://..."
 
 
 @pytest.mark.parametrize("go_on", [pull, compact, quarantine])
