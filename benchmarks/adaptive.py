@@ -179,23 +179,23 @@ class Study:
     """One full cache, and what is asked of it.
 
     Args:
-        given: the flags.
+        args: the flags.
     """
 
-    given: argparse.Namespace
+    args: argparse.Namespace
 
     def __post_init__(self) -> None:
-        given = self.given
-        self.alphas, early = tuple(sorted(given.at)), given.allow_stop or given.allow_return
-        self.may = Objective(0.0, given.allow_stop, allow_return=given.allow_return)
-        self.selection = OpenTree(state=given.state, allow_return=given.allow_return)
-        tree = replace(self.selection, cache=given.cache).run()
+        args = self.args
+        self.alphas, early = tuple(sorted(args.at)), args.allow_stop or args.allow_return
+        self.may = Objective(0.0, args.allow_stop, allow_return=args.allow_return)
+        self.selection = OpenTree(state=args.state, allow_return=args.allow_return)
+        tree = replace(self.selection, cache=args.cache).run()
         self.test, self.fold = tree.split("test"), learned_from(tree)
         self.calls = tree.routes.calls
-        last = last_plan(given.cache)
+        last = last_plan(args.cache)
         assert last is not None
         self.pool, self.queries = last[0], [query for query in last[1] if query.split != "test"]
-        self.engine = Replayed(given.cache)
+        self.engine = Replayed(args.cache)
         fixed = [fixed_route(self.test, best_ending(self.test, a, early)) for a in self.alphas]
         self.gaps = [
             float((oracle(self.test, a, early).reward(a) - route.reward(a)).mean())
@@ -209,8 +209,8 @@ class Study:
 
     def draw(self, seed: int) -> list[float]:
         """The share of calls left out; then for each of `KINDS` and alpha R less that of all."""
-        given, rng = self.given, np.random.default_rng(seed)
-        order = rng.permutation(len(self.queries))[: given.questions]
+        args, rng = self.args, np.random.default_rng(seed)
+        order = rng.permutation(len(self.queries))[: args.questions]
         asked = sorted((self.queries[at] for at in order), key=lambda query: query.split)
         names = zip(self.fold.datasets, self.fold.query_ids, strict=True)
         place = {name: row for row, name in enumerate(names)}
@@ -218,7 +218,7 @@ class Study:
         train = part.splits.count("train")  # which come first
         with tempfile.TemporaryDirectory() as folder:
             root, engines = Path(folder), self.engine
-            may = Adaptive(self.alphas, given.allow_stop, given.allow_return, given.until)
+            may = Adaptive(self.alphas, args.allow_stop, args.allow_return, args.until)
             made = fill_adaptively(self.pool, asked, root / "grown", may, engines=engines).calls
             judged = fill_cache(self.pool, asked[train:], root / "whole", engines=engines).calls
             every = judged + fill_cache(self.pool, asked, root / "whole", engines=engines).calls
@@ -243,7 +243,7 @@ class Study:
     def compared(self, grown: Path) -> None:
         """Print what another cache of the same questions left out, and R less that of this one."""
         calls = []
-        for root in (self.given.cache, grown):
+        for root in (self.args.cache, grown):
             reader = CacheReader(root)
             judged = OpenTree(cache=root, allow_incomplete=True).run()
             rows = np.flatnonzero(np.array(judged.splits) != "train")
@@ -257,7 +257,7 @@ class Study:
         print(f"calls of the train fold alone: {calls[1]:,} of {calls[0]:,}, left out {left:.4f}")
         here, there = (
             self.reached(replace(self.selection, cache=root).run())
-            for root in (self.given.cache, grown)
+            for root in (self.args.cache, grown)
         )
         for alpha, full, less in zip(self.alphas, here, there, strict=True):
             low, high = interval(less - full, rng=np.random.default_rng(0))
@@ -276,14 +276,14 @@ def main() -> None:
     parser.add_argument("--allow-return", action="store_true")
     parser.add_argument("--until", type=float)
     parser.add_argument("--grown", type=Path)
-    given = parser.parse_args()
-    study, rows = Study(given), []
+    args = parser.parse_args()
+    study, rows = Study(args), []
     gaps = ", ".join(f"{gap:.3f}" for gap in study.gaps)
-    print(f"{versions()}; {given.cache}; {given.questions} questions, gaps {gaps}")
-    if given.grown:
-        study.compared(given.grown)
+    print(f"{versions()}; {args.cache}; {args.questions} questions, gaps {gaps}")
+    if args.grown:
+        study.compared(args.grown)
         return
-    for seed in range(given.draws):
+    for seed in range(args.draws):
         rows.append(study.draw(seed))
         print(seed, " ".join(f"{value:+.4f}" for value in rows[-1]), flush=True)
     print("share of the calls that was left out; R less that of full trees, an alpha each:")

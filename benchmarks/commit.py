@@ -1,11 +1,11 @@
-"""A commit against a bare write and fsync of the same bytes.
+"""Compare a commit to the cache with a bare write and fsync of the same bytes.
 
     python benchmarks/commit.py [--dir DIR] [--rounds 200]
 
-Ours encodes 192 rows with texts of about 1.2 KB, hashes, writes, fsyncs, renames and fsyncs the
-folder. The bare side only writes the finished bytes to a new file and fsyncs it. Rounds alternate
-in one process; medians. `--dir` says which disk is measured; the second line of each pair is a
-cache that holds 500 parts already.
+A commit encodes 192 rows with texts of about 1.2 KB, hashes and writes them, calls fsync, renames
+the file and calls fsync on the folder. The bare write only writes the encoded bytes to a new file
+and calls fsync. Both alternate in one process; the figures are medians. `--dir` names the disk to
+measure. The second pair of lines is for a cache that already holds 500 parts.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 
 ROWS = 192
-CHARACTERS = 1200
+CHARACTERS = 1200  # of a text
 WORDS = "the of answer is number each first then so total cost per day we have gives how many"
 
 
@@ -41,32 +41,36 @@ def main() -> None:
 
 
 def measure(folder: Path, parts: int, rounds: int) -> None:
-    """Alternate both sides on a cache of `parts` parts and print a line for each."""
+    """Alternate commits and bare writes on a cache of `parts` parts, and print a line for each."""
     writer = PartWriter(folder / "cache")
     bare = folder / "bare"
     bare.mkdir()
     for number in range(parts):
         writer.append("calls", rows.calls(("m", str(number), "r")))
     tables = [table(number) for number in range(rounds)]
-    ours: list[tuple[float, float]] = []
-    theirs: list[tuple[float, float]] = []
+    # Wall-clock and CPU seconds of each round.
+    commits: list[tuple[float, float]] = []
+    bare_writes: list[tuple[float, float]] = []
     size = 0
-    for number, wanted in enumerate(tables):
-        started = perf_counter(), process_time()
-        part = writer.append("calls", wanted)
-        ours.append((perf_counter() - started[0], process_time() - started[1]))
+    for number, rows_table in enumerate(tables):
+        wall_start = perf_counter()
+        cpu_start = process_time()
+        part = writer.append("calls", rows_table)
+        commits.append((perf_counter() - wall_start, process_time() - cpu_start))
         data = part.read_bytes()
         part.unlink()
         size += len(data)
-        started = perf_counter(), process_time()
+        wall_start = perf_counter()
+        cpu_start = process_time()
         write_and_sync(bare / str(number), data)
-        theirs.append((perf_counter() - started[0], process_time() - started[1]))
-    held = len(list(parts_folder(folder / "cache").iterdir()))
-    print(f"{held} parts there, {size // rounds:,} bytes a commit")
-    show("commit", ours)
-    show("bare", theirs)
-    ratio = statistics.median(wall for wall, _ in ours) / statistics.median(w for w, _ in theirs)
-    print(f"  ratio {ratio:.2f}")
+        bare_writes.append((perf_counter() - wall_start, process_time() - cpu_start))
+    part_count = len(list(parts_folder(folder / "cache").iterdir()))
+    print(f"{part_count} parts there, {size // rounds:,} bytes a commit")
+    show("commit", commits)
+    show("bare", bare_writes)
+    commit_wall = statistics.median(wall for wall, _ in commits)
+    bare_wall = statistics.median(wall for wall, _ in bare_writes)
+    print(f"  ratio {commit_wall / bare_wall:.2f}")
 
 
 def show(name: str, times: list[tuple[float, float]]) -> None:
@@ -75,10 +79,10 @@ def show(name: str, times: list[tuple[float, float]]) -> None:
 
 
 def table(number: int) -> pa.Table:
-    """Rows with prose that compresses about as prose does."""
-    dice = random.Random(number)
-    words = [*WORDS.split(), *(str(dice.randrange(1000)) for _ in range(300))]
-    texts = [" ".join(dice.choices(words, k=CHARACTERS // 5))[:CHARACTERS] for _ in range(ROWS)]
+    """Make a table of calls whose texts compress about as well as prose does."""
+    rng = random.Random(number)
+    words = [*WORDS.split(), *(str(rng.randrange(1000)) for _ in range(300))]
+    texts = [" ".join(rng.choices(words, k=CHARACTERS // 5))[:CHARACTERS] for _ in range(ROWS)]
     return rows.calls(*[("m", f"{number}-{row}", text) for row, text in enumerate(texts)])
 
 

@@ -146,10 +146,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("graded-models"))
     parser.add_argument("--models", default=",".join(RECIPES))
     parser.add_argument("--steps", type=float, default=1.0, help="a share of them, to try it")
-    given = parser.parse_args()
-    for name in given.models.split(","):
+    args = parser.parse_args()
+    for name in args.models.split(","):
         size, rng = RECIPES[name], Random(f"graded {name}")
-        steps = int(size.recipe.mix_steps * given.steps)
+        steps = int(size.recipe.mix_steps * args.steps)
 
         def block(lessons: int, drills: float, name: str = name, rng: Random = rng) -> list[Lesson]:
             return [lesson(name, rng) for _ in range(lessons)]
@@ -160,8 +160,8 @@ def main() -> None:
 
         recipe = replace(size.recipe, mix_steps=steps)
         tokenizer = build_tokenizer(vocabulary())
-        train_model(recipe, tokenizer, block, rng, given.out / name, size.seed, on_step)
-        print(f"\r{given.out / name}")
+        train_model(recipe, tokenizer, block, rng, args.out / name, size.seed, on_step)
+        print(f"\r{args.out / name}")
 
 
 if __name__ == "__main__":

@@ -72,20 +72,19 @@ def main() -> None:
     parser.add_argument("--place", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(", ".join(f"{name} {version(name)}" for name in ("numpy", "duckdb", "torch")))
     with TemporaryDirectory() as fresh:
-        place = given.place or Path(fresh)
+        place = args.place or Path(fresh)
         if not (place / "caches").is_dir():
             show("quickstart", watched(hierrouter("quickstart"), place))
-        chosen = {name: at for name, at in COMMANDS.items() if fits(name, given.only)}
+        chosen = {name: at for name, at in COMMANDS.items() if fits(name, args.only)}
         for name, against in chosen.items():
             bare = [sys.executable, "-c", REFERENCES[against]]
             evict(place)
             cold = watched(hierrouter(name), place)
             turns = [
-                (watched(hierrouter(name), place), watched(bare, place))
-                for _ in range(given.rounds)
+                (watched(hierrouter(name), place), watched(bare, place)) for _ in range(args.rounds)
             ]
             warm, least = (min(runs, key=lambda run: run.wall) for runs in zip(*turns, strict=True))
             show(name, warm, cold, import_share(hierrouter(name), place), against, least)

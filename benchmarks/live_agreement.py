@@ -53,11 +53,11 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--fold", default="test")
     parser.add_argument("--questions", type=int, default=200)
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(versions(openai))
-    wanted = replayed(given.checkpoint, given.cache, given.fold, given.questions)
-    show("route --file", by_command(given.checkpoint, list(wanted)), wanted)
-    with served(given.checkpoint, None) as process:
+    wanted = replayed(args.checkpoint, args.cache, args.fold, args.questions)
+    show("route --file", by_command(args.checkpoint, list(wanted)), wanted)
+    with served(args.checkpoint, None) as process:
         url = address(process)
         ways: dict[str, Callable[[str, list[str]], dict[str, Found]]] = {
             "serve, plain": plain,

@@ -1,14 +1,14 @@
-"""LLMRouter's own routers on a table: what `peers.py` runs in LLMRouter's environment.
+"""Train LLMRouter's routers on a table; `peers.py` runs this script in LLMRouter's environment.
 
     python benchmarks/llmrouter_side.py FOLDER... --seeds 5
 
 Each FOLDER holds `routing_train_data.jsonl`, `query_embeddings.pt` (a dictionary from an
 `embedding_id` to its vector) and `asked.json`, a list of {"query", "embedding_id"}. Each router is
-trained by its own trainer and asked by its own `route_single`, with the hyperparameters of
-LLMRouter's training configurations; only the function that embeds a question is replaced by a
-look-up in the table. Writes `choices.json`: {router: [[a model for each question] for each seed]},
-one list where chance has no part.
-Imports nothing of this project.
+trained by LLMRouter's trainer and called by LLMRouter's `route_single`, with the hyperparameters of
+LLMRouter's training configurations. Only the function that embeds a question is replaced, by a
+look-up in the table. The script writes `choices.json`: {router: [[a model for each question] for
+each seed]}, with one seed for routers that draw no random numbers. It imports nothing of this
+project.
 """
 
 import argparse
@@ -25,8 +25,13 @@ import numpy as np
 import torch
 import yaml
 
-# Module, router, trainer, hyperparameters; of those left out LLMRouter has its own defaults.
-MF: dict[str, Any] = {"latent_dim": 128, "lr": 0.001, "epochs": 5, "noise_alpha": 0.0}
+MATRIX_FACTORISATION: dict[str, Any] = {
+    "latent_dim": 128,
+    "lr": 0.001,
+    "epochs": 5,
+    "noise_alpha": 0.0,
+}
+# Module, router, trainer, hyperparameters; LLMRouter's defaults hold for all others.
 ROUTERS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "kNN": ("knnrouter", "KNNRouter", "KNNRouterTrainer", {"n_neighbors": 5}),
     "MLP": (
@@ -42,8 +47,13 @@ ROUTERS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
             "alpha": 0.0001,
         },
     ),
-    "MF": ("mfrouter", "MFRouter", "MFRouterTrainer", MF),
-    "MF, 20 epochs": ("mfrouter", "MFRouter", "MFRouterTrainer", {**MF, "epochs": 20}),
+    "MF": ("mfrouter", "MFRouter", "MFRouterTrainer", MATRIX_FACTORISATION),
+    "MF, 20 epochs": (
+        "mfrouter",
+        "MFRouter",
+        "MFRouterTrainer",
+        {**MATRIX_FACTORISATION, "epochs": 20},
+    ),
     "SVM": (
         "svmrouter",
         "SVMRouter",
@@ -51,7 +61,7 @@ ROUTERS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         {"kernel": "rbf", "C": 1.0, "gamma": "scale"},
     ),
 }
-CERTAIN = ("kNN", "SVM")  # draw nothing
+DETERMINISTIC = ("kNN", "SVM")
 
 
 def main() -> None:
@@ -61,20 +71,18 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # importing it fetches prices otherwise
     for folder in args.folders:
-        choices = {
-            name: [
-                choose(folder, name, seed) for seed in range(1 if name in CERTAIN else args.seeds)
-            ]
-            for name in ROUTERS
-        }
+        choices: dict[str, list[list[str]]] = {}
+        for name in ROUTERS:
+            seeds = 1 if name in DETERMINISTIC else args.seeds
+            choices[name] = [choose(folder, name, seed) for seed in range(seeds)]
         (folder / "choices.json").write_text(json.dumps(choices))
 
 
 def choose(folder: Path, name: str, seed: int) -> list[str]:
-    """Train a router and ask it every question."""
+    """Train a router, and return its model for each question."""
     questions = json.loads((folder / "asked.json").read_text())
     vectors = torch.load(folder / "query_embeddings.pt")
-    embedding = {one["query"]: vectors[one["embedding_id"]] for one in questions}
+    embedding = {row["query"]: vectors[row["embedding_id"]] for row in questions}
     module, router_class, trainer_class, hyperparameters = ROUTERS[name]
     package = importlib.import_module(f"llmrouter.models.{module}")
     router_module = importlib.import_module(f"llmrouter.models.{module}.router")
@@ -87,16 +95,16 @@ def choose(folder: Path, name: str, seed: int) -> list[str]:
     with contextlib.redirect_stdout(sys.stderr):
         router = getattr(package, router_class)(yaml_path=str(config))
         getattr(package, trainer_class)(router=router, device="cpu").train()
-        return [str(router.route_single(dict(one))["model_name"]) for one in questions]
+        return [str(router.route_single(dict(row))["model_name"]) for row in questions]
 
 
 def text_dim(name: str, dim: int) -> dict[str, int]:
-    """Matrix factorisation must be told how long an embedding is."""
+    """Return the length of an embedding, which only matrix factorisation needs."""
     return {"text_dim": dim} if name.startswith("MF") else {}
 
 
 def configuration(folder: Path, name: str, hyperparameters: dict[str, Any]) -> Path:
-    """The YAML file that a router is made from."""
+    """Write the YAML file that a router is made from, and return its path."""
     model = str((folder / f"{name}.pkl").absolute())
     config = {
         "data_path": {

@@ -1,15 +1,16 @@
-"""What is shipped against the best constant choice, by cross-validation over all questions.
+"""Compare shipped routers with the best constant choice, by cross-validation over all questions.
 
     python benchmarks/no_harm.py --cache DIR [--folds 5] [--alphas 6] [--algos value exact]
         [--price MODEL=IN:OUT ...] [--scorer given] [--encoder NAME] [--allow-stop]
         [--questions 300]
 
-Each fold is held out once; what is learned, and every constant choice, comes from the others, or
-from so many of their questions. Alphas are quantiles of those at which a policy may change, from 0
-on. For each alpha: the R of what is shipped, less that of the one choice for all questions that was
-best where it learned (a fixed route or a direct call), with its interval over all questions; less
-that of any constant (a route for each dataset, too, which only who is told the dataset can take);
-the same of the learner itself; and how often the run was a constant.
+Each fold is held out once. Routers and constant choices are learned from the other folds, or from
+--questions of their questions. Alphas are 0 and quantiles of the values at which a policy may
+change. A constant choice is the same for all questions (a fixed route or a direct call), or for all
+questions of a dataset, which a user can take only if he knows the dataset; the best one on the
+training folds counts. Columns, each with its interval over all questions: R of the shipped router
+minus R of the best single choice; minus R of the best constant; R of the learner itself minus R of
+the best constant; and how often the shipped router was a constant.
 """
 
 import argparse
@@ -25,7 +26,7 @@ import hierrouter
 from hierrouter.evaluation.bounds import best_ending, best_route_per_dataset
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
-from hierrouter.evaluation.outcome import fixed_route, single_calls
+from hierrouter.evaluation.outcome import Outcome, fixed_route, single_calls
 from hierrouter.learning.config import Objective, ValueConfig, training_config
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
@@ -40,9 +41,21 @@ Floats = NDArray[np.float64]
 def constant_rewards(
     learned: RouteTree, tested: RouteTree, alpha: float, stop: bool
 ) -> tuple[Floats, Floats]:
-    """R on `tested` of what is best on `learned`: of one choice for all, and of any constant."""
+    """Return the rewards of constant choices on `tested` that are best on `learned`.
+
+    Args:
+        learned: the tree on which choices are compared.
+        tested: the tree on which the best ones are evaluated.
+        alpha: the price of cost in R.
+        stop: whether a route may stop before the last hop.
+
+    Returns:
+        float64[questions] each: R of the best choice for all questions, and of the best constant,
+        which may also be a route for each dataset.
+    """
     ending = best_ending(learned, alpha, stop)
-    choices = [
+    # Outcomes on (learned, tested).
+    single_choices = [
         (fixed_route(learned, ending), fixed_route(tested, ending)),
         *zip(single_calls(learned), single_calls(tested), strict=True),
     ]
@@ -50,27 +63,29 @@ def constant_rewards(
         best_route_per_dataset(learned, alpha, learned, stop),
         best_route_per_dataset(learned, alpha, tested, stop),
     )
-    one, best = (
-        max(each, key=lambda pair: pair[0].reward(alpha).mean())
-        for each in (choices, [*choices, by_dataset])
-    )
-    return one[1].reward(alpha), best[1].reward(alpha)
+
+    def learned_reward(outcomes: tuple[Outcome, Outcome]) -> float:
+        return float(outcomes[0].reward(alpha).mean())
+
+    _, single = max(single_choices, key=learned_reward)
+    _, constant = max([*single_choices, by_dataset], key=learned_reward)
+    return single.reward(alpha), constant.reward(alpha)
 
 
 def routers(
-    algo: str, tree: RouteTree, alphas: Sequence[float], may: Objective
+    algo: str, tree: RouteTree, alphas: Sequence[float], objective: Objective
 ) -> list[TrainedRouter]:
-    """A router for each alpha, each with the constant that is shipped instead of it, if any."""
+    """Train a router for each alpha, each with the constant that is shipped instead, if any."""
     config = training_config("default", algo)
     if isinstance(config, ValueConfig):
-        sweep = train_sweep(tree, alphas, may, config, 0)
+        sweep = train_sweep(tree, alphas, objective, config, 0)
         return [sweep.at(alpha).with_fallback(tree) for alpha in alphas]
-    routers = [train(tree, replace(may, alpha=alpha), config, 0) for alpha in alphas]
+    routers = [train(tree, replace(objective, alpha=alpha), config, 0) for alpha in alphas]
     return [router.with_fallback(tree) for router in routers]
 
 
-def said(differences: Floats) -> str:
-    """Their mean and its interval."""
+def mean_text(differences: Floats) -> str:
+    """Format the mean of differences, float64[questions], and its interval."""
     means = resampled_means(differences[None], 2_000, np.random.default_rng(0))[0]
     low, high = percentile_interval(means, len(differences))
     return f"{differences.mean():8.4f} [{low:7.4f}, {high:7.4f}]"
@@ -92,39 +107,48 @@ def main() -> None:
     [prices] = price_lists([], args.price).values()
     selection = OpenTree(encoder=args.encoder, scorer=args.scorer, prices=prices)
     tree = replace(selection, cache=args.cache).run()
-    may = Objective(0.0, args.allow_stop)
+    objective = Objective(0.0, args.allow_stop)
     points = policy_break_points(tree, args.allow_stop)
-    evenly = np.arange(1, args.alphas) / args.alphas  # the greatest are those of rounding
-    alphas = [0.0, *np.quantile(points, evenly).tolist()]
-    place = np.random.default_rng(0).permutation(len(tree)) % args.folds
+    # Without the largest points, which are due to rounding.
+    levels = np.arange(1, args.alphas) / args.alphas
+    alphas = [0.0, *np.quantile(points, levels).tolist()]
+    fold_of = np.random.default_rng(0).permutation(len(tree)) % args.folds
     print(f"{len(tree)} questions, {args.folds} folds")
     for algo in args.algos:
-        guarded, itself, safe = np.empty((3, len(alphas), len(tree)))
+        # Differences of R, float64[alphas, questions].
+        shape = (len(alphas), len(tree))
+        less_single = np.empty(shape)
+        less_constant = np.empty(shape)
+        learner_less_constant = np.empty(shape)
         constants = np.zeros(len(alphas), np.int64)
         for fold in range(args.folds):
-            held = place == fold
-            drawn = np.random.default_rng(fold).permutation(np.flatnonzero(~held))
-            rows = np.sort(drawn[: args.questions])
-            learned, tested = tree.select(rows), tree.select(np.flatnonzero(held))
-            splits = np.where(place[rows] == (fold + 1) % args.folds, "validation", "train")
+            is_tested = fold_of == fold
+            shuffled = np.random.default_rng(fold).permutation(np.flatnonzero(~is_tested))
+            rows = np.sort(shuffled[: args.questions])
+            learned = tree.select(rows)
+            tested = tree.select(np.flatnonzero(is_tested))
+            splits = np.where(fold_of[rows] == (fold + 1) % args.folds, "validation", "train")
             learned = replace(learned, splits=tuple(splits.tolist()))
             tested = replace(tested, splits=("test",) * len(tested))
-            for number, (alpha, router) in enumerate(
-                zip(alphas, routers(algo, learned, alphas, may), strict=True)
-            ):
-                one, least = constant_rewards(learned, tested, alpha, args.allow_stop)
-                alone = replace(router, constant=None)
-                safe[number, held] = router.outcome(tested).reward(alpha) - one
-                guarded[number, held] = router.outcome(tested).reward(alpha) - least
-                itself[number, held] = alone.outcome(tested).reward(alpha) - least
-                constants[number] += router.constant is not None
+            for number, router in enumerate(routers(algo, learned, alphas, objective)):
+                alpha = alphas[number]
+                single, constant = constant_rewards(learned, tested, alpha, args.allow_stop)
+                learner = replace(router, constant=None)
+                reward = router.outcome(tested).reward(alpha)
+                less_single[number, is_tested] = reward - single
+                less_constant[number, is_tested] = reward - constant
+                learner_reward = learner.outcome(tested).reward(alpha)
+                learner_less_constant[number, is_tested] = learner_reward - constant
+                if router.constant is not None:
+                    constants[number] += 1
         print(
             f"{algo:>12s}{'shipped, less one choice':>30s}{'less any constant':>28s}"
             f"{'the learner itself':>28s}  constant"
         )
         for number, alpha in enumerate(alphas):
             figures = (
-                f"{said(safe[number]):>30s}{said(guarded[number]):>28s}{said(itself[number]):>28s}"
+                f"{mean_text(less_single[number]):>30s}{mean_text(less_constant[number]):>28s}"
+                f"{mean_text(learner_less_constant[number]):>28s}"
             )
             print(f"{alpha:12.5g}{figures}  {constants[number]} of {args.folds}", flush=True)
 

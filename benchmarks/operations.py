@@ -55,25 +55,25 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--clients", type=int, default=32)
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(versions(httpx2, np))
-    tree = OpenTree(cache=given.cache).run()
-    questions = [text.question for text in load_texts(given.cache, tree.split("test"))][:200]
+    tree = OpenTree(cache=args.cache).run()
+    questions = [text.question for text in load_texts(args.cache, tree.split("test"))][:200]
     with TemporaryDirectory() as name, ExitStack() as opened:
         place = Path(name)
-        for run, link in zip(given.runs, ("one", "other"), strict=True):
+        for run, link in zip(args.runs, ("one", "other"), strict=True):
             (place / link).symlink_to(run.absolute())
         servers = [opened.enter_context(Backend(name).running()) for name in NAMES]
         write_pool(place / "pool.toml", servers)
-        if "start" in given.parts:
-            start(place, given.before)
-        if "decide" in given.parts:
+        if "start" in args.parts:
+            start(place, args.before)
+        if "decide" in args.parts:
             with served(place) as (url, _):
-                decide(url, questions, given.requests, given.connections, given.rate)
-        if "soak" in given.parts:
-            wanted = [answers_of(run, questions) for run in given.runs]
+                decide(url, questions, args.requests, args.connections, args.rate)
+        if "soak" in args.parts:
+            wanted = [answers_of(run, questions) for run in args.runs]
             with served(place) as (url, process):
-                soak(url, process, place, servers, wanted, given.seconds, given.clients)
+                soak(url, process, place, servers, wanted, args.seconds, args.clients)
 
 
 @dataclass

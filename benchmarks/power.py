@@ -1,12 +1,12 @@
-"""Cut the power of a collection many times; count what that costs.
+"""Cut the power of a collection many times, and count what is lost.
 
     sudo python benchmarks/power.py [--cuts 100] [--seed 1]
 
-The cache lies on an ext4 image of its own, on a loop device. A cut is ext4's forced shutdown
-without a flush of the journal: nothing that has not reached the disk by then ever does. Then the
-image is mounted anew and everything that was acknowledged is compared with what a reader is
-served; see `killing.py`. Linux only; needs root, `mkfs.ext4` and loop devices. What the
-workers say about their dying disk goes to stderr.
+The cache is on a separate ext4 image, on a loop device. A power cut is simulated by ext4's forced
+shutdown without a flush of the journal: data that has not reached the disk by then is lost. Then
+the image is mounted again, and all rows that were acknowledged are compared with the rows that a
+reader returns; see `killing.py`. Linux only; it needs root, `mkfs.ext4` and loop devices. Messages
+of the workers about their failing disk go to stderr.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import measuring  # noqa: F401  makes `tests` importable
 from killing import Harness, inspect
 
 IMAGE_BYTES = 256 << 20
-LOOP_DEVICES = 7  # major number
+LOOP_DEVICE_MAJOR = 7
 SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
 WITHOUT_JOURNAL_FLUSH = 2
 
@@ -38,10 +38,11 @@ def main() -> None:
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    moments = random.Random(args.seed)
-    found: Counter[str] = Counter()
+    rng = random.Random(args.seed)
+    findings: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="power-") as folder:
-        image, disk = Path(folder) / "disk.img", Path(folder) / "disk"
+        image = Path(folder) / "disk.img"
+        disk = Path(folder) / "disk"
         disk.mkdir()
         with image.open("wb") as file:
             file.truncate(IMAGE_BYTES)
@@ -49,16 +50,16 @@ def main() -> None:
         cache = Harness(disk / "cache")
         for _ in range(args.cuts):
             with mounted(image, disk) as device:
-                cache.run_and_kill(moments, partial(cut_power, disk, device))
+                cache.run_and_kill(rng, partial(cut_power, disk, device))
             with mounted(image, disk):
-                found.update(asdict(inspect(cache.root, cache.acked)))
+                findings.update(asdict(inspect(cache.root, cache.acked)))
     print(f"{platform.platform()}, {args.cuts} cuts, {len(cache.acked)} parts acknowledged")
-    print(", ".join(f"{name} {count}" for name, count in found.items()))
+    print(", ".join(f"{name} {count}" for name, count in findings.items()))
 
 
 @contextlib.contextmanager
 def mounted(image: Path, disk: Path) -> Iterator[str]:
-    """The image, mounted at `disk`; gives the loop device."""
+    """Mount the image at `disk`, and yield the loop device."""
     device = call("losetup", "--find", "--show", str(image))
     try:
         call("mount", "-t", "ext4", device, str(disk))
@@ -71,11 +72,12 @@ def mounted(image: Path, disk: Path) -> Iterator[str]:
 
 
 def cut_power(disk: Path, device: str) -> None:
-    """Shut the file system down; refuses any but one on our own loop device."""
+    """Shut a file system down, after checking that it is the one on the loop device."""
     descriptor = os.open(disk, os.O_RDONLY)
     try:
-        ours = os.fstat(descriptor).st_dev
-        if os.major(ours) != LOOP_DEVICES or ours != os.stat(device).st_rdev:  # noqa: PTH116
+        disk_device = os.fstat(descriptor).st_dev
+        is_loop_device = os.major(disk_device) == LOOP_DEVICE_MAJOR
+        if not is_loop_device or disk_device != os.stat(device).st_rdev:  # noqa: PTH116
             raise SystemExit(f"{disk} is not on {device}; nothing was cut")
         fcntl.ioctl(descriptor, SHUTDOWN, struct.pack("I", WITHOUT_JOURNAL_FLUSH))
     finally:

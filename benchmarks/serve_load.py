@@ -56,18 +56,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--served", action="store_true", help="the models in another process")
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(versions(openai))
-    fold = OpenTree(cache=given.cache).run().split("test")
-    fold = fold.select(np.arange(min(given.questions, len(fold))))
-    questions = [text.question for text in load_texts(given.cache, fold)]
-    wanted = routed_alone(given.checkpoint, questions)
+    fold = OpenTree(cache=args.cache).run().split("test")
+    fold = fold.select(np.arange(min(args.questions, len(fold))))
+    questions = [text.question for text in load_texts(args.cache, fold)]
+    wanted = routed_alone(args.checkpoint, questions)
     with ExitStack() as opened:
-        pool = opened.enter_context(served_pool()) if given.served else None
-        process = opened.enter_context(served(given.checkpoint, pool))
+        pool = opened.enter_context(served_pool()) if args.served else None
+        process = opened.enter_context(served(args.checkpoint, pool))
         url = address(process)
-        seen, memory = asyncio.run(load(url, wanted, given.clients, given.seconds, process.pid))
-    show(seen, memory, given.seconds, given.clients)
+        seen, memory = asyncio.run(load(url, wanted, args.clients, args.seconds, process.pid))
+    show(seen, memory, args.seconds, args.clients)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ from soak_commands import (
     stored,
     without_latency,
 )
-from soak_server import Client, Watch, served
+from soak_server import Client, Watch, running_server
 
 from hierrouter_cache.parts import list_parts
 from tests.warm import WarmProcess
@@ -61,7 +61,7 @@ class Day:
 
     def __init__(self, commands: Commands, seed: int) -> None:
         self.do = commands
-        self.place = commands.place
+        self.place = commands.folder
         self.cache = self.place / "cache"
         self.run = self.place / "runs" / "served"
         self.run.parent.mkdir()
@@ -302,7 +302,7 @@ def live_through(day: Day, client: Client, watch: Watch, hours: int, seconds: fl
             attacks += 1
         day.collect()
         parts, size = day.compact()
-        client.wanted = replayed(day.run, day.cache, "test", 10_000)
+        client.expected = replayed(day.run, day.cache, "test", 10_000)
         promise(client.is_alive(), f"the client: {client.wrong}")
         watch.look(size / len(day.seen))
         print(
@@ -318,16 +318,16 @@ def soak(commands: Commands, hours: int, seconds: float, seed: int) -> None:
     day = Day(commands, seed)
     day.collect()
     commands.run(*day.training(day.run))
-    wanted = replayed(day.run, day.cache, "test", 10_000)
-    with served(day.run, commands.place) as (process, url):
-        client = Client(url, wanted, seed)
+    expected = replayed(day.run, day.cache, "test", 10_000)
+    with running_server(day.run, commands.folder) as (process, url):
+        client = Client(url, expected, seed)
         client.start()
         watch = Watch(psutil.Process(process.pid))
         live_through(day, client, watch, hours, seconds)
         client.over.set()
         client.join()
         promise(not client.wrong, f"the client: {client.wrong}")
-    lines = (commands.place / "requests.jsonl").read_text().splitlines()
+    lines = (commands.folder / "requests.jsonl").read_text().splitlines()
     answered = sum(client.asked[way] for way in ("plain", "stream"))
     promise(sum(json.loads(line)["status"] == 200 for line in lines) >= answered, "log lines lost")
     print(f"requests: {dict(client.asked)}")
@@ -339,14 +339,14 @@ def main() -> None:
     parser.add_argument("--hours", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(versions(psutil))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     warm = WarmProcess(environment, ROOT)
     with contextlib.closing(warm), tempfile.TemporaryDirectory(prefix="soak-") as folder:
         try:
-            soak(Commands(warm.warm, Path(folder)), given.hours, 60 * given.minutes, given.seed)
+            soak(Commands(warm.warm, Path(folder)), args.hours, 60 * args.minutes, args.seed)
         except BrokenPromise as broken:
             sys.exit(f"broken: {broken}")
     print("every promise was kept")

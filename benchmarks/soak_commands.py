@@ -1,8 +1,8 @@
-"""The commands of `soak.py`: run, ended at a moment, held to what is documented.
+"""Commands for `soak.py`: run or interrupt `hierrouter`, and check its documented promises.
 
-In: arguments of `hierrouter`. Out: what it printed, after its exit code and its one line of error
-were found as documented; and all rows that a cache serves, by what names them. Commands are forked
-from a process that has imported what they need (`tests/warm.py`).
+A command's output is returned once its exit code and its error line are as documented. `stored`
+returns all rows of a cache by their identity. Commands are forked from a process that has imported
+their modules already (`tests/warm.py`).
 """
 
 import os
@@ -20,84 +20,99 @@ from hierrouter_cache.parts import IDENTITY_COLUMNS, ROW_SCHEMAS
 from hierrouter_cache.reader import CacheReader
 from tests.warm import Running, Warm
 
-KILLED, LOCKED, CTRL_C = -signal.SIGKILL, 3, 130
-TOO_LATE = -signal.SIGINT  # Ctrl-C when all is done and said; 130 in a shell
+# Exit codes.
+KILLED = -signal.SIGKILL
+LOCKED = 3
+CTRL_C = 130
+TOO_LATE = -signal.SIGINT  # Ctrl-C after the command has finished its work; 130 in a shell
 
 Rows = dict[tuple[object, ...], str]
 
 
 class BrokenPromise(Exception):
-    """What the documentation says and what happened instead."""
+    """Something happened that contradicts the documentation."""
 
 
-def promise(kept: bool, what: str) -> None:
-    if not kept:
-        raise BrokenPromise(what)
+def promise(is_true: bool, message: str) -> None:
+    """Raise BrokenPromise unless a documented statement is true."""
+    if not is_true:
+        raise BrokenPromise(message)
 
 
 def stored(root: Path) -> Rows:
-    """Each row that is served, by kind and identity, after proof that all bytes are sound."""
+    """Return all rows of a cache by kind and identity; a reader checks their bytes first."""
     try:
         reader = CacheReader(root)
     except NoCache:
         return {}
-    found: Rows = {}
+    rows: Rows = {}
     for kind in ROW_SCHEMAS:
         for row in reader.sql(f"SELECT * FROM {kind}").to_pylist():
             identity = (kind, *(row[name] for name in IDENTITY_COLUMNS[kind]))
-            promise(identity not in found, f"served twice: {identity}")
-            found[identity] = repr(row)
-    return found
+            promise(identity not in rows, f"served twice: {identity}")
+            rows[identity] = repr(row)
+    return rows
 
 
 def calls(rows: Rows) -> int:
-    """How many of them are calls."""
-    return sum(name[0] == "calls" for name in rows)
+    """Count the calls among rows."""
+    return sum(identity[0] == "calls" for identity in rows)
 
 
 def without_latency(rows: Rows) -> Rows:
-    """An imported call has none."""
-    return {name: re.sub(r"'latency_s': [^,}]+", "", row) for name, row in rows.items()}
+    """Remove the latencies of calls, because imported calls have none."""
+    pattern = re.compile(r"'latency_s': [^,}]+")
+    return {identity: pattern.sub("", row) for identity, row in rows.items()}
 
 
 @dataclass
 class Commands:
-    """The command, forked; how often it ended how."""
+    """Runs `hierrouter` in forked processes.
+
+    Attributes:
+        warm: forks the processes.
+        folder: the working folder.
+        ended: how often each command ended with each exit code.
+    """
 
     warm: Warm
-    place: Path
+    folder: Path
     ended: Counter[str] = field(default_factory=Counter)
 
     def start(self, *arguments: str | Path) -> Running:
         roots = [str(ROOT / folder) for folder in (".", "cache", "cli")]
-        told = {"PYTHONPATH": os.pathsep.join(roots), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+        settings = {"PYTHONPATH": os.pathsep.join(roots), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
         words = ("-m", "hierrouter_cli", *map(str, arguments))
-        return self.warm.start(*words, cwd=self.place, env={**os.environ, **told})
+        return self.warm.start(*words, cwd=self.folder, env={**os.environ, **settings})
 
     def run(self, *arguments: str | Path, codes: tuple[int, ...] = (0,)) -> tuple[str, str]:
-        """Run it to its end; stdout and stderr."""
+        """Run a command to its end, and return stdout and stderr."""
         _, out, err = self.end(self.start(*arguments), codes, *arguments)
         return out, err
 
     def end(
         self, process: Running, codes: tuple[int, ...], *arguments: str | Path
     ) -> tuple[int, str, str]:
-        """Wait for it; exit code, stdout and stderr, which must be as documented."""
-        done = process.result()
+        """Wait for a command, check its end, and return exit code, stdout and stderr."""
+        completed = process.result()
         words = " ".join(map(str, arguments))
-        self.ended[f"{arguments[0]} {done.returncode}"] += 1
-        told = f"`{words}` ended with {done.returncode}: {done.stderr[-2000:]}"
-        promise(done.returncode in codes, f"{told}; documented {codes}")
-        promise("Traceback" not in done.stderr, told)
-        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        one_line = len(errors) == 1 and done.stderr.endswith(f"{errors[0]}\n")
-        promise(one_line if done.returncode > 0 else not errors, f"not one line of error: {told}")
-        return done.returncode, done.stdout, done.stderr
+        self.ended[f"{arguments[0]} {completed.returncode}"] += 1
+        summary = f"`{words}` ended with {completed.returncode}: {completed.stderr[-2000:]}"
+        promise(completed.returncode in codes, f"{summary}; documented {codes}")
+        promise("Traceback" not in completed.stderr, summary)
+        errors = [line for line in completed.stderr.splitlines() if line.startswith("error: ")]
+        # An error is one line, the last one; a command that succeeds prints none.
+        if completed.returncode > 0:
+            is_right = len(errors) == 1 and completed.stderr.endswith(f"{errors[0]}\n")
+        else:
+            is_right = not errors
+        promise(is_right, f"not one line of error: {summary}")
+        return completed.returncode, completed.stdout, completed.stderr
 
-    def strike(self, how: signal.Signals, after_s: float, *arguments: str | Path) -> int:
-        """Start it and end it at some moment; its exit code."""
+    def strike(self, number: signal.Signals, after_s: float, *arguments: str | Path) -> int:
+        """Start a command, send it a signal after some seconds, and return its exit code."""
         process = self.start(*arguments)
         time.sleep(after_s)
-        process.send_signal(how)
-        codes = (KILLED,) if how is signal.SIGKILL else (CTRL_C, TOO_LATE)
+        process.send_signal(number)
+        codes = (KILLED,) if number is signal.SIGKILL else (CTRL_C, TOO_LATE)
         return self.end(process, (0, *codes), *arguments)[0]

@@ -1,8 +1,8 @@
-"""What `soak.py` promises of a server, and a client that holds it to that.
+"""A server for `soak.py`, a client that checks its answers, and a watch over its memory.
 
-In: a run of `train`, the answers that the replayed tree gives to its questions. Out: a running
-`hierrouter serve`, a client that asks it all the time, and looks at its memory and open files.
-Not covered: how much a server carries (`serve_load.py`).
+`running_server` starts `hierrouter serve` on a run. `Client` asks questions all the time, and
+compares the answers with those of the replayed tree. `Watch` looks at memory and open files. Not
+covered: how many requests a server can take (`serve_load.py`).
 """
 
 import contextlib
@@ -24,16 +24,25 @@ from measuring import SERVER_ADDRESS_PATTERN
 from soak_commands import CTRL_C, BrokenPromise, promise
 
 PAUSE_S = 0.4  # between two requests of the client
-MEMORY_GROWTH, ROW_GROWTH = 1.1, 1.15
-MORE_FILES = 3  # the client has one connection, and hangs up now and then
+# Largest factors between the first hours and a later one.
+MAX_MEMORY_GROWTH = 1.1
+MAX_ROW_GROWTH = 1.15
+MAX_MORE_FILES = 3  # the client has one connection, and hangs up now and then
 
 
 class Client(threading.Thread):
-    """Asks the server one question after the other, in four ways, until it is told to end."""
+    """Asks the server one question after the other, in four ways, until it is stopped.
 
-    def __init__(self, url: str, wanted: Mapping[str, Found], seed: int) -> None:
+    Attributes:
+        expected: the tree's answers by question; replaced as the tree grows.
+        asked: number of requests in each way.
+        wrong: the error that ended the client; empty if there was none.
+        over: set to stop the client.
+    """
+
+    def __init__(self, url: str, expected: Mapping[str, Found], seed: int) -> None:
         super().__init__(daemon=True)
-        self.wanted = dict(wanted)  # replaced as the tree grows
+        self.expected = dict(expected)
         self.asked: Counter[str] = Counter()
         self.wrong = ""
         self.over = threading.Event()
@@ -45,29 +54,29 @@ class Client(threading.Thread):
         try:
             while not self.over.wait(PAUSE_S):
                 way = self._rng.choice(ways)
-                question, answer = self._rng.choice(list(self.wanted.items()))
+                question, answer = self._rng.choice(list(self.expected.items()))
                 way(question, answer)
                 self.asked[way.__name__.strip("_")] += 1
         except Exception as error:
             self.wrong = f"{type(error).__name__}: {error}"
         self._openai.close()
 
-    def _plain(self, question: str, wanted: Found) -> None:
-        said = self._openai.chat.completions.create(model=MODEL, messages=user(question))
-        self._compare(question, whole(said), wanted)
+    def _plain(self, question: str, expected: Found) -> None:
+        completion = self._openai.chat.completions.create(model=MODEL, messages=user(question))
+        self._compare(question, whole(completion), expected)
 
-    def _stream(self, question: str, wanted: Found) -> None:
+    def _stream(self, question: str, expected: Found) -> None:
         with self._begin(question) as pieces:
-            heard = list(pieces)
-        text = "".join(piece.choices[0].delta.content or "" for piece in heard)
-        self._compare(question, with_route(text, heard[-1].model_extra), wanted)
+            received = list(pieces)
+        text = "".join(piece.choices[0].delta.content or "" for piece in received)
+        self._compare(question, with_route(text, received[-1].model_extra), expected)
 
-    def _leave(self, question: str, wanted: Found) -> None:
+    def _leave(self, question: str, expected: Found) -> None:
         """Hang up after the first piece."""
         with self._begin(question) as pieces:
             next(iter(pieces))
 
-    def _bad(self, question: str, wanted: Found) -> None:
+    def _bad(self, question: str, expected: Found) -> None:
         with contextlib.suppress(openai.NotFoundError):
             self._openai.chat.completions.create(model="nobody", messages=user(question))
             raise BrokenPromise("an unknown model was answered")
@@ -77,27 +86,28 @@ class Client(threading.Thread):
             model=MODEL, messages=user(question), stream=True
         )
 
-    def _compare(self, question: str, found: Found, wanted: Found) -> None:
-        promise(all(found.agrees(wanted)), f"{question!r}: {found} is not {wanted} of the tree")
+    def _compare(self, question: str, answer: Found, expected: Found) -> None:
+        message = f"{question!r}: {answer} is not {expected} of the tree"
+        promise(all(answer.agrees(expected)), message)
 
 
 @contextlib.contextmanager
-def served(run: Path, place: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """`hierrouter serve` on a run, and where it listens; it must end well."""
+def running_server(run: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Start `hierrouter serve` on a run, yield its process and address, and check how it ends."""
     command = [sys.executable, "-m", "hierrouter_cli", "serve", "--port", "0"]
-    flags = ["--checkpoint", str(run), "--log", str(place / "requests.jsonl")]
-    told = place / "serve.err"
-    with told.open("wb") as file:
-        process = subprocess.Popen([*command, *flags], stderr=file, cwd=place)
+    flags = ["--checkpoint", str(run), "--log", str(folder / "requests.jsonl")]
+    errors = folder / "serve.err"
+    with errors.open("wb") as file:
+        process = subprocess.Popen([*command, *flags], stderr=file, cwd=folder)
     try:
-        while not (found := SERVER_ADDRESS_PATTERN.search(told.read_text())):
-            promise(process.poll() is None, f"the server does not start: {told.read_text()}")
+        while not (match := SERVER_ADDRESS_PATTERN.search(errors.read_text())):
+            promise(process.poll() is None, f"the server does not start: {errors.read_text()}")
             time.sleep(0.1)
-        yield process, found[1]
-        promise(process.poll() is None, f"the server has ended: {told.read_text()[-600:]}")
+        yield process, match[1]
+        promise(process.poll() is None, f"the server has ended: {errors.read_text()[-600:]}")
         process.send_signal(signal.SIGINT)
         promise(process.wait(60) == CTRL_C, f"the server ended with {process.returncode}")
-        promise("Traceback" not in told.read_text(), told.read_text()[-600:])
+        promise("Traceback" not in errors.read_text(), errors.read_text()[-600:])
     finally:
         process.kill()
         process.wait()
@@ -105,7 +115,14 @@ def served(run: Path, place: Path) -> Iterator[tuple[subprocess.Popen[bytes], st
 
 @dataclass
 class Watch:
-    """The server's memory and open files, and the size of a row, hour by hour."""
+    """Memory and open files of the server, and the size of a row, hour by hour.
+
+    Attributes:
+        server: the process.
+        memory: MiB.
+        files: open files.
+        row_bytes: bytes of a row of the cache.
+    """
 
     server: psutil.Process
     memory: list[float] = field(default_factory=list)
@@ -113,15 +130,17 @@ class Watch:
     row_bytes: list[float] = field(default_factory=list)
 
     def look(self, row_bytes: float) -> None:
-        """One look an hour; the first two are those of a server that warms up.
+        """Measure once an hour, and check that nothing grows.
 
-        The client opens one connection, and hangs up now and then: three files are room for that.
+        The first two measurements are of a server that warms up.
         """
         self.memory.append(self.server.memory_info().rss / 2**20)
         self.files.append(self.server.num_fds())
         self.row_bytes.append(row_bytes)
-        told = f"MiB {self.memory}, files {self.files}, bytes a row {self.row_bytes}"
+        summary = f"MiB {self.memory}, files {self.files}, bytes a row {self.row_bytes}"
         if len(self.memory) > 2:
-            promise(self.memory[-1] <= MEMORY_GROWTH * self.memory[1], f"memory grows: {told}")
-            promise(self.files[-1] <= self.files[1] + MORE_FILES, f"open files grow: {told}")
-        promise(row_bytes <= ROW_GROWTH * self.row_bytes[0], f"rows take more room: {told}")
+            promise(
+                self.memory[-1] <= MAX_MEMORY_GROWTH * self.memory[1], f"memory grows: {summary}"
+            )
+            promise(self.files[-1] <= self.files[1] + MAX_MORE_FILES, f"open files grow: {summary}")
+        promise(row_bytes <= MAX_ROW_GROWTH * self.row_bytes[0], f"rows take more room: {summary}")

@@ -544,14 +544,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("testbed-models"))
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    args = parser.parse_args()
     for name in TESTBED_MODELS:
 
         def on_step(step: int, steps: int, loss: float, name: str = name) -> None:
             print(f"\r{name}: step {step} of {steps}, loss {loss:.3f}", end="", flush=True)
 
-        train_specialist(name, given.out / name, given.seed, on_step)
-        print(f"\r{given.out / name}")
+        train_specialist(name, args.out / name, args.seed, on_step)
+        print(f"\r{args.out / name}")
 
 
 if __name__ == "__main__":
