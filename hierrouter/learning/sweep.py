@@ -25,7 +25,7 @@ BUDGET_CANDIDATES = 512  # alphas to choose from for a budget; a router's cost c
 
 @dataclass(frozen=True)
 class TrainedSweep:
-    """The value model for every alpha, and where it comes from.
+    """The value model for every alpha, and its origin.
 
     Attributes:
         model: the value model.

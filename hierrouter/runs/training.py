@@ -324,10 +324,10 @@ def require_possible(tree: RouteTree, budget: float | None, objective: Objective
     Raises:
         InputError: it is too small; the message has what is possible.
     """
-    from hierrouter.learning.value import learned_from
+    from hierrouter.learning.value import training_queries
 
     if budget is not None:
-        optimum_at_mean_cost(learned_from(tree), budget, objective.ends_early)
+        optimum_at_mean_cost(training_queries(tree), budget, objective.ends_early)
 
 
 def retrain(command: str, run: Path | None, tree: Tree, callbacks: RunCallbacks) -> Path | None:
