@@ -23,7 +23,7 @@ from hierrouter.engines import backend, generator, identify
 from hierrouter.engines.encoders import default_encoder, load_encoder
 from hierrouter.evaluation.intervals import interval
 from hierrouter.learning.config import Objective, ValueConfig
-from hierrouter.learning.value import training_queries
+from hierrouter.learning.value import learned_from
 from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.open_tree import OpenTree
@@ -216,7 +216,7 @@ class _Growing:
         names = {(query.dataset, query.id) for query in asked}
 
         def every(step: int) -> RouteTree:
-            folds = [training_queries(tree), tree.pruned or tree.select(np.arange(0))]
+            folds = [learned_from(tree), tree.pruned or tree.select(np.arange(0))]
             rows = [[row for row, name in _named(fold) if name in names][::step] for fold in folds]
             whole, holes = (
                 fold.select(np.array(known, np.int64))

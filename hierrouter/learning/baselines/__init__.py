@@ -1,1 +1,1 @@
-"""Baselines: routers from the literature, and users' own, on the same questions and folds."""
+"""The routers that other people would use, on the same questions and folds."""

@@ -1,4 +1,4 @@
-"""The interface of a baseline, and the arms that a one-shot router chooses from."""
+"""What a baseline is, and what a one-shot router chooses from."""
 
 from __future__ import annotations
 
@@ -15,21 +15,18 @@ from hierrouter.evaluation.outcome import Booleans, Floats, Integers, Outcome
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, net_reward
 
-REWARD_DIGITS = 9  # two values of R that are equal after rounding to these are a tie
-MAX_ROUTE_ARMS = 1_000  # arms of set B: more take hours, and have too few queries each
-
 
 @dataclass(frozen=True)
 class Answers:
-    """Features of the last answer of each arm, to be read once the arm's calls are made.
+    """What can be read off the last answer of each arm, once its calls were made.
 
     Attributes:
         vectors: float32[texts, width], of each distinct text; shared by all folds and arms.
         row: int64[queries, arms], row of `vectors`.
-        group: int64[queries, arms], equal for equal answers; compared within a query.
+        group: int64[queries, arms], equal where answers say the same; compared within a query.
         tokens: int64[queries, arms], length of the answer.
-        sure: float64[queries, arms], probability of the answer by its model, rounded as in
-            `hierrouter.replay.states`; NaN if the engine gives none.
+        sure: float64[queries, arms], probability of the answer as its model saw it, rounded as in
+            `hierrouter.replay.states`; NaN where the engine did not tell.
     """
 
     vectors: NDArray[np.float32]
@@ -40,23 +37,22 @@ class Answers:
 
     def select(self, rows: Integers) -> Answers:
         """The same for the queries at positions `rows` only."""
-        by_query = {name: values[rows] for name, values in vars(self).items() if name != "vectors"}
+        by_query = {name: kept[rows] for name, kept in vars(self).items() if name != "vectors"}
         return replace(self, **by_query)
 
 
 @dataclass(frozen=True)
-class RouterInputs:
-    """The inputs that a router may read, for some queries.
+class Seen:
+    """What a router may look at: no score and no cost, which are for `Arms` to know.
 
-    They have no scores and no costs; only `Arms` have these. The cost of a call that was made is
-    sunk, so a router that maximises R has no use for it.
+    What a call has cost is sunk, so who wants R to be high need not know it.
 
     Attributes:
         question: float32[queries, dim], the embedding of each question.
-        datasets: dataset of each query, for baselines that assume it is known.
+        datasets: dataset of each query, for those that claim to know it.
         calls: bool[arms, calls], which calls an arm makes; two arms may share one.
-        answers: of every arm, to be read only of arms whose calls are made; None for a router that
-            makes no call before it chooses, and if the texts are not loaded.
+        answers: of every arm, to be read only of arms whose calls were made; None for who makes no
+            call before it chooses, and where nobody loaded the texts.
     """
 
     question: NDArray[np.float32]
@@ -69,16 +65,16 @@ class RouterInputs:
 
     @property
     def arms(self) -> int:
-        """Number of arms to choose from."""
+        """How many there are to choose from."""
         return len(self.calls)
 
-    def calls_to_read(self, read: Booleans) -> Booleans:
-        """bool[n, calls]: the calls that are made to read the answers of arms, bool[n, arms]."""
-        # As numbers: numpy multiplies booleans some hundred times slower.
+    def made(self, read: Booleans) -> Booleans:
+        """bool[n, calls]: the calls it takes to read the answers of bool[n, arms]."""
+        # As numbers: numpy multiplies truth values some hundred times slower.
         counts: NDArray[np.float32] = read.astype(np.float32) @ self.calls.astype(np.float32)
         return counts > 0
 
-    def select(self, rows: Integers) -> RouterInputs:
+    def select(self, rows: Integers) -> Seen:
         """The same for the queries at positions `rows` only, in that order."""
         return replace(
             self,
@@ -90,25 +86,23 @@ class RouterInputs:
 
 @dataclass(frozen=True)
 class Arms:
-    """The result of each arm on each query of a fold.
+    """What each arm gives on each query of a fold.
 
     Attributes:
-        names: name of each arm.
-        seen: the inputs that a router may read; own baselines use this name.
-        call_cost: float64[queries, calls], cost of each call.
+        call_cost: float64[queries, calls], what each call costs.
         quality: float64[queries, arms], Q of the last answer, in [0, 1].
-        accuracy: float64[queries, arms], 1 if it is right, else 0.
+        accuracy: float64[queries, arms], 1 where it is right.
     """
 
     names: tuple[str, ...]
-    seen: RouterInputs
+    seen: Seen
     call_cost: Floats
     quality: Floats
     accuracy: Floats
 
     @cached_property
     def cost(self) -> Floats:
-        """float64[queries, arms]: cost of all calls of an arm."""
+        """float64[queries, arms]: of all calls of an arm."""
         return self.call_cost @ self.seen.calls.T
 
     def reward(self, alpha: float) -> Floats:
@@ -128,50 +122,45 @@ class Arms:
             accuracy=self.accuracy[rows],
         )
 
-    def without_answers(self) -> Arms:
+    def blind(self) -> Arms:
         """The same for a router that makes no call before it chooses; labels stay."""
         return replace(self, seen=replace(self.seen, answers=None))
 
 
 @dataclass(frozen=True)
 class Play:
-    """The decisions of a router on each query.
+    """What a router does on each query.
 
     Attributes:
-        answer: float64[queries, arms], probability that the arm's answer is the one returned; rows
-            sum to 1. A vote among equal answers returns one of them.
-        called: float64[queries, calls], probability that the call is made; a call that leads to no
-            answer is paid, too.
+        answer: float64[queries, arms], probability that the arm's answer is the one given; rows
+            sum to 1. A vote among equal answers gives one of them.
+        called: float64[queries, calls], probability that the call is made; calls that lead to no
+            answer are paid, too.
     """
 
     answer: Floats
     called: Floats
 
     @classmethod
-    def of(cls, inputs: RouterInputs, arm: Integers) -> Play:
-        """Take one arm per query, int64[queries]; its calls are the only ones."""
-        return cls.mixed(inputs, np.eye(inputs.arms)[arm])
+    def of(cls, seen: Seen, arm: Integers) -> Play:
+        """One arm a query, int64[queries], and no call beside its own."""
+        return cls.mixed(seen, np.eye(seen.arms)[arm])
 
     @classmethod
-    def mixed(cls, inputs: RouterInputs, probability: Floats) -> Play:
-        """Draw the arm with float64[queries, arms]; its calls are the only ones."""
-        return cls(probability, probability @ inputs.calls)
+    def mixed(cls, seen: Seen, probability: Floats) -> Play:
+        """Arms drawn with float64[queries, arms], and no call beside those of the arm drawn."""
+        return cls(probability, probability @ seen.calls)
 
     @classmethod
-    def after(cls, inputs: RouterInputs, arm: Integers, read: Booleans) -> Play:
-        """Take one arm per query after reading the answers of several.
+    def after(cls, seen: Seen, arm: Integers, read: Booleans) -> Play:
+        """One arm a query, chosen after the answers of bool[queries, arms] were read.
 
-        All calls of these are paid; one that several arms share is paid once.
-
-        Args:
-            inputs: the queries.
-            arm: int64[queries], the arm that is taken.
-            read: bool[queries, arms], the arms whose answers are read.
+        All calls of those are paid, one that several share once.
         """
-        return cls(np.eye(inputs.arms)[arm], inputs.calls_to_read(read).astype(np.float64))
+        return cls(np.eye(seen.arms)[arm], seen.made(read).astype(np.float64))
 
     def outcome(self, arms: Arms, name: str) -> Outcome:
-        """The expected outcome on a fold, under this name."""
+        """What comes of it, in expectation."""
         return Outcome(
             name=name,
             kind="baseline",
@@ -184,53 +173,51 @@ class Play:
 def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
     """Set A: one direct call of a model of the pool; reference models are no arms."""
     direct = tree.direct
-    columns = [column for column, model in enumerate(direct.models) if model in tree.models]
-    own_calls = np.eye(len(columns), dtype=np.bool_)
+    ours = [column for column, model in enumerate(direct.models) if model in tree.models]
     return Arms(
-        names=tuple(direct.models[column] for column in columns),
-        seen=RouterInputs(question_vectors(tree), tree.datasets, own_calls, answers),
-        call_cost=direct.cost[:, columns],
-        quality=direct.score[:, columns],
-        accuracy=direct.accuracy[:, columns],
+        names=tuple(direct.models[column] for column in ours),
+        seen=Seen(questions(tree), tree.datasets, np.eye(len(ours), dtype=np.bool_), answers),
+        call_cost=direct.cost[:, ours],
+        quality=direct.score[:, ours],
+        accuracy=direct.accuracy[:, ours],
     )
 
 
 def macro_arms(tree: RouteTree, answers: Answers | None = None) -> Arms:
-    """Set B: each of the M^L routes as one arm, chosen before any answer is read."""
+    """Set B: each of the M^L routes as one arm, chosen before any answer is seen."""
     routes = tree.routes
-    call_cost = np.zeros_like(tree.cost)
-    calls = np.eye(routes.nodes, dtype=np.bool_)
+    spent, calls = np.zeros_like(tree.cost), np.eye(routes.nodes, dtype=np.bool_)
     for node in range(1, routes.nodes):
         parent = routes.parent(node)
-        call_cost[:, node] = tree.cost[:, node] - tree.cost[:, parent]
+        spent[:, node] = tree.cost[:, node] - tree.cost[:, parent]
         calls[node, 1:] |= calls[parent, 1:]
     leaves = range(routes.nodes)[routes.leaves]
     return Arms(
         names=tuple(routes.name(leaf, tree.models) for leaf in leaves),
-        # The root, node 0, is no call.
-        seen=RouterInputs(question_vectors(tree), tree.datasets, calls[routes.leaves, 1:], answers),
-        call_cost=call_cost[:, 1:],
+        seen=Seen(questions(tree), tree.datasets, calls[routes.leaves, 1:], answers),
+        call_cost=spent[:, 1:],
         quality=tree.score[:, routes.leaves],
         accuracy=tree.accuracy[:, routes.leaves],
     )
 
 
-def question_vectors(tree: RouteTree) -> NDArray[np.float32]:
-    """float32[queries, dim]: the embedding at the root, before any answer."""
+def questions(tree: RouteTree) -> NDArray[np.float32]:
+    """float32[queries, dim]: what a policy sees at the root, where nothing was answered yet."""
     rows = np.arange(len(tree))
     return tree.embedding_at(rows, np.zeros_like(rows))
 
 
-FittedRouter = Callable[[RouterInputs], Play]
+Fitted = Callable[[Seen], Play]
+DIGITS = 9  # two values of R that differ by less are a tie
 
 
 class Baseline(Protocol):
     """A router that is fitted on one fold and tuned on another.
 
     Attributes:
-        name: its name in tables; on the command line in small letters, with dashes for spaces.
-        source: origin of the idea, with where to read about it.
-        reads_answers: whether it needs `RouterInputs.answers`.
+        name: how tables call it; on the command line small letters, and dashes for spaces.
+        source: whose idea it is, with where to read about it.
+        reads_answers: it needs `Seen.answers`.
     """
 
     @property
@@ -242,37 +229,29 @@ class Baseline(Protocol):
     @property
     def reads_answers(self) -> bool: ...
 
-    def fit(
-        self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator
-    ) -> FitResult:
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
         """Learn from `train`; choose settings by mean R on `validation`.
 
-        Args:
-            train: the fold to learn from.
-            validation: the fold to choose settings on; it may be empty.
-            alpha: of R = Q - alpha * C, which the router maximises.
-            rng: the only source of randomness.
+        `alpha`: of R = Q - alpha * C, which the router is to make as high as it can; `rng`: the
+        only source of chance.
         """
         ...
 
 
 @dataclass(frozen=True)
-class FitResult:
-    """A fitted router, and the settings that the validation fold chose.
+class Tuned:
+    """A fitted router, and what the validation fold chose.
 
     Attributes:
-        play: from inputs to decisions.
-        settings: chosen settings by name, as JSON values; empty if there are none to choose.
+        settings: chosen settings by name, as JSON values; empty where there is nothing to choose.
     """
 
-    play: FittedRouter
+    play: Fitted
     settings: dict[str, Any]
 
 
-Tuned = FitResult  # its former name, which users' own baselines may import
-
 # Settings as JSON values, each with the router they give.
-Candidates = Iterable[tuple[dict[str, Any], FittedRouter]]
+Candidates = Iterable[tuple[dict[str, Any], Fitted]]
 
 
 class GridSearch(ABC):
@@ -280,94 +259,79 @@ class GridSearch(ABC):
 
     reads_answers: ClassVar[bool] = False
 
-    def fit(
-        self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator
-    ) -> FitResult:
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
         """Fit every candidate on `train`; keep the best by mean R on `validation`."""
         return best_of(self.candidates(train, alpha, rng), validation, alpha)
 
     @abstractmethod
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
-        """The candidates, at least one; of equals the first one is kept."""
+        """At least one; of equals the first one is kept."""
 
 
-def best_of(candidates: Candidates, validation: Arms, alpha: float) -> FitResult:
-    """The candidate with the highest mean R on the validation fold; of equals the first.
-
-    Args:
-        candidates: settings and routers, at least one.
-        validation: the fold to choose on; if it is empty the first candidate is taken.
-        alpha: of R = Q - alpha * C.
-    """
-    routers = list(candidates)
-    best = 0
+def best_of(candidates: Candidates, validation: Arms, alpha: float) -> Tuned:
+    """The candidate with the highest mean R on the validation fold; of equals the first."""
+    fitted, best = list(candidates), 0
     if len(validation):
-        rewards = [mean_reward(play, validation, alpha) for _, play in routers]
-        best = int(np.round(rewards, REWARD_DIGITS).argmax())
-    settings, play = routers[best]
-    return FitResult(play, settings)
+        rewards = [value_of(play, validation, alpha) for _, play in fitted]
+        best = int(np.round(rewards, DIGITS).argmax())
+    settings, play = fitted[best]
+    return Tuned(play, settings)
 
 
-def mean_reward(play: FittedRouter, arms: Arms, alpha: float) -> float:
+def value_of(play: Fitted, arms: Arms, alpha: float) -> float:
     """Mean R of a router on a fold."""
     return float(play(arms.seen).outcome(arms, "").reward(alpha).mean())
 
 
-ARM_SETS: Mapping[str, Callable[[RouteTree, Answers | None], Arms]] = {
+SETS: Mapping[str, Callable[[RouteTree, Answers | None], Arms]] = {
     "A": single_models,
     "B": macro_arms,
 }
+MOST_ROUTES = 1_000  # arms of set B: more take hours, and have too few queries each
 
 
 def require_sets(names: Sequence[str]) -> tuple[str, ...]:
-    """Check names of sets of arms before any work, and return them.
+    """Names of sets of arms, checked before any work.
 
-    Raises:
-        InputError: an unknown name, or one that is given twice.
+    Raises InputError: an unknown one, or one that stands twice.
     """
     for name in names:
-        if name not in ARM_SETS:
-            raise InputError(f"unknown set of arms: {name!r}: --sets; known: {', '.join(ARM_SETS)}")
+        if name not in SETS:
+            raise InputError(f"unknown set of arms: {name!r}: --sets; known: {', '.join(SETS)}")
         if names.count(name) > 1:
             raise InputError(f"set of arms given twice: {name}: --sets; names must differ")
     return tuple(names)
 
 
 def usable_sets(tree: RouteTree, names: Sequence[str]) -> tuple[str, ...]:
-    """The sets of these that a tree has arms for.
-
-    Raises:
-        InputError: there is none; the message has the reason.
-    """
-    reasons = unusable_sets(tree, names)
-    usable = tuple(name for name in names if name not in reasons)
+    """The sets of these that a tree has arms for; raises InputError: none, with the reason."""
+    lacking = left_out(tree, names)
+    usable = tuple(name for name in names if name not in lacking)
     if not usable:
-        why = "; ".join(f"set {name}: {reason}" for name, reason in reasons.items())
+        why = "; ".join(f"set {name}: {reason}" for name, reason in lacking.items())
         raise InputError(f"no arms to compare: --sets {','.join(names)}; {why or 'name one'}")
     return usable
 
 
-def unusable_sets(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
-    """The reason why a set cannot be used, by its name; empty if all can."""
+def left_out(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
+    """Why a set takes no part, by its name; empty where all do."""
     routes = tree.routes.models**tree.hops
-    reasons = {}
+    found = {}
     if "A" in names and not set(tree.direct.models) & set(tree.models):
-        reasons["A"] = "no model of the pool was asked directly"
-    if "B" in names and routes > MAX_ROUTE_ARMS:
-        reasons["B"] = (
-            f"{routes:,} routes, more than {MAX_ROUTE_ARMS:,}; take fewer --models or --hops"
-        )
+        found["A"] = "no model of the pool was asked directly"
+    if "B" in names and routes > MOST_ROUTES:
+        found["B"] = f"{routes:,} routes, more than {MOST_ROUTES:,}; take fewer --models or --hops"
     elif "B" in names and "A" in names and _are_direct_calls(tree):
-        reasons["B"] = "its routes are the direct calls of set A"
-    return reasons
+        found["B"] = "its routes are the direct calls of set A"
+    return found
 
 
 def _are_direct_calls(tree: RouteTree) -> bool:
-    """Whether each route is just a direct call, as in an imported table of one hop."""
+    """Whether a route is a direct call and no more, as in an imported table of one hop."""
     if tree.hops != 1 or not set(tree.models) <= set(tree.direct.models):
         return False
-    direct = tree.direct
-    leaves = tree.routes.leaves
-    columns = [direct.models.index(model) for model in tree.models]
-    same_score = np.array_equal(tree.score[:, leaves], direct.score[:, columns])
-    return same_score and np.array_equal(tree.cost[:, leaves], direct.cost[:, columns])
+    direct, leaves = tree.direct, tree.routes.leaves
+    same = [direct.models.index(model) for model in tree.models]
+    return np.array_equal(tree.score[:, leaves], direct.score[:, same]) and np.array_equal(
+        tree.cost[:, leaves], direct.cost[:, same]
+    )
