@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from hierrouter.collection.tables import Answers
-    from hierrouter.collection.transfer import Received
+    from hierrouter.collection.transfer import ImportResult
     from hierrouter.pools.pool import Pool
 
 ROWS_SHOWN = 100
@@ -152,7 +152,7 @@ def export_file(
     console.put(f"{out}\n")
 
 
-def _say_answers(found: Received, answers: Answers, pool: Pool) -> None:
+def _say_answers(found: ImportResult, answers: Answers, pool: Pool) -> None:
     kind = (
         "context-free: later hops are the models' own answers, no model saw an earlier one"
         if pool.context_free
@@ -193,7 +193,7 @@ def _say_answers(found: Received, answers: Answers, pool: Pool) -> None:
         console.say(f"import: {NOTES[found.format]}")
 
 
-def _say_merge(found: Received) -> None:
+def _say_merge(found: ImportResult) -> None:
     console.put(f"{found.line}\n")
     if found.merge.another_plan and not any(found.merge.added.values()):
         console.say("import: train and report now open the models and queries of this file")

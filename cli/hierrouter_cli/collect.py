@@ -58,7 +58,7 @@ def make_calls(found: Planned, brief: bool = False) -> Summary:
     `brief`: not before it is done.
     """
     from hierrouter.collection.collect import make_calls as call_models
-    from hierrouter.collection.progress import require_answers, spent_table
+    from hierrouter.collection.progress import require_answers, spending_table
 
     per_query = found.pool.routes.calls + len(found.pool.all_models)
     report = None
@@ -71,7 +71,7 @@ def make_calls(found: Planned, brief: bool = False) -> Summary:
         console.say(summary_line(summary))
     finally:  # an interruption or an error is no reason not to know
         if not brief and report and report.summary and (spent := report.summary.spent):
-            console.say(repr(spent_table(spent, found.pool.currency)))
+            console.say(repr(spending_table(spent, found.pool.currency)))
     require_answers(summary)
     return summary
 
@@ -101,14 +101,15 @@ def say_note(note: str) -> None:
 
 def say_standing(cache: Path, shard: Shard) -> None:
     """How far the shards of the plan are, and what to do when all of them are done."""
-    from hierrouter.collection.plan import standing
+    from hierrouter.collection.plan import shard_status
 
-    now = standing(cache, shard.count)
+    status = shard_status(cache, shard.count)
     console.say(
-        f"shard {shard} is complete: {len(now.complete)} of {shard.count} shards are, "
-        f"{now.found:,} of {now.wanted:,} nodes and direct calls of the whole plan are there"
+        f"shard {shard} is complete: {len(status.complete)} of {shard.count} shards are, "
+        f"{status.present:,} of {status.expected:,} nodes and direct calls of the whole "
+        "plan are there"
     )
-    if len(now.complete) == shard.count:
+    if len(status.complete) == shard.count:
         console.say("all shards are complete: `hierrouter collect` without --shard embeds them")
 
 
@@ -223,7 +224,7 @@ def collect(
     interruption. Without --datasets, --limit and --seed it goes on with the queries that this cache
     was collected for last, and without --pool with their pool; a new cache gets the testbed.
     """
-    from hierrouter.collection.adaptive import at_most
+    from hierrouter.collection.adaptive import calls_line
     from hierrouter.collection.collect import planned
     from hierrouter.collection.estimate import require_consent
     from hierrouter.engines.encoders import require_encoder
@@ -253,7 +254,7 @@ def collect(
         found = replace(found, pool=replace(found.pool, references=()))
     if dry_run:
         if may:
-            console.say(at_most(found.pool, found.queries))
+            console.say(calls_line(found.pool, found.queries))
         show_estimate(found, format)
         return
     if not yes:

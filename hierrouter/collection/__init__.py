@@ -1,1 +1,1 @@
-"""Answers into the cache, from models or from files."""
+"""Fill a cache, from models or from files."""

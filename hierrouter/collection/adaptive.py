@@ -1,10 +1,11 @@
-"""Collecting only what may matter: a call is made where it may be the best one.
+"""Adaptive collection: a call is made only if it may be the best one.
 
-Routers are judged on whole trees: the validation and the test fold have them, and a few questions
-of the train fold. From those of train and validation, and from what came since, the value model
-learns what each call is worth. A further question of the train fold gets the calls that are the
-best with some chance at one of the alphas.
-What is left out is stored as well: a tree knows its holes, and a killed collection goes on.
+Routers are evaluated on complete trees, so the validation and the test fold have complete trees,
+and so do a few queries of the train fold. From those of train and validation, and from all calls
+since, the value model learns what each call is worth. A further query of the train fold gets the
+calls that are the best with some chance at one of the alphas.
+Which calls are left out is stored as well: a tree knows its holes, and a killed collection can be
+resumed.
 """
 
 from __future__ import annotations
@@ -39,21 +40,24 @@ if TYPE_CHECKING:
     from hierrouter.learning.sweep import TrainedSweep
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
-PILOT = 40  # train questions whose trees are whole; questions of a round, at least
-GROWTH = 0.5  # questions of a round, of those that are learned from
-LEAST = 0.15  # a call that is the best with a smaller chance is left out
+PILOT_QUERIES = 40  # train queries with complete trees; also the fewest queries of a round
+ROUND_SHARE = 0.5  # queries of a round, as a share of those that are learned from
+MIN_CHANCE = 0.15  # a call that is the best with a smaller chance is left out
 
 
 @dataclass(frozen=True)
 class Adaptive:
-    """What routers will be trained for; what may be best for none of them is left out.
+    """The routers that will be trained; calls that are the best for none of them are left out.
 
     Attributes:
-        allow_stop, allow_return: what routers may do, see `Objective`.
-        until: no further question is asked when half of those asked would do as well, in R; None
-            asks all.
+        alphas: of the routers.
+        allow_stop: whether routers may stop early, see `Objective`.
+        allow_return: whether routers may return an earlier answer, see `Objective`.
+        until: ask no further query once half of the queries would teach the same, within this
+            reward R; None asks all queries.
 
     Raises:
         InputError: no alpha, or a number out of range.
@@ -72,37 +76,49 @@ class Adaptive:
         if self.until is not None and not 0 < self.until <= 1:
             raise InputError(f"out of range: --until {self.until:g}; give R, above 0 and up to 1")
         for alpha in self.alphas:
-            Objective(alpha)  # which refuses what is none
+            Objective(alpha)  # refuses a number that is no alpha
 
     @property
     def objective(self) -> Objective:
-        """For the first alpha."""
+        """The objective of the first alpha."""
         return Objective(self.alphas[0], self.allow_stop, allow_return=self.allow_return)
 
     def learn(self, tree: RouteTree) -> TrainedSweep:
-        """What is known of these queries; raises WorldError: the tree has no embeddings."""
+        """Train the value model on a tree.
+
+        Raises:
+            WorldError: the tree has no embeddings.
+        """
         from hierrouter.learning.sweep import train_sweep  # torch: slow to import
 
         return train_sweep(tree, self.alphas, self.objective, ValueConfig(), 0)
 
 
 def rounds(queries: Sequence[Query]) -> list[list[Query]]:
-    """Who is asked together: first those whose trees are whole, then ever more at a time.
+    """Divide the queries into rounds: the first has the complete trees, later ones grow.
 
-    Questions of the train fold come in the order of their digests, whatever that of the others is.
+    Queries of the train fold come in the order of their digests, so that the order in which they
+    were given does not matter.
+
+    Args:
+        queries: of all folds.
+
+    Returns:
+        The queries of each round.
     """
     train = sorted(
         (query for query in queries if query.split == "train"),
         key=lambda query: (root_context(query.question), query.key),
     )
-    judged = [query for query in queries if query.split != "train"]
-    learned = sum(query.split == "validation" for query in judged)
-    taken, found = PILOT, [[*judged, *train[:PILOT]]]
-    while taken < len(train):
-        size = max(PILOT, round(GROWTH * (learned + taken)))
-        found.append(train[taken : taken + size])
-        taken += size
-    return found
+    evaluated = [query for query in queries if query.split != "train"]
+    validation = sum(query.split == "validation" for query in evaluated)
+    batches = [[*evaluated, *train[:PILOT_QUERIES]]]
+    start = PILOT_QUERIES
+    while start < len(train):
+        size = max(PILOT_QUERIES, round(ROUND_SHARE * (validation + start)))
+        batches.append(train[start : start + size])
+        start += size
+    return batches
 
 
 def fill_adaptively(
@@ -120,198 +136,289 @@ def fill_adaptively(
 ) -> Summary:
     """Run the missing calls of the trees of `queries` that may matter, and commit them.
 
-    Raises InputError: what was collected at `root` last is neither a part of this nor the whole of
-    it; WorldError: there is no encoder to see questions with; and as `scheduler.fill_cache`.
-
     Args:
-        adaptive: what may matter.
+        pool, queries, root, progress, stop, engines, on_part: as for `scheduler.fill_cache`.
+        adaptive: the routers that will be trained.
+        encoder: embeds questions; None is the pool's.
+        on_note: called with a line after each round.
 
-    The others are those of `scheduler.fill_cache`.
+    Returns:
+        Counts of what was done.
+
+    Raises:
+        InputError: the last plan at `root` is neither a part of this one nor does it contain it.
+        WorldError: there is no encoder.
+        HierRouterError: any error of `scheduler.fill_cache`.
     """
-    load_encoder(encoder or default_encoder(pool))  # refused before anything is asked
+    load_encoder(encoder or default_encoder(pool))  # refused before any call is made
     identities = identify(pool.all_models, engines)
-    _require_same(pool, queries, root)
-    (pilot, *others), writer = rounds(queries), PartWriter(root, on_part=on_part)
+    _require_same_plan(pool, queries, root)
+    pilot, *batches = rounds(queries)
+    writer = PartWriter(root, on_part=on_part)
     with collector_lock(root):
         collection = scheduler.begin(
             pool, queries, identities, writer, progress or Progress(), stop, engines
         )
         collection.run(pilot)
-        if reader := reader_of(root):  # what was left out before
-            left = reader.sql("SELECT key FROM decisions WHERE NOT made")
-            collection.pruned.update(left["key"].to_pylist())
-    asked, tree = list(pilot), _Growing(collection, adaptive, root, encoder)
-    for number, batch in enumerate(others, 1):
-        before = collection.summary.calls
-        if not tree.grow(asked, batch):
+        reader = reader_of(root)
+        if reader:  # what an earlier collection has left out stays out
+            left_out = reader.sql("SELECT key FROM decisions WHERE NOT made")
+            collection.ledger.pruned.update(left_out["key"].to_pylist())
+    collected = list(pilot)
+    growth = _Growth(collection, adaptive, root, encoder)
+    for number, batch in enumerate(batches, 1):
+        calls_before = collection.summary.calls
+        if not growth.grow(collected, batch):
             on_note(
-                f"adaptive: {len(queries) - len(asked):,} questions are not asked: from half of "
-                f"the others a router learns the same, within {adaptive.until:g} of R"
+                f"adaptive: {len(queries) - len(collected):,} questions are not asked: from half "
+                f"of the others a router learns the same, within {adaptive.until:g} of R"
             )
             with collector_lock(root):
-                plan.store_plan(collection.writer, reader_of(root), pool, identities, asked)
+                plan.store_plan(writer, reader_of(root), pool, identities, collected)
             break
-        asked += batch
+        collected += batch
         on_note(
-            f"adaptive: round {number} of {len(others)}: {collection.summary.calls - before:,} "
-            f"calls made, {len(batch) * collection.per_query:,} would be all"
+            f"adaptive: round {number} of {len(batches)}: "
+            f"{collection.summary.calls - calls_before:,} calls made, "
+            f"{len(batch) * collection.per_query:,} would be all"
         )
-    collection.queries = asked
-    collection.summary.queries = len(asked)
-    collection.summary.wanted = len(asked) * collection.per_query
+    collection.queries = collected
+    collection.summary.queries = len(collected)
+    collection.summary.wanted = len(collected) * collection.per_query
     collection.count_missing()
     return collection.summary
 
 
-def _require_same(pool: Pool, queries: Sequence[Query], root: Path) -> None:
-    """Raises InputError: the cache was collected for something else."""
+def _require_same_plan(pool: Pool, queries: Sequence[Query], root: Path) -> None:
+    """Require that the last plan of a cache is a part of this one, or contains it.
+
+    Raises:
+        InputError: the cache was collected for other models, hops or queries.
+    """
     last = plan.last_plan(root)
     if last is None:
         return
-    before, now = ({model.name for model in each.models} for each in (last[0], pool))
-    were, are = ({query.key for query in each} for each in (last[1], queries))
-    differs = "questions" if not (were <= are or are <= were) else ""
-    if last[0].hops != pool.hops or not before <= now:
-        differs = "models or hops"
-    if differs:
+    last_pool, last_queries = last
+    last_models = {model.name for model in last_pool.models}
+    models = {model.name for model in pool.models}
+    last_keys = {query.key for query in last_queries}
+    keys = {query.key for query in queries}
+    difference = ""
+    if not (last_keys <= keys or keys <= last_keys):
+        difference = "questions"
+    if last_pool.hops != pool.hops or not last_models <= models:
+        difference = "models or hops"
+    if difference:
         raise InputError(
-            f"another plan: {root} was collected for other {differs}; name another --cache, or "
+            f"another plan: {root} was collected for other {difference}; name another --cache, or "
             "leave --adaptive out"
         )
 
 
 @dataclass
-class _Growing:
-    """Trees that grow where it may matter."""
+class _Growth:
+    """Trees that grow only by calls that may matter.
+
+    Attributes:
+        collection: makes the calls.
+        adaptive: the routers that will be trained.
+        root: the cache's folder.
+        encoder: embeds questions; None is the pool's.
+    """
 
     collection: scheduler.Collection
     adaptive: Adaptive
     root: Path
     encoder: str | None
 
-    def grow(self, asked: Sequence[Query], batch: Sequence[Query]) -> bool:
-        """Make the calls of a batch that may matter, by what those asked before have taught.
+    def grow(self, collected: Sequence[Query], batch: Sequence[Query]) -> bool:
+        """Make the calls of a batch that may matter.
 
-        Returns whether they were made: they are not where more would hardly be learned.
+        Args:
+            collected: queries of earlier batches, from which it is learned what may matter.
+            batch: queries to collect.
+
+        Returns:
+            Whether the calls were made; false if more queries would hardly teach more.
         """
-        made, learned = self.collection, None
+        collection = self.collection
+        ledger = collection.ledger
+        learned = None
         contexts = plan.root_contexts(query.question for query in batch)
-        for level, stages in enumerate(made.levels):
-            calls = (call.key for stage in stages for call in stage.calls(contexts))
-            if any(key not in made.responses and key not in made.pruned for key in calls):
-                tree = grown(self.root, self.adaptive, self.encoder)
-                learned = learned or self._learn(tree, asked)
+        for level, stages in enumerate(collection.levels):
+            keys = (call.key for stage in stages for call in stage.calls(contexts))
+            if any(key not in ledger.responses and key not in ledger.pruned for key in keys):
+                tree = growing_tree(self.root, self.adaptive, self.encoder)
+                learned = learned or self._learn(tree, collected)
                 if learned is None:
                     return False
-                decided = self._decide(learned, tree, batch, level)
+                decisions = self._decide(learned, tree, batch, level)
                 with collector_lock(self.root):
-                    made.decide(decided)
+                    ledger.decide(decisions)
             with collector_lock(self.root):
-                contexts = made.go_on(level, contexts)
-            made.require_models()
+                contexts = collection.run_level(level, contexts)
+            collection.require_models()
         return True
 
-    def _learn(self, tree: RouteTree, asked: Sequence[Query]) -> TrainedSweep | None:
-        """What these queries teach; None where half of them taught it."""
-        names = {(query.dataset, query.id) for query in asked}
+    def _learn(self, tree: RouteTree, collected: Sequence[Query]) -> TrainedSweep | None:
+        """Learn from these queries; None if half of them teach the same."""
+        names = {(query.dataset, query.id) for query in collected}
 
-        def every(step: int) -> RouteTree:
-            folds = [learned_from(tree), tree.pruned or tree.select(np.arange(0))]
-            rows = [[row for row, name in _named(fold) if name in names][::step] for fold in folds]
-            whole, holes = (
-                fold.select(np.array(known, np.int64))
-                for fold, known in zip(folds, rows, strict=True)
+        def every_nth(step: int) -> RouteTree:
+            complete = learned_from(tree)
+            with_holes = tree.pruned or tree.select(np.arange(0))
+            return replace(
+                complete.select(_rows(complete, names)[::step]),
+                pruned=with_holes.select(_rows(with_holes, names)[::step]),
             )
-            return replace(whole, pruned=holes)
 
-        fold = every(1)
-        learned, until = self.adaptive.learn(fold), self.adaptive.until
+        fold = every_nth(1)
+        learned = self.adaptive.learn(fold)
+        until = self.adaptive.until
         if until is None:
             return learned
-        half, rng = self.adaptive.learn(every(2)), np.random.default_rng(0)
+        learned_from_half = self.adaptive.learn(every_nth(2))
+        rng = np.random.default_rng(0)
         for alpha in self.adaptive.alphas:
-            rewards = [each.at(alpha).outcome(fold).reward(alpha) for each in (learned, half)]
-            if interval(rewards[0] - rewards[1], rng=rng)[1] > until:
+            reward = learned.at(alpha).outcome(fold).reward(alpha)
+            half_reward = learned_from_half.at(alpha).outcome(fold).reward(alpha)
+            _, largest_gain = interval(reward - half_reward, rng=rng)
+            if largest_gain > until:
                 return learned
         return None
 
     def _decide(
         self, learned: TrainedSweep, tree: RouteTree, batch: Sequence[Query], level: int
     ) -> list[dict[str, Any]]:
-        """Rows of `decisions`, for all calls of a hop; before the first for direct calls, too."""
-        made, whole = self.collection, tree.with_pruned()
-        place = {name: row for row, name in _named(whole)}
-        rows = np.array([place[query.dataset, query.id] for query in batch])
-        chance = chances(learned, whole.select(rows), level)
-        likely: dict[str, tuple[Floats, Booleans]] = {}
-        for query, each, make in zip(batch, chance, wanted(chance), strict=True):
-            for node, context in enumerate(made.contexts(query.question, level)):
-                if context:  # which several nodes may share
-                    most, any_of = likely.get(context, (each[node], make[node]))
-                    likely[context] = np.maximum(most, each[node]), any_of | make[node]
-        found = [
-            (stage, context, *decision)
-            for context, both in likely.items()
-            for stage, *decision in zip(
-                made.levels[level], *(x.tolist() for x in both), strict=True
-            )
-        ]
-        if level == 0:  # direct calls are for folds on which models are judged
-            found += [(stage, context, 0.0, False) for context in likely for stage in made.direct]
-        decided = {
+        """Decide which calls of a hop are made; before the first hop, decide on direct calls, too.
+
+        Args:
+            learned: gives the chance that a call is the best.
+            tree: with the nodes above the hop.
+            batch: queries to collect.
+            level: of the hop.
+
+        Returns:
+            Rows of `decisions`.
+        """
+        collection = self.collection
+        nodes = tree.with_pruned()
+        row_of = {name: row for row, name in enumerate(_names(nodes))}
+        rows = np.array([row_of[query.dataset, query.id] for query in batch])
+        batch_chances = chances(learned, nodes.select(rows), level)
+        # Several nodes may share a context: a call is made if one of them needs it.
+        by_context: dict[str, tuple[Floats, Booleans]] = {}
+        for query, query_chances in zip(batch, batch_chances, strict=True):
+            contexts = collection.contexts_before(query.question, level)
+            for node, context in enumerate(contexts):
+                if context is None:
+                    continue
+                chance = query_chances[node]
+                is_made = may_be_best(chance)
+                if context in by_context:
+                    other_chance, is_made_elsewhere = by_context[context]
+                    chance = np.maximum(chance, other_chance)
+                    is_made = is_made | is_made_elsewhere
+                by_context[context] = (chance, is_made)
+        decisions: list[tuple[plan.Stage, str, float, bool]] = []
+        for context, (chance, is_made) in by_context.items():
+            stages = collection.levels[level]
+            values = zip(stages, chance.tolist(), is_made.tolist(), strict=True)
+            decisions += [(stage, context, *decision) for stage, *decision in values]
+        if level == 0:  # direct calls are needed only in folds on which models are evaluated
+            for context in by_context:
+                decisions += [(stage, context, 0.0, False) for stage in collection.direct]
+        # Two stages may make the same call. The later row counts, so calls to be made come last.
+        decisions.sort(key=lambda decision: decision[3])
+        row_by_key = {
             call_key(stage.step, context): {
                 "step": stage.step,
                 "context": context,
                 "model": stage.model.name,
-                "made": make,
+                "made": is_made,
                 "chance": chance,
                 "alphas": self.adaptive.alphas,
             }
-            # Two stages may make the same call: the one that wants it counts.
-            for stage, context, chance, make in sorted(found, key=lambda each: each[3])
+            for stage, context, chance, is_made in decisions
         }
-        return [{"key": key, **row} for key, row in decided.items()]
+        return [{"key": key, **row} for key, row in row_by_key.items()]
 
 
 def chances(learned: TrainedSweep, fold: RouteTree, level: int) -> Floats:
-    """float64[queries, M^level, M]: that a call is the best one, at the likeliest of the alphas.
+    """The chance that a call is the best one, at the alpha at which it is likeliest.
 
-    Whether an episode ends with the call or goes on. `learned`: names the alphas; `level`: of the
-    states from which the calls are made.
+    It does not matter whether an episode ends with the call or goes on.
+
+    Args:
+        learned: the value model and its alphas.
+        fold: the queries.
+        level: of the states from which the calls are made.
+
+    Returns:
+        float64[queries, M^level, M].
     """
-    routes, calls = fold.routes, learned.at(0.0).actions.calls
-    found = np.zeros((len(fold), routes.models**level, routes.models))
+    routes = fold.routes
+    calls = learned.at(0.0).actions.calls
+    largest = np.zeros((len(fold), routes.models**level, routes.models))
     for alpha in learned.alphas:
-        each = learned.at(alpha).probabilities(fold)[:, routes.level(level), :calls]
-        found = np.maximum(found, each.reshape(*found.shape[:2], -1, routes.models).sum(axis=2))
-    return found
+        actions = learned.at(alpha).probabilities(fold)[:, routes.level(level), :calls]
+        by_model = actions.reshape(*largest.shape[:2], -1, routes.models).sum(axis=2)
+        largest = np.maximum(largest, by_model)
+    return largest
 
 
-def wanted(chance: Floats) -> Booleans:
-    """bool[..., M]: which calls are to be made: the likeliest one, and all that are likely."""
-    return (chance >= LEAST) | (chance == chance.max(axis=-1, keepdims=True))
+def may_be_best(chance: Floats) -> Booleans:
+    """Whether a call is to be made: it is the likeliest one, or likely enough.
+
+    Args:
+        chance: float64[..., M], from `chances`.
+
+    Returns:
+        bool[..., M].
+    """
+    return (chance >= MIN_CHANCE) | (chance == chance.max(axis=-1, keepdims=True))
 
 
-def at_most(pool: Pool, queries: Sequence[Query]) -> str:
-    """How many calls whole trees and all others have, in words; of these only some are made."""
-    whole, *others = rounds(queries)
+def calls_line(pool: Pool, queries: Sequence[Query]) -> str:
+    """One line: how many calls complete trees have, and how many calls only may be made."""
+    pilot, *batches = rounds(queries)
     per_query = pool.routes.calls + len(pool.all_models)
-    line = f"adaptive: {per_query * len(whole):,} calls of {len(whole):,} whole trees are made"
-    more = per_query * sum(map(len, others))
-    return f"{line}, and of the other {more:,} those that may matter" if more else line
+    line = f"adaptive: {per_query * len(pilot):,} calls of {len(pilot):,} whole trees are made"
+    optional = per_query * sum(map(len, batches))
+    if not optional:
+        return line
+    return f"{line}, and of the other {optional:,} those that may matter"
 
 
-def grown(root: Path, adaptive: Adaptive, encoder: str | None) -> RouteTree:
-    """What is there of trees under way, and what is known of how sure the models were."""
-    selection = OpenTree(
-        encoder=encoder, allow_incomplete=True, allow_return=adaptive.allow_return, growing=True
+def growing_tree(root: Path, adaptive: Adaptive, encoder: str | None) -> RouteTree:
+    """Open trees under way, with signals of how sure the models were.
+
+    Args:
+        root: the cache's folder.
+        adaptive: the routers that will be trained.
+        encoder: embeds questions; None is the pool's.
+
+    Returns:
+        The trees; they see whether answers agree if the models do not tell how sure they were.
+    """
+    setup = OpenTree(
+        cache=root,
+        encoder=encoder,
+        allow_incomplete=True,
+        allow_return=adaptive.allow_return,
+        growing=True,
     )
     try:
-        return replace(selection, cache=root, state=f"{CONTEXT}+{SIGNALS}").run()
-    except InputError:  # no model says how sure it was
-        return replace(selection, cache=root, state=f"{CONTEXT}+{AGREEMENT}").run()
+        return replace(setup, state=f"{CONTEXT}+{SIGNALS}").run()
+    except InputError:  # no model tells how sure it was
+        return replace(setup, state=f"{CONTEXT}+{AGREEMENT}").run()
 
 
-def _named(tree: RouteTree) -> Iterator[tuple[int, tuple[str, str]]]:
-    """(row, (dataset, id)) of each query."""
-    return enumerate(zip(tree.datasets, tree.query_ids, strict=True))
+def _names(tree: RouteTree) -> Iterator[tuple[str, str]]:
+    """(dataset, id) of each query."""
+    return zip(tree.datasets, tree.query_ids, strict=True)
+
+
+def _rows(tree: RouteTree, names: set[tuple[str, str]]) -> Integers:
+    """int64[n]: rows of the queries with these names."""
+    return np.array([row for row, name in enumerate(_names(tree)) if name in names], np.int64)

@@ -1,6 +1,6 @@
-"""One collection on a Ray cluster, a shard a worker.
+"""Collection on a Ray cluster: each worker collects one shard.
 
-Workers tell a board, an actor, what they have done, and learn from it when to stop.
+Workers report their progress to a board, which is an actor, and learn from it when to stop.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
-from hierrouter.collection.plan import Shard, standing
-from hierrouter.collection.progress import Progress, Spent, Summary, spent_in
+from hierrouter.collection.plan import Shard, shard_status
+from hierrouter.collection.progress import Progress, Spending, Summary, stored_spending
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines, Stop, never
@@ -35,11 +35,12 @@ from hierrouter_cache.mirror import PullResult, exchange, part_copier, pull, pus
 from hierrouter_cache.stores import store_at
 from hierrouter_cache.writer import make_cache
 
-OBJECT_STORE_BYTES = 100_000_000  # of a cluster of our own; only the queries pass through it
+# Of a cluster that is started here; only the queries pass through its object store.
+OBJECT_STORE_BYTES = 100_000_000
 # Ray reads these when it is imported. The first keeps its servers on 127.0.0.1, on Linux too.
-OWN_CLUSTER = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-REPORT_S = 0.25  # between two reports of a worker
-RESTARTS = 3  # of one shard whose worker died
+OWN_CLUSTER_ENVIRONMENT = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+REPORT_SECONDS = 0.25  # between two reports of a worker
+MAX_SHARD_RESTARTS = 3  # of one shard whose worker died
 
 
 def collect_on_ray(
@@ -57,23 +58,30 @@ def collect_on_ray(
 ) -> Summary:
     """Run every missing call of the trees of `queries` on the workers of a cluster.
 
-    Raises InputError: ray is not installed, or no cluster is at `address`; Interrupted: `stop` said
-    so; everything up to here is committed; HierRouterError: what `scheduler.fill_cache` raises, of
-    the first worker that failed; the others have done their shards.
-
     Args:
         pool, queries, root, progress, stop, engines: as for `scheduler.fill_cache`.
-        workers: how many shards; None is one for each GPU of the cluster, or else for each core.
+        workers: number of shards; None is one for each GPU of the cluster, or else for each core.
         address: of a running cluster, `auto` or `ray://...`; None starts one on this machine.
         remote: a mirror's URL, for workers that do not share the disk of `root`.
-        on_note: told, at the end, of answers in the mirror that differ from those in `root`.
+        on_note: called, at the end, with a note if responses in the mirror differ from those in
+            `root`.
+
+    Returns:
+        Counts of what all workers did.
+
+    Raises:
+        InputError: ray is not installed, or no cluster is at `address`.
+        Interrupted: `stop` returned true; everything up to here is committed.
+        HierRouterError: any error of `scheduler.fill_cache`, of the first worker that failed; the
+            others have finished their shards.
     """
     with cluster_at(address, workers) as ray:
         make_cache(root)
         mirror = remote if remote is None or "://" in remote else str(Path(remote).resolve())
         store = store_at(mirror) if mirror else None
-        known = exchange(root, store) if store else PullResult()
-        progress, before = progress or Progress(), spent_in(root, pool.rates())
+        pulled = exchange(root, store) if store else PullResult()
+        progress = progress or Progress()
+        spent_before = stored_spending(root, pool.rates())
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
         count = workers or gpus or max(1, int(resources.get("CPU", 1)))
@@ -85,32 +93,40 @@ def collect_on_ray(
                 root=root.resolve(),
                 landmark=mark,
                 mirror=mirror,
-                leave=known.conflicts,
+                leave=pulled.conflicts,
             )
             outcomes = _run(ray, job, count, gpus > 0, progress, stop)
-        if store and (note := pull(store, root).note):
-            on_note(note)
-        return _whole(outcomes, before, job, count, progress)
+        if store:
+            note = pull(store, root).note
+            if note:
+                on_note(note)
+        return _total(outcomes, spent_before, job, count, progress)
 
 
 @contextmanager
 def cluster_at(address: str | None, workers: int | None) -> Iterator[Any]:
-    """The cluster to use, as the `ray` module; closed with the block.
+    """Connect to a cluster while a block lasts.
 
-    One that this process is connected to already is used as it is and left open. Raises InputError:
-    ray is not installed, or no cluster is at `address`; WorldError: a cluster of our own does not
-    start.
+    A cluster that this process is connected to already is used as it is and left open.
 
-    `address`: of a running cluster; None starts one on this machine, which nobody reaches from
-    another machine unless ray was imported before; `workers`: how many run at a time on one that is
-    started; None is one for each core.
+    Args:
+        address: of a running cluster; None starts one on this machine, which other machines cannot
+            reach unless ray was imported before.
+        workers: how many run at a time on a cluster that is started; None is one for each core.
+
+    Yields:
+        The `ray` module.
+
+    Raises:
+        InputError: ray is not installed, or no cluster is at `address`.
+        WorldError: the cluster on this machine does not start.
     """
     imported = sys.modules.get("ray")
     if imported and imported.is_initialized():
         yield imported
         return
     if address is None:
-        for name, value in OWN_CLUSTER.items():
+        for name, value in OWN_CLUSTER_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
     try:
         import ray
@@ -118,8 +134,8 @@ def cluster_at(address: str | None, workers: int | None) -> Iterator[Any]:
         raise InputError(
             "ray is not installed: --engine ray; pip install 'hierrouter[ray]', or use --shard"
         ) from error
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    own = {
+    log_options = {"log_to_driver": False, "logging_level": "ERROR"}
+    own_options = {
         "num_cpus": workers,
         "include_dashboard": False,
         "configure_logging": False,
@@ -128,9 +144,10 @@ def cluster_at(address: str | None, workers: int | None) -> Iterator[Any]:
     }
     try:
         if address is None:
-            ray.init("local", **quiet, **own)  # not what RAY_ADDRESS says
+            # "local" starts one even if the environment variable RAY_ADDRESS names another.
+            ray.init("local", **log_options, **own_options)
         else:
-            ray.init(address, **quiet)
+            ray.init(address, **log_options)
     except (OSError, RuntimeError, ValueError) as error:
         if address is None:
             raise WorldError(
@@ -147,10 +164,16 @@ def cluster_at(address: str | None, workers: int | None) -> Iterator[Any]:
 
 @contextmanager
 def landmark(root: Path) -> Iterator[Path]:
-    """A file in a cache while a block lasts, by which other machines know that they see it.
+    """Keep a file in a cache while a block lasts; machines that see it share the disk.
 
-    It does not lie in tmp/: other machines sweep there what is a day old. Its name is new each
-    time, so one that a kill has left proves nothing later and does no harm.
+    It is not in tmp/, because other machines delete there what is a day old. Its name is new each
+    time, so a file that a killed process left behind proves nothing later and does no harm.
+
+    Args:
+        root: the cache's folder.
+
+    Yields:
+        The file.
     """
     path = root / f"cluster-{secrets.token_hex(8)}"
     path.touch()
@@ -162,14 +185,14 @@ def landmark(root: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker is told.
+    """The job of all workers.
 
     Attributes:
         pool, queries, engines: as for `scheduler.fill_cache`.
-        root: the cache's folder, absolute; of no use to workers that have a mirror.
+        root: the cache's folder, absolute; not used by workers that have a mirror.
         landmark: a file in it that a worker sees if it shares the disk.
-        mirror: where workers that do not share it leave their parts.
-        leave: parts of the mirror that answer calls in other words than `root` does.
+        mirror: where workers that do not share the disk copy their parts to.
+        leave: parts of the mirror not to pull, because their responses differ from those in `root`.
     """
 
     pool: Pool
@@ -181,100 +204,117 @@ class Job:
     leave: tuple[str, ...] = ()
 
 
-class News(NamedTuple):
-    """What was done since the last report: calls answered, and calls given up."""
+class WorkerReport(NamedTuple):
+    """Counts since a worker's last report.
+
+    Attributes:
+        calls: that were answered.
+        tokens: of these calls, in and out.
+        cost: of these calls.
+        lost: calls that were given up.
+    """
 
     calls: int = 0
     tokens: int = 0
     cost: float = 0.0
     lost: int = 0
 
-    def plus(self, more: News) -> News:
-        """This and some more."""
-        return News(
-            self.calls + more.calls,
-            self.tokens + more.tokens,
-            self.cost + more.cost,
-            self.lost + more.lost,
+    def plus(self, other: WorkerReport) -> WorkerReport:
+        """The sum of two reports."""
+        return WorkerReport(
+            self.calls + other.calls,
+            self.tokens + other.tokens,
+            self.cost + other.cost,
+            self.lost + other.lost,
         )
 
 
 class Board:
-    """What workers report and are told; an actor, a process of its own."""
+    """Collects the reports of workers and tells them when to stop; an actor in its own process."""
 
     def __init__(self) -> None:
-        self._news = News()
-        self._ended = False
+        self._report = WorkerReport()
+        self._must_stop = False
 
-    def report(self, news: News) -> bool:
-        """Add what a worker has done; whether it is to end."""
-        self._news = self._news.plus(news)
-        return self._ended
+    def report(self, report: WorkerReport) -> bool:
+        """Add a worker's report; returns whether the worker must stop."""
+        self._report = self._report.plus(report)
+        return self._must_stop
 
-    def take(self) -> News:
-        """What was reported since this was asked last."""
-        news, self._news = self._news, News()
-        return news
+    def take(self) -> WorkerReport:
+        """The sum of all reports since the last call of this method."""
+        report = self._report
+        self._report = WorkerReport()
+        return report
 
     def end(self) -> None:
-        """Let every worker finish what it has begun, and end."""
-        self._ended = True
+        """Let every worker finish what it has begun, and stop."""
+        self._must_stop = True
 
 
-class _Line:
-    """A worker's line to the board."""
+class _BoardClient:
+    """A worker's connection to the board."""
 
     def __init__(self, board: Any) -> None:
         self._board = board
-        self._news = News()
-        self._ended = False
-        self._last = monotonic()
+        self._report = WorkerReport()
+        self._must_stop = False
+        self._last_sent = monotonic()
 
-    def add(self, news: News) -> None:
-        self._news = self._news.plus(news)
+    def add(self, report: WorkerReport) -> None:
+        self._report = self._report.plus(report)
         self.stop()
 
     def stop(self) -> bool:
-        """Whether to end; reports where it is time."""
-        if monotonic() - self._last > REPORT_S:
+        """Whether to stop; sends a report if one is due."""
+        if monotonic() - self._last_sent > REPORT_SECONDS:
             self.send()
-        return self._ended
+        return self._must_stop
 
     def send(self) -> None:
         import ray
 
-        news, self._news = self._news, News()
-        self._last = monotonic()
-        self._ended = bool(ray.get(self._board.report.remote(news)))
+        report = self._report
+        self._report = WorkerReport()
+        self._last_sent = monotonic()
+        self._must_stop = bool(ray.get(self._board.report.remote(report)))
 
 
 def work(job: Job, shard: Shard, board: Any) -> Summary | HierRouterError:
-    """Collect one shard; what went wrong is returned, so that Ray does not wrap it."""
-    line = _Line(board)
+    """Collect one shard; runs in a worker.
+
+    Args:
+        job: of all workers.
+        shard: of this worker.
+        board: takes reports.
+
+    Returns:
+        Counts of what was done, or the error: Ray would wrap it if it was raised.
+    """
+    client = _BoardClient(board)
     progress = Progress(
-        on_calls=lambda calls, tokens, cost: line.add(News(calls, tokens, cost)),
-        on_lost=lambda calls: line.add(News(lost=calls)),
+        on_calls=lambda calls, tokens, cost: client.add(WorkerReport(calls, tokens, cost)),
+        on_lost=lambda calls: client.add(WorkerReport(lost=calls)),
     )
-    how = progress, line.stop, job.engines
     try:
         if job.mirror:
-            return _work_beside(job, shard, *how)
+            return _work_with_mirror(job, shard, progress, client.stop)
         if not job.landmark.exists():
             raise WorldError(
                 f"a worker does not see the cache: {job.root}; name a folder that all machines "
                 "share, or a mirror with --remote"
             )
-        return fill_cache(job.pool, job.queries, job.root, *how, shard=shard)
+        return fill_cache(
+            job.pool, job.queries, job.root, progress, client.stop, job.engines, shard=shard
+        )
     except HierRouterError as error:
         return error
     finally:
-        line.send()
+        client.send()
 
 
-def _work_beside(
-    job: Job, shard: Shard, progress: Progress, stop: Stop, engines: Engines
-) -> Summary:
-    """Collect one shard into a folder of this machine, and copy its parts to the mirror."""
+def _work_with_mirror(job: Job, shard: Shard, progress: Progress, stop: Stop) -> Summary:
+    """Collect one shard into a temporary folder, and copy its parts to the mirror."""
     store = store_at(str(job.mirror))
     with tempfile.TemporaryDirectory(prefix="hierrouter-") as folder:
         root = Path(folder)
@@ -282,38 +322,43 @@ def _work_beside(
         copy = part_copier(store)
         try:
             return fill_cache(
-                job.pool, job.queries, root, progress, stop, engines, shard=shard, on_part=copy
+                job.pool, job.queries, root, progress, stop, job.engines, shard=shard, on_part=copy
             )
         except WorldError:
             with suppress(NoCache):  # nothing was committed yet
-                push(root, store)  # the copy of a part may be what failed; the folder goes
+                # Perhaps the copying of a part failed: try again, as the folder will be deleted.
+                push(root, store)
             raise
 
 
 def _run(
     ray: Any, job: Job, count: int, on_gpus: bool, progress: Progress, stop: Stop
 ) -> list[Summary | HierRouterError]:
-    """What came of each shard."""
+    """Run all shards; returns the summary or the error of each."""
     board = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Board).remote()
-    task = ray.remote(num_cpus=1, num_gpus=int(on_gpus), max_retries=RESTARTS)(work)
+    remote_work = ray.remote(num_cpus=1, num_gpus=int(on_gpus), max_retries=MAX_SHARD_RESTARTS)(
+        work
+    )
     shared = ray.put(job)
-    pending = [task.remote(shared, Shard(index, count), board) for index in range(1, count + 1)]
-    most = len(job.queries) * (job.pool.routes.calls + len(job.pool.all_models))
-    progress.on_level(f"{count} workers", most)
+    shards = [Shard(index, count) for index in range(1, count + 1)]
+    pending = [remote_work.remote(shared, shard, board) for shard in shards]
+    max_calls = len(job.queries) * (job.pool.routes.calls + len(job.pool.all_models))
+    progress.on_level(f"{count} workers", max_calls)
     outcomes = []
     while pending:
-        done, pending = ray.wait(pending, timeout=REPORT_S)
-        outcomes += [_outcome(ray, ended) for ended in done]
-        news = ray.get(board.take.remote())
-        progress.on_calls(news.calls, news.tokens, news.cost)
-        if news.lost:
-            progress.on_lost(news.lost)
+        done, pending = ray.wait(pending, timeout=REPORT_SECONDS)
+        outcomes += [_outcome(ray, task) for task in done]
+        report = ray.get(board.take.remote())
+        progress.on_calls(report.calls, report.tokens, report.cost)
+        if report.lost:
+            progress.on_lost(report.lost)
         if stop():
             ray.get(board.end.remote())
     return outcomes
 
 
 def _outcome(ray: Any, task: Any) -> Summary | HierRouterError:
+    """The result of a task that has ended; a WorldError if its worker died."""
     try:
         outcome: Summary | HierRouterError = ray.get(task)
     except ray.exceptions.RayError as error:
@@ -325,24 +370,38 @@ def _outcome(ray: Any, task: Any) -> Summary | HierRouterError:
     return outcome
 
 
-def _whole(
+def _total(
     outcomes: Sequence[Summary | HierRouterError],
-    before: Mapping[str, Spent],
+    spent_before: Mapping[str, Spending],
     job: Job,
     count: int,
     progress: Progress,
 ) -> Summary:
-    """The summary of all shards, or what kept them from their end."""
+    """Sum up the summaries of all shards.
+
+    Args:
+        outcomes: of each shard.
+        spent_before: spending in the cache before the collection, by model.
+        job: of all workers.
+        count: number of shards.
+        progress: gets the summary.
+
+    Raises:
+        Interrupted: the workers were stopped.
+        WorldError: the workers' models differ.
+        HierRouterError: the error of a shard.
+    """
     summaries = (outcome for outcome in outcomes if isinstance(outcome, Summary))
-    summary = progress.summary = sum(summaries, Summary(0, 0))
-    known, root = summary.calls + summary.earlier, job.root
-    # Counted in the cache: a worker that was killed told nobody what it had done.
-    for model, stored in spent_in(root, job.pool.rates()).items():
-        failed = summary.spent.get(model, Spent()).failed
-        now = replace(stored - before.get(model, Spent()), failed=failed)
-        if now != Spent():
-            summary.spent[model] = now
-    total = sum(summary.spent.values(), Spent())
+    summary = sum(summaries, Summary(0, 0))
+    progress.summary = summary
+    calls_and_earlier = summary.calls + summary.earlier
+    # Counted in the cache, because a worker that was killed has not reported all that it did.
+    for model, stored in stored_spending(job.root, job.pool.rates()).items():
+        failed = summary.spent.get(model, Spending()).failed
+        spent_now = replace(stored - spent_before.get(model, Spending()), failed=failed)
+        if spent_now != Spending():
+            summary.spent[model] = spent_now
+    total = sum(summary.spent.values(), Spending())
     errors = [outcome for outcome in outcomes if isinstance(outcome, HierRouterError)]
     for error in errors:
         if not isinstance(error, Interrupted):
@@ -351,14 +410,15 @@ def _whole(
         raise Interrupted(
             f"interrupted: {total.calls} calls committed; rerun the same command to resume"
         )
-    summary.calls, summary.tokens_in = total.calls, total.tokens_in
+    summary.calls = total.calls
+    summary.tokens_in = total.tokens_in
     summary.tokens_out = total.tokens_out
-    summary.earlier = known - summary.calls
-    found = standing(root, count)
-    if not summary.failed and found.found < found.wanted:
+    summary.earlier = calls_and_earlier - summary.calls
+    status = shard_status(job.root, count)
+    if not summary.failed and status.present < status.expected:
         raise WorldError(
-            f"the workers' models differ in versions or kind of device: {root}; the tree lacks "
-            f"{found.wanted - found.found} of {found.wanted} nodes, use machines of one kind; "
-            "no answer is lost"
+            f"the workers' models differ in versions or kind of device: {job.root}; the tree lacks "
+            f"{status.expected - status.present} of {status.expected} nodes, use machines of one "
+            "kind; no answer is lost"
         )
     return summary

@@ -13,7 +13,13 @@ from typing import Any
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.estimate import require_consent
 from hierrouter.collection.plan import Shard, last_plan
-from hierrouter.collection.progress import Meter, Progress, Summary, require_answers, spent_in
+from hierrouter.collection.progress import (
+    Meter,
+    Progress,
+    Summary,
+    require_answers,
+    stored_spending,
+)
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.declarations.checks import split_names
 from hierrouter.engines.encoders import require_encoder
@@ -83,7 +89,7 @@ class Planned:
     @property
     def spent(self) -> float:
         """Cost of all calls of the pool's models in the cache; raises CacheError: it is damaged."""
-        return sum((of.cost for of in spent_in(self.cache, self.pool.rates()).values()), 0.0)
+        return sum((of.cost for of in stored_spending(self.cache, self.pool.rates()).values()), 0.0)
 
 
 def collect(

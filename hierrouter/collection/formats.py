@@ -1,9 +1,9 @@
-"""The formats of files that others keep, and what to know of each."""
+"""Names of the file formats that can be imported, and notes on them."""
 
 from collections.abc import Mapping
 
-OWN = "jsonl"
-# What a person must know of a cache that was made from a file.
+OWN = "jsonl"  # the project's own format
+# Notes for people on a cache that was made from a file, by format.
 NOTES: Mapping[str, str] = {
     "routerbench": "no token counts in the file; tokens_out holds its cost in tiny units, so that "
     "C is the file's cost"

@@ -1,27 +1,34 @@
-"""Models behind servers, asked side by side: each has a thread of its own, and a feed of calls."""
+"""One lane for each model: the requests to it, and their answers on the way to the scheduler.
+
+A model behind a server answers in a thread, as requests come. A model on this machine answers in
+batches, in the thread of the scheduler. Both deliver through one queue of events.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
 from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter
 from typing import Any
 
 from hierrouter.collection.plan import Call
-from hierrouter.engines.generator import Answer, Engines, Failure, Feed, Response, Stop
+from hierrouter.engines.generator import Answer, Engines, Failure, Feed, Residency, Response, Stop
 from hierrouter.pools.pool import ModelSpec
+from hierrouter_cache.errors import WorldError, reason_of
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A call that a server is to answer.
+class Request:
+    """A call that a model was asked to answer.
 
     Attributes:
-        call: what it is asked.
-        level: of the context, 0 before the first hop; L for a direct call, which leads nowhere.
-        texts: of the context: the question, and every answer so far.
+        call: the call.
+        level: of its context: 0 before the first hop; L for a direct call, which nothing follows.
+        texts: of its context: the question and all responses so far.
         attempt: 1 for the first one.
     """
 
@@ -31,65 +38,212 @@ class Asked:
     attempt: int = 1
 
 
-# The place of what was asked, and the answer; the last that a lane tells is instead why it has
-# ended, None where the feed was closed or stopped, with any number.
-News = tuple["Lane", int, Answer | Exception | None]
-
-
-@dataclass(eq=False)
-class Lane:
-    """One model behind a server; only its generator runs in the lane's thread.
+@dataclass(frozen=True)
+class Delivery:
+    """The answer to one request.
 
     Attributes:
-        news: told of each answer, and of the end.
-        count: told of each answer at once, in the lane's thread.
-        open: what was asked and is not answered, by its place.
-        again: what has failed, and may be asked again.
-        part: what is answered and not committed.
-        lost: what has failed for good and is not written down.
-        began: when the part was begun.
+        position: of the request in `lane.open`.
     """
 
-    model: ModelSpec
-    engines: Engines
-    stop: Stop
-    news: SimpleQueue[News]
-    count: Callable[[ModelSpec, Response], None]
-    open: dict[int, Asked] = field(default_factory=dict)
-    again: list[Asked] = field(default_factory=list)
-    part: list[tuple[Call, Response]] = field(default_factory=list)
-    lost: list[tuple[Asked, Failure]] = field(default_factory=list)
-    began: float = field(default_factory=perf_counter)
+    lane: Lane
+    position: int
+    answer: Answer
 
-    def __post_init__(self) -> None:
-        self.feed = Feed()
-        self._thread = Thread(target=self._answer, name=f"asks {self.model.name}", daemon=True)
-        self._thread.start()
 
-    def ask(self, asked: Asked) -> None:
-        """Put a call to the others."""
-        self.open[self.feed.put(asked.call.prompt)] = asked
+@dataclass(frozen=True)
+class LaneEnd:
+    """The end of a served lane, after all its deliveries.
+
+    Attributes:
+        error: why it ended; None if its feed was closed or the collection was stopped.
+    """
+
+    lane: Lane
+    error: Exception | None
+
+
+Event = Delivery | LaneEnd
+OnResponse = Callable[[ModelSpec, Response], None]
+
+
+class Lane:
+    """The requests to one model. Use `ServedLane` or `LocalLane`.
+
+    Attributes:
+        open: requests without an answer, by their position.
+        retries: requests that failed and may succeed when they are repeated.
+        part: answered calls that are not committed yet.
+        failures: requests that failed for good and are not committed yet.
+        began: start of the part, by `perf_counter`.
+    """
+
+    def __init__(
+        self, model: ModelSpec, events: SimpleQueue[Event], on_response: OnResponse
+    ) -> None:
+        """Make an empty lane.
+
+        Args:
+            model: the model.
+            events: takes each delivery.
+            on_response: called at once for each response, perhaps in another thread.
+        """
+        self.model = model
+        self.open: dict[int, Request] = {}
+        self.retries: list[Request] = []
+        self.part: list[tuple[Call, Response]] = []
+        self.failures: list[tuple[Request, Failure]] = []
+        self.began = perf_counter()
+        self._events = events
+        self._on_response = on_response
+
+    def ask(self, request: Request) -> None:
+        """Add a request to those that the model is to answer."""
+        raise NotImplementedError
 
     def ask_again(self) -> None:
-        """Put what has failed to the others, once more."""
-        for asked in self.again:
-            self.ask(Asked(asked.call, asked.level, asked.texts, asked.attempt + 1))
-        self.again = []
+        """Ask once more for everything in `retries`."""
+        retries = self.retries
+        self.retries = []
+        for request in retries:
+            self.ask(replace(request, attempt=request.attempt + 1))
 
     def end(self) -> None:
-        """Let go of what is under way, and wait for the thread."""
-        self.feed.cancel()
+        """Cancel what is under way, and wait until the lane has ended."""
+
+    def _deliver(self, position: int, answer: Answer) -> None:
+        try:
+            if isinstance(answer, Response):
+                self._on_response(self.model, answer)
+        finally:  # an answer is kept, even if nobody could be notified
+            self._events.put(Delivery(self, position, answer))
+
+
+class ServedLane(Lane):
+    """A model behind a server: it is asked at once, from a thread of the lane.
+
+    Attributes:
+        has_ended: whether its `LaneEnd` was handled; it must not be asked any more.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        engines: Engines,
+        stop: Stop,
+        events: SimpleQueue[Event],
+        on_response: OnResponse,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            model: the model.
+            engines: load it.
+            stop: once it returns true, the server gets no further request.
+            events: takes each delivery, and the end of the lane.
+            on_response: called at once for each response, in the thread of the lane.
+        """
+        super().__init__(model, events, on_response)
+        self.has_ended = False
+        self._engines = engines
+        self._stop = stop
+        self._feed = Feed()
+        self._thread = Thread(target=self._run, name=f"lane of {model.name}", daemon=True)
+        self._thread.start()
+
+    def ask(self, request: Request) -> None:
+        """Put a request into the feed of the thread."""
+        self.open[self._feed.put(request.call.prompt)] = request
+
+    def end(self) -> None:
+        """Cancel what is under way, and wait for the thread."""
+        self._feed.cancel()
         self._thread.join()
 
-    def _answer(self) -> None:
-        ended: Exception | None = None
+    def _run(self) -> None:
+        """Answer requests until the feed is closed; runs in the thread."""
+        end = LaneEnd(self, None)
         try:
-            served: Any = self.engines(self.model.backend).load(self.model)
+            # The generator takes a feed, too, if its model is behind a server.
+            served: Any = self._engines(self.model.backend).load(self.model)
             self.began = perf_counter()  # loading is not the time of a call
-            for place, answer in served.generate(self.feed, self.stop):
-                if isinstance(answer, Response):
-                    self.count(self.model, answer)
-                self.news.put((self, place, answer))
-        except Exception as error:  # whatever it is, the collection has to know
-            ended = error
-        self.news.put((self, 0, ended))
+            for position, answer in served.generate(self._feed, self._stop):
+                self._deliver(position, answer)
+        except Exception as error:  # whatever it is, the scheduler must know of it
+            end = LaneEnd(self, error)
+        self._events.put(end)
+
+
+class LocalLane(Lane):
+    """A model on this machine: it answers in batches, while `answers` is iterated over."""
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        residency: Residency,
+        stop: Stop,
+        events: SimpleQueue[Event],
+        on_response: OnResponse,
+    ) -> None:
+        """Make an empty lane; the model is loaded when it is needed.
+
+        Args:
+            model: the model.
+            residency: loads it, and may release it between two batches.
+            stop: once it returns true, no further request is begun.
+            events: takes each delivery.
+            on_response: called at once for each response.
+        """
+        super().__init__(model, events, on_response)
+        self._residency = residency
+        self._stop = stop
+        self._positions = count()
+        self._queue: list[int] = []
+
+    def ask(self, request: Request) -> None:
+        """Put a request into the next batch."""
+        position = next(self._positions)
+        self.open[position] = request
+        self._queue.append(position)
+
+    def answers(self) -> Iterator[None]:
+        """Answer everything that was asked for, and what is asked for meanwhile.
+
+        Yields after each delivery, so that the scheduler can handle it.
+
+        Raises:
+            WorldError: the model failed as a whole, or could not be loaded.
+        """
+        with blame_model(self.model):
+            self._residency.generator(self.model)
+        self.began = perf_counter()  # loading is not the time of a call
+        while self._queue and not self._stop():
+            positions = self._queue
+            self._queue = []
+            prompts = [self.open[position].call.prompt for position in positions]
+            for index, answer in self._generate(prompts):
+                self._deliver(positions[index], answer)
+                yield
+        self._queue = []
+
+    def _generate(self, prompts: list[str]) -> Iterator[tuple[int, Answer]]:
+        with blame_model(self.model):
+            # No variable holds the generator, so that the residency can release the model.
+            yield from self._residency.generator(self.model).generate(prompts, self._stop)
+
+
+@contextmanager
+def blame_model(model: ModelSpec) -> Iterator[None]:
+    """Name the model in what its engine raises within the block.
+
+    Raises:
+        WorldError: instead of a RuntimeError or an OSError.
+    """
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        reason = reason_of(error)
+        raise WorldError(
+            f"model {model.name} failed: {model.model}: {reason}; "
+            "what was committed is safe, rerun the same command to resume"
+        ) from error

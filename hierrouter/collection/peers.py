@@ -1,4 +1,4 @@
-"""The formats of RouterBench and LLMRouter, read."""
+"""Read the files of RouterBench and LLMRouter."""
 
 import ast
 import json
@@ -14,62 +14,87 @@ from hierrouter_cache.keys import digest
 from hierrouter_cache.tree import Rate
 
 # RouterBench's columns.
-PROMPT, RESPONSE, COST = "prompt", "|model_response", "|total_cost"
-NANO = -9
+PROMPT_COLUMN = "prompt"
+RESPONSE_SUFFIX = "|model_response"
+COST_SUFFIX = "|total_cost"
+MIN_COST_EXPONENT = -9  # costs are counted in billionths of a dollar, or in larger units
 
 
 def read_routerbench(path: Path) -> tuple[Iterator[Answer], Rate]:
-    """The answers of a frame, row by row, and the rate that makes C the frame's cost.
+    """Read a frame of RouterBench.
 
-    Raises InputError: no model's columns, or the first bad row; later ones when they are reached.
+    Args:
+        path: the file.
+
+    Returns:
+        (answers, row by row; the rate at which the cost C is the frame's cost).
+
+    Raises:
+        InputError: no model has columns, or the first row is bad; other bad rows raise it when the
+            iteration reaches them.
     """
     largest = 0.0
-    plain: set[str] = set()
-    texts: set[str] = set()
+    text_columns: set[str] = set()
+    plain_columns: set[str] = set()
     for row in read_rows(path):
         for name, value in row.values.items():
-            if name.endswith(COST):
+            is_text_column = name == PROMPT_COLUMN or name.endswith(RESPONSE_SUFFIX)
+            if name.endswith(COST_SUFFIX):
                 largest = max(largest, row.number(name) or 0)
-            elif (name == PROMPT or name.endswith(RESPONSE)) and isinstance(value, str):
-                texts.add(name)
+            elif is_text_column and isinstance(value, str):
+                text_columns.add(name)
                 if _parts(value) is None:
-                    plain.add(name)
+                    plain_columns.add(name)
     unit = cost_unit(largest)
-    return _frame_answers(path, unit, texts - plain), Rate.base(unit)
+    return _frame_answers(path, unit, text_columns - plain_columns), Rate.base(unit)
 
 
 def cost_unit(largest: float) -> float:
-    """1e-9, or the power of ten that fits the largest cost, in dollars."""
-    exponent = NANO
+    """The unit of costs, in dollars: 1e-9, or the least power of ten at which all costs fit.
+
+    Args:
+        largest: cost of the file, in dollars.
+    """
+    exponent = MIN_COST_EXPONENT
     while largest / float(f"1e{exponent}") > MAX_TOKENS:
         exponent += 1
     return float(f"1e{exponent}")
 
 
-def _frame_answers(path: Path, unit: float, listed: set[str]) -> Iterator[Answer]:
+def _frame_answers(path: Path, unit: float, list_columns: set[str]) -> Iterator[Answer]:
     """The answers of every row.
 
-    `unit`: what one unit of `tokens_out` costs, see `cost_unit`; `listed`: columns in which every
-    text is written as a Python list of texts.
+    Args:
+        path: the file.
+        unit: cost of one unit of `tokens_out`, in dollars, see `cost_unit`.
+        list_columns: columns in which every text is written as a Python list of texts.
     """
 
     def text(row: Row, name: str) -> str:
-        """The text of a column; the parts of a list stand one below the other."""
+        """The text of a column; the texts of a list become lines."""
         plain = row.text(name)
-        return storable("\n".join(_parts(plain) or ())) if name in listed else plain
+        if name not in list_columns:
+            return plain
+        return storable("\n".join(_parts(plain) or ()))
 
     for row in read_rows(path):
-        models = [name.removesuffix(RESPONSE) for name in row.values if name.endswith(RESPONSE)]
+        models = [
+            name.removesuffix(RESPONSE_SUFFIX)
+            for name in row.values
+            if name.endswith(RESPONSE_SUFFIX)
+        ]
         if not models:
             raise InputError(
-                f"no column ends in {RESPONSE}: {row.where}; it has {', '.join(row.values):.120}"
+                f"no column ends in {RESPONSE_SUFFIX}: {row.where}; "
+                f"it has {', '.join(row.values):.120}"
             )
-        question = text(row, PROMPT)
+        question = text(row, PROMPT_COLUMN)
         if not question.strip():
-            raise InputError(f"{PROMPT} is blank: {row.where}; take the row out")
+            raise InputError(f"{PROMPT_COLUMN} is blank: {row.where}; take the row out")
         query = Query(row.label("sample_id"), row.label("eval_name"), question, (), "")
         for model in models:
-            score, cost = row.share(model), row.number(model + COST)
+            score = row.share(model)
+            cost = row.number(model + COST_SUFFIX)
             if score is None or cost is None or cost < 0:
                 raise InputError(f"{model} has no score or no cost >= 0: {row.where}; give both")
             yield Answer(
@@ -77,7 +102,7 @@ def _frame_answers(path: Path, unit: float, listed: set[str]) -> Iterator[Answer
                 query=query,
                 path=(model,),
                 prompt=question,
-                response=text(row, model + RESPONSE),
+                response=text(row, model + RESPONSE_SUFFIX),
                 tokens_in=0,
                 tokens_out=round(cost / unit),
                 score=score,
@@ -85,7 +110,7 @@ def _frame_answers(path: Path, unit: float, listed: set[str]) -> Iterator[Answer
 
 
 def _parts(text: str) -> list[str] | None:
-    """The texts in a Python list of them, as the frame writes it; None where it is none."""
+    """The texts in a Python list, as the frame writes it; None if the text is no such list."""
     if not text.startswith("["):
         return None
     try:
@@ -98,14 +123,21 @@ def _parts(text: str) -> list[str] | None:
 
 
 def read_llmrouter(path: Path) -> Iterator[Answer]:
-    """The answers of a file, or of a folder's train and test files.
+    """Read a file of LLMRouter, or a folder's train and test files.
 
-    Raises InputError: a folder without such files, or the first bad row.
+    Args:
+        path: the file or the folder.
+
+    Yields:
+        An answer a row.
+
+    Raises:
+        InputError: the folder has no such files, or a row is bad.
     """
     if not path.is_dir():
         yield from _rows_answers(path, "")
         return
-    # Which of the folds a file's name begins a word with: "latest" is no test.
+    # By file: the folds with which a word of its name begins; "latest" is no test.
     files = {
         file: [name for name in ("train", "test") if re.search(rf"(?<![a-z]){name}", file.stem)]
         for file in sorted(path.glob("*.jsonl"))
@@ -125,7 +157,7 @@ def _rows_answers(path: Path, split: str) -> Iterator[Answer]:
         dataset = row.label("task_name")
         question = row.words("query") + choice_lines(choices)
         answers = (row.label("ground_truth"),)
-        # The rows have no name of their own for a query: it is what its content says.
+        # Rows without a name of the query are named by its content.
         name = row.label("task_id", digest([question, answers])[:12])
         yield Answer(
             where=row.where,

@@ -1,7 +1,7 @@
-"""What a collection is asked for: calls, the stages that make them, shares of them, and the plan.
+"""The plan of a collection: its calls, the stages that make them, and how shards divide them.
 
-The plan is the pool and the queries, as the cache keeps them. Contexts name what a call is asked
-after: the question and the responses so far.
+The plan itself is the pool and the queries, as the cache stores them. A context is what a model
+sees at a call: the question and the responses so far.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from hierrouter_cache.reader import CacheReader, StoredPlan, reader_of
 from hierrouter_cache.walk import TreeSpec, walk
 from hierrouter_cache.writer import PartWriter
 
-# The question and the responses so far, by the key of the context.
+# By the key of a context: its texts, that is the question and the responses so far.
 Contexts = Mapping[str, tuple[str, ...]]
 
 
@@ -33,9 +33,10 @@ class Call:
     """One distinct call that is due.
 
     Attributes:
-        key: names the call, see `hierrouter_cache.keys.call_key`.
-        step: names model, settings and instruction.
-        context: names the question and the responses before the call.
+        key: of the call, see `hierrouter_cache.keys.call_key`.
+        step: key of model, settings and instruction.
+        context: key of the question and the responses before the call.
+        prompt: text that the model gets.
     """
 
     key: str
@@ -49,9 +50,10 @@ class Stage:
     """One model at one level.
 
     Attributes:
-        label: how people call it, e.g. `hop 1 calc`.
-        step: names model, settings and instruction.
-        instruction: what stands below the context in the prompt.
+        label: for people, e.g. `hop 1 calc`.
+        model: the model.
+        step: key of model, settings and instruction.
+        instruction: follows the context in the prompt; empty for none.
     """
 
     label: str
@@ -61,17 +63,39 @@ class Stage:
 
     def calls(self, contexts: Contexts) -> Iterator[Call]:
         """The stage's call at each context, in the order of the contexts."""
-        for context, (question, *responses) in contexts.items():
-            yield Call(
-                key=call_key(self.step, context),
-                step=self.step,
-                context=context,
-                prompt=prompt_text(question, responses, self.instruction),
-            )
+        for context, texts in contexts.items():
+            yield self.call(context, texts)
+
+    def call(self, context: str, texts: tuple[str, ...]) -> Call:
+        """The stage's call at one context.
+
+        Args:
+            context: key of the context.
+            texts: the question and the responses so far.
+
+        Returns:
+            The call.
+        """
+        question, *responses = texts
+        return Call(
+            key=call_key(self.step, context),
+            step=self.step,
+            context=context,
+            prompt=prompt_text(question, responses, self.instruction),
+        )
 
 
 def stages_of(pool: Pool, spec: TreeSpec) -> tuple[list[Stage], list[list[Stage]]]:
-    """(direct calls of every model and reference, the pool's models at each level of the tree)."""
+    """The stages of a pool's calls.
+
+    Args:
+        pool: the models.
+        spec: the keys of their steps.
+
+    Returns:
+        (direct calls of every model and reference model, the pool's models at each level of the
+        tree).
+    """
     direct = [
         Stage(f"direct {model.name}", model, step, "")
         for model, (_, step) in zip(pool.all_models, spec.direct, strict=True)
@@ -87,49 +111,74 @@ def stages_of(pool: Pool, spec: TreeSpec) -> tuple[list[Stage], list[list[Stage]
 
 
 def root_contexts(questions: Iterable[str]) -> Contexts:
-    """The contexts before the first hop; equal questions are one."""
+    """The contexts before the first hop; equal questions have one context."""
     return {root_context(question): (question,) for question in questions}
 
 
 def next_contexts(
     stages: Sequence[Stage], contexts: Contexts, responses: Mapping[str, str]
 ) -> Contexts:
-    """The contexts after one more hop, as far as these calls are answered.
+    """The contexts after one more hop, as far as its calls are answered.
 
-    `stages`: those of the level; `contexts`: before the hop; `responses`: of every answered call,
-    by its key.
+    Args:
+        stages: those of the level.
+        contexts: before the hop.
+        responses: text of every answered call, by key.
+
+    Returns:
+        The contexts, in the order of those before and of the stages.
     """
-    return {
-        next_context(context, responses[key]): (*texts, responses[key])
-        for context, texts in contexts.items()
-        for stage in stages
-        if (key := call_key(stage.step, context)) in responses
-    }
+    following = {}
+    for context, texts in contexts.items():
+        for stage in stages:
+            response = responses.get(call_key(stage.step, context))
+            if response is not None:
+                following[next_context(context, response)] = (*texts, response)
+    return following
 
 
-def call_row(model: str, call: Call, answer: Response, seconds: float | None) -> dict[str, Any]:
-    """One row of `calls`; `seconds` is what it took, None where nobody knows."""
-    sure = answer.confidence
+def call_row(model: str, call: Call, response: Response, seconds: float | None) -> dict[str, Any]:
+    """One row of `calls`.
+
+    Args:
+        model: name of the model in the pool.
+        call: the call.
+        response: its response.
+        seconds: how long it took; None if that is unknown.
+
+    Returns:
+        The row.
+    """
+    confidence = response.confidence
     return {
         **vars(call),
-        "outcome": next_context(call.context, answer.text),
+        "outcome": next_context(call.context, response.text),
         "model": model,
-        "response": answer.text,
-        "tokens_in": answer.tokens_in,
-        "tokens_out": answer.tokens_out,
-        "finish_reason": answer.finish_reason,
+        "response": response.text,
+        "tokens_in": response.tokens_in,
+        "tokens_out": response.tokens_out,
+        "finish_reason": response.finish_reason,
         "latency_s": seconds,
-        "logprob_sum": sure and sure.total,
-        "logprob_min": sure and sure.lowest,
-        "logprob_tokens": sure and sure.tokens,
+        "logprob_sum": confidence.total if confidence else None,
+        "logprob_min": confidence.lowest if confidence else None,
+        "logprob_tokens": confidence.tokens if confidence else None,
     }
 
 
-def failures_table(model: str, failed: Sequence[tuple[Call, Failure]], attempts: int) -> pa.Table:
-    """Rows of `failures`, after so many attempts at each."""
+def failures_table(model: str, failures: Sequence[tuple[Call, Failure]], attempts: int) -> pa.Table:
+    """Rows of `failures`.
+
+    Args:
+        model: name of the model in the pool.
+        failures: each call with the failure of its last attempt.
+        attempts: of each of these calls.
+
+    Returns:
+        The table.
+    """
     rows = [
         {**vars(call), "model": model, **vars(failure), "attempts": attempts}
-        for call, failure in failed
+        for call, failure in failures
     ]
     return pa.Table.from_pylist(rows, schema=FAILURES_SCHEMA)
 
@@ -152,7 +201,7 @@ def _queries_table(queries: Sequence[Query]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=QUERIES_SCHEMA)
 
 
-QUERIES_A_PART = 131_072  # a part that is too large is refused
+QUERIES_A_PART = 131_072  # readers refuse a part that is too large
 
 
 def store_plan(
@@ -162,9 +211,21 @@ def store_plan(
     identities: Mapping[str, Identity],
     queries: Sequence[Query],
 ) -> bool:
-    """Write the queries that are not there, then the plan, unless the last plan is the same.
+    """Write the queries that are not in the cache, then the plan, unless the last plan is the same.
 
-    Returns whether there is now another latest plan.
+    Args:
+        writer: into the cache.
+        reader: of the cache; None if it does not exist yet.
+        pool: of the plan.
+        identities: of the pool's models.
+        queries: of the plan.
+
+    Returns:
+        Whether the cache has another latest plan now.
+
+    Raises:
+        CacheError: the cache cannot be written.
+        WorldError: the disk is full or failed.
     """
     keys = [query.key for query in queries]
     text = pool.to_json(identities)
@@ -179,18 +240,25 @@ def store_plan(
 
 
 def is_latest(reader: CacheReader | None, plan: StoredPlan) -> bool:
-    """Whether this is what the cache was asked for last."""
+    """Whether this is the plan that the cache was collected for last."""
     try:
         return reader is not None and reader.latest_plan() == plan
-    except CacheError:  # there is none, or the last one was moved aside
+    except CacheError:  # the cache has no plan, or the last one was moved aside
         return False
 
 
 def last_plan(root: Path) -> tuple[Pool, tuple[Query, ...]] | None:
-    """(pool, queries) that the cache at `root` was collected for last; None where no cache is.
+    """The pool and the queries that a cache was collected for last.
 
-    Raises CacheError: the cache is damaged, or holds no plan; InputError: the plan was imported:
-    nobody can call its models.
+    Args:
+        root: the cache's folder.
+
+    Returns:
+        (pool, queries); None if there is no cache.
+
+    Raises:
+        CacheError: the cache is damaged, or holds no plan.
+        InputError: the plan was imported, so its models cannot be called.
     """
     reader = reader_of(root)
     if reader is None:
@@ -206,7 +274,11 @@ def last_plan(root: Path) -> tuple[Pool, tuple[Query, ...]] | None:
 
 
 def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...]:
-    """The queries with these keys, in this order; raises CacheError: some are not there."""
+    """The queries with these keys, in this order.
+
+    Raises:
+        CacheError: the cache does not hold all of them.
+    """
     columns = ("id", "dataset", "question", "answers", "split", "choices")
     rows = reader.queries(keys, columns).to_pylist()
     for row in rows:
@@ -215,18 +287,26 @@ def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...
 
 
 def changed_queries(reader: CacheReader, queries: Sequence[Query]) -> list[str]:
-    """The queries that are in the cache, but never with this text and these answers."""
+    """The queries that the cache holds only with another question or other reference answers.
+
+    Args:
+        reader: of the cache.
+        queries: to look up.
+
+    Returns:
+        Their names, as `dataset/id`.
+    """
     rows = reader.sql("SELECT dataset, id, context, answers FROM queries").to_pylist()
     stored: dict[tuple[str, str], set[tuple[str, tuple[str, ...]]]] = {}
     for row in rows:
-        content = row["context"], tuple(row["answers"])
+        content = (row["context"], tuple(row["answers"]))
         stored.setdefault((row["dataset"], row["id"]), set()).add(content)
-    return [
-        f"{query.dataset}/{query.id}"
-        for query in queries
-        if (contents := stored.get((query.dataset, query.id)))
-        and (root_context(query.question), query.answers) not in contents
-    ]
+    changed = []
+    for query in queries:
+        contents = stored.get((query.dataset, query.id))
+        if contents and (root_context(query.question), query.answers) not in contents:
+            changed.append(f"{query.dataset}/{query.id}")
+    return changed
 
 
 @dataclass(frozen=True)
@@ -240,7 +320,7 @@ class Shard:
         return f"{self.index}/{self.count}"
 
     def own(self, queries: Sequence[Query]) -> list[Query]:
-        """The queries of this shard, in order; equal questions are in the same one."""
+        """The queries of this shard, in order; equal questions belong to one shard."""
         contexts = [root_context(query.question) for query in queries]
         shards = _shards(contexts, self.count)
         return [
@@ -251,15 +331,19 @@ class Shard:
 
 
 def _shards(contexts: Sequence[str], count: int) -> dict[str, Shard]:
-    """The shard of each distinct root context: dealt out in the order of the digests."""
+    """The shard of each distinct root context; they take turns in the order of the digests."""
     return {
-        context: Shard(place % count + 1, count)
-        for place, context in enumerate(sorted(set(contexts)))
+        context: Shard(position % count + 1, count)
+        for position, context in enumerate(sorted(set(contexts)))
     }
 
 
 def parse_shard(text: str) -> Shard:
-    """`i/n` as a shard; raises InputError: it is not a share like 2/8."""
+    """Read a shard from a text such as `2/8`.
+
+    Raises:
+        InputError: it is no such share.
+    """
     index, _, count = text.partition("/")
     if not (
         index.isdecimal() and count.isdecimal() and len(count) < 6 and 1 <= int(index) <= int(count)
@@ -271,11 +355,20 @@ def parse_shard(text: str) -> Shard:
 
 
 def require_alike(reader: CacheReader | None, plan: StoredPlan, shard: Shard) -> None:
-    """Refuse a shard whose answers would not stand in the same tree as those of the others.
+    """Refuse a shard whose answers would not belong to the same tree as those of the others.
 
     That is a shard with other queries or models, and one on a machine whose versions or kind of
-    device give its models another identity. What changes no answer may differ, such as prices and
-    timeouts. Raises InputError: other shards are at work, for another plan than `plan`.
+    device give its models another identity. Settings that change no answer may differ, such as
+    prices and timeouts.
+
+    Args:
+        reader: of the cache; None if it does not exist yet.
+        plan: of the shard.
+        shard: that is about to begin.
+
+    Raises:
+        InputError: other shards are at work, for another plan.
+        CacheError: the cache is damaged.
     """
     if reader is None or not reader.has("plans"):
         return
@@ -284,48 +377,58 @@ def require_alike(reader: CacheReader | None, plan: StoredPlan, shard: Shard) ->
     latest = reader.latest_plan()
     same_models = _spec(latest) == _spec(plan)
     if not same_models or latest.queries != plan.queries:
-        what = "queries" if same_models else "models"
+        difference = "queries" if same_models else "models"
         raise InputError(
-            f"shard {shard} has other {what} than the shards at work: {reader.root}; use the same "
-            "flags, versions and kind of device for all shards, or wait until they are done"
+            f"shard {shard} has other {difference} than the shards at work: {reader.root}; use the "
+            "same flags, versions and kind of device for all shards, or wait until they are done"
         )
 
 
 def _spec(plan: StoredPlan) -> TreeSpec:
-    """What decides the keys of a plan's calls, besides its questions."""
+    """The keys of a plan's steps: with its questions they decide the keys of its calls."""
     pool, identities = stored_pool(plan.pool, "the last plan")
     return pool.tree_spec(identities)
 
 
 @dataclass(frozen=True)
-class Standing:
+class ShardStatus:
     """How far the shards of the last plan are.
 
     Attributes:
         complete: the shards whose trees lack nothing.
-        wanted: nodes and direct calls of all trees.
+        present: nodes and direct calls that are in the cache.
+        expected: nodes and direct calls of all trees.
     """
 
     complete: tuple[Shard, ...]
-    found: int
-    wanted: int
+    present: int
+    expected: int
 
 
-def standing(root: Path, count: int) -> Standing:
-    """What `count` shards have done of the plan that was collected for last.
+def shard_status(root: Path, count: int) -> ShardStatus:
+    """How much of the last plan is in a cache.
 
-    Raises CacheError: nothing there, or damaged.
+    Args:
+        root: the cache's folder.
+        count: number of shards of the plan.
+
+    Returns:
+        The complete shards, and counts of nodes and direct calls.
+
+    Raises:
+        CacheError: there is no cache, or it is damaged.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
     forest = walk(reader, _spec(plan), plan.queries)
     contexts = reader.queries(plan.queries, ("context",))["context"].to_pylist()
     shards = _shards(contexts, count)
-    lacking = {shards[contexts[row]] for row in np.flatnonzero(~forest.complete)}
-    everyone = (Shard(index, count) for index in range(1, count + 1))
-    nodes, direct = forest.tree.present[:, 1:], forest.direct.present
-    return Standing(
-        complete=tuple(shard for shard in everyone if shard not in lacking),
-        found=int(np.count_nonzero(nodes) + np.count_nonzero(direct)),
-        wanted=nodes.size + direct.size,
+    incomplete = {shards[contexts[row]] for row in np.flatnonzero(~forest.complete)}
+    all_shards = (Shard(index, count) for index in range(1, count + 1))
+    has_node = forest.tree.present[:, 1:]  # the root is the question, no call
+    has_direct = forest.direct.present
+    return ShardStatus(
+        complete=tuple(shard for shard in all_shards if shard not in incomplete),
+        present=int(np.count_nonzero(has_node) + np.count_nonzero(has_direct)),
+        expected=has_node.size + has_direct.size,
     )

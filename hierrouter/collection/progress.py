@@ -1,4 +1,4 @@
-"""How far a collection is, and what it says at its end."""
+"""How far a collection is, what it costs, and the summary at its end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
-from operator import add, sub
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,22 +15,23 @@ from hierrouter_cache.errors import WorldError
 from hierrouter_cache.reader import reader_of
 from hierrouter_cache.tree import Rate
 
-NAMED = 5  # changed queries; the others are counted
+MAX_NAMED_QUERIES = 5  # changed queries in a message; the others are only counted
 SECONDS_PER_LINE = 10.0
-EARLY = 0.01  # share of a stage
+MIN_SHARE_FOR_ETA = 0.01  # of a stage: what is done before says little about its speed
 
 
 @dataclass
 class Progress:
-    """What a collection reports while it runs; the default ignores it all.
+    """Callbacks of a collection while it runs; the default ones ignore everything.
 
     Attributes:
-        on_level: told the label and the number of calls before each model at each level.
-        on_calls: told the calls, tokens and cost of what was just answered.
-        on_lost: told how many calls were just given up.
-        on_changed: told, before the first call, which queries were collected earlier with another
-            text or other reference answers, as `dataset/id`.
-        summary: of what is under way, or was when it ended early; None before the first call.
+        on_level: called with the label and the number of calls before each model at each level.
+        on_calls: called with the calls, tokens and cost of what was just answered.
+        on_lost: called with the number of calls that were just given up.
+        on_changed: called, before the first call, with the queries that were collected earlier with
+            another question or other reference answers, as `dataset/id`.
+        summary: of the collection under way, or of one that ended early; None before the first
+            call.
     """
 
     on_level: Callable[[str, int], None] = lambda label, calls: None
@@ -43,13 +43,18 @@ class Progress:
 
 @dataclass
 class Meter:
-    """Counts of the stage under way, and the cost of all.
+    """Counts of the stage under way, and the cost of all stages.
 
     Attributes:
-        clock: seconds since any moment.
-        on_done: told, after they were counted, how many calls were just answered or given up.
-        done, of: calls, those that were given up included.
+        clock: returns seconds since a fixed moment.
+        on_done: called with the number of calls that were just counted as answered or given up.
+        label: of the stage.
+        done: calls of the stage that were answered or given up.
+        of: calls of the stage.
+        failed: calls that were given up, of all stages.
+        tokens: of the stage, in and out.
         spent: cost of all calls so far, at the pool's rates.
+        started: when the stage began, by the clock.
     """
 
     clock: Callable[[], float] = perf_counter
@@ -63,72 +68,84 @@ class Meter:
     started: float = 0.0
 
     def on_level(self, label: str, calls: int) -> None:
-        """Begin a stage of so many calls."""
-        self.label, self.of = label, calls
-        self.done = self.tokens = 0
+        """Begin a stage with this number of calls."""
+        self.label = label
+        self.of = calls
+        self.done = 0
+        self.tokens = 0
         self.started = self.clock()
 
     def on_calls(self, calls: int, tokens: int, cost: float) -> None:
-        """So many more are answered."""
+        """Count calls that were answered."""
         self.done += calls
         self.tokens += tokens
         self.spent += cost
         self.on_done(calls)
 
     def on_lost(self, calls: int) -> None:
-        """So many more are given up."""
+        """Count calls that were given up."""
         self.done += calls
         self.failed += calls
         self.on_done(calls)
 
-    def progress(self, say: Callable[[str], None]) -> Progress:
-        """What tells a collection's progress to this meter; `say`: told of changed queries."""
+    def progress(self, on_note: Callable[[str], None]) -> Progress:
+        """Callbacks that count a collection's progress with this meter.
+
+        Args:
+            on_note: called with a line about changed queries, if there are any.
+        """
         return Progress(
-            self.on_level, self.on_calls, self.on_lost, lambda names: say(changed_line(names))
+            self.on_level, self.on_calls, self.on_lost, lambda names: on_note(changed_line(names))
         )
 
     @property
     def seconds(self) -> float:
-        """Since the stage began; above 0."""
+        """Seconds since the stage began; above 0."""
         return max(self.clock() - self.started, 1e-9)
 
     @property
     def tokens_per_s(self) -> float:
-        """Of this stage."""
+        """Tokens a second of the stage."""
         return self.tokens / self.seconds
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds to the end of this stage, if it goes on so; None until a hundredth is done.
+        """Seconds to the end of the stage at its present speed; None until a hundredth is done.
 
-        What came first took the time in which the model was loaded, too.
+        The first calls include the time in which the model was loaded.
         """
-        if not self.done or self.done < self.of * EARLY:
+        if not self.done or self.done < self.of * MIN_SHARE_FOR_ETA:
             return None
         return (self.of - self.done) * self.seconds / self.done
 
 
 def progress_lines(
-    put: Callable[[str], None],
+    put_line: Callable[[str], None],
     every_s: float = SECONDS_PER_LINE,
     clock: Callable[[], float] = perf_counter,
 ) -> Meter:
-    """A meter that says how far it is, in lines of JSON.
+    """A meter that reports how far it is, in lines of JSON.
 
-    There is one every so often, and one at the end of each stage that took that long.
+    There is a line every `every_s` seconds, and one at the end of each stage that took that long.
 
-    `put`: takes a line; `every_s`: seconds between two lines, and before the first one; `clock`:
-    seconds since any moment.
+    Args:
+        put_line: takes a line.
+        every_s: seconds between two lines, and before the first one.
+        clock: returns seconds since a fixed moment.
+
+    Returns:
+        The meter.
     """
-    last = clock()
+    last_line = clock()
 
-    def tell(calls: int) -> None:
-        nonlocal last
-        now, eta = clock(), meter.eta_s
-        ended = meter.done >= meter.of and meter.seconds >= every_s
-        if not ended and now - last < every_s:
+    def report(calls: int) -> None:
+        nonlocal last_line
+        now = clock()
+        eta = meter.eta_s
+        has_ended = meter.done >= meter.of and meter.seconds >= every_s
+        if not has_ended and now - last_line < every_s:
             return
-        last = now
+        last_line = now
         line = {
             "progress": meter.label,
             "done": meter.done,
@@ -138,15 +155,23 @@ def progress_lines(
             "eta_s": None if eta is None else round(eta),
             "spent": float(f"{meter.spent:.6g}"),
         }
-        put(json.dumps(line))
+        put_line(json.dumps(line))
 
-    meter = Meter(clock, tell)
+    meter = Meter(clock, report)
     return meter
 
 
 @dataclass
-class Spent:
-    """What calls took: those that failed for good have no tokens, and cost nothing."""
+class Spending:
+    """Calls, tokens and cost; calls that failed for good have no tokens, and cost nothing.
+
+    Attributes:
+        calls: that were answered.
+        failed: calls that failed for good.
+        tokens_in: tokens of the prompts.
+        tokens_out: tokens of the responses.
+        cost: in the pool's currency.
+    """
 
     calls: int = 0
     failed: int = 0
@@ -154,46 +179,80 @@ class Spent:
     tokens_out: int = 0
     cost: float = 0.0
 
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(*map(add, astuple(self), astuple(other)))
+    # Written out, because it is done for each call.
+    def __add__(self, other: Spending) -> Spending:
+        return Spending(
+            calls=self.calls + other.calls,
+            failed=self.failed + other.failed,
+            tokens_in=self.tokens_in + other.tokens_in,
+            tokens_out=self.tokens_out + other.tokens_out,
+            cost=self.cost + other.cost,
+        )
 
-    def __sub__(self, other: Spent) -> Spent:
-        return Spent(*map(sub, astuple(self), astuple(other)))
+    def __sub__(self, other: Spending) -> Spending:
+        return Spending(
+            calls=self.calls - other.calls,
+            failed=self.failed - other.failed,
+            tokens_in=self.tokens_in - other.tokens_in,
+            tokens_out=self.tokens_out - other.tokens_out,
+            cost=self.cost - other.cost,
+        )
 
 
-STORED = (
+STORED_SPENDING = (
     "SELECT model, count(*) AS calls, sum(tokens_in)::BIGINT AS tokens_in, "
     "sum(tokens_out)::BIGINT AS tokens_out FROM calls GROUP BY model"
 )
 
 
-def spent_in(root: Path, rates: Mapping[str, Rate]) -> dict[str, Spent]:
-    """What all calls in the cache at `root` took, each once, by model; of those with a rate."""
-    reader, found = reader_of(root), dict[str, Spent]()
-    for row in reader.sql(STORED).to_pylist() if reader else ():
+def stored_spending(root: Path, rates: Mapping[str, Rate]) -> dict[str, Spending]:
+    """Sum up all calls in a cache, each once, for each model that has a rate.
+
+    Args:
+        root: the cache's folder.
+        rates: cost of a token, by model.
+
+    Returns:
+        The spending by model; empty if there is no cache.
+
+    Raises:
+        CacheError: the cache is damaged.
+    """
+    reader = reader_of(root)
+    if reader is None:
+        return {}
+    spending = {}
+    for row in reader.sql(STORED_SPENDING).to_pylist():
         model = row.pop("model")
-        if rate := rates.get(model):
+        rate = rates.get(model)
+        if rate:
             cost = rate.tokens_in * row["tokens_in"] + rate.tokens_out * row["tokens_out"]
-            found[model] = Spent(**row, cost=cost)
-    return found
+            spending[model] = Spending(**row, cost=cost)
+    return spending
 
 
 @dataclass
 class Summary:
-    """What a collection did.
+    """The result of a collection, in counts.
 
     Attributes:
+        queries: whose trees were to be filled.
         wanted: nodes and direct calls of all their trees.
         calls: model calls made now and answered.
         earlier: distinct calls that were in the cache before; the rest of `wanted` are nodes whose
             prompt is that of another node.
-        failed: how many calls gave no answer after all attempts, by status.
-        example: what the first of them said.
-        missing: nodes and direct calls that are not there because of them.
+        tokens_in: tokens of the prompts of the calls made now.
+        tokens_out: tokens of their responses.
+        seconds: in the models; of servers, which work side by side, by the clock.
+        failed: calls without an answer after all attempts, by status.
+        example: detail of the first of them.
+        missing: nodes and direct calls that are absent because of them.
         incomplete: queries that lack any.
         pruned: nodes and direct calls that were left out, because they hardly could be the best.
-        spent: what the calls made now took, by model, at the pool's rates.
+        spent: spending of the calls made now, by model, at the pool's rates.
     """
+
+    # The command line prints these names as JSON.
 
     queries: int
     wanted: int
@@ -207,39 +266,49 @@ class Summary:
     missing: int = 0
     incomplete: int = 0
     pruned: int = 0
-    spent: dict[str, Spent] = field(default_factory=dict)
+    spent: dict[str, Spending] = field(default_factory=dict)
 
-    def spend(self, model: str, more: Spent) -> None:
-        """Count what a model was just asked for."""
-        self.spent[model] = self.spent.get(model, Spent()) + more
+    def spend(self, model: str, spending: Spending) -> None:
+        """Add to the spending of a model."""
+        self.spent[model] = self.spent.get(model, Spending()) + spending
 
     def __add__(self, other: Summary) -> Summary:
-        """The summary of two shards of one plan; they ran side by side."""
-        names = [item.name for item in fields(self) if item.name != "spent"]
+        """The summary of two shards of one plan that ran side by side."""
+        names = [attribute.name for attribute in fields(self) if attribute.name != "spent"]
         sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in names}
         sums["seconds"] = max(self.seconds, other.seconds)
         sums["example"] = self.example or other.example
         both = Summary(**sums, spent=dict(self.spent))
-        for model, more in other.spent.items():
-            both.spend(model, more)
+        for model, spending in other.spent.items():
+            both.spend(model, spending)
         return both
 
 
-def spent_table(spent: Mapping[str, Spent], currency: str) -> Table:
-    """What was spent, a row a model and one for all."""
-    rows = [*sorted(spent.items()), ("all", sum(spent.values(), Spent()))]
-    names = ("calls", "failed", "tokens in", "tokens out")
+def spending_table(spending: Mapping[str, Spending], currency: str) -> Table:
+    """A table of what was spent: a row for each model and one for all.
+
+    Args:
+        spending: by model.
+        currency: of the costs.
+    """
+    rows = [*sorted(spending.items()), ("all", sum(spending.values(), Spending()))]
+    lines = []
+    for name, total in rows:
+        *counts, cost = astuple(total)
+        lines.append(Line("", (name, *map(whole_number, counts), cost)))
+    titles = ("calls", "failed", "tokens in", "tokens out")
     return Table(
         f"Spent now, in {currency}",
-        (Column("model"), *map(Column, names), Column("cost", money=True)),
-        tuple(Line("", (name, *map(whole_number, astuple(of)[:-1]), of.cost)) for name, of in rows),
+        (Column("model"), *map(Column, titles), Column("cost", money=True)),
+        tuple(lines),
     )
 
 
 def require_answers(summary: Summary) -> None:
-    """Refuse to call a collection whole in which a call gave no answer.
+    """Require that every call of a collection was answered.
 
-    Raises WorldError: with the number of failed calls of each status.
+    Raises:
+        WorldError: calls failed; with their number by status.
     """
     if not summary.failed:
         return
@@ -256,10 +325,13 @@ def require_answers(summary: Summary) -> None:
 
 
 def changed_line(names: Sequence[str]) -> str:
-    """Which queries are not what they were when they were collected, in one line."""
+    """One line about queries that changed since they were collected.
+
+    Args:
+        names: of the queries, as `dataset/id`.
+    """
     queries = "1 query" if len(names) == 1 else f"{len(names):,} queries"
-    more = ", ..." if len(names) > NAMED else ""
-    return (
-        f"collect: {queries} changed: {', '.join(names[:NAMED])}{more}; "
-        "asked anew, what was collected before stays"
-    )
+    examples = ", ".join(names[:MAX_NAMED_QUERIES])
+    if len(names) > MAX_NAMED_QUERIES:
+        examples += ", ..."
+    return f"collect: {queries} changed: {examples}; asked anew, what was collected before stays"

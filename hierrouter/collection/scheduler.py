@@ -1,43 +1,48 @@
-"""Walk the tree level by level and make the calls that are missing."""
+"""Walk the trees of queries level by level and make the calls that are missing.
+
+Each model has a lane, see `lanes`. A model on this machine gets a whole level at once, because
+batches are fast. A model behind a server gets each call as soon as its context is known, because
+servers answer side by side. From there on both are treated alike: one method receives every answer,
+repeats what failed, and commits what is due; `ledger` remembers the calls.
+"""
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import InitVar, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Lock
 from time import perf_counter
-from typing import Any
-
-import pyarrow as pa
 
 from hierrouter.collection import plan
-from hierrouter.collection.lanes import Asked, Lane, News
-from hierrouter.collection.progress import Progress, Spent, Summary
+from hierrouter.collection.lanes import (
+    Delivery,
+    Event,
+    Lane,
+    LaneEnd,
+    LocalLane,
+    Request,
+    ServedLane,
+    blame_model,
+)
+from hierrouter.collection.ledger import Ledger
+from hierrouter.collection.progress import Progress, Summary
 from hierrouter.engines import backend, generator, identify
 from hierrouter.pools.pool import OPENAI, Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter_cache.chain import seal_loose
-from hierrouter_cache.errors import Interrupted, WorldError, reason_of
+from hierrouter_cache.errors import Interrupted, WorldError
 from hierrouter_cache.keys import call_key, next_context, root_context
 from hierrouter_cache.locks import collector_lock, shard_lock, start_lock
 from hierrouter_cache.mirror import finish_pull
-from hierrouter_cache.parts import CALLS_SCHEMA, DECISIONS_SCHEMA
 from hierrouter_cache.reader import CacheReader, StoredPlan, reader_of
 from hierrouter_cache.walk import TreeSpec
 from hierrouter_cache.writer import OnPart, PartWriter, no_copy, sweep_drafts
 
-# A part is small enough that an interruption costs little, large enough that reading stays fast.
-FIRST_PART = 32  # rows; each part may have twice as many as the one before
-LARGEST_PART = 2048
-SECONDS_PER_PART = 20.0
-ATTEMPTS = 3
-# Of a model's answers: from so many on, a share that is out of the ordinary.
-ENOUGH, ODD = 20, 0.5
+MAX_ATTEMPTS = 3
+PART_SECONDS = 20.0  # after that a part is committed, however few rows it has
+EVENT_WAIT_S = 1.0  # between two looks at the clock and at `stop`
 
 
 def fill_cache(
@@ -53,25 +58,37 @@ def fill_cache(
 ) -> Summary:
     """Run every missing call of the trees of `queries` and commit it.
 
-    A call that gives no answer ends nothing: see `Summary.failed` and `require_answers`. Raises
-    Interrupted: `stop` said so; everything up to here is committed; CacheLocked: another collector
-    is at work there; CacheError: the cache cannot be written or is damaged; WorldError: a model or
-    the disk failed; what was committed is safe; InputError: other shards at work there have another
-    plan.
+    A call that gives no answer ends nothing: see `Summary.failed` and `require_answers`.
 
     Args:
+        pool: the models to call.
+        queries: of all shards.
+        root: the cache's folder, made if it does not exist.
+        progress: notified of what is done.
         stop: asked again and again; once true, what has begun is finished and committed, and the
             collection ends there.
+        engines: load the models.
         shard: make the calls of this share of the queries only, beside other shards.
-        on_part: told each part after its commit, to copy it elsewhere.
+        on_part: called with each part after its commit, to copy it elsewhere.
+
+    Returns:
+        Counts of what was done.
+
+    Raises:
+        Interrupted: `stop` returned true; everything up to here is committed.
+        CacheLocked: another collector is at work there.
+        CacheError: the cache cannot be written or is damaged.
+        WorldError: a model or the disk failed; what was committed is safe.
+        InputError: other shards at work there have another plan.
     """
     identities = identify(pool.all_models, engines)
-    progress, writer = progress or Progress(), PartWriter(root, on_part=on_part)
-    with ExitStack() as held:
+    progress = progress or Progress()
+    writer = PartWriter(root, on_part=on_part)
+    with ExitStack() as locks:
         # One shard after the other begins, so that the second finds the first one's plan.
         with start_lock(root) if shard else nullcontext():
             lock = shard_lock(root, shard.index, shard.count) if shard else collector_lock(root)
-            held.enter_context(lock)
+            locks.enter_context(lock)
             collection = begin(pool, queries, identities, writer, progress, stop, engines, shard)
         collection.run(collection.queries)
         if collection.summary.failed:
@@ -89,9 +106,21 @@ def begin(
     engines: generator.Engines,
     shard: plan.Shard | None = None,
 ) -> Collection:
-    """A collection that has made no call yet; whoever begins it holds the lock.
+    """Store the plan of a collection that has made no call yet; the caller holds the lock.
 
-    `identities`: of all models; `writer`: into the cache; the others are those of `fill_cache`.
+    Args:
+        pool: the models to call.
+        queries: of all shards.
+        identities: of all models.
+        writer: into the cache.
+        progress, stop, engines, shard: as for `fill_cache`.
+
+    Returns:
+        The collection, ready to run.
+
+    Raises:
+        CacheError: the cache cannot be written or is damaged.
+        InputError: other shards at work there have another plan.
     """
     root = writer.root
     sweep_drafts(root)
@@ -101,208 +130,276 @@ def begin(
     if shard:
         keys = tuple(query.key for query in queries)
         plan.require_alike(reader, StoredPlan(pool.to_json(identities), keys), shard)
-    if reader and (changed := plan.changed_queries(reader, queries)):
+    changed = plan.changed_queries(reader, queries) if reader else []
+    if changed:
         progress.on_changed(changed)
     plan.store_plan(writer, reader, pool, identities, queries)
-    ours = shard.own(queries) if shard else queries
-    spec, residency = pool.tree_spec(identities), generator.Residency(engines)
-    return Collection(pool, ours, spec, reader, writer, progress, stop, residency)
+    own_queries = shard.own(queries) if shard else queries
+    spec = pool.tree_spec(identities)
+    return Collection(pool, own_queries, spec, reader, writer, progress, stop, engines)
 
 
-@dataclass
 class Collection:
-    """A collection under way: the pool's models, what is committed, and where to write.
+    """A collection under way.
 
     Attributes:
-        levels: the stages of each hop, see `plan.stages_of`.
-        responses: of every answered call, by key.
-        pruned: keys of calls that are not to be made.
+        pool: the models to call.
+        queries: whose trees are to be filled.
+        direct: the stages of the direct calls, see `plan.stages_of`.
+        levels: the stages of each hop.
+        per_query: nodes and direct calls of one query.
+        ledger: what is known of each call.
+        outages: by name, why a model's server cannot be reached.
     """
 
-    pool: Pool
-    queries: Sequence[Query]
-    spec: InitVar[TreeSpec]
-    reader: InitVar[CacheReader | None]
-    writer: PartWriter
-    progress: Progress
-    stop: generator.Stop
-    residency: generator.Residency
+    def __init__(
+        self,
+        pool: Pool,
+        queries: Sequence[Query],
+        spec: TreeSpec,
+        reader: CacheReader | None,
+        writer: PartWriter,
+        progress: Progress,
+        stop: generator.Stop,
+        engines: generator.Engines,
+    ) -> None:
+        """Begin with what is in the cache.
 
-    def __post_init__(self, spec: TreeSpec, reader: CacheReader | None) -> None:
-        self.direct, self.levels = plan.stages_of(self.pool, spec)
-        self.rates = self.pool.rates()
-        self.responses = reader.responses() if reader else {}
-        self.pruned = set[str]()
-        self.earlier = set(self.responses)
-        self.failures = reader.failures() if reader else {}
-        self.per_query = self.pool.routes.calls + len(self.pool.all_models)
-        self.summary = Summary(len(self.queries), len(self.queries) * self.per_query)
-        self.progress.summary = self.summary
+        Args:
+            pool: the models to call.
+            queries: whose trees are to be filled.
+            spec: names each step of the trees.
+            reader: of the cache; None if it does not exist yet.
+            writer: into the cache.
+            progress, stop, engines: as for `fill_cache`.
+        """
+        # The trees to be filled.
+        self.pool = pool
+        self.queries = queries
+        self.direct, self.levels = plan.stages_of(pool, spec)
+        self.per_query = pool.routes.calls + len(pool.all_models)
+        # The state of each call, and reports on it.
+        self.progress = progress
+        progress.summary = Summary(len(queries), len(queries) * self.per_query)
+        self.ledger = Ledger(pool, reader, writer, progress, progress.summary)
+        # The models, and the events of their lanes.
         self.outages: dict[str, generator.Outage] = {}
-        self.lanes: dict[str, Lane] = {}
-        self.lost: set[str] = set()
-        self.seen: Counter[tuple[str, str]] = Counter()
-        self.counting = Lock()
-        self.part_rows = FIRST_PART
+        self._stop = stop
+        self._residency = generator.Residency(engines)
+        self._lanes: dict[str, Lane] = {}
+        self._has_servers = False
+        self._events = SimpleQueue[Event]()
+        # Requests without a final answer: their keys, and how many there are at each level.
+        self._requested = set[str]()
+        self._owed = Counter[int]()
+        # How far servers may look ahead: the last level, and the contexts that they have passed.
+        self._last_level = 0
+        self._visited = set[str]()
+
+    @property
+    def summary(self) -> Summary:
+        """Counts of what was done so far."""
+        return self.ledger.summary
 
     def run(self, queries: Sequence[Query]) -> None:
         """Make every direct call and every node of the trees of these queries.
 
-        Servers are asked side by side, and what follows an answer at once; models on this machine
-        one after the other. Raises WorldError: a model failed, or was not to be reached.
+        Raises:
+            Interrupted: `stop` returned true and calls are missing.
+            CacheError: the cache cannot be written.
+            WorldError: a model or the disk failed, or a server could not be reached.
         """
         contexts = plan.root_contexts(query.question for query in queries)
-        with self._side_by_side(len(queries) * self.per_query, len(self.levels) - 1):
-            self._follow(contexts, 0, self.direct)
-            # The references first: they are the large ones, and called no more.
+        with self._open_lanes(len(queries) * self.per_query, len(self.levels) - 1):
+            self._look_ahead(contexts, 0, self.direct)
+            # The references first: they are the large models, and not called again.
             for stage in sorted(self.direct, key=lambda stage: stage.model in self.pool.models):
-                self._answer(stage, contexts)
+                self._run_batch(stage, contexts, len(self.levels))
                 if stage.model in self.pool.references:
-                    self.residency.release(stage.model.name)
+                    self._residency.release(stage.model.name)
             for level in range(len(self.levels)):
-                contexts = self._go_on(level, contexts)
+                contexts = self._run_level(level, contexts)
             self._settle(len(self.levels))
         self.require_models()
 
-    def go_on(self, level: int, contexts: plan.Contexts) -> plan.Contexts:
-        """Make the calls of one hop at these contexts; returns those after it."""
-        with self._side_by_side(len(contexts) * len(self.levels[level]), level):
-            self._follow(contexts, level)
-            return self._go_on(level, contexts)
+    def run_level(self, level: int, contexts: plan.Contexts) -> plan.Contexts:
+        """Make the calls of one hop at these contexts.
 
-    def _go_on(self, level: int, contexts: plan.Contexts) -> plan.Contexts:
-        stages = self.levels[level]
-        for stage in sorted(stages, key=lambda stage: stage.model.name not in self.residency):
-            self._answer(stage, contexts)
-        self._settle(level)
-        after = plan.next_contexts(stages, contexts, self.responses)
-        self._follow(after, level + 1)
-        return after
+        Args:
+            level: of the contexts, 0 before the first hop.
+            contexts: where to call.
+
+        Returns:
+            The contexts after the hop.
+
+        Raises:
+            Interrupted: `stop` returned true and calls are missing.
+            CacheError: the cache cannot be written.
+            WorldError: a model or the disk failed.
+        """
+        with self._open_lanes(len(contexts) * len(self.levels[level]), level):
+            self._look_ahead(contexts, level)
+            return self._run_level(level, contexts)
+
+    def require_models(self) -> None:
+        """Require that every model could be reached.
+
+        Raises:
+            WorldError: a server could not be reached.
+        """
+        for outage in self.outages.values():
+            raise WorldError(
+                f"{outage}; {self.summary.calls} calls committed, the same command makes the rest"
+            )
+
+    # Making calls: whole levels by models on this machine, whatever is known by servers.
 
     @contextmanager
-    def _side_by_side(self, most: int, last: int) -> Iterator[None]:
-        """A lane for each model behind a server, until all that they answered is committed.
+    def _open_lanes(self, max_calls: int, last_level: int) -> Iterator[None]:
+        """Open a lane for each model that can be reached; at the end commit what was answered.
 
-        `most`: of the calls; `last`: level of the contexts after which nothing is asked.
+        Args:
+            max_calls: an upper bound of the calls to make.
+            last_level: of the contexts at which servers are asked.
         """
-        self.last, self.news = last, SimpleQueue[News]()
-        self.followed, self.under_way = set[str](), set[str]()
-        self.owed = Counter[int]()
-        self.lanes = {
-            model.name: Lane(model, self.residency.engines, self.stop, self.news, self._count)
+        self._last_level = last_level
+        self._lanes = {
+            model.name: self._lane(model)
             for model in self.pool.all_models
-            if model.backend == OPENAI and model.name not in self.outages
+            if model.name not in self.outages
         }
-        started, seconds = perf_counter(), self.summary.seconds
-        if self.lanes:
-            self.progress.on_level(f"{len(self.lanes)} servers", most)
+        servers = sum(isinstance(lane, ServedLane) for lane in self._lanes.values())
+        self._has_servers = servers > 0
+        started = perf_counter()
+        seconds_before = self.summary.seconds
+        if self._has_servers:
+            self.progress.on_level(f"{servers} servers", max_calls)
         try:
             yield
         finally:
-            for lane in self.lanes.values():
+            for lane in self._lanes.values():
                 lane.end()
-            for lane in self.lanes.values():
-                self._commit_lane(lane)
-            if self.lanes:
-                self.summary.seconds = seconds + perf_counter() - started
-            self.lanes = {}
+            self._keep_deliveries()
+            for lane in self._lanes.values():
+                self._commit(lane)
+            if self._has_servers:
+                # They work side by side, so the seconds of their parts do not add up.
+                self.summary.seconds = seconds_before + perf_counter() - started
+            self._lanes = {}
+            self._visited.clear()
 
-    def _follow(
+    def _lane(self, model: ModelSpec) -> Lane:
+        count = self.ledger.count_response
+        if model.backend == OPENAI:
+            return ServedLane(model, self._residency.engines, self._stop, self._events, count)
+        return LocalLane(model, self._residency, self._stop, self._events, count)
+
+    def _look_ahead(
         self, contexts: plan.Contexts, level: int, direct: Sequence[plan.Stage] = ()
     ) -> None:
-        """Ask the servers at these contexts, and at all that follow from answers that are there.
+        """Ask the servers at these contexts, and at all that follow from known responses.
 
-        `level`: of the contexts; `direct`: stages of direct calls at these contexts.
+        Args:
+            contexts: where to ask.
+            level: of the contexts.
+            direct: stages of direct calls at these contexts.
         """
-        if not self.lanes or level > self.last:
+        if not self._can_look_ahead(level):
             return
         for context, texts in contexts.items():
-            if context in self.followed:
+            if context in self._visited:
                 continue
-            self.followed.add(context)
+            self._visited.add(context)
             for stage in self.levels[level]:
-                if (said := self._said(stage, context, texts, level)) is not None:
-                    self._follow({next_context(context, said): (*texts, said)}, level + 1)
+                response = self._request(stage, context, texts, level, self._served_lane(stage))
+                if response is not None:
+                    following = {next_context(context, response): (*texts, response)}
+                    self._look_ahead(following, level + 1)
             for stage in direct:
-                self._said(stage, context, texts, len(self.levels))
+                lane = self._served_lane(stage)
+                self._request(stage, context, texts, len(self.levels), lane)
 
-    def _said(
-        self, stage: plan.Stage, context: str, texts: tuple[str, ...], level: int
+    def _can_look_ahead(self, level: int) -> bool:
+        return self._has_servers and level <= self._last_level
+
+    def _run_level(self, level: int, contexts: plan.Contexts) -> plan.Contexts:
+        stages = self.levels[level]
+        # Loaded models first: loading another one may push them out of memory.
+        for stage in sorted(stages, key=lambda stage: stage.model.name not in self._residency):
+            self._run_batch(stage, contexts, level)
+        self._settle(level)
+        following = plan.next_contexts(stages, contexts, self.ledger.responses)
+        self._look_ahead(following, level + 1)
+        return following
+
+    def _run_batch(self, stage: plan.Stage, contexts: plan.Contexts, level: int) -> None:
+        """Make a stage's calls at all these contexts, if its model is on this machine.
+
+        A server is not asked here: `_look_ahead` has done so already.
+        """
+        lane = self._lanes.get(stage.model.name)
+        if not isinstance(lane, LocalLane):
+            return
+        # In the order of the queries: prompts that begin alike are neighbours, which prefix caches
+        # like.
+        for context, texts in contexts.items():
+            self._request(stage, context, texts, level, lane)
+        if not lane.open:
+            return
+        if not self._has_servers:
+            self.progress.on_level(stage.label, len(lane.open))
+        for _ in lane.answers():
+            while self._handle_event():
+                pass
+        self._commit(lane)
+        self._forget_requests(lane)
+
+    def _request(
+        self, stage: plan.Stage, context: str, texts: tuple[str, ...], level: int, lane: Lane | None
     ) -> str | None:
-        """What a model has answered there; None where it has not: if a server can, it is asked."""
-        key, lane = call_key(stage.step, context), self.lanes.get(stage.model.name)
-        if lane and key in self.earlier:
-            self.earlier.discard(key)
-            self.summary.earlier += 1
-        if key in self.responses:
-            return self.responses[key]
-        settled = self.under_way, self.lost, self.pruned
-        goes = lane and lane.model.name not in self.outages and not self.stop()
-        if lane and goes and not any(key in at for at in settled):
-            self.under_way.add(key)
-            self.owed[level] += 1
-            [call] = stage.calls({context: texts})
-            lane.ask(Asked(call, level, texts))
+        """Look up a model's response at a context; if there is none, ask for it, but only once.
+
+        Args:
+            stage: the model and its instruction.
+            context: key of the context.
+            texts: of the context: the question and all responses so far.
+            level: of the request, see `Request.level`.
+            lane: is asked; None to look up only.
+
+        Returns:
+            The response; None if it is not there yet.
+        """
+        key = call_key(stage.step, context)
+        response = self.ledger.response(key)
+        if response is not None or lane is None:
+            return response
+        if not (self.ledger.is_settled(key) or key in self._requested or self._stop()):
+            self._requested.add(key)
+            self._owed[level] += 1
+            lane.ask(Request(stage.call(context, texts), level, texts))
         return None
 
     def _settle(self, level: int) -> None:
-        """Wait for the servers, until what they owe at contexts up to this level is there.
+        """Wait until everything that was requested up to this level has its final answer.
 
-        Once it is to stop, for all that is under way: nothing that is paid for is let go.
+        Raises:
+            Interrupted: `stop` returned true and calls are missing.
         """
-        while any(count for at, count in self.owed.items() if at <= level or self.stop()):
-            with suppress(Empty):
-                self._take(*self.news.get(timeout=1.0))
-            for lane in self.lanes.values():
-                if self._is_due(lane.part, lane.began):
-                    self._commit_lane(lane)
+        while self._is_owed(level):
+            self._handle_event(EVENT_WAIT_S)
         self._require_going()
 
-    def _take(self, lane: Lane, place: int, answer: generator.Answer | Exception | None) -> None:
-        """What a lane has to tell."""
-        if answer is None or isinstance(answer, Exception):  # it has ended
-            if isinstance(answer, generator.Outage):
-                self.outages[lane.model.name] = answer
-            elif answer:
-                with blaming(lane.model):
-                    raise answer
-            for asked in (*lane.open.values(), *lane.again):
-                self.owed[asked.level] -= 1
-            return
-        asked = lane.open.pop(place)
-        if isinstance(answer, generator.Response):
-            lane.part.append((asked.call, answer))
-            after = {next_context(asked.call.context, answer.text): (*asked.texts, answer.text)}
-            self._follow(after, asked.level + 1)
-            self.owed[asked.level] -= 1
-        elif answer.is_retryable and asked.attempt < ATTEMPTS:
-            lane.again.append(asked)
-        else:
-            lane.lost.append((asked, answer))
-            self.owed[asked.level] -= 1
-        if not lane.open and lane.again:
-            # The second attempt comes after all the others: what was busy may be free by then.
-            lane.ask_again()
-
-    def _commit_lane(self, lane: Lane) -> None:
-        """Write down what a lane has answered, and what it has not."""
-        (part, lane.part), (lost, lane.lost) = (lane.part, []), (lane.lost, [])
-        began, lane.began = lane.began, perf_counter()
-        self._commit(lane.model, part, began)
-        for attempt in sorted({asked.attempt for asked, _ in lost}):
-            failed = [(asked.call, why) for asked, why in lost if asked.attempt == attempt]
-            self._give_up(lane.model, failed, attempt)
-
-    def _is_due(self, part: Sequence[Any], began: float) -> bool:
-        """Whether a part is to be committed now."""
-        return len(part) >= self.part_rows or perf_counter() - began > SECONDS_PER_PART
+    def _is_owed(self, level: int) -> bool:
+        """Whether an answer is outstanding up to this level; after a stop, at any level."""
+        if self._stop():  # wait for everything under way, because it is paid for
+            return self._owed.total() > 0
+        return any(count > 0 for at_level, count in self._owed.items() if at_level <= level)
 
     def _require_going(self) -> None:
-        """Raises Interrupted: it is to stop, and something is missing."""
-        if not self.stop():
+        if not self._stop():
             return
-        for lane in self.lanes.values():
-            self._commit_lane(lane)
+        for lane in self._lanes.values():
+            self._commit(lane)
         self.count_missing()
         if self.summary.missing:
             raise Interrupted(
@@ -310,194 +407,172 @@ class Collection:
                 "rerun the same command to resume"
             )
 
-    def _count(self, model: ModelSpec, answer: generator.Response) -> None:
-        """One more answer for those who look on; lanes call it, too, each in its thread."""
-        rate, tokens_in, tokens_out = self.rates[model.name], answer.tokens_in, answer.tokens_out
-        cost = rate.tokens_in * tokens_in + rate.tokens_out * tokens_out
-        with self.counting:
-            self.summary.spend(model.name, Spent(1, 0, tokens_in, tokens_out, cost))
-            self.progress.on_calls(1, tokens_in + tokens_out, cost)
+    def _served_lane(self, stage: plan.Stage) -> ServedLane | None:
+        """The lane of the stage's model, if it is behind a server that still answers."""
+        lane = self._lanes.get(stage.model.name)
+        return lane if isinstance(lane, ServedLane) and not lane.has_ended else None
 
-    def decide(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Write down which calls are to be made, rows of `decisions`; the others are left out."""
-        self.writer.append("decisions", pa.Table.from_pylist(rows, schema=DECISIONS_SCHEMA))
-        for row in rows:
-            (self.pruned.discard if row["made"] else self.pruned.add)(row["key"])
+    # Receiving answers: the same for all lanes.
 
-    def contexts(self, question: str, level: int) -> list[str | None]:
-        """Of each node before a hop, in the order of the nodes; None where it is not there."""
-        found: list[str | None] = [root_context(question)]
-        for stages in self.levels[:level]:
-            calls = [
-                (where, where and call_key(at.step, where)) for where in found for at in stages
-            ]
-            found = [
-                next_context(where, self.responses[key])
-                if where and key in self.responses
-                else None
-                for where, key in calls
-            ]
-        return found
+    def _handle_event(self, timeout_s: float = 0.0) -> bool:
+        """Handle one event of a lane and commit the parts that are due.
 
-    def require_models(self) -> None:
-        """Raises WorldError: a model was not to be reached."""
-        for outage in self.outages.values():
-            raise WorldError(
-                f"{outage}; {self.summary.calls} calls committed, the same command makes the rest"
-            )
+        Args:
+            timeout_s: how long to wait for an event.
 
-    def _answer(self, stage: plan.Stage, contexts: plan.Contexts) -> None:
-        """Make a stage's calls by a model on this machine."""
-        if stage.model.backend == OPENAI or not (due := self._due(stage, contexts)):
-            return
-        self._require_going()
-        if not self.lanes:
-            self.progress.on_level(stage.label, len(due))
-        self._ask_until_final(stage.model, due)
-
-    def _due(self, stage: plan.Stage, contexts: plan.Contexts) -> list[plan.Call]:
-        """What nobody has answered yet, in the order of the queries.
-
-        Prompts that begin alike so are neighbours, which prefix caches like.
+        Returns:
+            Whether there was one.
         """
-        calls = list(stage.calls(contexts))
-        found = self.earlier.intersection(call.key for call in calls)
-        self.summary.earlier += len(found)
-        self.earlier -= found
-        settled = self.responses, self.lost, self.pruned
-        return [call for call in calls if not any(call.key in keys for keys in settled)]
+        event: Event | None = None
+        with suppress(Empty):
+            event = self._events.get(timeout=timeout_s)
+        if isinstance(event, Delivery):
+            self._receive(event.lane, event.position, event.answer)
+        elif isinstance(event, LaneEnd):
+            self._end_lane(event.lane, event.error)
+        now = perf_counter()
+        for lane in self._lanes.values():
+            if len(lane.part) >= self.ledger.part_rows or now - lane.began > PART_SECONDS:
+                self._commit(lane)
+        return event is not None
 
-    def _ask_until_final(self, model: ModelSpec, due: list[plan.Call]) -> None:
-        for attempt in range(1, ATTEMPTS + 1):
-            # The second attempt comes after the whole level: what was busy may be free by then.
-            failed = self._ask(model, due)
-            lost = [item for item in failed if attempt == ATTEMPTS or not item[1].is_retryable]
-            self._give_up(model, lost, attempt)
-            if len(lost) == len(failed):
+    def _receive(self, lane: Lane, position: int, answer: generator.Answer) -> None:
+        """Keep an answer and ask what follows from it, or repeat the request if that may help."""
+        request = lane.open.pop(position)
+        if isinstance(answer, generator.Response):
+            self._keep(lane, request, answer)
+            self._follow(request, answer.text)
+            self._owed[request.level] -= 1
+        elif answer.is_retryable and request.attempt < MAX_ATTEMPTS:
+            lane.retries.append(request)
+        else:
+            lane.failures.append((request, answer))
+            self._owed[request.level] -= 1
+        if not lane.open and lane.retries:
+            # The second attempt comes after all the others: what was busy may be free by then.
+            lane.ask_again()
+
+    def _follow(self, request: Request, response: str) -> None:
+        """Ask the servers at the context after a response."""
+        if self._can_look_ahead(request.level + 1):
+            context = next_context(request.call.context, response)
+            self._look_ahead({context: (*request.texts, response)}, request.level + 1)
+
+    def _keep(self, lane: Lane, request: Request, response: generator.Response) -> None:
+        lane.part.append((request.call, response))
+        self.ledger.record(request.call, response)
+        self._requested.discard(request.call.key)
+
+    def _end_lane(self, lane: Lane, error: Exception | None) -> None:
+        """Take note that a served lane has ended; the other models go on after an outage.
+
+        Raises:
+            WorldError: the model failed otherwise.
+        """
+        if isinstance(error, generator.Outage):
+            self.outages[lane.model.name] = error
+        elif error:
+            with blame_model(lane.model):
+                raise error
+        if isinstance(lane, ServedLane):
+            lane.has_ended = True
+        self._forget_requests(lane)
+
+    def _forget_requests(self, lane: Lane) -> None:
+        """Expect no answer any more to what a lane has not answered."""
+        for request in (*lane.open.values(), *lane.retries):
+            self._owed[request.level] -= 1
+            self._requested.discard(request.call.key)
+        lane.open.clear()
+        lane.retries.clear()
+
+    def _keep_deliveries(self) -> None:
+        """Keep the responses that were not handled when the lanes ended: they are paid for."""
+        while True:
+            try:
+                event = self._events.get_nowait()
+            except Empty:
                 return
-            due = [call for call, failure in failed if failure.is_retryable]
+            if isinstance(event, Delivery) and isinstance(event.answer, generator.Response):
+                request = event.lane.open.pop(event.position)
+                self._owed[request.level] -= 1
+                self._keep(event.lane, request, event.answer)
 
-    def _ask(
-        self, model: ModelSpec, due: list[plan.Call]
-    ) -> list[tuple[plan.Call, generator.Failure]]:
-        """Make these calls and commit the answers; returns those that have none."""
-        failed: list[tuple[plan.Call, generator.Failure]] = []
-        with blaming(model):
-            self.residency.generator(model)
-        part: list[tuple[plan.Call, generator.Response]] = []
-        started = perf_counter()  # now: loading is not the time of a call
-        try:
-            for call, answer in self._answers(model, due):
-                if isinstance(answer, generator.Failure):
-                    failed.append((call, answer))
-                    continue
-                part.append((call, answer))
-                self._count(model, answer)
-                if self._is_due(part, started):
-                    full, part = part, []
-                    began, started = started, perf_counter()
-                    self._commit(model, full, began)
-        finally:
-            self._commit(model, part, started)
-        self._require_going()
-        return failed
+    def _commit(self, lane: Lane) -> None:
+        """Write the answers and the final failures of a lane to the cache; begin a new part."""
+        now = perf_counter()
+        seconds = now - lane.began
+        part = lane.part
+        failures = lane.failures
+        lane.part = []
+        lane.failures = []
+        lane.began = now
+        self.ledger.commit(lane.model, part, seconds)
+        for attempt in sorted({request.attempt for request, _ in failures}):
+            calls = [
+                (request.call, failure)
+                for request, failure in failures
+                if request.attempt == attempt
+            ]
+            self.ledger.give_up(lane.model, calls, attempt)
+            self._requested.difference_update(call.key for call, _ in calls)
 
-    def _answers(
-        self, model: ModelSpec, due: Sequence[plan.Call]
-    ) -> Iterator[tuple[plan.Call, generator.Answer]]:
-        """What the model says, as it comes; not held, so that the model can be let go."""
-        with blaming(model):
-            prompts = [call.prompt for call in due]
-            for place, answer in self.residency.generator(model).generate(prompts, self.stop):
-                yield due[place], answer
+    # Looking at the trees.
 
-    def _commit(
-        self, model: ModelSpec, part: Sequence[tuple[plan.Call, generator.Response]], started: float
-    ) -> None:
-        """Write these answers down: what an interruption does not take away."""
-        if not part:
-            return
-        seconds = perf_counter() - started
-        each = seconds / len(part)
-        rows = [plan.call_row(model.name, call, answer, each) for call, answer in part]
-        self.writer.append("calls", pa.Table.from_pylist(rows, schema=CALLS_SCHEMA))
-        self.part_rows = min(2 * self.part_rows, LARGEST_PART)
-        self.responses.update((call.key, answer.text) for call, answer in part)
-        self._look_at(model.name, [answer for _, answer in part])
-        self.summary.calls += len(part)
-        self.summary.tokens_in += sum(answer.tokens_in for _, answer in part)
-        self.summary.tokens_out += sum(answer.tokens_out for _, answer in part)
-        self.summary.seconds += seconds
+    def contexts_before(self, question: str, level: int) -> list[str | None]:
+        """Key of the context of each node before a hop, in the order of the nodes.
 
-    def _look_at(self, name: str, answers: Sequence[generator.Response]) -> None:
-        """Say at once, and once for each model, that its answers are not as they should be."""
-        seen = self.seen
-        seen[name, "all"] += len(answers)
-        for what, is_so, remedy in REMARKABLE:
-            seen[name, what] += sum(map(is_so, answers))
-            share = seen[name, what] / seen[name, "all"]
-            if seen[name, "all"] >= ENOUGH and share >= ODD and not seen[name, f"said {what}"]:
-                seen[name, f"said {what}"] += 1
-                logging.getLogger(__name__).warning(
-                    "%.0f%% of the answers of %s are %s; %s", *(100 * share, name, what, remedy)
-                )
+        Args:
+            question: at the root of the tree.
+            level: 0 before the first hop.
 
-    def _give_up(
-        self, model: ModelSpec, failed: list[tuple[plan.Call, generator.Failure]], attempts: int
-    ) -> None:
-        """Write down what has failed for good, so that nobody takes it for not yet asked."""
-        if not failed:
-            return
-        news = [item for item in failed if self.failures.get(item[0].key) != item[1].status]
-        if news:
-            self.writer.append("failures", plan.failures_table(model.name, news, attempts))
-        self.summary.failed.update(failure.status for _, failure in failed)
-        self.summary.spend(model.name, Spent(failed=len(failed)))
-        self.summary.example = self.summary.example or f"{model.name}: {failed[0][1].detail}"
-        self.lost.update(call.key for call, _ in failed)
-        self.progress.on_lost(len(failed))
+        Returns:
+            A key a node; None if a call above the node is not answered.
+        """
+        contexts: list[str | None] = [root_context(question)]
+        for stages in self.levels[:level]:
+            contexts = [
+                self._context_after(stage, context) for context in contexts for stage in stages
+            ]
+        return contexts
+
+    def _context_after(self, stage: plan.Stage, context: str | None) -> str | None:
+        if context is None:
+            return None
+        response = self.ledger.responses.get(call_key(stage.step, context))
+        return None if response is None else next_context(context, response)
 
     def count_missing(self) -> None:
-        """How much of the trees is not there because a call failed, and how much was left out."""
-        depth, told = len(self.levels), self.summary
-        told.missing = told.incomplete = told.pruned = 0
+        """Count in the summary what is not there: after failed calls, and what was left out."""
+        summary = self.summary
+        summary.missing = 0
+        summary.incomplete = 0
+        summary.pruned = 0
         for query in self.queries:
-            contexts, gone = [root_context(query.question)], Counter[bool]()
-            direct = [call_key(stage.step, contexts[0]) for stage in self.direct]
-            gone.update(key in self.pruned for key in direct if key not in self.responses)
-            for level, stages in enumerate(self.levels):
-                below = sum(len(stages) ** hop for hop in range(depth - level))
-                calls = [(call_key(at.step, where), where) for where in contexts for at in stages]
-                contexts = []
-                for key, where in calls:
-                    if key in self.responses:
-                        contexts.append(next_context(where, self.responses[key]))
+            missing, pruned = self._count_absent(query.question)
+            summary.missing += missing
+            summary.incomplete += missing > 0
+            summary.pruned += pruned
+
+    def _count_absent(self, question: str) -> tuple[int, int]:
+        """Count (missing, pruned) nodes and direct calls of one query."""
+        responses = self.ledger.responses
+        absent = Counter[bool]()  # by whether the call was left out
+        contexts = [root_context(question)]
+        for stage in self.direct:
+            key = call_key(stage.step, contexts[0])
+            if key not in responses:
+                absent[key in self.ledger.pruned] += 1
+        for level, stages in enumerate(self.levels):
+            # Without a call's response its node is absent, and so are all nodes below.
+            subtree = sum(len(stages) ** hop for hop in range(len(self.levels) - level))
+            following = []
+            for context in contexts:
+                for stage in stages:
+                    key = call_key(stage.step, context)
+                    if key in responses:
+                        following.append(next_context(context, responses[key]))
                     else:
-                        gone[key in self.pruned] += below
-            told.missing += gone[False]
-            told.incomplete += gone[False] > 0
-            told.pruned += gone[True]
-
-
-REMARKABLE: tuple[tuple[str, Callable[[generator.Response], bool], str], ...] = (
-    ("empty", lambda answer: not answer.text, "look at its settings and template"),
-    ("cut at the cap", lambda answer: answer.finish_reason == "length", "look at its settings"),
-    (
-        "without log-probabilities",
-        lambda answer: answer.confidence is None,
-        "no router can see how sure it is",
-    ),
-)
-
-
-@contextmanager
-def blaming(model: ModelSpec) -> Iterator[None]:
-    """What an engine raises, with the name of the model."""
-    try:
-        yield
-    except (RuntimeError, OSError) as error:
-        reason = reason_of(error)
-        raise WorldError(
-            f"model {model.name} failed: {model.model}: {reason}; "
-            "what was committed is safe, rerun the same command to resume"
-        ) from error
+                        absent[key in self.ledger.pruned] += subtree
+            contexts = following
+        return absent[False], absent[True]

@@ -1,6 +1,6 @@
-"""Rows on their way into a cache: what is there already stays, and is counted.
+"""Merge rows into a cache: rows that it has already stay as they are, and are counted.
 
-`store_answers` makes trees of answers that were given elsewhere.
+`store_answers` makes trees of answers that were imported from a file.
 """
 
 import re
@@ -38,29 +38,29 @@ from hierrouter_cache.tree import Rate
 from hierrouter_cache.walk import TreeSpec
 from hierrouter_cache.writer import PartWriter, sweep_drafts
 
-OnProgress = Callable[[str, int, int], None]  # told (what is being done, done, total)
-ROWS_PER_PART = 8192
-# Of rows with one identity, the column in which a second one may differ.
-CONTENT = {"calls": "outcome", "scores": "value"}
+OnProgress = Callable[[str, int, int], None]  # called with (task, done, total)
+MERGED_ROWS_PER_PART = 8192
+# By kind: the column in which rows with one identity may differ.
+CONTENT_COLUMNS = {"calls": "outcome", "scores": "value"}
 CONTEXT_FREE_HOPS = 2
-UNKNOWN = Rate.base(1.0)  # cost then counts tokens
+TOKEN_RATE = Rate.base(1.0)  # if prices are unknown; cost then counts tokens
 
 
-def ignored(_: str, done: int, total: int) -> None:
-    """The `OnProgress` of a caller that shows none."""
+def ignore_progress(_: str, done: int, total: int) -> None:
+    """Do nothing: the `OnProgress` of a caller that shows no progress."""
 
 
 @dataclass
 class Merge:
-    """Rows on their way into a cache; use `merging`.
+    """Rows that are being added to a cache; use `open_merge`.
 
     Attributes:
         writer: commits the parts.
-        reader: what was there before, None where there was nothing.
-        added: new rows, by kind.
-        present: rows that were there already, or twice in the file.
-        different: of those, the ones with another content; it was not taken.
-        repeated: of those, the ones that the file itself brought before.
+        reader: of the cache as it was before; None if it did not exist.
+        added: number of new rows, by kind.
+        present: number of rows that were there already, or are twice in the file, by kind.
+        different: number of those with another content, which was not taken over.
+        repeated: number of those that the file itself had before.
         another_plan: whether the cache has another latest plan than before.
     """
 
@@ -71,63 +71,77 @@ class Merge:
     different: Counter[str] = field(default_factory=Counter)
     repeated: Counter[str] = field(default_factory=Counter)
     another_plan: bool = False
-    # By kind: (content, whether it is new) of every row by its identity, and rows not yet written.
-    _known: dict[str, dict[tuple[Any, ...], tuple[Any, bool]]] = field(default_factory=dict)
-    _waiting: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    # By kind: (content, whether it is new) of each row, by identity.
+    _contents: dict[str, dict[tuple[Any, ...], tuple[Any, bool]]] = field(default_factory=dict)
+    # By kind: rows that are not written yet.
+    _pending: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
 
     def add(self, kind: str, row: Mapping[str, Any]) -> None:
-        """Take one row; it is committed with others of its kind.
+        """Add one row; it is committed together with others of its kind.
 
-        Raises WorldError: the disk is full or failed; what was committed stays.
+        Args:
+            kind: of the row.
+            row: value of each column.
+
+        Raises:
+            WorldError: the disk is full or failed; what was committed stays.
         """
-        if kind not in self._known:
-            self._known[kind] = self._stored(kind)
-        known = self._known[kind]
+        if kind not in self._contents:
+            self._contents[kind] = self._stored_contents(kind)
+        contents = self._contents[kind]
         identity = tuple(row[name] for name in IDENTITY_COLUMNS[kind])
-        content = row[CONTENT[kind]] if kind in CONTENT else None
-        if identity in known:
-            first, is_new = known[identity]
+        content = row[CONTENT_COLUMNS[kind]] if kind in CONTENT_COLUMNS else None
+        if identity in contents:
+            first_content, is_new = contents[identity]
             self.present[kind] += 1
-            self.different[kind] += first != content
+            self.different[kind] += first_content != content
             self.repeated[kind] += is_new
             return
-        known[identity] = content, True
+        contents[identity] = (content, True)
         self.added[kind] += 1
-        waiting = self._waiting.setdefault(kind, [])
-        waiting.append(row)
-        if len(waiting) == ROWS_PER_PART:
+        pending = self._pending.setdefault(kind, [])
+        pending.append(row)
+        if len(pending) == MERGED_ROWS_PER_PART:
             self._commit(kind)
 
     def flush(self) -> None:
-        """Commit everything that waits.
+        """Commit all pending rows.
 
-        Raises WorldError: the disk is full or failed; what was committed stays.
+        Raises:
+            WorldError: the disk is full or failed; what was committed stays.
         """
-        for kind in list(self._waiting):
+        for kind in list(self._pending):
             self._commit(kind)
 
     def _commit(self, kind: str) -> None:
-        rows = self._waiting.pop(kind)
+        rows = self._pending.pop(kind)
         self.writer.append(kind, pa.Table.from_pylist(rows, schema=ROW_SCHEMAS[kind]))
 
-    def _stored(self, kind: str) -> dict[tuple[Any, ...], tuple[Any, bool]]:
+    def _stored_contents(self, kind: str) -> dict[tuple[Any, ...], tuple[Any, bool]]:
         if self.reader is None:
             return {}
         names = ", ".join(f'"{name}"' for name in IDENTITY_COLUMNS[kind])
-        content = CONTENT.get(kind, "NULL")
+        content = CONTENT_COLUMNS.get(kind, "NULL")
         table = self.reader.sql(f"SELECT {names}, {content} AS content FROM {kind}_rows")  # noqa: S608 - our own names
-        # Read backwards, so that the first part's row is the one that stays.
-        *identity, values = (column.to_pylist()[::-1] for column in table.columns)
-        stored = ((value, False) for value in values)
-        return dict(zip(zip(*identity, strict=True), stored, strict=True))
+        # Of rows with one identity the first one counts, so they are entered backwards.
+        *identities, contents = (column.to_pylist()[::-1] for column in table.columns)
+        stored = ((content, False) for content in contents)
+        return dict(zip(zip(*identities, strict=True), stored, strict=True))
 
 
 @contextmanager
-def merging(root: Path) -> Iterator[Merge]:
-    """A `Merge` into the cache at `root`, made where it does not exist; commits at the end.
+def open_merge(root: Path) -> Iterator[Merge]:
+    """Add rows to a cache while a block lasts; they are committed at its end at the latest.
 
-    Raises CacheLocked: a collector is at work there; CacheError: the cache is damaged or cannot be
-    written.
+    Args:
+        root: the cache's folder, made if it does not exist.
+
+    Yields:
+        Takes the rows.
+
+    Raises:
+        CacheLocked: a collector is at work there.
+        CacheError: the cache is damaged or cannot be written.
     """
     writer = PartWriter(root)
     with collector_lock(root):
@@ -139,24 +153,29 @@ def merging(root: Path) -> Iterator[Merge]:
 
 
 def store_answers(
-    answers: Answers, pool: Pool, root: Path, on_progress: OnProgress = ignored
+    answers: Answers, pool: Pool, root: Path, on_progress: OnProgress = ignore_progress
 ) -> Merge:
-    """Write the trees, the given scores and the plan into the cache at `root`.
-
-    Raises CacheError: the cache is damaged, in use by a collector, or cannot be written;
-    WorldError: the disk is full or failed.
+    """Write the trees, the scores and the plan of a file into a cache.
 
     Args:
-        answers: what the file holds.
+        answers: of the file.
         pool: its models, from `pool_of`, with prices.
-        root: the cache's folder, made where it does not exist.
-        on_progress: told ("import", done, total) as queries are written.
+        root: the cache's folder, made if it does not exist.
+        on_progress: called with ("import", done, total) as queries are written.
+
+    Returns:
+        Counts of new and known rows.
+
+    Raises:
+        CacheError: the cache is damaged, in use by a collector, or cannot be written.
+        WorldError: the disk is full or failed.
     """
     identities = _identities(answers, pool)
     spec = pool.tree_spec(identities)
-    with merging(root) as merge:
-        for done, (query, found) in enumerate(zip(answers.queries, answers.at, strict=True), 1):
-            for call, score in _calls(query, found, pool, spec):
+    with open_merge(root) as merge:
+        queries = zip(answers.queries, answers.by_path, strict=True)
+        for done, (query, by_path) in enumerate(queries, 1):
+            for call, score in _calls(query, by_path, pool, spec):
                 merge.add("calls", call)
                 if score is not None:
                     row = {"call": call["key"], "references": query.references}
@@ -172,10 +191,15 @@ def store_answers(
 def pool_of(answers: Answers, hops: int | None) -> Pool:
     """The models of a file as a pool, without prices.
 
-    Raises InputError: more hops than the chains have, or trees that are too large.
+    Args:
+        answers: of the file.
+        hops: depth of the trees; None is 2 for independent answers, else that of the longest chain.
 
-    `answers`: what the file holds; `hops`: depth of the trees; None is 2 for independent answers,
-    else the longest chain.
+    Returns:
+        The pool.
+
+    Raises:
+        InputError: more hops than the chains have, or trees that are too large.
     """
     context_free = answers.hops == 1
     depth = hops or (CONTEXT_FREE_HOPS if context_free else answers.hops)
@@ -193,33 +217,46 @@ def pool_of(answers: Answers, hops: int | None) -> Pool:
 
 
 def pool_names(models: Sequence[str]) -> dict[str, str]:
-    """A name that routes and tables can carry for each model, by the file's own name."""
+    """A name for each model that may be used in routes and tables, by the file's own name."""
     names: dict[str, str] = {}
     for model in models:
         plain = re.sub(r"[^A-Za-z0-9._:-]+", "-", model).strip("-._:") or "model"
-        name, number = plain, 2
+        name = plain
+        number = 2
         while name in names.values() or name in RESERVED_NAMES:
-            name, number = f"{plain}-{number}", number + 1
+            name = f"{plain}-{number}"
+            number += 1
         names[model] = name
     return names
 
 
-def priced(pool: Pool, given: Mapping[str, Rate]) -> Pool:
-    """The pool with these rates; the others by size, or all 1 per token where a name tells none.
+def with_prices(pool: Pool, prices: Mapping[str, Rate]) -> Pool:
+    """The pool with these prices.
 
-    Raises InputError: a rate for a model that is not there, or rates for only some where the others
-    cannot be told.
+    Without a price, a model is priced by the size in its name. If some names have no size, and no
+    price is given at all, every token costs 1.
+
+    Args:
+        pool: from `pool_of`.
+        prices: by name of a model.
+
+    Returns:
+        The pool with prices.
+
+    Raises:
+        InputError: a price for a model that is not in the pool, or prices for only some of the
+            models while a name without a price has no size.
     """
     names = [model.name for model in pool.models]
-    for name in given:
+    for name in prices:
         if name not in names:
             raise InputError(f"price for an unknown model: {name}; {suggestion(name, names)}")
-    unknown = [name for name in sizeless(pool) if name not in given]
-    if unknown and given:
+    unknown = [name for name in names_without_size(pool) if name not in prices]
+    if unknown and prices:
         raise InputError(
             f"no price for {', '.join(unknown)}: no name tells a size; give --price for all"
         )
-    rates = given or (dict.fromkeys(names, UNKNOWN) if unknown else {})
+    rates = dict.fromkeys(names, TOKEN_RATE) if unknown else prices
     models = tuple(
         replace(model, rate_in=rates[model.name].tokens_in, rate_out=rates[model.name].tokens_out)
         if model.name in rates
@@ -229,21 +266,21 @@ def priced(pool: Pool, given: Mapping[str, Rate]) -> Pool:
     return replace(pool, models=models)
 
 
-def sizeless(pool: Pool) -> list[str]:
-    """The models whose price no name tells."""
+def names_without_size(pool: Pool) -> list[str]:
+    """The models whose names have no size, from which a price could be derived."""
     return [model.name for model in pool.models if size_in_name(model.name) is None]
 
 
 def _identities(answers: Answers, pool: Pool) -> dict[str, Identity]:
-    """What each model of the file is: its name and all that it answered there.
+    """The identity of each model of the file: its name and all its answers there.
 
-    A name says nothing of prompt, settings or version. So the answers of another file are those of
-    another model, and a file that is imported again is known. Where an answer stands does not
-    count, nor do the references and the fold of its query.
+    A name does not determine prompt, settings or version. So the answers of another file are those
+    of another model, and a file that is imported again is recognised. The row of an answer in the
+    file does not matter, nor do the reference answers and the fold of its query.
     """
     digests: dict[str, list[str]] = {model.model: [] for model in pool.models}
-    for found in answers.at:
-        for path, answer in found.items():
+    for by_path in answers.by_path:
+        for path, answer in by_path.items():
             query = answer.query
             content = [
                 [query.dataset, query.id, query.question],
@@ -264,23 +301,26 @@ def _identities(answers: Answers, pool: Pool) -> dict[str, Identity]:
 
 
 def _calls(
-    query: Query, found: Mapping[Route, Answer], pool: Pool, spec: TreeSpec
+    query: Query, by_path: Mapping[Route, Answer], pool: Pool, spec: TreeSpec
 ) -> Iterator[tuple[dict[str, Any], float | None]]:
-    """(row of `calls`, given score) of every node of one query's tree that has an answer."""
-    # After an answer that ended its chain it is there again, whoever is called.
+    """(row of `calls`, score of the file) of every node of one query's tree that has an answer."""
+    # Of each path with an answer: its context, and the answer that ended the chain, if one did.
+    # After that one, every further call gives the same answer again.
     reached: dict[Route, tuple[str, Answer | None]] = {(): (root_context(query.question), None)}
     for steps in spec.steps:
         following = {}
-        for path, (context, ended) in reached.items():
+        for path, (context, final_answer) in reached.items():
             for model, step in zip(pool.models, steps, strict=True):
-                there = (*path, model.model)
-                answer = ended or found.get((model.model,) if pool.context_free else there)
+                next_path = (*path, model.model)
+                source_path = (model.model,) if pool.context_free else next_path
+                answer = final_answer or by_path.get(source_path)
                 if answer is None:
                     continue
                 call = Call(call_key(step, context), step, context, answer.prompt)
-                tokens = answer.tokens_in, answer.tokens_out
-                response = Response(answer.response, *tokens, finish_reason="unknown")
+                response = Response(
+                    answer.response, answer.tokens_in, answer.tokens_out, finish_reason="unknown"
+                )
                 row = call_row(model.name, call, response, answer.latency_s)
-                following[there] = row["outcome"], answer.again if answer.ended else None
+                following[next_path] = (row["outcome"], answer.repeated() if answer.ended else None)
                 yield row, answer.score
         reached = following

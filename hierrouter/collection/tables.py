@@ -1,4 +1,4 @@
-"""Answers in tables that others keep: their rows, and how they become queries."""
+"""Read answers of models from tables, and group them by query."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import SEPARATOR, SPLITS
 
 MAX_TOKENS = 2**31 - 1  # what a cache can hold
-PICKLES = (".pkl", ".pickle", ".pt", ".pth")
+PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth")
 # The columns that a table must have; `read_table` names the optional ones.
-COLUMNS = ("query_id", "question", "answer", "model", "response", "tokens_in", "tokens_out")
+TABLE_COLUMNS = ("query_id", "question", "answer", "model", "response", "tokens_in", "tokens_out")
 
 Route = tuple[str, ...]  # models called, in order
 
@@ -34,11 +34,16 @@ class Answer:
     """One response of one model, in the file's own names.
 
     Attributes:
-        where: the row it stands in, for messages.
+        where: file and row, for messages.
+        query: that it answers.
         path: the models called, in order; the last one gave the response.
-        latency_s: seconds, None where unknown.
-        score: the file's own value for the response, in [0, 1], None where it has none.
-        ended: whether its source called nobody after it, by design.
+        prompt: of the last call.
+        response: the text.
+        tokens_in: tokens of the prompt.
+        tokens_out: tokens of the response.
+        latency_s: seconds; None if unknown.
+        score: the file's own value for the response, in [0, 1]; None if it has none.
+        ended: whether its source made no further call by design.
     """
 
     where: str
@@ -52,9 +57,8 @@ class Answer:
     score: float | None = None
     ended: bool = False
 
-    @property
-    def again(self) -> Answer:
-        """The same, as what every further call gives, for nothing."""
+    def repeated(self) -> Answer:
+        """The same answer as a further call repeats it, at no cost."""
         return replace(self, prompt="", tokens_in=0, tokens_out=0, latency_s=None)
 
 
@@ -65,37 +69,47 @@ class Answers:
     Attributes:
         queries: in the order of the file, with folds.
         models: names in the order of the file.
-        at: the answers to each query, by path.
+        by_path: the answers to each query, by path.
     """
 
     queries: tuple[Query, ...]
     models: tuple[str, ...]
-    at: tuple[Mapping[Route, Answer], ...]
+    by_path: tuple[Mapping[Route, Answer], ...]
 
     @property
     def hops(self) -> int:
-        """The length of the longest path; 1 where all answers are independent."""
-        return max(len(path) for answers in self.at for path in answers)
+        """The length of the longest path; 1 if all answers are independent."""
+        return max(len(path) for by_path in self.by_path for path in by_path)
 
     @property
     def lacking(self) -> Counter[str]:
-        """How many queries each model has not answered at the first hop; none that has all."""
-        return Counter(name for found in self.at for name in self.models if (name,) not in found)
+        """Number of queries that a model has not answered at the first hop, if there are any."""
+        return Counter(
+            name for by_path in self.by_path for name in self.models if (name,) not in by_path
+        )
 
     @property
     def scores(self) -> list[float | None]:
         """The file's own score of each answer."""
-        return [answer.score for found in self.at for answer in found.values()]
+        return [answer.score for by_path in self.by_path for answer in by_path.values()]
 
 
 def gather(answers: Iterable[Answer], seed: int) -> Answers:
-    """The answers by query, with folds cut where the file says none.
+    """Group answers by query, and draw folds if the file has none.
 
-    Raises InputError: two answers at one place, one whose earlier hop is missing or has ended, a
-    query with two questions, or a question in both train and test.
+    Args:
+        answers: of the file.
+        seed: of the draw of folds.
+
+    Returns:
+        The answers.
+
+    Raises:
+        InputError: a path with two answers, an answer whose earlier hop is missing or has ended, a
+            query with two questions, or a question in both train and test.
     """
     first: dict[tuple[str, str], Answer] = {}
-    found: dict[tuple[str, str], dict[Route, Answer]] = {}
+    by_query: dict[tuple[str, str], dict[Route, Answer]] = {}
     models: dict[str, None] = {}
     for answer in answers:
         query = answer.query
@@ -105,7 +119,7 @@ def gather(answers: Iterable[Answer], seed: int) -> Answers:
                 f"query {query.id} has two questions, answers or splits: {earlier.where} and "
                 f"{answer.where}; give different queries different ids"
             )
-        by_path = found.setdefault((query.dataset, query.id), {})
+        by_path = by_query.setdefault((query.dataset, query.id), {})
         if answer.path in by_path:
             raise InputError(
                 f"duplicate answer of {' > '.join(answer.path)} to query {query.id}: "
@@ -113,7 +127,7 @@ def gather(answers: Iterable[Answer], seed: int) -> Answers:
             )
         by_path[answer.path] = answer
         models.setdefault(answer.path[-1])
-    for by_path in found.values():
+    for by_path in by_query.values():
         for path, answer in by_path.items():
             if len(path) > 1 and path[:-1] not in by_path:
                 raise InputError(
@@ -127,43 +141,50 @@ def gather(answers: Iterable[Answer], seed: int) -> Answers:
                 )
     queries = with_folds([answer.query for answer in first.values()], seed)
     refuse_leaks(queries)
-    return Answers(tuple(queries), tuple(models), tuple(found.values()))
+    return Answers(tuple(queries), tuple(models), tuple(by_query.values()))
 
 
 def read_table(path: Path) -> Iterator[Answer]:
     """The answers of a table, row by row.
 
-    Beside `COLUMNS` it may have dataset, final_answer, prompt, split, score, latency_s, hop, path,
-    ended. Raises InputError: a column is missing, or the first bad row.
+    Beside `TABLE_COLUMNS` it may have dataset, final_answer, prompt, split, score, latency_s, hop,
+    path, ended.
 
-    `path`: a .parquet, .csv or .jsonl file; the dataset is named by it where no column does.
+    Args:
+        path: a .parquet, .csv or .jsonl file; its name is the dataset's if there is no such column.
+
+    Yields:
+        An answer a row.
+
+    Raises:
+        InputError: a column is missing, or a row is bad.
     """
     hops = [row.count("hop") for row in read_rows(path) if row.values.get("hop") is not None]
-    base = min(hops, default=0)  # the number that the table gives to the first hop
-    if base > 1:
-        raise InputError(f"hop must start at 0 or 1, got {base}: {path}")
+    first_hop = min(hops, default=0)  # tables number their hops from 0 or from 1
+    if first_hop > 1:
+        raise InputError(f"hop must start at 0 or 1, got {first_hop}: {path}")
     for row in read_rows(path):
-        if missing := [name for name in COLUMNS if name not in row.values]:
+        missing = [name for name in TABLE_COLUMNS if name not in row.values]
+        if missing:
             raise InputError(
                 f"column {missing[0]} is missing: {row.where}; it has {', '.join(row.values)}"
             )
-        yield _answer(row, path.stem, base)
+        yield _answer(row, path.stem, first_hop)
 
 
-def _answer(row: Row, dataset: str, base: int) -> Answer:
+def _answer(row: Row, dataset: str, first_hop: int) -> Answer:
     question = row.words("question")
+    reference = row.label("answer")
     return Answer(
         where=row.where,
         query=Query(
             id=row.label("query_id"),
             dataset=row.label("dataset", dataset),
             question=question,
-            answers=with_final_answer(
-                (reference := row.label("answer"),), row.label("final_answer", reference)
-            ),
+            answers=with_final_answer((reference,), row.label("final_answer", reference)),
             split=_split(row),
         ),
-        path=_path(row, row.label("model"), base),
+        path=_path(row, row.label("model"), first_hop),
         prompt=row.text("prompt", question),
         response=row.text("response"),
         tokens_in=row.count("tokens_in"),
@@ -183,9 +204,9 @@ def _split(row: Row) -> str:
     return split
 
 
-def _path(row: Row, model: str, base: int) -> Route:
+def _path(row: Row, model: str, first_hop: int) -> Route:
     has_hop = row.values.get("hop") is not None
-    length = row.count("hop") - base + 1 if has_hop else 1
+    length = row.count("hop") - first_hop + 1 if has_hop else 1
     if length > MAX_HOPS:
         raise InputError(f"hop {length} is beyond the limit: {row.where}; {MAX_HOPS} hops at most")
     if row.values.get("path") is None:
@@ -201,41 +222,43 @@ def _path(row: Row, model: str, base: int) -> Route:
 
 @dataclass(frozen=True)
 class Row:
-    """One row, and where it stands; what does not fit is an InputError that says so.
+    """One row of a table; its methods read and check a value of a column.
+
+    Each method raises an InputError with the file and the row if the value does not fit.
 
     Attributes:
         where: file and row, for messages.
-        values: by column; None where nothing stands there.
+        values: by column; None for an empty cell.
     """
 
     where: str
     values: Mapping[str, Any]
 
     def text(self, name: str, default: str | None = None) -> str:
-        """The text of a column, lone surrogates replaced; `default` where there is none."""
+        """A text, with lone surrogates replaced; `default` if the cell is empty."""
         value = self.values.get(name)
         if value is None and default is not None:
-            return storable(default)  # perhaps a file's name, which may be any bytes
+            return storable(default)  # perhaps the name of a file, which may hold any bytes
         if not isinstance(value, str):
             raise InputError(f"{name} must be a text, got {value!r:.40}: {self.where}")
         return storable(value)
 
     def words(self, name: str, default: str | None = None) -> str:
-        """The text of a column that must not be blank."""
+        """A text that is not blank."""
         text = self.text(name, default)
         if not text.strip():
             raise InputError(f"{name} is blank: {self.where}; give a text")
         return text
 
     def label(self, name: str, default: str | None = None) -> str:
-        """A text that names something; a whole number is taken as its digits."""
+        """A text that is a name; a whole number is read as its digits."""
         value = self.values.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         return self.words(name, default)
 
     def number(self, name: str) -> float | None:
-        """A finite number, or None where nothing stands there."""
+        """A finite number; None if the cell is empty."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -258,14 +281,15 @@ class Row:
         return int(value)
 
     def flag(self, name: str) -> bool:
-        """Whether true stands there, or the word; false where nothing does."""
+        """A boolean, or the word for it; false if the cell is empty."""
         value = self.values.get(name)
-        if (word := str(value).lower()) not in ("true", "false", "none"):
+        word = str(value).lower()
+        if word not in ("true", "false", "none"):
             raise InputError(f"{name} must be true or false, got {value!r:.40}: {self.where}")
         return word == "true"
 
     def share(self, name: str) -> float | None:
-        """A number from 0 to 1, or None where nothing stands there."""
+        """A number from 0 to 1; None if the cell is empty."""
         value = self.number(name)
         if value is not None and not 0 <= value <= 1:
             raise InputError(f"{name} must be from 0 to 1, got {value}: {self.where}")
@@ -273,9 +297,10 @@ class Row:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file, by the end of its name.
+    """The rows of a file; its suffix tells the format.
 
-    Raises InputError: not such a file, not readable, or without rows.
+    Raises:
+        InputError: the file has another suffix, is not readable, or has no rows.
     """
     readers = {".parquet": parquet_rows, ".csv": _csv_rows, ".jsonl": json_lines}
     require_file(path)
@@ -290,16 +315,16 @@ def read_rows(path: Path) -> Iterator[Row]:
         for number, (_, values) in enumerate(reader(path), start=1):
             yield Row(f"{path}: row {number}", values)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        place = f"{path}: after row {number}" if number else f"{path}"
+        where = f"{path}: after row {number}" if number else f"{path}"
         raise InputError(
-            f"not readable as {path.suffix[1:]}: {place}: {_cause(error)}; save it again"
+            f"not readable as {path.suffix[1:]}: {where}: {_cause(error)}; save it again"
         ) from None
     if not number:
         raise InputError(f"no rows: {path}; give one for each answer")
 
 
 def _cause(error: Exception) -> str:
-    """Why a file could not be read, in a few words and without its bytes."""
+    """Why a file could not be read: a few words, without the bytes of the file."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     if "invalid UTF8" in reason:
         return "not UTF-8"
@@ -308,11 +333,12 @@ def _cause(error: Exception) -> str:
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is no regular file, and what only a pickle could be read from.
+    """Require a regular file that is neither empty nor a pickle.
 
-    Raises InputError: with what it is instead.
+    Raises:
+        InputError: the path is something else.
     """
-    if path.suffix in PICKLES:
+    if path.suffix in PICKLE_SUFFIXES:
         raise InputError(
             f"a pickle can run any code and is not read: {path}; save the frame as .parquet or .csv"
         )
@@ -326,26 +352,27 @@ def require_file(path: Path) -> None:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     _require_commas(path)
-    whole = pa.csv.ParseOptions(newlines_in_values=True)
-    blocks = pa.csv.ReadOptions(block_size=MAX_LINE_BYTES)
-    with pa.csv.open_csv(path, read_options=blocks, parse_options=whole) as batches:
+    read_options = pa.csv.ReadOptions(block_size=MAX_LINE_BYTES)
+    parse_options = pa.csv.ParseOptions(newlines_in_values=True)
+    with pa.csv.open_csv(path, read_options=read_options, parse_options=parse_options) as batches:
         names = batches.schema.names
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise InputError(f"column {twice[0]!r:.80} stands twice: {path}; rename or remove one")
-    # Every cell as a text: an answer "007" is no number.
-    cells = pa.csv.ConvertOptions(
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise InputError(f"column {repeated[0]!r:.80} stands twice: {path}; rename or remove one")
+    # Read every cell as a text: an answer "007" is no number.
+    convert_options = pa.csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
     )
-    with pa.csv.open_csv(path, blocks, whole, cells) as batches:
+    with pa.csv.open_csv(path, read_options, parse_options, convert_options) as batches:
         yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
 
 
 def _require_commas(path: Path) -> None:
-    """Refuse what the first line of a CSV shows to be of another kind."""
+    """Require that the first line of a file looks like a CSV in UTF-8 with commas."""
     with path.open("rb") as file:
-        first = file.readline(MAX_LINE_BYTES)
-    if first.startswith((b"\xff\xfe", b"\xfe\xff")):
+        first_line = file.readline(MAX_LINE_BYTES)
+    if first_line.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"not UTF-8 but UTF-16: {path}; save it as UTF-8")
     for separator, name in ((b";", ";"), (b"\t", "a tab")):
-        if separator in first and b"," not in first:
+        if separator in first_line and b"," not in first_line:
             raise InputError(f"the separator looks like {name}: {path}; save it with commas")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from hierrouter.collection.storing import Merge, pool_of, priced, store_answers
+from hierrouter.collection.storing import Merge, pool_of, store_answers, with_prices
 from hierrouter.collection.tables import Answers, gather, read_table
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
@@ -95,7 +95,7 @@ def answers_of(rows: Rows, folder: Path) -> Answers:
 
 def stored(answers: Answers, root: Path, hops: int | None = None) -> Merge:
     """The answers as trees of a cache."""
-    return store_answers(answers, priced(pool_of(answers, hops), {}), root)
+    return store_answers(answers, with_prices(pool_of(answers, hops), {}), root)
 
 
 def cache_of(rows: Rows, folder: Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.collection.adaptive import LEAST, PILOT, Adaptive, fill_adaptively
+from hierrouter.collection.adaptive import MIN_CHANCE, PILOT_QUERIES, Adaptive, fill_adaptively
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.sweep import train_sweep
@@ -53,12 +53,12 @@ def test_the_judged_folds_are_whole_and_what_was_left_out_is_known(grown: Path) 
     assert tree.pruned is not None
     folds = [query.split for query in queries]
     assert tree.folds == {
-        "train": PILOT,
+        "train": PILOT_QUERIES,
         "validation": folds.count("validation"),
         "test": folds.count("test"),
     }
     assert set(tree.pruned.splits) == {"train"}
-    assert len(tree.pruned) == folds.count("train") - PILOT
+    assert len(tree.pruned) == folds.count("train") - PILOT_QUERIES
     assert not np.isnan(tree.score).any()
     holes, routes = np.isnan(tree.pruned.score), tree.routes
     for node in range(1, routes.nodes):  # below what was not called nothing is
@@ -95,7 +95,8 @@ def test_what_is_there_is_what_full_trees_hold(grown: Path, tmp_path: Path) -> N
 def test_decisions_are_kept_with_their_chances(grown: Path) -> None:
     rows = CacheReader(grown).sql("SELECT * FROM decisions").to_pylist()
     assert {tuple(row["alphas"]) for row in rows} == {MAY.alphas}
-    assert all(row["made"] == (row["chance"] >= LEAST) for row in rows)  # of three one is likely
+    # One of three models is always likely.
+    assert all(row["made"] == (row["chance"] >= MIN_CHANCE) for row in rows)
     stored = CacheReader(grown).responses()
     assert all(row["key"] in stored for row in rows if row["made"])
 
@@ -128,7 +129,7 @@ def test_a_killed_collection_goes_on(tmp_path: Path, start: Start, hierrouter: R
     killed, other = (OpenTree(cache=tmp_path / name).run() for name in ("killed", "whole"))
     assert killed.fingerprint == other.fingerprint
     said = hierrouter("train", "--alpha", "1.6", "--epochs", "2", "--cache", "whole", cwd=tmp_path)
-    assert f"from the {PILOT} whole trees of the train fold" in works(said).stderr
+    assert f"from the {PILOT_QUERIES} whole trees of the train fold" in works(said).stderr
 
 
 def test_a_model_learns_the_same_from_whole_trees_that_stand_apart() -> None:
@@ -204,7 +205,7 @@ def test_prices_of_nothing_and_far_apart(tmp_path: Path) -> None:
             for model, rate in zip(pool.models, rates, strict=True)
         )
         fill(replace(pool, models=models), queries, tmp_path / name, MAY)
-        assert len(OpenTree(cache=tmp_path / name).run()) >= PILOT
+        assert len(OpenTree(cache=tmp_path / name).run()) >= PILOT_QUERIES
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path, hierrouter: Run) -> None:

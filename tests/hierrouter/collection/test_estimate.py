@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from hierrouter.collection.estimate import (
-    MOST_CALLS,
-    MOST_SECONDS,
+    CONSENT_CALLS,
+    CONSENT_SECONDS,
     Estimate,
     StageEstimate,
     estimate,
@@ -184,16 +184,16 @@ def estimated(calls: float | None, most: int, seconds: float | None) -> Estimate
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (estimated(MOST_CALLS + 1, 2_000_000, None), "about 100,001 model calls are due for 7"),
+        (estimated(CONSENT_CALLS + 1, 2_000_000, None), "about 100,001 model calls are due for 7"),
         (estimated(None, 2_000_000, None), "at most 2,000,000 model calls"),
-        (estimated(900, 900, MOST_SECONDS + 1), "about 900 model calls and 24 hours"),
+        (estimated(900, 900, CONSENT_SECONDS + 1), "about 900 model calls and 24 hours"),
     ],
 )
 def test_what_is_large_needs_a_word(found: Estimate, message: str) -> None:
     with pytest.raises(InputError, match=rf"{message}.*--dry-run.*--yes"):
         refuse_large(found)
     # What is expected counts, and not what could be.
-    refuse_large(estimated(MOST_CALLS, 2_000_000, MOST_SECONDS))
+    refuse_large(estimated(CONSENT_CALLS, 2_000_000, CONSENT_SECONDS))
 
 
 def test_a_few_very_slow_calls_are_large(tmp_path: Path) -> None:

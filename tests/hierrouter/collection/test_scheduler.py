@@ -13,7 +13,7 @@ import pytest
 
 from hierrouter.collection.plan import last_plan, store_plan
 from hierrouter.collection.progress import Progress, Summary, require_answers
-from hierrouter.collection.scheduler import ATTEMPTS, fill_cache
+from hierrouter.collection.scheduler import MAX_ATTEMPTS, fill_cache
 from hierrouter.engines import identify
 from hierrouter.engines.generator import STATUSES, Answer, Failure, Outage, Response
 from hierrouter.pools.files import load_pool
@@ -120,7 +120,7 @@ def test_a_failed_call_is_no_answer_and_asked_again_only_where_it_may_pass(
     summary = fill_cache(POOL, QUERIES, tmp_path, engines=engine)
     assert summary.failed == {status: 1}
     assert (summary.calls, summary.missing, summary.incomplete) == (ALL_CALLS - 4, 4, 1)
-    attempts = ATTEMPTS if STATUSES[status] else 1
+    attempts = MAX_ATTEMPTS if STATUSES[status] else 1
     assert engine.asked["b", LOST] == attempts
     assert sum(engine.asked.values()) == ALL_CALLS - 4 + attempts
     (row,) = failures(tmp_path)
@@ -137,7 +137,7 @@ def test_a_failure_that_passes_leaves_no_trace(tmp_path: Path) -> None:
     engine = Scripted()
 
     def script(model: str, prompt: str) -> Answer:
-        if (model, prompt) == ("b", LOST) and engine.asked[model, prompt] < ATTEMPTS - 1:
+        if (model, prompt) == ("b", LOST) and engine.asked[model, prompt] < MAX_ATTEMPTS - 1:
             return Failure("error", "busy")
         return scripted_answer(model, prompt)
 
@@ -202,7 +202,7 @@ def test_where_everything_fails_nothing_is_stored_as_an_answer(tmp_path: Path) -
     bare = replace(POOL, stage_prompts=("", "Solve."))
     engine = Scripted(lambda model, prompt: Failure("error", "no"))
     summary = fill_cache(bare, QUERIES, tmp_path, engines=engine)
-    assert set(engine.asked.values()) == {ATTEMPTS}
+    assert set(engine.asked.values()) == {MAX_ATTEMPTS}
     assert summary.failed == {"error": len(QUERIES) * 3}
     assert (summary.calls, summary.missing) == (0, ALL_CALLS)
     assert list((tmp_path / "parts").glob("calls-*")) == []
@@ -259,6 +259,17 @@ def test_a_slow_server_keeps_the_others_waiting_for_nothing(tmp_path: Path) -> N
 
     summary = fill_cache(SERVED, QUERIES, tmp_path, engines=Scripted(script))
     assert (summary.calls, summary.missing) == (ALL_CALLS, 0)
+
+
+def test_local_models_and_servers_fill_one_tree(tmp_path: Path) -> None:
+    """A model on this machine is called after answers of servers that are not committed yet."""
+    local, *_ = POOL.models
+    engine = Scripted()
+    mixed = replace(SERVED, models=(local, *SERVED.models[1:]))
+    summary = fill_cache(mixed, QUERIES, tmp_path, engines=engine)
+    assert (summary.calls, summary.missing) == (ALL_CALLS, 0)
+    assert set(engine.asked.values()) == {1}
+    assert len(CacheReader(tmp_path).responses()) == ALL_CALLS
 
 
 def test_who_cannot_be_told_is_not_the_model(tmp_path: Path) -> None:

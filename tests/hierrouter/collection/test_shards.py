@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from hierrouter.collection import scheduler
-from hierrouter.collection.plan import Shard, parse_shard, standing
+from hierrouter.collection.plan import Shard, parse_shard, shard_status
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.pool import Endpoint, ModelSpec, Pool
 from hierrouter.replay.open_tree import OpenTree
@@ -58,13 +58,13 @@ def test_shards_one_after_the_other_make_the_tree(tmp_path: Path) -> None:
         summary = fill_cache(POOL, QUERIES, root, engines=engine, shard=Shard(index, 3))
         assert summary.queries == len(Shard(index, 3).own(QUERIES))
         assert summary.calls == summary.wanted
-        done = standing(root, 3)
+        done = shard_status(root, 3)
         assert done.complete == tuple(Shard(number, 3) for number in range(1, index + 1))
-        assert done.wanted == len(QUERIES) * (12 + 3)
+        assert done.expected == len(QUERIES) * (12 + 3)
         reader = CacheReader(root)  # the plan of a shard is that of all
         assert list(reader.latest_plan().queries) == [query.key for query in QUERIES]
         assert [part.kind for part in reader.parts].count("plans") == 1
-    assert done.found == done.wanted
+    assert done.present == done.expected
     assert set(engine.asked.values()) == {1}
     fill_cache(POOL, QUERIES, tmp_path / "whole", engines=Scripted())
     assert (
@@ -86,7 +86,7 @@ def test_shards_of_a_new_plan_may_begin_at_once(
 
     with ThreadPoolExecutor(2) as both:
         list(both.map(work, (1, 2)))
-    assert len(standing(tmp_path, 2).complete) == 2
+    assert len(shard_status(tmp_path, 2).complete) == 2
 
 
 def test_more_shards_than_questions_leave_some_without_work(tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_what_changes_no_answer_may_differ_between_shards(tmp_path: Path) -> Non
         with pytest.raises(InputError, match="shard 2/2 has other models"):
             fill_cache(replace(one, hops=3), QUERIES, tmp_path, engines=engine, shard=Shard(2, 2))
     assert set(engine.asked.values()) == {1}
-    done = standing(tmp_path, 2)
-    assert (len(done.complete), done.found) == (2, done.wanted)
+    done = shard_status(tmp_path, 2)
+    assert (len(done.complete), done.present) == (2, done.expected)
 
 
 class Failing(FolderStore):

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from hierrouter.collection.storing import pool_names, pool_of, priced, store_answers
+from hierrouter.collection.storing import pool_names, pool_of, store_answers, with_prices
 from hierrouter.collection.tables import gather, read_table
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import IncompleteTree, InputError
@@ -38,15 +38,16 @@ def test_later_hops_carry_the_models_own_answers(tmp_path: Path) -> None:
 
 def test_prices_come_from_sizes_flags_or_are_one(tmp_path: Path) -> None:
     pool = pool_of(examples.answers_of(examples.single_answers(1), tmp_path), None)
-    assert [price.rate.tokens_in for price in priced(pool, {}).prices().values()] == [0.001, 0.01]
+    prices = with_prices(pool, {}).prices().values()
+    assert [price.rate.tokens_in for price in prices] == [0.001, 0.01]
     given = {"lab-tiny-1b": Rate(2, 3), "lab-large-10b": Rate(4, 5)}
-    assert priced(pool, given).rates() == given
+    assert with_prices(pool, given).rates() == given
     unknown = replace(pool, models=tuple(replace(pool.models[0], name=name) for name in "xy"))
-    assert priced(unknown, {}).rates() == {"x": Rate(1, 1), "y": Rate(1, 1)}
+    assert with_prices(unknown, {}).rates() == {"x": Rate(1, 1), "y": Rate(1, 1)}
     with pytest.raises(InputError, match="unknown model: lab-tiny; did you mean lab-tiny-1b"):
-        priced(pool, {"lab-tiny": Rate(1, 1)})
+        with_prices(pool, {"lab-tiny": Rate(1, 1)})
     with pytest.raises(InputError, match="no price for y"):
-        priced(unknown, {"x": Rate(1, 1)})
+        with_prices(unknown, {"x": Rate(1, 1)})
 
 
 def test_names_become_names_of_ours() -> None:
@@ -120,7 +121,8 @@ def test_one_other_value_is_another_source(tmp_path: Path, change: dict[str, obj
 def test_an_import_in_another_order_with_other_folds_is_the_same_source(tmp_path: Path) -> None:
     root, seen = tmp_path / "cache", []
     answers = examples.answers_of(examples.single_answers(), tmp_path)
-    store_answers(answers, priced(pool_of(answers, None), {}), root, lambda *now: seen.append(now))
+    pool = with_prices(pool_of(answers, None), {})
+    store_answers(answers, pool, root, lambda *now: seen.append(now))
     assert seen == [("import", number, 10) for number in range(1, 11)]
     before = examples.keys(root), len(CacheReader(root).parts)
     assert examples.stored(answers, root).added.total() == 0
