@@ -1,11 +1,12 @@
-"""The paper's five models at their true shapes: our batches against the engine alone.
+"""Compare our batches with the engine alone, on the paper's five models at their true shapes.
 
     python benchmarks/collect_gpu.py              one GPU; weights are random, nothing is downloaded
     python benchmarks/collect_gpu.py --shrink     the same at reduced shapes, for a processor
 
-300 prompts of 150 tokens, 300 new tokens each; the end token never comes, so that all lengths are
-true. `engine alone` is `model.generate` on all prompts in one batch, halved until it fits; `one by
-one` is extrapolated from a few prompts. GPU busy is the mean of nvidia-smi while our side runs.
+There are 300 prompts of 150 tokens, with 300 new tokens each. The end token is never drawn, so that
+all responses have this length. `alone` is `model.generate` on all prompts in one batch, halved
+until it fits; `1 by 1` is extrapolated from a few prompts. `busy` is the mean use of the GPU as
+nvidia-smi reports it, while our batches run.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tests.engines import answers_in_order
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides the work of a model; from the configurations that its authors published."""
+    """The sizes that decide the work of a model, from its published configuration."""
 
     kind: str
     hidden: int
@@ -65,7 +66,7 @@ class Shape:
         )
 
     def shrunk(self) -> Shape:
-        """A sixteenth of the width, two layers, a small vocabulary."""
+        """Return a shape with two layers, a small width and a small vocabulary."""
         heads = max(2, self.heads // 8)
         width = self.hidden // self.heads * heads // 4
         kv_heads = heads if self.kv_heads == self.heads else 1
@@ -83,7 +84,14 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Work:
-    """Prompts, their length in tokens, new tokens, and how many are tried one by one."""
+    """The work that is measured.
+
+    Attributes:
+        prompts: number of prompts.
+        length: tokens of a prompt.
+        new: new tokens of a response.
+        alone: how many prompts are decoded one by one.
+    """
 
     prompts: int = 300
     length: int = 150
@@ -100,52 +108,56 @@ def main() -> None:
     if device == "cpu" and not args.shrink:
         parser.error("there is no GPU; use --shrink")
     work = Work(prompts=72, length=30, new=20, alone=6) if args.shrink else Work()
-    where = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
-    print(f"{where}, torch {torch.__version__}, transformers {transformers.__version__}, {work}")
+    machine = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+    print(f"{machine}, torch {torch.__version__}, transformers {transformers.__version__}, {work}")
     print(f"{'tokens/s':26}{'alone':>9}{'ours':>9}{'ratio':>7}{'1 by 1':>8}{'x':>7}", end="")
     print("  busy")
     for name in args.models.split(","):
         shape = SHAPES[name].shrunk() if args.shrink else SHAPES[name]
-        print(row(name, shape, work, device), flush=True)
+        print(measure(name, shape, work, device), flush=True)
         gc.collect()
 
 
-def row(name: str, shape: Shape, work: Work, device: str) -> str:
-    """Build the model, run all ways, one line."""
+def measure(name: str, shape: Shape, work: Work, device: str) -> str:
+    """Build a model, decode in all three ways, and return the line to print."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(shape.config(), dtype=dtype).eval()
-    model.generation_config.eos_token_id = end = shape.vocabulary - 1
-    model.get_output_embeddings().weight.data[end] = 0  # never the likeliest of so many
+    end = shape.vocabulary - 1
+    model.generation_config.eos_token_id = end
+    model.get_output_embeddings().weight.data[end] = 0  # so that it is never the most likely token
     spec = ModelSpec(name, name, 0.0, device=device, generation=Generation(work.new))
     tokenizer = AutoTokenizer.from_pretrained(model_path("testbed:calc"))
     static = TransformersGenerator(model, tokenizer, spec, "")
     prompts = digits(work)
-    answers_in_order(static, prompts[:1])  # what is done once is done
+    answers_in_order(static, prompts[:1])  # the first call prepares caches and kernels
     total = work.prompts * work.new
-    with Busy() as busy:
+    with GpuMonitor() as monitor:
         started = time.perf_counter()
         answers_in_order(static, prompts)
-        ours = total / (time.perf_counter() - started)
+        batched = total / (time.perf_counter() - started)
     best = total / seconds(lambda: in_one_batch(model, tokenizer, prompts, work.new))
-    few = seconds(
-        lambda: [in_one_batch(model, tokenizer, [one], work.new) for one in prompts[: work.alone]]
-    )
-    single = work.alone * work.new / few
+
+    def one_by_one() -> None:
+        for prompt in prompts[: work.alone]:
+            in_one_batch(model, tokenizer, [prompt], work.new)
+
+    single = work.alone * work.new / seconds(one_by_one)
     return (
-        f"{name:26}{best:9.0f}{ours:9.0f}{ours / best:7.2f}"
-        f"{single:8.0f}{ours / single:7.1f}{busy.share:>6}"
+        f"{name:26}{best:9.0f}{batched:9.0f}{batched / best:7.2f}"
+        f"{single:8.0f}{batched / single:7.1f}{monitor.share:>6}"
     )
 
 
 def digits(work: Work) -> list[str]:
-    """Prompts of just this many tokens: each digit is one, the chat template adds three."""
+    """Make prompts of the right length: each digit is a token, the chat template adds three."""
     rng = random.Random(0)
     return ["".join(rng.choices("0123456789", k=work.length - 3)) for _ in range(work.prompts)]
 
 
 def seconds(run: Callable[[], object]) -> float:
+    """Call a function, and return the seconds it took."""
     started = time.perf_counter()
     run()
     return time.perf_counter() - started
@@ -153,7 +165,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 @torch.inference_mode()
 def in_one_batch(model: Any, tokenizer: Any, prompts: Sequence[str], new: int) -> None:
-    """What a user would write: equal lengths, one call; halves where memory ends."""
+    """Decode as a user would: one call for prompts of equal length, halved if memory runs out."""
     encoded = [tokenize_prompt(tokenizer, prompt) for prompt in prompts]
     tokens = torch.tensor(encoded, device=model.device)
     with suppress(torch.OutOfMemoryError):
@@ -170,14 +182,18 @@ def in_one_batch(model: Any, tokenizer: Any, prompts: Sequence[str], new: int) -
     in_one_batch(model, tokenizer, prompts[middle:], new)
 
 
-class Busy:
-    """Share of the time in which the first GPU worked, as nvidia-smi says five times a second."""
+class GpuMonitor:
+    """Measures how busy the first GPU is, by nvidia-smi, five times a second.
 
-    def __enter__(self) -> Busy:
+    Attributes:
+        share: mean use in percent, as text; "-" without a GPU.
+    """
+
+    def __enter__(self) -> GpuMonitor:
         self._smi = None
         if torch.cuda.is_available() and shutil.which("nvidia-smi"):
-            wanted = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-i", "0"]
-            command = ["nvidia-smi", *wanted, "-lms", "200"]
+            query = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-i", "0"]
+            command = ["nvidia-smi", *query, "-lms", "200"]
             self._smi = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.share = "-"
         return self
@@ -185,8 +201,9 @@ class Busy:
     def __exit__(self, *_: object) -> None:
         if self._smi:
             self._smi.terminate()
-            seen = [float(line) for line in self._smi.communicate()[0].split() if line.isdigit()]
-            self.share = f"{statistics.mean(seen):.0f}%" if seen else "-"
+            output = self._smi.communicate()[0]
+            percentages = [float(line) for line in output.split() if line.isdigit()]
+            self.share = f"{statistics.mean(percentages):.0f}%" if percentages else "-"
 
 
 if __name__ == "__main__":

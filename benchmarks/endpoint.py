@@ -1,12 +1,13 @@
-"""Calls a second through a server, and what the engine costs above a bare loop.
+"""Calls per second through a server, and the overhead of the engine over a bare loop.
 
     python benchmarks/endpoint.py [--calls 1000] [--delay 0.05]
 
-A server in a process of its own answers each call after a fixed delay. The engine asks it with one
-call at a time and with 16; a bare loop of asyncio and the HTTP client asks it the same 16 at a
-time, without attempts, checks or counts. Then the same calls again with every fifth reply a fault
-(429 with Retry-After, 500, cut streams). Then three such servers, a model each: a collection of 25
-questions, 300 calls, against one server alone with its 100. Prints ratios.
+A server in another process answers each call after a fixed delay. The engine makes one call at a
+time, and 16 at a time. A bare loop of asyncio and the HTTP client makes the same calls, 16 at a
+time, without retries, checks or counts. Then the engine makes the same calls while every fifth
+reply is a fault (429 with Retry-After, 500, cut replies). Finally, three such servers with a model
+each: a collection of 25 questions, 300 calls, is compared with 100 calls of one server alone. The
+script prints ratios.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from hierrouter.engines.generator import Response
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
 from hierrouter.questions.query import Query
 
-WIDTH = 16
+CONCURRENCY = 16
 RETRY_AFTER_S = 1
 FAULTS = (
     f"429 Too Many Requests\r\nRetry-After: {RETRY_AFTER_S}",
@@ -45,20 +46,24 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.05, help="seconds for each call")
     args = parser.parse_args()
     prompts = [f"question {n}" for n in range(args.calls)]
-    with Serving(args.delay, share=0.0) as url:
-        engine(url, WIDTH, prompts[:WIDTH])  # imports, first connections
+    with TestServer(args.delay, share=0.0) as url:
+        engine(
+            url, CONCURRENCY, prompts[:CONCURRENCY]
+        )  # so that imports and first connections are not measured
         bare = measure_times(lambda: asyncio.run(bare_loop(url, prompts)))
-        wide = measure_times(lambda: engine(url, WIDTH, prompts))
-        narrow = measure_times(lambda: engine(url, 1, prompts[: args.calls // WIDTH]))
-    with (faults := Serving(args.delay, share=0.2)) as url:
-        faulty = measure_times(lambda: engine(url, WIDTH, prompts))
-        silence = faults.silence.value
+        wide = measure_times(lambda: engine(url, CONCURRENCY, prompts))
+        narrow = measure_times(lambda: engine(url, 1, prompts[: args.calls // CONCURRENCY]))
+    faulty_server = TestServer(args.delay, share=0.2)
+    with faulty_server as url:
+        faulty = measure_times(lambda: engine(url, CONCURRENCY, prompts))
+        silence = faulty_server.silence.value
     rate = len(prompts) / wide[0]
     print(f"{len(prompts)} calls of {args.delay * 1000:.0f} ms each")
-    print(f"1 at a time:    {args.calls // WIDTH / narrow[0]:7.1f} calls/s")
-    print(f"{WIDTH} at a time:   {rate:7.1f} calls/s, {rate * args.delay / WIDTH:.2f} of the most")
+    print(f"1 at a time:    {args.calls // CONCURRENCY / narrow[0]:7.1f} calls/s")
+    share = rate * args.delay / CONCURRENCY
+    print(f"{CONCURRENCY} at a time:   {rate:7.1f} calls/s, {share:.2f} of the most")
     print(f"bare loop:      {len(prompts) / bare[0]:7.1f} calls/s")
-    print(f"ratio to 1 at a time {rate * narrow[0] / (args.calls // WIDTH):.1f}")
+    print(f"ratio to 1 at a time {rate * narrow[0] / (args.calls // CONCURRENCY):.1f}")
     print(f"wall time over the bare loop {wide[0] / bare[0]:.2f}")
     per_call = (1000 * seconds / len(prompts) for seconds in (wide[1], bare[1]))
     print("CPU a call: {:.2f} ms, bare loop {:.2f} ms".format(*per_call))
@@ -66,14 +71,14 @@ def main() -> None:
         f"a fifth of faults: {faulty[0]:.1f} s; without {wide[0]:.1f} s, and {silence:.1f} s "
         f"in which the server asked not to be called: ratio {faulty[0] / (wide[0] + silence):.2f}"
     )
-    side_by_side(10 * args.delay)
+    collect_from_three(10 * args.delay)
 
 
-def side_by_side(delay_s: float, width: int = 4, questions: int = 25) -> None:
-    """Print how long a collection from three servers takes, and one of them alone."""
+def collect_from_three(delay_s: float, width: int = 4, questions: int = 25) -> None:
+    """Compare a collection from three servers with the calls of a single one."""
     names = ("a", "b", "c")
-    with contextlib.ExitStack() as running:
-        urls = [running.enter_context(Serving(delay_s, share=0.0, name=name)) for name in names]
+    with contextlib.ExitStack() as stack:
+        urls = [stack.enter_context(TestServer(delay_s, share=0.0, name=name)) for name in names]
         models = tuple(
             ModelSpec(name, name, 0.1, backend="openai", endpoint=Endpoint(url, concurrency=width))
             for name, url in zip(names, urls, strict=True)
@@ -82,27 +87,29 @@ def side_by_side(delay_s: float, width: int = 4, questions: int = 25) -> None:
         queries = [
             Query(str(n), "made", f"question {n}", ("x",), "train") for n in range(questions)
         ]
-        alone = [f"prompt {n}" for n in range(4 * questions)]  # of one hop, and of three before
-        own = measure_times(lambda: engine(urls[0], width, alone, "a"))[0]
-        folder = running.enter_context(tempfile.TemporaryDirectory())
-        began = time.perf_counter()
-        made = fill_cache(pool, queries, Path(folder)).calls
-        took = time.perf_counter() - began
+        # One model answers one direct call, and three calls at the second hop, per question.
+        direct_prompts = [f"prompt {n}" for n in range(4 * questions)]
+        alone_wall, _ = measure_times(lambda: engine(urls[0], width, direct_prompts, "a"))
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        start = time.perf_counter()
+        call_count = fill_cache(pool, queries, Path(folder)).calls
+        wall = time.perf_counter() - start
     print(
-        f"three servers, {made} calls: {took:.1f} s; one of them alone, {len(alone)} calls: "
-        f"{own:.1f} s; ratio {took / own:.2f}"
+        f"three servers, {call_count} calls: {wall:.1f} s; one of them alone, "
+        f"{len(direct_prompts)} calls: {alone_wall:.1f} s; ratio {wall / alone_wall:.2f}"
     )
 
 
 def measure_times(work: Callable[[], None]) -> tuple[float, float]:
-    """Wall and processor seconds."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    """Call a function, and return wall-clock and CPU seconds."""
+    wall_start = time.perf_counter()
+    cpu_start = time.process_time()
     work()
-    return time.perf_counter() - wall, time.process_time() - cpu
+    return time.perf_counter() - wall_start, time.process_time() - cpu_start
 
 
 def engine(url: str, width: int, prompts: list[str], name: str = "m") -> None:
-    """The openai engine."""
+    """Make all calls by the openai engine, and check that each has a response."""
     endpoint = Endpoint(url, concurrency=width)
     spec = ModelSpec(name, name, 0.1, generation=Generation(8), endpoint=endpoint)
     answers = dict(backend("openai").load(spec).generate(prompts))
@@ -111,13 +118,13 @@ def engine(url: str, width: int, prompts: list[str], name: str = "m") -> None:
 
 
 async def bare_loop(url: str, prompts: list[str]) -> None:
-    """The least that one can write."""
-    free = asyncio.Semaphore(WIDTH)
+    """Make all calls by the shortest program possible."""
+    slots = asyncio.Semaphore(CONCURRENCY)
     async with httpx2.AsyncClient() as client:
 
         async def ask(prompt: str) -> str:
             body = {"model": "m", "messages": [{"role": "user", "content": prompt}]}
-            async with free:
+            async with slots:
                 answer = await client.post(f"{url}/chat/completions", json=body)
             text: str = answer.json()["choices"][0]["message"]["content"]
             return text
@@ -125,39 +132,49 @@ async def bare_loop(url: str, prompts: list[str]) -> None:
         await asyncio.gather(*map(ask, prompts))
 
 
-class Serving:
-    """A server in a process of its own; `share` of its replies are faults.
+class TestServer:
+    """A server in another process.
 
-    `silence` is how many seconds it asked not to be called, overlaps counted once.
+    Args:
+        delay_s: seconds for each reply.
+        share: share of faulty replies.
+        name: its model.
+
+    Attributes:
+        silence: seconds during which it asked not to be called; overlaps count once.
     """
 
     def __init__(self, delay_s: float, share: float, name: str = "m") -> None:
         spawn = multiprocessing.get_context("spawn")
-        self._here, there = spawn.Pipe()
+        self._receiver, sender = spawn.Pipe()
         self.silence = spawn.Value("d", 0.0)
         self._process = spawn.Process(
-            target=serve, args=(delay_s, share, name, there, self.silence)
+            target=serve, args=(delay_s, share, name, sender, self.silence)
         )
 
     def __enter__(self) -> str:
         self._process.start()
-        return f"http://127.0.0.1:{self._here.recv()}/v1"
+        return f"http://127.0.0.1:{self._receiver.recv()}/v1"
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.join()
 
 
-def serve(delay_s: float, share: float, model: str, told: Connection, silence: Any) -> None:
-    """Answer what nobody answered before until the process is ended; the port goes to `told`."""
-    draws = random.Random(0)
+def serve(delay_s: float, share: float, model: str, sender: Connection, silence: Any) -> None:
+    """Serve until the process is terminated; send the port by `sender`.
+
+    Each response has a different text, so that no prompt of a second hop occurs twice.
+    """
+    rng = random.Random(0)
     quiet_until = 0.0
     completion = {
         "model": model,
         "choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 1},
     }
-    body, count = json.dumps(completion), 0
+    body = json.dumps(completion)
+    count = 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal quiet_until, count
@@ -168,20 +185,22 @@ def serve(delay_s: float, share: float, model: str, told: Connection, silence: A
                 length = int(value) if name.lower() == b"content-length" else length
             await reader.readexactly(length)
             count += 1
-            status, sent = "200 OK", body.replace('"x"', f'"{model}{count}"')
+            status = "200 OK"
+            reply = body.replace('"x"', f'"{model}{count}"')
             if head.startswith(b"POST"):
                 await asyncio.sleep(delay_s)
-                if draws.random() < share:
-                    status, sent = draws.choice(FAULTS), "{}"
+                if rng.random() < share:
+                    status = rng.choice(FAULTS)
+                    reply = "{}"
                 if "Retry-After" in status:
-                    ends = time.monotonic() + RETRY_AFTER_S
-                    silence.value += ends - max(time.monotonic(), quiet_until)
-                    quiet_until = ends
+                    end = time.monotonic() + RETRY_AFTER_S
+                    silence.value += end - max(time.monotonic(), quiet_until)
+                    quiet_until = end
             else:
-                sent = '{"data": []}'
-            missing = 9 if "X-Cut" in status else 0
-            header = f"HTTP/1.1 {status}\r\nContent-Length: {len(sent) + missing}\r\n\r\n"
-            writer.write((header + sent).encode())
+                reply = '{"data": []}'
+            missing = 9 if "X-Cut" in status else 0  # bytes that are announced but not sent
+            header = f"HTTP/1.1 {status}\r\nContent-Length: {len(reply) + missing}\r\n\r\n"
+            writer.write((header + reply).encode())
             await writer.drain()
             if missing:
                 break
@@ -189,7 +208,7 @@ def serve(delay_s: float, share: float, model: str, told: Connection, silence: A
 
     async def run() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        told.send(server.sockets[0].getsockname()[1])
+        sender.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
     asyncio.run(run())

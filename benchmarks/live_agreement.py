@@ -1,8 +1,8 @@
-"""Live routes against the replayed tree: the same answers, for the same questions.
+"""Compare live routes with the replayed tree: the same questions must get the same answers.
 
-Asks the installed command, `route` and `serve`, the questions of a fold, the server through the
-official client in three ways, and counts the answers, routes and costs that are those of the tree
-that the policy learned from. Nothing is tuned here, so the fold is that of the test.
+The questions of a fold are asked by the installed commands `route` and `serve`, the latter through
+the official client in three ways. The script counts answers, routes and costs that equal those of
+the tree that the policy was trained on. Nothing is tuned here, so the test fold may be used.
 
     python benchmarks/live_agreement.py --checkpoint runs/mine --cache caches/default
 """
@@ -23,28 +23,28 @@ from typing import Any
 import numpy as np
 import openai
 from measuring import versions
-from serve_load import address, served
+from serve_load import running_server, wait_for_address
 
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import load_texts
 from hierrouter.runs.checkpoint import router_at
 
 MODEL = "hierrouter"
-AT_ONCE = 16
+CONCURRENCY = 16
 
 
 @dataclass(frozen=True)
-class Found:
-    """What became of one question."""
+class RoutedAnswer:
+    """The answer to one question, its route and cost."""
 
     answer: str
     route: str
     cost: float
 
-    def agrees(self, other: Found) -> tuple[bool, bool, bool]:
-        """Whether answer, route and cost are those of another."""
-        near = math.isclose(self.cost, other.cost, rel_tol=1e-6)
-        return self.answer == other.answer, self.route == other.route, near
+    def agrees(self, other: RoutedAnswer) -> tuple[bool, bool, bool]:
+        """Return whether the answers, the routes and the costs are equal."""
+        is_same_cost = math.isclose(self.cost, other.cost, rel_tol=1e-6)
+        return self.answer == other.answer, self.route == other.route, is_same_cost
 
 
 def main() -> None:
@@ -55,102 +55,104 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=200)
     args = parser.parse_args()
     print(versions(openai))
-    wanted = replayed(args.checkpoint, args.cache, args.fold, args.questions)
-    show("route --file", by_command(args.checkpoint, list(wanted)), wanted)
-    with served(args.checkpoint, None) as process:
-        url = address(process)
-        ways: dict[str, Callable[[str, list[str]], dict[str, Found]]] = {
-            "serve, plain": plain,
-            "serve, streaming": streaming,
-            f"serve, {AT_ONCE} at once": together,
+    expected = replay_answers(args.checkpoint, args.cache, args.fold, args.questions)
+    show("route --file", ask_command(args.checkpoint, list(expected)), expected)
+    with running_server(args.checkpoint, None) as process:
+        url = wait_for_address(process)
+        clients: dict[str, Callable[[str, list[str]], dict[str, RoutedAnswer]]] = {
+            "serve, plain": ask_in_turn,
+            "serve, streaming": ask_streaming,
+            f"serve, {CONCURRENCY} at once": ask_concurrently,
         }
-        for name, way in ways.items():
-            show(name, way(url, list(wanted)), wanted)
+        for name, client in clients.items():
+            show(name, client(url, list(expected)), expected)
 
 
-def replayed(run: Path, cache: Path, fold: str, count: int) -> dict[str, Found]:
-    """What the tree says, by question."""
+def replay_answers(run: Path, cache: Path, fold: str, count: int) -> dict[str, RoutedAnswer]:
+    """Return the tree's answer to each question."""
     tree = OpenTree(cache=cache).run().split(fold)
     tree = tree.select(np.arange(min(count, len(tree))))
     ends = router_at(run, None).endings(tree).argmax(axis=1).tolist()
     return {
-        texts.question: Found(
+        texts.question: RoutedAnswer(
             texts.answers[end], tree.routes.name(end, tree.models), float(tree.cost[row, end])
         )
         for row, (texts, end) in enumerate(zip(load_texts(cache, tree), ends, strict=True))
     }
 
 
-def by_command(run: Path, questions: list[str]) -> dict[str, Found]:
-    """`hierrouter route --file -`."""
+def ask_command(run: Path, questions: list[str]) -> dict[str, RoutedAnswer]:
+    """Ask `hierrouter route --file -`."""
     lines = "".join(json.dumps({"question": question}) + "\n" for question in questions)
     command = [sys.executable, "-m", "hierrouter_cli", "route", "--checkpoint", str(run)]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, "--file", "-"], input=lines, stdout=subprocess.PIPE, text=True, check=True
     )
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    return {row["question"]: Found(row["answer"], row["route"], row["cost"]) for row in rows}
+    rows = [json.loads(line) for line in completed.stdout.splitlines()]
+    return {row["question"]: RoutedAnswer(row["answer"], row["route"], row["cost"]) for row in rows}
 
 
-def plain(url: str, questions: list[str]) -> dict[str, Found]:
-    """One after the other."""
+def ask_in_turn(url: str, questions: list[str]) -> dict[str, RoutedAnswer]:
+    """Ask the server one question after the other."""
     client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
     return {
-        question: whole(client.chat.completions.create(model=MODEL, messages=user(question)))
+        question: answer_of(client.chat.completions.create(model=MODEL, messages=user(question)))
         for question in questions
     }
 
 
-def streaming(url: str, questions: list[str]) -> dict[str, Found]:
-    """One after the other, put together from their pieces."""
+def ask_streaming(url: str, questions: list[str]) -> dict[str, RoutedAnswer]:
+    """Ask the server one question after the other, and join the pieces of each stream."""
     client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
-    found = {}
+    answers = {}
     for question in questions:
         pieces = list(
             client.chat.completions.create(model=MODEL, messages=user(question), stream=True)
         )
         text = "".join(piece.choices[0].delta.content or "" for piece in pieces)
-        found[question] = with_route(text, pieces[-1].model_extra)
-    return found
+        answers[question] = routed_answer(text, pieces[-1].model_extra)
+    return answers
 
 
-def together(url: str, questions: list[str]) -> dict[str, Found]:
-    """Some at a time, by the asynchronous client."""
+def ask_concurrently(url: str, questions: list[str]) -> dict[str, RoutedAnswer]:
+    """Ask the server several questions at a time, by the asynchronous client."""
 
-    async def all_of_them() -> dict[str, Found]:
-        places = asyncio.Semaphore(AT_ONCE)
+    async def ask_all() -> dict[str, RoutedAnswer]:
+        slots = asyncio.Semaphore(CONCURRENCY)
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
 
-            async def one(question: str) -> Found:
-                async with places:
-                    asked = client.chat.completions.create(model=MODEL, messages=user(question))
-                    return whole(await asked)
+            async def ask(question: str) -> RoutedAnswer:
+                async with slots:
+                    completion = await client.chat.completions.create(
+                        model=MODEL, messages=user(question)
+                    )
+                return answer_of(completion)
 
-            found = await asyncio.gather(*(one(question) for question in questions))
-        return dict(zip(questions, found, strict=True))
+            answers = await asyncio.gather(*map(ask, questions))
+        return dict(zip(questions, answers, strict=True))
 
-    return asyncio.run(all_of_them())
+    return asyncio.run(ask_all())
 
 
 def user(question: str) -> Any:
     return [{"role": "user", "content": question}]
 
 
-def whole(completion: Any) -> Found:
-    return with_route(completion.choices[0].message.content, completion.model_extra)
+def answer_of(completion: Any) -> RoutedAnswer:
+    return routed_answer(completion.choices[0].message.content, completion.model_extra)
 
 
-def with_route(answer: str, extra: Mapping[str, Any] | None) -> Found:
-    told = (extra or {})["hierrouter"]
-    return Found(answer, told["route"], told["cost"])
+def routed_answer(answer: str, extra: Mapping[str, Any] | None) -> RoutedAnswer:
+    routing = (extra or {})["hierrouter"]
+    return RoutedAnswer(answer, routing["route"], routing["cost"])
 
 
-def show(name: str, found: Mapping[str, Found], wanted: Mapping[str, Found]) -> None:
-    agreed = [found[question].agrees(tree) for question, tree in wanted.items()]
-    counts = [sum(column) for column in zip(*agreed, strict=True)]
-    answers, routes, costs = counts
+def show(name: str, live: Mapping[str, RoutedAnswer], expected: Mapping[str, RoutedAnswer]) -> None:
+    """Print how many answers, routes and costs are those of the tree."""
+    agreements = [live[question].agrees(answer) for question, answer in expected.items()]
+    answers, routes, costs = (sum(column) for column in zip(*agreements, strict=True))
     print(
-        f"{name:<20} of {len(wanted)} questions as in the tree: "
+        f"{name:<20} of {len(expected)} questions as in the tree: "
         f"answers {answers}, routes {routes}, costs {costs}"
     )
 

@@ -1,13 +1,14 @@
-"""CPU seconds of opening a cache as a tree: with the tree that is kept beside it, and without.
+"""CPU seconds of opening a cache as a tree, with a stored tree and without.
 
     python benchmarks/opening.py [--questions 83334] [--rounds 3] [--keep FOLDER]
 
-Makes a cache of so many questions (12 calls each, `scale_cache.py`; compacted, embedded), and opens
-it in processes of their own, one after the other, with the built-in encoder. `imports` is duckdb,
-pyarrow and numpy alone, `hash` every byte of the parts (and of the vectors) hashed and nothing
-else. What a row takes does not count what it imports. `copied` is after `cp -r`: all is hashed,
-the tree is taken. `one more part` adds a part of 2,048 calls that nobody asked for, beside it the
-same part hashed and scanned alone; `one more, again` is the opening after that one.
+The script makes a cache of --questions questions (12 calls each, `scale_cache.py`; compacted and
+embedded), and opens it with the built-in encoder, each time in a new process. `imports` is the
+import of duckdb, pyarrow and numpy alone; all other rows do not count imports. `hash` is hashing
+all bytes of the parts (and of the vectors), and nothing else. `copied` is the opening after `cp
+-r`: all files are hashed, and the stored tree is used. `one more part` is the opening after adding
+a part of 2,048 calls that are in no plan; above it is hashing and reading that part alone. `one
+more, again` is the next opening.
 """
 
 import argparse
@@ -31,12 +32,12 @@ from hierrouter_cache.parts import CALLS_SCHEMA
 from hierrouter_cache.writer import PartWriter
 
 HERE = Path(__file__).parent
-LONG_AGO = (1e9, 1e9)  # a file that was written this moment is hashed once more
+LONG_AGO = (1e9, 1e9)  # times of a file; one that was just written would be hashed once more
 PREPARE = "import sys, time, duckdb, numpy, pyarrow, pyarrow.parquet; from pathlib import Path\n"
 MEASURE = """
-began = time.process_time()
+start = time.process_time()
 {work}
-print(time.process_time() - began)
+print(time.process_time() - start)
 """
 OPEN = PREPARE + "import measuring\nfrom hierrouter.replay.open_tree import OpenTree\n"
 OPEN += "import pydantic\n" + MEASURE.format(
@@ -60,7 +61,7 @@ IMPORT = "import sys, time\n" + MEASURE.format(work="import duckdb, pyarrow, num
 
 
 def cpu(code: str, *words: object) -> float:
-    """What a process says it took."""
+    """Run code in a new process, and return the CPU seconds that it prints."""
     path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", code, *map(str, words)]
@@ -68,49 +69,53 @@ def cpu(code: str, *words: object) -> float:
 
 
 def settle(root: Path) -> None:
+    """Make all files look old."""
     for file in root.rglob("*"):
         os.utime(file, LONG_AGO)
 
 
-def one_more(root: Path) -> Path:
-    """A part of calls of a step that no pool has."""
+def add_part(root: Path) -> Path:
+    """Add a part with calls of a step that no pool has, and return its path."""
     rows = []
     for number in range(2_048):
-        step, context, said = digest("nobody's"), digest(number), f"said {number} " * 20
-        key, outcome = call_key(step, context), next_context(context, said)
-        row = (key, step, context, outcome, "m", "prompt " * 60, said, 99, 50, "stop", 0.1)
+        step = digest("nobody's")
+        context = digest(number)
+        response = f"said {number} " * 20
+        key = call_key(step, context)
+        outcome = next_context(context, response)
+        row = (key, step, context, outcome, "m", "prompt " * 60, response, 99, 50, "stop", 0.1)
         rows.append(dict(zip(CALLS_SCHEMA.names, row, strict=False)))
     part = PartWriter(root).append("calls", pa.Table.from_pylist(rows, schema=CALLS_SCHEMA))
     os.utime(part, LONG_AGO)
     return part
 
 
-def once(root: Path, found: dict[str, list[float]]) -> None:
-    """One round on a copy of the cache, in which nothing is kept yet."""
+def run_round(root: Path, timings: dict[str, list[float]]) -> None:
+    """Time all cases once, on a new copy of the cache."""
 
-    def note(name: str, code: str, *words: object) -> None:
-        found.setdefault(name, []).append(cpu(code, *words))
+    def measure(name: str, code: str, *words: object) -> None:
+        timings.setdefault(name, []).append(cpu(code, *words))
 
     copy = root.with_name("copy")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(root, copy)
     settle(copy)
     cpu(HASH, *copy.glob("parts/*"), *copy.glob("derived/*/*"))  # warms the disk's cache
-    note("imports", IMPORT)
-    note("hash of the parts", HASH, *copy.glob("parts/*"))
-    note("hash of parts and vectors", HASH, *copy.glob("parts/*"), *copy.glob("derived/*/*"))
-    note("no tree kept, all is hashed", OPEN, copy)
-    note("unchanged", OPEN, copy)
+    measure("imports", IMPORT)
+    measure("hash of the parts", HASH, *copy.glob("parts/*"))
+    measure("hash of parts and vectors", HASH, *copy.glob("parts/*"), *copy.glob("derived/*/*"))
+    measure("no tree kept, all is hashed", OPEN, copy)
+    measure("unchanged", OPEN, copy)
     for tree in copy.glob("derived/trees/tree-*"):
         tree.unlink()
-    note("no tree kept, nothing is hashed", OPEN, copy)
-    for note_of_hashes in copy.glob("derived/*/hashed.json"):
-        note_of_hashes.unlink()
-    note("copied: all is hashed", OPEN, copy)
-    part = one_more(copy)
-    note("one more part: it alone, hashed and read", SCAN, part)
-    note("one more part", OPEN, copy)
-    note("one more part, again", OPEN, copy)
+    measure("no tree kept, nothing is hashed", OPEN, copy)
+    for hashes in copy.glob("derived/*/hashed.json"):
+        hashes.unlink()
+    measure("copied: all is hashed", OPEN, copy)
+    part = add_part(copy)
+    measure("one more part: it alone, hashed and read", SCAN, part)
+    measure("one more part", OPEN, copy)
+    measure("one more part, again", OPEN, copy)
 
 
 def main() -> None:
@@ -126,16 +131,15 @@ def main() -> None:
             compact(root)
             merge_embeddings(root)
         shutil.rmtree(root / "derived/trees", ignore_errors=True)
-        sizes = {
-            name: sum(file.stat().st_size for file in root.glob(form)) >> 20
-            for name, form in (("parts", "parts/*"), ("vectors", "derived/*/*.npy"))
-        }
+        sizes = {}
+        for name, pattern in (("parts", "parts/*"), ("vectors", "derived/*/*.npy")):
+            sizes[name] = sum(file.stat().st_size for file in root.glob(pattern)) >> 20  # MiB
         print(f"{args.questions * 12:,} nodes, {len([*root.glob('parts/*.parquet')])} parts, MiB:")
         print(json.dumps(sizes))
-        found: dict[str, list[float]] = {}
+        timings: dict[str, list[float]] = {}
         for _ in range(args.rounds):
-            once(root, found)
-        for name, seconds in found.items():
+            run_round(root, timings)
+        for name, seconds in timings.items():
             print(f"{name:<42}{median(seconds):7.3f} CPU-s ({min(seconds):.3f}-{max(seconds):.3f})")
 
 

@@ -1,14 +1,14 @@
-"""Several seeds of a default router on a collected testbed: mean and worst.
+"""Train a default router on a collected testbed with several seeds; print mean and worst results.
 
     OMP_NUM_THREADS=1 python benchmarks/router_seeds.py [--cache caches/default]
         [--alpha 0.005] [--seeds 5] [--first 0] [--algo ppo] [--fold test]
         [--preset paper] [--set learning_rate=1e-3 entropy_coefficient=0.02 ...]
 
-Prints R of the router against the best single model, the best fixed route, the best route per
-dataset and the oracle, the share of the gap closed, quality on `riddle`, the low end of the paired
-95 % interval of the smallest margin over any fixed route or single model, and the CPU seconds of
-the training. Whatever is tuned is tuned with `--fold validation`. `--set` takes other numbers than
-the preset's, each by its name in `hierrouter.learning.config`.
+The script prints R of the router, of the best single model, of the best fixed route, of the best
+route per dataset and of the oracle; the share of the gap that the router closes; its quality on
+`riddle`; the low end of the paired 95 % interval of its smallest margin over any fixed route or
+single model; and the CPU seconds of training. To tune settings, use `--fold validation`. `--set`
+changes numbers of the preset, by their names in `hierrouter.learning.config`.
 """
 
 import argparse
@@ -32,11 +32,11 @@ from hierrouter.learning.training import train
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.tree import RouteTree
 
-HARDEST = "riddle"
+HARDEST_DATASET = "riddle"
 
 
 class Line(NamedTuple):
-    """What is printed of a seed."""
+    """The results of one seed."""
 
     reward: float
     gap: float
@@ -46,59 +46,66 @@ class Line(NamedTuple):
     seconds: float
 
     def text(self, name: str) -> str:
-        """One line."""
+        """Format the results as one line."""
         return (
             f"{name:<7} R {self.reward:.4f}  gap closed {self.gap:.3f}"
-            f"  Q x{self.factor:.2f} of best single  {HARDEST} Q {self.hardest:.3f}"
+            f"  Q x{self.factor:.2f} of best single  {HARDEST_DATASET} Q {self.hardest:.3f}"
             f"  smallest margin's low end {self.margin:+.3f}  {self.seconds:.1f} CPU-s"
         )
 
 
-class Field:
-    """What a router is measured against on one fold."""
+class Competition:
+    """The policies that a router is compared with on one fold."""
 
     def __init__(self, tree: RouteTree, fold: RouteTree, alpha: float) -> None:
-        self.fold, self.alpha = fold, alpha
-        routes, singles = fixed_routes(fold), single_calls(fold)
-        self._others = np.array([other.reward(alpha) for other in [*singles, *routes]])
+        self.fold = fold
+        self.alpha = alpha
+        routes = fixed_routes(fold)
+        singles = single_calls(fold)
+        self._rewards = np.array([outcome.reward(alpha) for outcome in [*singles, *routes]])
         self.single = max(singles, key=lambda call: call.quality.mean())
         self.fixed = max(routes, key=self.reward)
         self.informed = best_route_per_dataset(tree.split("train"), alpha, fold)
         self.bound = oracle(fold, alpha)
 
     def reward(self, outcome: Outcome) -> float:
-        """Mean R."""
+        """Return the mean R of an outcome."""
         return float(outcome.reward(self.alpha).mean())
 
     def show(self) -> None:
-        """One line each."""
+        """Print the mean result of each policy."""
         print(f"best single {self.single.name}: Q {self.single.quality.mean():.4f}")
         print(f"best fixed route {self.fixed.name}: R {self.reward(self.fixed):.4f}")
         print(f"best route per dataset: R {self.reward(self.informed):.4f}")
         print(f"oracle: R {self.reward(self.bound):.4f}")
 
     def line(self, router: Outcome, seconds: float) -> Line:
-        """The router beside them."""
-        fixed, hardest = self.reward(self.fixed), np.array(self.fold.datasets) == HARDEST
-        margins = router.reward(self.alpha) - self._others
+        """Compare a router with all policies."""
+        fixed = self.reward(self.fixed)
+        is_hardest = np.array(self.fold.datasets) == HARDEST_DATASET
+        hardest = float("nan")
+        if is_hardest.any():
+            hardest = float(router.quality[is_hardest].mean())
+        margins = router.reward(self.alpha) - self._rewards
         means = resampled_means(margins, 10_000, np.random.default_rng(0))
         low, _ = percentile_interval(means, len(self.fold))
         return Line(
             reward=self.reward(router),
             gap=(self.reward(router) - fixed) / (self.reward(self.bound) - fixed),
             factor=float(router.quality.mean() / self.single.quality.mean()),
-            hardest=float(router.quality[hardest].mean()) if hardest.any() else float("nan"),
+            hardest=hardest,
             margin=float(low.min()),
             seconds=seconds,
         )
 
 
-def changed(config: TrainConfig, numbers: Sequence[str]) -> TrainConfig:
-    """The settings with some of them as `name=value`, the value in JSON."""
-    given = {
-        name: json.loads(value) for name, _, value in (each.partition("=") for each in numbers)
-    }
-    return replace(config, **given)
+def change_settings(config: TrainConfig, changes: Sequence[str]) -> TrainConfig:
+    """Return settings with changes `name=value`, the value in JSON."""
+    values = {}
+    for change in changes:
+        name, _, value = change.partition("=")
+        values[name] = json.loads(value)
+    return replace(config, **values)
 
 
 def main() -> None:
@@ -115,15 +122,15 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"{versions(hierrouter, torch)}, one thread")
     tree = OpenTree(cache=args.cache).run()
-    field = Field(tree, tree.split(args.fold), args.alpha)
-    config = changed(preset(args.preset, args.algo), args.set)
-    trained = " ".join([f"{args.algo}, preset {args.preset}", *args.set])
-    print(f"{args.fold} fold: {len(field.fold)} queries, alpha {args.alpha:g}, {trained}")
-    field.show()
+    competition = Competition(tree, tree.split(args.fold), args.alpha)
+    config = change_settings(preset(args.preset, args.algo), args.set)
+    settings = " ".join([f"{args.algo}, preset {args.preset}", *args.set])
+    print(f"{args.fold} fold: {len(competition.fold)} queries, alpha {args.alpha:g}, {settings}")
+    competition.show()
     lines = []
     for seed in range(args.first, args.first + args.seeds):
         router, seconds = measure_cpu(partial(train, tree, Objective(args.alpha), config, seed))
-        lines.append(field.line(router.outcome(field.fold), seconds))
+        lines.append(competition.line(router.outcome(competition.fold), seconds))
         print(lines[-1].text(f"seed {seed}"), flush=True)
     table = np.array(lines)
     worst = table.min(axis=0)

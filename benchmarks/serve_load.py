@@ -1,9 +1,10 @@
-"""Many clients on `hierrouter serve`, on this machine.
+"""Load test of `hierrouter serve` on this machine.
 
-Starts the installed command on a run, and C clients that ask questions one after the other for some
-seconds, each checking that its answer is the one that its question had before. Prints requests a
-second beside the same models asked without a router (the route's calls, in one thread), errors,
-mixed answers, the router's own time a hop, and the server's memory over time.
+The script starts the installed command on a run, and many clients that ask questions one after the
+other for some seconds. Each client checks that an answer is the one that its question had without
+load. It prints requests per second, those of the same models without a router (the calls of the
+routes, in one thread), errors, mixed answers, the router's time per hop, and the server's memory
+over time.
 
     python benchmarks/serve_load.py --checkpoint runs/mine --cache caches/default
 """
@@ -37,15 +38,24 @@ from tests.engines import answers_in_order
 
 
 @dataclass
-class Seen:
-    """What the clients saw."""
+class LoadResult:
+    """Results of all clients.
+
+    Attributes:
+        answered: number of questions.
+        mixed: answers that differ from those without load.
+        errors: messages.
+        seconds: of each question.
+        router_s: seconds of encoder and policy, for each hop.
+        rest_s: seconds per hop besides model and router, for each question.
+    """
 
     answered: int = 0
     mixed: int = 0
     errors: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     router_s: list[float] = field(default_factory=list)
-    rest_s: list[float] = field(default_factory=list)  # a hop, all but model and router
+    rest_s: list[float] = field(default_factory=list)
 
 
 def main() -> None:
@@ -61,18 +71,18 @@ def main() -> None:
     fold = OpenTree(cache=args.cache).run().split("test")
     fold = fold.select(np.arange(min(args.questions, len(fold))))
     questions = [text.question for text in load_texts(args.cache, fold)]
-    wanted = routed_alone(args.checkpoint, questions)
-    with ExitStack() as opened:
-        pool = opened.enter_context(served_pool()) if args.served else None
-        process = opened.enter_context(served(args.checkpoint, pool))
-        url = address(process)
-        seen, memory = asyncio.run(load(url, wanted, args.clients, args.seconds, process.pid))
-    show(seen, memory, args.seconds, args.clients)
+    expected = answer_without_load(args.checkpoint, questions)
+    with ExitStack() as stack:
+        pool = stack.enter_context(served_pool()) if args.running_server else None
+        process = stack.enter_context(running_server(args.checkpoint, pool))
+        url = wait_for_address(process)
+        result, memory = asyncio.run(load(url, expected, args.clients, args.seconds, process.pid))
+    show(result, memory, args.seconds, args.clients)
 
 
 @contextmanager
-def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """The process, until the block ends."""
+def terminating(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """Yield a process, and terminate it at the end of the block."""
     try:
         yield process
     finally:
@@ -80,20 +90,20 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def served(run: Path, pool: Path | None) -> AbstractContextManager[subprocess.Popen[str]]:
-    """`hierrouter serve` on a run."""
+def running_server(run: Path, pool: Path | None) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Start `hierrouter serve` on a run."""
     flags = ["--port", "0", "--checkpoint", str(run)]
     flags += ["--pool", str(pool)] if pool else []
     command = [sys.executable, "-m", "hierrouter_cli", "serve", *flags]
-    return ended(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+    return terminating(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
 
 
 @contextmanager
 def served_pool() -> Iterator[Path]:
-    """The testbed's pool, its models behind a server of their own."""
+    """Start a server with the testbed's models, and yield the file of a pool that calls it."""
     command = [sys.executable, str(Path(__file__).with_name("testbed_server.py"))]
     with (
-        ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as process,
+        terminating(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as process,
         TemporaryDirectory() as folder,
     ):
         assert process.stdout
@@ -116,44 +126,46 @@ def served_pool() -> Iterator[Path]:
         yield path
 
 
-def routed_alone(run: Path, questions: list[str]) -> dict[str, str]:
-    """Answers by question, one at a time; and how long the bare calls of their routes take."""
+def answer_without_load(run: Path, questions: list[str]) -> dict[str, str]:
+    """Return the answer to each question; print how long the calls of the routes take alone."""
     with Router(run) as router:
         routed = [router.route(question) for question in questions]
     bundle = load_bundle(run)
     assert bundle
     generators = {spec.name: backend(spec.backend).load(spec) for spec in bundle.pool.models}
     started = time.perf_counter()
-    for way in routed:
-        said: list[str] = []
-        for level, hop in enumerate(way.hops):
-            prompt = prompt_text(way.question, said, bundle.pool.instruction(level))
-            [answer] = answers_in_order(generators[hop.model], [prompt])
-            assert isinstance(answer, Response)
-            said.append(answer.text)
+    for answer in routed:
+        responses: list[str] = []
+        for level, hop in enumerate(answer.hops):
+            prompt = prompt_text(answer.question, responses, bundle.pool.instruction(level))
+            [response] = answers_in_order(generators[hop.model], [prompt])
+            assert isinstance(response, Response)
+            responses.append(response.text)
     bare = time.perf_counter() - started
     print(f"the bare calls, one after the other: {len(routed) / bare:.1f} questions/s")
-    return {way.question: way.answer for way in routed}
+    return {answer.question: answer.answer for answer in routed}
 
 
-def address(process: subprocess.Popen[str]) -> str:
-    """Where the server says that it listens."""
+def wait_for_address(process: subprocess.Popen[str]) -> str:
+    """Read the server's address from its stderr."""
     assert process.stderr
     for line in process.stderr:
-        if found := SERVER_ADDRESS_PATTERN.search(line):
-            return found[1]
+        match = SERVER_ADDRESS_PATTERN.search(line)
+        if match:
+            return match[1]
     raise SystemExit("the server does not start")
 
 
 async def load(
-    url: str, wanted: dict[str, str], clients: int, seconds: float, pid: int
-) -> tuple[Seen, list[float]]:
-    """All clients until the time is over; the server's memory, MiB, each second."""
-    seen, memory = Seen(), []
+    url: str, expected: dict[str, str], clients: int, seconds: float, pid: int
+) -> tuple[LoadResult, list[float]]:
+    """Run all clients until the time is over; return results, and the server's memory in MiB."""
+    result = LoadResult()
+    memory = []
     end = time.monotonic() + seconds
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
         tasks = [
-            asyncio.create_task(ask(client, list(wanted.items()), start, end, seen))
+            asyncio.create_task(ask(client, list(expected.items()), start, end, result))
             for start in range(clients)
         ]
         server = psutil.Process(pid)
@@ -161,50 +173,56 @@ async def load(
             memory.append(server.memory_info().rss / 2**20)
             await asyncio.sleep(1)
         await asyncio.gather(*tasks)
-    return seen, memory
+    return result, memory
 
 
 async def ask(
-    client: openai.AsyncOpenAI, wanted: list[tuple[str, str]], start: int, end: float, seen: Seen
+    client: openai.AsyncOpenAI,
+    expected: list[tuple[str, str]],
+    start: int,
+    end: float,
+    result: LoadResult,
 ) -> None:
-    """One client, which begins with another question than the others."""
-    order = cycle(wanted[start % len(wanted) :] + wanted[: start % len(wanted)])
+    """Run one client; `start` is the number of its first question."""
+    first = start % len(expected)
+    order = cycle(expected[first:] + expected[:first])
     while time.monotonic() < end:
         question, answer = next(order)
-        began = time.perf_counter()
+        started = time.perf_counter()
         try:
-            found = await client.chat.completions.create(
+            completion = await client.chat.completions.create(
                 model="hierrouter", messages=[{"role": "user", "content": question}]
             )
         except openai.OpenAIError as error:
-            seen.errors.append(f"{type(error).__name__}: {error}")
+            result.errors.append(f"{type(error).__name__}: {error}")
             continue
-        took = time.perf_counter() - began
-        seen.seconds.append(took)
-        seen.answered += 1
-        seen.mixed += found.choices[0].message.content != answer
-        steps = (found.model_extra or {})["hierrouter"]["steps"]
-        seen.router_s += [step["router_s"] for step in steps]
-        known = sum(step["router_s"] + step["model_s"] for step in steps)
-        seen.rest_s.append((took - known) / len(steps))
+        seconds = time.perf_counter() - started
+        result.seconds.append(seconds)
+        result.answered += 1
+        if completion.choices[0].message.content != answer:
+            result.mixed += 1
+        steps = (completion.model_extra or {})["hierrouter"]["steps"]
+        result.router_s += [step["router_s"] for step in steps]
+        explained = sum(step["router_s"] + step["model_s"] for step in steps)
+        result.rest_s.append((seconds - explained) / len(steps))
 
 
-def show(seen: Seen, memory: list[float], seconds: float, clients: int) -> None:
-    middle, late = np.percentile(seen.seconds, [50, 95])
-    hop = np.percentile(np.array(seen.router_s) * 1e3, [50, 95])
+def show(result: LoadResult, memory: list[float], seconds: float, clients: int) -> None:
+    median, p95 = np.percentile(result.seconds, [50, 95])
+    hop = np.percentile(np.array(result.router_s) * 1e3, [50, 95])
     third = max(1, len(memory) // 3)
-    print(f"{clients} clients, {seconds:g} s: {seen.answered / seconds:.1f} questions/s")
-    print(f"errors {len(seen.errors)}, mixed answers {seen.mixed}")
-    print(f"a question: median {middle:.3f} s, p95 {late:.3f} s")
-    rest = np.percentile(np.array(seen.rest_s) * 1e3, [50, 95])
+    print(f"{clients} clients, {seconds:g} s: {result.answered / seconds:.1f} questions/s")
+    print(f"errors {len(result.errors)}, mixed answers {result.mixed}")
+    print(f"a question: median {median:.3f} s, p95 {p95:.3f} s")
+    rest = np.percentile(np.array(result.rest_s) * 1e3, [50, 95])
     print(f"encoder and policy, a hop: median {hop[0]:.2f} ms, p95 {hop[1]:.2f} ms")
     print(f"queues, HTTP and client, a hop: median {rest[0]:.2f} ms, p95 {rest[1]:.2f} ms")
     print(
         f"memory: {np.mean(memory[third : 2 * third]):.0f} MiB in the middle third, "
         f"{np.mean(memory[2 * third :]):.0f} in the last"
     )
-    for said in sorted(set(seen.errors))[:5]:
-        print(f"  {said[:200]}")
+    for message in sorted(set(result.errors))[:5]:
+        print(f"  {message[:200]}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
-from live_agreement import replayed
+from live_agreement import replay_answers
 from measuring import ROOT, versions
 from soak_commands import (
     KILLED,
@@ -302,7 +302,7 @@ def live_through(day: Day, client: Client, watch: Watch, hours: int, seconds: fl
             attacks += 1
         day.collect()
         parts, size = day.compact()
-        client.expected = replayed(day.run, day.cache, "test", 10_000)
+        client.expected = replay_answers(day.run, day.cache, "test", 10_000)
         promise(client.is_alive(), f"the client: {client.wrong}")
         watch.look(size / len(day.seen))
         print(
@@ -318,7 +318,7 @@ def soak(commands: Commands, hours: int, seconds: float, seed: int) -> None:
     day = Day(commands, seed)
     day.collect()
     commands.run(*day.training(day.run))
-    expected = replayed(day.run, day.cache, "test", 10_000)
+    expected = replay_answers(day.run, day.cache, "test", 10_000)
     with running_server(day.run, commands.folder) as (process, url):
         client = Client(url, expected, seed)
         client.start()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import openai
 import psutil
-from live_agreement import MODEL, Found, user, whole, with_route
+from live_agreement import MODEL, RoutedAnswer, answer_of, routed_answer, user
 from measuring import SERVER_ADDRESS_PATTERN
 from soak_commands import CTRL_C, BrokenPromise, promise
 
@@ -40,7 +40,7 @@ class Client(threading.Thread):
         over: set to stop the client.
     """
 
-    def __init__(self, url: str, expected: Mapping[str, Found], seed: int) -> None:
+    def __init__(self, url: str, expected: Mapping[str, RoutedAnswer], seed: int) -> None:
         super().__init__(daemon=True)
         self.expected = dict(expected)
         self.asked: Counter[str] = Counter()
@@ -61,22 +61,22 @@ class Client(threading.Thread):
             self.wrong = f"{type(error).__name__}: {error}"
         self._openai.close()
 
-    def _plain(self, question: str, expected: Found) -> None:
+    def _plain(self, question: str, expected: RoutedAnswer) -> None:
         completion = self._openai.chat.completions.create(model=MODEL, messages=user(question))
-        self._compare(question, whole(completion), expected)
+        self._compare(question, answer_of(completion), expected)
 
-    def _stream(self, question: str, expected: Found) -> None:
+    def _stream(self, question: str, expected: RoutedAnswer) -> None:
         with self._begin(question) as pieces:
             received = list(pieces)
         text = "".join(piece.choices[0].delta.content or "" for piece in received)
-        self._compare(question, with_route(text, received[-1].model_extra), expected)
+        self._compare(question, routed_answer(text, received[-1].model_extra), expected)
 
-    def _leave(self, question: str, expected: Found) -> None:
+    def _leave(self, question: str, expected: RoutedAnswer) -> None:
         """Hang up after the first piece."""
         with self._begin(question) as pieces:
             next(iter(pieces))
 
-    def _bad(self, question: str, expected: Found) -> None:
+    def _bad(self, question: str, expected: RoutedAnswer) -> None:
         with contextlib.suppress(openai.NotFoundError):
             self._openai.chat.completions.create(model="nobody", messages=user(question))
             raise BrokenPromise("an unknown model was answered")
@@ -86,7 +86,7 @@ class Client(threading.Thread):
             model=MODEL, messages=user(question), stream=True
         )
 
-    def _compare(self, question: str, answer: Found, expected: Found) -> None:
+    def _compare(self, question: str, answer: RoutedAnswer, expected: RoutedAnswer) -> None:
         message = f"{question!r}: {answer} is not {expected} of the tree"
         promise(all(answer.agrees(expected)), message)
 
