@@ -24,18 +24,22 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
+from sys import intern
 
 from hierrouter.questions.query import Query
 from hierrouter.questions.sources import choice_lines
 from hierrouter_cache.tree import SPLITS
 
 MIN_SIMILARITY = 0.75  # of a reworded pair; measured, see docs/decisions.md
-MAX_REWORDED_QUERIES = 20_000  # of larger sets only recased pairs are looked for
-# A word that more queries of earlier folds have is no way to find one of them: this bounds the time
-# of sets of templates with few words.
+# Above these numbers of queries, pairs of a kind are not looked for: it would take too long. 20,000
+# queries take about 5 seconds, and reading the words of 100,000 takes about 10.
+MAX_REWORDED_QUERIES = 20_000
+MAX_RECASED_QUERIES = 100_000
+# A word that more queries of earlier folds have is not used to find them. This bounds the time for
+# templates with few different words.
 MAX_BUCKET_QUERIES = 200
 
-# What NFKC leaves apart: dashes and minus signs, characters of no width, and apostrophes.
+# Differences that NFKC keeps: dashes and minus signs, characters of no width, and apostrophes.
 DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−﹣－"), "-")
 INVISIBLE_PATTERN = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 INNER_QUOTE_PATTERN = re.compile(r"(?<=[^\W\d_])['’ʼ`](?=[^\W\d_])")  # don't, don’t and dont
@@ -77,15 +81,15 @@ class Content:
     """The parts of a question that are compared.
 
     Attributes:
-        tokens: words, numbers and operators, in order.
+        text: words, numbers and operators in order, with single spaces.
         figures: numbers and operators of the question in order, then those of its choices sorted:
             the same choices in another order make the same question.
         words: the distinct words that are no numbers.
     """
 
-    tokens: tuple[str, ...]
-    figures: tuple[str, ...]
-    words: frozenset[str]
+    text: str
+    figures: tuple[str, ...] = ()
+    words: frozenset[str] = frozenset()
 
 
 def near_duplicates_note(queries: Sequence[Query]) -> str | None:
@@ -105,7 +109,12 @@ def near_duplicates_note(queries: Sequence[Query]) -> str | None:
         parts.append(_summary(reworded, "up to a few words"))
     if parts:
         parts.append("remove one of each pair, or give both the same split")
-    if len(queries) > MAX_REWORDED_QUERIES:
+    if len(queries) > MAX_RECASED_QUERIES:
+        parts.append(
+            f"they are looked for in at most {MAX_RECASED_QUERIES:,} queries, not in "
+            f"{len(queries):,}"
+        )
+    elif len(queries) > MAX_REWORDED_QUERIES:
         parts.append(
             f"pairs with a few words changed are looked for in at most {MAX_REWORDED_QUERIES:,} "
             f"queries, not in {len(queries):,}"
@@ -130,18 +139,25 @@ def _name(query: Query) -> str:
 def find_near_duplicates(queries: Sequence[Query]) -> list[NearDuplicate]:
     """Find the queries of test and validation that repeat a query of an earlier fold.
 
-    The time grows with the number of queries, not with its square: recased pairs are found by the
-    tokens themselves, reworded ones by an index of their rarest words.
+    The time grows with the number of queries, not with its square: recased pairs are found by their
+    common text, reworded ones by an index of their rarest words.
 
     Args:
         queries: of any datasets; the order of the folds is train, validation, test.
 
     Returns:
         one pair for each such query, in the order of `queries`: a recased one if there is one,
-        else the most similar reworded one.
+        else the most similar reworded one. Of more than `MAX_REWORDED_QUERIES` queries only recased
+        pairs are found, of more than `MAX_RECASED_QUERIES` none.
     """
-    contents = [_content(query) for query in queries]
-    weights = _word_weights(contents) if len(queries) <= MAX_REWORDED_QUERIES else None
+    if len(queries) > MAX_RECASED_QUERIES:
+        return []
+    if len(queries) > MAX_REWORDED_QUERIES:
+        # Without figures and words, which take most of the memory, nothing is found by them.
+        contents = [Content(_text(_tokens(query.question))) for query in queries]
+    else:
+        contents = [_content(query) for query in queries]
+    weights = _word_weights(contents)
     positions_by_fold: dict[str, list[int]] = {split: [] for split in SPLITS}
     for position, query in enumerate(queries):
         if query.split in positions_by_fold:
@@ -165,25 +181,24 @@ def find_near_duplicates(queries: Sequence[Query]) -> list[NearDuplicate]:
 class EarlierFolds:
     """An index of the queries of the folds that were looked at before."""
 
-    def __init__(self, contents: Sequence[Content], weights: Mapping[str, float] | None) -> None:
+    def __init__(self, contents: Sequence[Content], weights: Mapping[str, float]) -> None:
         """Make an empty index.
 
         Args:
             contents: of all queries, by position.
-            weights: of each word; None looks for recased pairs only.
+            weights: of each word.
         """
         self._contents = contents
         self._weights = weights
-        self._by_tokens: dict[tuple[str, ...], int] = {}
+        self._by_text: dict[str, int] = {}
         self._by_word: dict[tuple[tuple[str, ...], str], list[int]] = defaultdict(list)
 
     def add(self, position: int) -> None:
         """Add the query at this position."""
         content = self._contents[position]
-        self._by_tokens.setdefault(content.tokens, position)
-        if self._weights is not None:
-            for word in _rarest_words(content.words, self._weights):
-                self._by_word[content.figures, word].append(position)
+        self._by_text.setdefault(content.text, position)
+        for word in _rarest_words(content.words, self._weights):
+            self._by_word[content.figures, word].append(position)
 
     def match(self, position: int) -> tuple[int, float, bool] | None:
         """Find the query that the one at this position repeats.
@@ -192,12 +207,10 @@ class EarlierFolds:
             its position, the similarity, and whether the pair is recased; None if there is none.
         """
         content = self._contents[position]
-        if not content.tokens:  # nothing but punctuation
+        if not content.text:  # nothing but punctuation
             return None
-        if content.tokens in self._by_tokens:
-            return self._by_tokens[content.tokens], 1.0, True
-        if self._weights is None:
-            return None
+        if content.text in self._by_text:
+            return self._by_text[content.text], 1.0, True
         candidates: set[int] = set()
         for word in _rarest_words(content.words, self._weights):
             bucket = self._by_word.get((content.figures, word), [])
@@ -224,10 +237,15 @@ def _content(query: Query) -> Content:
         choices = sorted(_figures(_tokens(text)) for _, text in query.choices)
         figures = _figures(_tokens(stem)) + tuple(" ".join(choice) for choice in choices)
     return Content(
-        tokens=tuple(token for token, _ in tokens),
+        text=_text(tokens),
         figures=figures,
-        words=frozenset(token for token, is_figure in tokens if not is_figure),
+        # Interned, because most words occur in many questions.
+        words=frozenset(intern(token) for token, is_figure in tokens if not is_figure),
     )
+
+
+def _text(tokens: Sequence[tuple[str, bool]]) -> str:
+    return " ".join(token for token, _ in tokens)
 
 
 def _figures(tokens: Sequence[tuple[str, bool]]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 ChoicePairs = list[tuple[str, str]]  # (label, text)
 
 PAPER_DATASETS = ("gsm8k", "math", "mbpp", "mmlu", "arc-easy", "arc-challenge")
-MAX_QUESTION_CHARACTERS = 1_000_000  # a longer one is a mistake in the file
+MAX_ROW_QUESTION_CHARACTERS = 1_000_000  # a longer one is a mistake in the file
 CHOICE_LABELS = "ABCDEFGHIJ"
 ALLOWED_SPLITS = ("", "train", "validation", "test")
 ROW_REMEDY = "mend the row or take it out"
@@ -47,10 +47,10 @@ def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
             "`hierrouter learn-from LOG` collects its questions"
         )
     question = _text(row, "question", where)
-    if len(question) > MAX_QUESTION_CHARACTERS:
+    if len(question) > MAX_ROW_QUESTION_CHARACTERS:
         raise InputError(
             f"question too long: {where}: {len(question):,} characters, limit "
-            f"{MAX_QUESTION_CHARACTERS:,}; {ROW_REMEDY}"
+            f"{MAX_ROW_QUESTION_CHARACTERS:,}; {ROW_REMEDY}"
         )
     split = row.get("split", "")
     if split not in ALLOWED_SPLITS:
@@ -260,7 +260,7 @@ def _without_nulls(row: Row) -> dict[str, Any]:
 
 HUB_SPLIT = "test"
 # For the first request. The library alone would try for 23 seconds if there is no network.
-HUB_TIMEOUT_S = 10.0
+DATASET_HUB_TIMEOUT_S = 10.0
 COMMIT_CHARACTERS = 12  # of a commit in messages
 
 
@@ -402,7 +402,7 @@ def _latest_commit(source: HubRepository, file: str) -> str | None:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     try:
-        return HfApi().dataset_info(source.repository, timeout=HUB_TIMEOUT_S).sha
+        return HfApi().dataset_info(source.repository, timeout=DATASET_HUB_TIMEOUT_S).sha
     except OfflineModeIsEnabled:
         return None
     # Among them are errors of the library's HTTP client, which differs between its versions.

@@ -214,7 +214,12 @@ def test_of_very_many_queries_only_recased_pairs_are_looked_for(
         "queries, not in 3"
     )
     assert near_duplicates_note(queries[1:]) is None
-    assert "1 query repeats one" in (near_duplicates_note([*queries, query(other, "test")]) or "")
+    monkeypatch.setattr(duplicates, "MAX_RECASED_QUERIES", 3)
+    recased = held_out(other.upper())
+    assert "1 query repeats one" in (near_duplicates_note([*queries[1:], recased]) or "")
+    assert near_duplicates_note([*queries, recased]) == (
+        "near-duplicates across folds: they are looked for in at most 3 queries, not in 4"
+    )
 
 
 def test_the_note_counts_names_and_says_what_to_do(tmp_path: Path) -> None:
