@@ -165,6 +165,15 @@ def test_folds_and_samples_are_shown(asked: Place) -> None:
     assert found[1]["samples"][0]["choices"] == [["A", "no"], ["B", "1"]]
 
 
+def test_near_duplicates_across_folds_are_noted(asked: Place) -> None:
+    done = asked.does("datasets --datasets mine.parquet")
+    assert done.stderr == (
+        "near-duplicates across folds: 1 query repeats one of another fold up to case, punctuation "
+        "and spaces, e.g. mine/lake (test) and mine/pond (validation); remove one of each pair, or "
+        "give both the same split\n"
+    )
+
+
 def from_hub(
     endpoint: str, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> subprocess.CompletedProcess[str]:

@@ -140,7 +140,7 @@ def test_choices_in_another_order_make_the_same_question() -> None:
     choices = [("A", "5 km"), ("B", "17 km"), ("C", "2 km")]
 
     def with_choices(order: list[int], split: str) -> Query:
-        ordered = tuple((choices[at][0], choices[position][1]) for at, position in enumerate(order))
+        ordered = tuple(zip("ABC", (choices[position][1] for position in order), strict=True))
         text = f"How far is it from Rome to the sea?{choice_lines(ordered)}"
         return replace(query(text, split), choices=ordered)
 
@@ -223,11 +223,11 @@ def test_of_very_many_queries_only_recased_pairs_are_looked_for(
 
 
 def test_the_note_counts_names_and_says_what_to_do(tmp_path: Path) -> None:
-    asked = "How many squares has a common chessboard of the usual kind, if all sizes count?"
+    text = "How many squares has a common chessboard of the usual kind, if all sizes count?"
     rows = [
-        {"id": "pond", "question": asked, "answer": "1", "split": "train"},
-        {"id": "lake", "question": asked.upper(), "answer": "1", "split": "test"},
-        {"id": "sea", "question": f"Tell me: {asked}", "answer": "1", "split": "test"},
+        {"id": "pond", "question": text, "answer": "1", "split": "train"},
+        {"id": "lake", "question": text.upper(), "answer": "1", "split": "test"},
+        {"id": "sea", "question": f"Tell me: {text}", "answer": "1", "split": "test"},
         {"id": "moon", "question": "Which planet has most moons?", "answer": "1", "split": "train"},
         {"id": "sun", "question": "Who was queen of Spain?", "answer": "1", "split": "validation"},
     ]

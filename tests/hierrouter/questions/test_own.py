@@ -35,7 +35,7 @@ def test_a_function_in_the_working_directory_scores() -> None:
     assert mine.key.startswith("mine:score@")
 
 
-ASKED = ScorerInput("seven", ("7",), "3+4?", "3+4?\n\nThink.", (("A", "7"),), "calc")
+SCORER_INPUT = ScorerInput("seven", ("7",), "3+4?", "3+4?\n\nThink.", (("A", "7"),), "calc")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_function_is_given_what_it_names(signature: str, seen: tuple[object, .
         f"SEEN = []\ndef score({signature}):\n    SEEN.append({shown})\n    return {value}"
     )
     mine = scorer("mine:score")
-    assert mine.values([ASKED]) == [0.5]
+    assert mine.values([SCORER_INPUT]) == [0.5]
     assert [seen] == sys.modules["mine"].SEEN
     # What needs no reference is asked about queries without.
     if "references" in mine.reads:
