@@ -35,7 +35,7 @@ from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import fixed_route
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.sweep import train_sweep
-from hierrouter.learning.value import Text, learned_from
+from hierrouter.learning.value import TextProjection, training_queries
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter.replay.open_tree import OpenTree
@@ -150,7 +150,7 @@ class LinUCB:
 def bandit(tree: RouteTree, test: RouteTree, alpha: float, calls: int, seed: int) -> Floats:
     """R of LinUCB on the test fold after so many calls; it asks all questions, then again."""
     parts = [part for part in tree.parts if part.is_text]
-    text = Text.of(parts[0].vectors[parts[0].row[:, 0]], COMPONENTS)
+    text = TextProjection.of(parts[0].vectors[parts[0].row[:, 0]], COMPONENTS)
 
     def features(fold: RouteTree) -> Floats:
         seen = text(fold.parts[0].vectors[fold.parts[0].row[:, 0]])
@@ -190,7 +190,7 @@ class Study:
         self.may = Objective(0.0, args.allow_stop, allow_return=args.allow_return)
         self.selection = OpenTree(state=args.state, allow_return=args.allow_return)
         tree = replace(self.selection, cache=args.cache).run()
-        self.test, self.fold = tree.split("test"), learned_from(tree)
+        self.test, self.fold = tree.split("test"), training_queries(tree)
         self.calls = tree.routes.calls
         last = last_plan(args.cache)
         assert last is not None

@@ -24,7 +24,7 @@ from hierrouter.engines import backend, generator, identify
 from hierrouter.engines.encoders import default_encoder, load_encoder
 from hierrouter.evaluation.intervals import interval
 from hierrouter.learning.config import Objective, ValueConfig
-from hierrouter.learning.value import learned_from
+from hierrouter.learning.value import training_queries
 from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.open_tree import OpenTree

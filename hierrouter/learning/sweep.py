@@ -18,14 +18,16 @@ from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
-ALPHA_DIGITS = 2  # significant digits of an automatic alpha: a grid is read and typed by people
+GRID_ALPHA_DIGITS = (
+    2  # significant digits of an automatic alpha: a grid is read and typed by people
+)
 DEFAULT_GRID_SIZE = 6  # alphas of an automatic grid
 BUDGET_CANDIDATES = 512  # alphas to choose from for a budget; a router's cost changes in steps
 
 
 @dataclass(frozen=True)
 class TrainedSweep:
-    """The value model for every alpha, and where it comes from.
+    """The value model for every alpha, and its origin.
 
     Attributes:
         model: the value model.
@@ -153,7 +155,7 @@ def alpha_grid(
     quantiles = np.quantile(break_points, shares) if len(break_points) else np.empty(0)
     alphas = {0.0, PAPER_ALPHA}
     for alpha in np.minimum(quantiles, MAX_ALPHA).tolist():
-        alphas.add(round(alpha, ALPHA_DIGITS - 1 - math.floor(math.log10(alpha))))
+        alphas.add(round(alpha, GRID_ALPHA_DIGITS - 1 - math.floor(math.log10(alpha))))
     return tuple(sorted(alphas))
 
 

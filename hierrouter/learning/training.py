@@ -34,7 +34,7 @@ from hierrouter.learning.config import (
     ignore_epoch,
 )
 from hierrouter.learning.forward import TrainedNetwork
-from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_from
+from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
@@ -427,7 +427,7 @@ class TrainedRouter:
         Args:
             tree: the tree it learned from; all folds, or all but the test fold.
         """
-        return learned_from(tree) if self.holds_out else tree.split(choosing_fold(tree))
+        return training_queries(tree) if self.holds_out else tree.split(choosing_fold(tree))
 
     def outcome(self, tree: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query of a tree.
@@ -491,7 +491,7 @@ class TrainedRouter:
         if self.constant:
             return self.constant.policy(self.actions)[nodes]
         if isinstance(self.router, ValueRouter):
-            return self.router.live(embedding, nodes, costs)
+            return self.router.live_probabilities(embedding, nodes, costs)
         node = np.array(nodes)
         return self.router.probabilities(
             np.asarray(embedding, np.float32),

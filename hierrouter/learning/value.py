@@ -1,9 +1,13 @@
 """The value model: Q and C after every action, for every alpha, in closed form.
 
 At each state one kernel ridge regression predicts what follows each action until the episode ends,
-once for each of some alphas (knots): what follows depends on what is chosen then. It goes from the
-last decisions to the first, and each choice on a query is predicted without that query
-(leave-one-out in closed form), so that no fold is put aside. No epochs, nothing random.
+once for each of some alphas (knots): what follows depends on the later choices, and these on alpha.
+The fit goes from the last decisions to the first (`_backward_induction`). Each choice on a query is
+predicted without that query (leave-one-out, in closed form), so that no fold has to be held back.
+There are no epochs, and nothing is random.
+
+Letters of shapes: S states of a query, A actions, a legal actions of a state, K knots, n queries of
+a state, m landmarks. The last axis of a value, of length 2, is Q and C from the state on.
 """
 
 from __future__ import annotations
@@ -27,103 +31,125 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
 Array = NDArray[np.float32]
+Booleans = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-# From a state, its legal actions int64[a] and what followed them float64[n, a, K, 2] to predictions
-# of that: Q, and C from the state on.
-Settle = Callable[[int, Integers, Floats], Floats]
+# A callback of the induction. From a state, its legal actions int64[a], and what followed each of
+# them on each query float64[queries, a, K, 2], to predictions of that, of the same shape.
+PredictState = Callable[[int, Integers, Floats], Floats]
 
-GAUSS = (0.5, 2.0)  # Gauss's kernels; the next one is Laplace's
-KERNELS = len(GAUSS) + 1
-RIDGES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)  # of equal ones the strongest
-LEAN = 0.15  # how much more large directions of a text weigh: a power of their variance
-SKETCH = 256  # landmarks with which kernels are compared
-QUANTILES = 33  # by which a number is ranked
-JITTER = 1e-6  # on the diagonal, so that rounding leaves a kernel positive
-MOST = 0.9999  # of leverage: a query that alone decides its own prediction
-SAME = 1e-9  # two R that differ by less, in standard deviations, are equal; the least chance
-SAMPLE = 8192  # vectors of a text, at most about, that its directions are taken from
-KNOTS = 32
+# The kernels by number: Gaussians of these widths, then Laplace's.
+GAUSSIAN_WIDTHS = (0.5, 2.0)
+KERNEL_COUNT = len(GAUSSIAN_WIDTHS) + 1
+# Strengths of the ridge to choose from; of equally good ones the first, strongest one is taken.
+KERNEL_RIDGES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
+VARIANCE_POWER = 0.15  # weight of a direction of a text: its variance to this power
+KERNEL_CHOICE_LANDMARKS = 256  # landmarks with which kernels are compared
+QUANTILE_COUNT = 33  # quantiles by which a number is ranked
+DIAGONAL_JITTER = 1e-6  # added to the diagonal, so that rounding leaves a kernel positive definite
+MAX_LEVERAGE = 0.9999  # at 1 a query alone decides its prediction, and leave-one-out divides by 0
+REWARD_TOLERANCE = 1e-9  # two R that differ by less, in standard deviations, are equal
+MIN_PROBABILITY = 1e-9  # a likelihood below it counts as this one
+MIN_VARIANCE = 1e-9  # a smaller sum of variances counts as this one
+MAX_BASIS_VECTORS = 8192  # about how many vectors of a text its directions are computed from
+BREAK_POINT_KNOTS = 32  # knots at quantiles of the break-points
 BEYOND_LAST_BREAK_POINT = 2.0  # the last knot, as a multiple of the last break-point
-TEMPERATURES = np.geomspace(0.003, 3.0, 25)  # in standard deviations of R
-HELD = 1 << 26  # predictions that are kept, for the next alpha
+TEMPERATURES = np.geomspace(0.003, 3.0, 25)  # to choose from, in standard deviations of R
+MAX_CACHED_NUMBERS = 1 << 26  # numbers of predictions that are kept for the next alpha
 
 
 @dataclass(frozen=True, eq=False)
-class Text:
-    """The main directions of a text's vectors, of which the largest weigh a little more.
+class TextProjection:
+    """Projection of a text's vectors on their main directions; large ones weigh slightly more.
 
     Attributes:
         mean: float32[dim].
-        basis: float32[dim, components], orthogonal.
+        basis: float32[dim, components], orthogonal columns.
     """
 
     mean: Array
     basis: Array
 
     @classmethod
-    def of(cls, vectors: Array, components: int) -> Text:
-        """Those of some vectors, float32[n, dim]."""
+    def of(cls, vectors: Array, components: int) -> TextProjection:
+        """The projection on the main directions of some vectors, float32[n, dim]."""
         mean = vectors.mean(axis=0, dtype=np.float32)
         centred = vectors - mean
-        spread, basis = np.linalg.eigh((centred.T @ centred).astype(np.float64))
-        spread, basis = spread[::-1][:components].clip(min=0), basis[:, ::-1][:, :components]
-        weight = spread**LEAN
-        # Distances stay as large as they were, in the mean.
-        weight *= np.sqrt(spread.sum() / max((spread * weight**2).sum(), SAME))
+        variance, basis = np.linalg.eigh((centred.T @ centred).astype(np.float64))
+        # `eigh` returns the largest directions last.
+        variance = variance[::-1][:components].clip(min=0)
+        basis = basis[:, ::-1][:, :components]
+        weight = variance**VARIANCE_POWER
+        # Distances keep their mean size.
+        weighted_sum = max((variance * weight**2).sum(), MIN_VARIANCE)
+        weight *= np.sqrt(variance.sum() / weighted_sum)
         return cls(mean, np.ascontiguousarray(basis * weight, np.float32))
 
     def __call__(self, vectors: Array) -> Array:
-        """float32[n, components]."""
+        """float32[n, components]: the components of some vectors, float32[n, dim]."""
         return np.asarray((vectors - self.mean) @ self.basis, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """What a kernel compares of some visits of a state: float32[n, ...] each.
+class KernelInputs:
+    """The inputs of a kernel: one state on n queries.
 
     Attributes:
-        texts: components of all texts, side by side.
-        ranks: numbers by their ranks in training, from 0 to 1.
+        texts: float32[n, components], components of all texts, side by side.
+        ranks: float32[n, c], each number's rank among those of the training, from 0 to 1.
     """
 
     texts: Array
     ranks: Array
 
-    def at(self, rows: slice | Integers) -> Seen:
-        """Some of the visits."""
-        return Seen(self.texts[rows], self.ranks[rows])
+    def select(self, rows: slice | Integers) -> KernelInputs:
+        """Some of the rows."""
+        return KernelInputs(self.texts[rows], self.ranks[rows])
 
-    def kernel(self, other: Seen, number: int) -> Floats:
-        """float64[n, m]: how alike these are to those, at most 1; `number`: of the kernel.
+    def similarity(self, other: KernelInputs, kernel: int) -> Floats:
+        """The kernel's values between these rows and others.
 
-        Each number halves it at most, so that one that tells nothing does little harm.
+        A difference in one number halves the similarity at most, so that a number without
+        information does little harm.
+
+        Args:
+            other: m rows to compare with.
+            kernel: number of the kernel, see `GAUSSIAN_WIDTHS`.
+
+        Returns:
+            float64[n, m], at most 1.
         """
-        mine, others = self.texts.astype(np.float64), other.texts.astype(np.float64)
-        lengths = (mine**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)
-        apart = np.maximum(lengths - 2 * mine @ others.T, 0)
-        gauss = number < len(GAUSS)
-        found: Floats = np.exp(-GAUSS[number] * apart if gauss else -np.sqrt(apart))
-        for here, there in zip(self.ranks.T, other.ranks.T, strict=True):
-            found *= (1 + np.exp(-8 * (here[:, None].astype(np.float64) - there) ** 2)) / 2
-        return found
+        own_texts = self.texts.astype(np.float64)
+        other_texts = other.texts.astype(np.float64)
+        squares = (own_texts**2).sum(axis=1)[:, None] + (other_texts**2).sum(axis=1)
+        # Rounding may make the square of a small distance negative.
+        squared_distance = np.maximum(squares - 2 * own_texts @ other_texts.T, 0)
+        if kernel < len(GAUSSIAN_WIDTHS):
+            exponent = -GAUSSIAN_WIDTHS[kernel] * squared_distance
+        else:
+            exponent = -np.sqrt(squared_distance)
+        similarity: Floats = np.exp(exponent)
+        for own_rank, other_rank in zip(self.ranks.T, other.ranks.T, strict=True):
+            difference = own_rank[:, None].astype(np.float64) - other_rank
+            similarity *= (1 + np.exp(-8 * difference**2)) / 2
+        return similarity
 
 
 @dataclass(frozen=True, eq=False)
-class Position:
-    """The regression at one state, of a actions and K knots.
+class StateRegression:
+    """The regression at one state, of a legal actions and K knots; checkpoints store its fields.
 
     Attributes:
-        kernel: int64[1], see `Seen.kernel`.
+        kernel: int64[1], number of the kernel, see `KernelInputs.similarity`.
         texts: float32[m, components], of the landmarks.
         ranks: float32[m, c], of the landmarks.
-        columns: int64[c], which numbers are read, C so far being the last of all.
-        quantiles: float32[c, QUANTILES], by which they are ranked.
-        weight: float32[m, a * K * 2].
-        added: float32[a * K * 2].
-        temperature: float32[K], in units of R.
-        leverage: float32[n, a], of each query that was learned from; 0 where nobody called; of
-            equal columns only one.
+        columns: int64[c], which numbers are read; the highest column is C so far.
+        quantiles: float32[c, QUANTILE_COUNT], by which they are ranked.
+        weight: float32[m, a * K * 2], of the landmarks.
+        added: float32[a * K * 2], the constant of each output.
+        temperature: float32[K], of the softmax over expected R, in units of R.
+        leverage: float32[n, a], by how much each query that was learned from decides its own
+            prediction; 0 if the call was never made there. float32[n, 1] if all columns are equal.
     """
 
     kernel: Integers
@@ -136,41 +162,68 @@ class Position:
     temperature: Array
     leverage: Array
 
-    def seen(self, texts: Array, numbers: Array) -> Seen:
-        """Visits of this state as the kernel compares them."""
-        return Seen(texts, ranked(numbers[:, self.columns], self.quantiles))
+    def inputs(self, texts: Array, numbers: Array) -> KernelInputs:
+        """The inputs of the kernel; the arguments are those of `predict`."""
+        return KernelInputs(texts, rank_among(numbers[:, self.columns], self.quantiles))
 
     def predict(self, texts: Array, numbers: Array) -> Array:
-        """float32[n, a * K * 2]."""
-        landmarks = Seen(self.texts, self.ranks)
-        alike = self.seen(texts, numbers).kernel(landmarks, int(self.kernel[0]))
-        return (alike @ self.weight + self.added).astype(np.float32)
+        """Predict what follows each action.
+
+        Args:
+            texts: float32[n, components].
+            numbers: float32[n, numbers + 1], the last one C so far.
+
+        Returns:
+            float32[n, a * K * 2].
+        """
+        landmarks = KernelInputs(self.texts, self.ranks)
+        similarity = self.inputs(texts, numbers).similarity(landmarks, int(self.kernel[0]))
+        return (similarity @ self.weight + self.added).astype(np.float32)
 
 
-def ranked(numbers: Array, quantiles: Array) -> Array:
-    """float32[n, c]: each number's rank among the quantiles, float32[c, QUANTILES], of its kind."""
-    places, found = np.linspace(0, 1, quantiles.shape[1]), np.empty(numbers.shape, np.float32)
-    for at, points in enumerate(quantiles):
-        low = np.searchsorted(points, numbers[:, at], "left")
-        high = np.searchsorted(points, numbers[:, at], "right")
-        # Of equal quantiles the middle; between two of them, in proportion.
-        tied = (places[np.minimum(low, len(places) - 1)] + places[np.maximum(high - 1, 0)]) / 2
-        found[:, at] = np.where(high > low, tied, np.interp(numbers[:, at], points, places))
-    return found
+def rank_among(numbers: Array, quantiles: Array) -> Array:
+    """Rank each number among the quantiles of its column.
+
+    Args:
+        numbers: float32[n, c].
+        quantiles: float32[c, QUANTILE_COUNT], ascending.
+
+    Returns:
+        float32[n, c], from 0 to 1.
+    """
+    levels = np.linspace(0, 1, quantiles.shape[1])
+    last = len(levels) - 1
+    ranks = np.empty(numbers.shape, np.float32)
+    for column, points in enumerate(quantiles):
+        values = numbers[:, column]
+        first_equal = np.searchsorted(points, values, "left")
+        after_equal = np.searchsorted(points, values, "right")
+        # A number that equals several quantiles has the middle of their levels; one between two
+        # quantiles is interpolated.
+        low_level = levels[np.minimum(first_equal, last)]
+        high_level = levels[np.maximum(after_equal - 1, 0)]
+        ranks[:, column] = np.where(
+            after_equal > first_equal,
+            (low_level + high_level) / 2,
+            np.interp(values, points, levels),
+        )
+    return ranks
 
 
 @dataclass(frozen=True, eq=False)
 class ValueModel:
-    """What follows every action at every state, at any alpha.
+    """Predictions of Q and C after every action at every state, at any alpha.
 
     Attributes:
+        actions: what may be chosen.
         knots: K alphas, ascending.
         rate: M pairs, the prices it was learned under.
         fingerprint: of the tree it was learned from.
-        texts: one for each text of a state.
-        numbers: int64[numbers], 1 where one was ever there.
-        positions: one for each state.
-        learned: uint64 digests of the queries it learned from, as int64[n], ascending.
+        texts: a projection for each text of a state.
+        numbers: int64[numbers], 1 if a number was present at some state, else 0.
+        positions: a regression for each state.
+        learned: int64[n], ascending: the first 8 bytes of the digest of each query that it learned
+            from.
 
     Raises:
         ValueError: the parts do not fit together.
@@ -180,14 +233,14 @@ class ValueModel:
     knots: tuple[float, ...]
     rate: tuple[tuple[float, float], ...]
     fingerprint: str
-    texts: tuple[Text, ...]
+    texts: tuple[TextProjection, ...]
     numbers: Integers
-    positions: tuple[Position, ...]
+    positions: tuple[StateRegression, ...]
     learned: Integers
-    _held: dict[Any, Array] = field(default_factory=dict, init=False, repr=False)
+    # Predictions by fingerprint, datasets and ids of the queries.
+    _cache: dict[Any, Array] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        width, legal = sum(text.basis.shape[1] for text in self.texts), self.actions.legal()
         fits = [
             len(self.knots) > 0 and self.knots == tuple(sorted(set(self.knots))),
             all(0 <= knot <= MAX_ALPHA for knot in self.knots),
@@ -200,159 +253,216 @@ class ValueModel:
                 for text in self.texts
             ),
         ]
-        for state, at in enumerate(self.positions):
-            (count,), outputs = at.columns.shape, int(legal[state].sum()) * len(self.knots) * 2
-            fits += [
-                at.kernel.dtype == at.columns.dtype == np.int64,
-                at.kernel.shape == (1,) and int(at.kernel[0]) in range(KERNELS),
-                at.texts.shape == (len(at.weight), width),
-                at.ranks.shape == (len(at.weight), count),
-                at.quantiles.shape == (count, QUANTILES),
-                all(0 <= column <= len(self.numbers) for column in at.columns),
-                at.weight.shape == (len(at.texts), outputs) and at.added.shape == (outputs,),
-                at.temperature.shape == (len(self.knots),) and bool((at.temperature > 0).all()),
-                len(at.leverage) == len(self.learned),
-                at.leverage.shape[1:] in ((1,), (legal[state].sum(),)),
-                bool(((at.leverage >= 0) & (at.leverage < 1)).all()),
-            ]
+        components = sum(text.basis.shape[1] for text in self.texts)
+        for legal, regression in zip(self.actions.legal(), self.positions, strict=False):
+            fits += self._fitting_parts(regression, int(legal.sum()), components)
         if not all(fits):
             raise ValueError("the parts of a value model do not fit")
+
+    def _fitting_parts(
+        self, regression: StateRegression, choices: int, components: int
+    ) -> list[bool]:
+        """Whether each part of a regression fits a state with this number of legal actions."""
+        (count,) = regression.columns.shape
+        landmarks = len(regression.weight)
+        outputs = choices * len(self.knots) * 2
+        leverage = regression.leverage
+        return [
+            regression.kernel.dtype == regression.columns.dtype == np.int64,
+            regression.kernel.shape == (1,) and int(regression.kernel[0]) in range(KERNEL_COUNT),
+            regression.texts.shape == (landmarks, components),
+            regression.ranks.shape == (landmarks, count),
+            regression.quantiles.shape == (count, QUANTILE_COUNT),
+            all(0 <= column <= len(self.numbers) for column in regression.columns),
+            regression.weight.shape == (landmarks, outputs),
+            regression.added.shape == (outputs,),
+            regression.temperature.shape == (len(self.knots),),
+            bool((regression.temperature > 0).all()),
+            len(leverage) == len(self.learned),
+            leverage.shape[1:] in ((1,), (choices,)),
+            bool(((leverage >= 0) & (leverage < 1)).all()),
+        ]
 
     @property
     def dim(self) -> int:
         """Length of the embeddings that it reads."""
         return sum(len(text.mean) for text in self.texts) + len(self.numbers)
 
-    def predictions(self, tree: RouteTree) -> Array:
-        """float32[queries, S, A, K, 2]: Q and C from each state on; 0 for what is not legal.
-
-        Of a query that was learned from, what is predicted without it.
-        """
-        found = self._held.get(key := (tree.fingerprint, tree.datasets, tree.query_ids))
-        if found is not None:
-            return found
-        known = self._own(tree)
-        new, own = np.flatnonzero(known < 0), np.flatnonzero(known >= 0)
-        found = np.empty((len(tree), *self._width), np.float32)
-        found[new] = self._plain(tree.select(new))
-        found[own] = self._held_out(tree.select(own), known[own])
-        if sum(map(np.size, self._held.values())) + found.size > HELD:
-            self._held.clear()
-        self._held[key] = found
-        return found
-
-    def _plain(self, tree: RouteTree) -> Array:
-        """The predictions of queries, whether learned from or not."""
-        found, legal = np.zeros((len(tree), *self._width), np.float32), self.actions.legal()
-        with threadpool_limits(1):
-            for state, at in enumerate(self.positions):
-                predicted = at.predict(*_visits(tree, np.arange(len(tree)), state, self.texts))
-                shape = len(tree), int(legal[state].sum()), len(self.knots), 2
-                found[:, state, legal[state]] = predicted.reshape(shape)
-        return found
-
-    def _held_out(self, tree: RouteTree, place: Integers) -> Array:
-        """The predictions of queries, each without itself; `place`: int64[n], which one it is.
-
-        At the prices it was learned under, whatever they are now: only there is this exact.
-        """
-        tree = replace(tree, rate=np.array(self.rate))
-        found = self._plain(tree)
-
-        def settle(state: int, choices: Integers, target: Floats) -> Floats:
-            leverage = self.positions[state].leverage[place][:, :, None, None]
-            without = _left_out(found[:, state, choices], target, leverage)
-            found[:, state, choices] = without
-            return without.astype(np.float64)
-
-        _induce(tree, self.actions, self.knots, settle)
-        return found
-
-    def _own(self, tree: RouteTree) -> Integers:
-        """int64[queries]: the place of each query among those that were learned from, or -1."""
-        content = self.fingerprint.rpartition("-")[0]
-        if not len(self.learned) or tree.content != content:
-            return np.full(len(tree), -1)
-        digests = _digests(tree)
-        place = np.searchsorted(self.learned, digests).clip(max=len(self.learned) - 1)
-        return np.where(self.learned[place] == digests, place, -1)
-
     @property
-    def _width(self) -> tuple[int, int, int, int]:
+    def prediction_shape(self) -> tuple[int, int, int, int]:
+        """(S, A, K, 2), the shape of the predictions for one query."""
         return self.actions.states, self.actions.count, len(self.knots), 2
 
-    def at(self, predicted: Array, alpha: float) -> Array:
-        """[..., 2]: what is between the knots, of values at all of them, [..., K, 2]."""
-        low, share = self._between(alpha)
-        found: Array = predicted[..., low, :]
+    def predictions(self, tree: RouteTree) -> Array:
+        """Predict Q and C from each state on, after each action.
+
+        A query that it learned from is predicted as if it had not.
+
+        Returns:
+            float32[queries, S, A, K, 2]; 0 for an action that is not legal.
+        """
+        key = (tree.fingerprint, tree.datasets, tree.query_ids)
+        if key in self._cache:
+            return self._cache[key]
+        row = self._learned_rows(tree)
+        new = np.flatnonzero(row < 0)
+        learned = np.flatnonzero(row >= 0)
+        values = np.empty((len(tree), *self.prediction_shape), np.float32)
+        values[new] = self._plain_predictions(tree.select(new))
+        values[learned] = self._held_out_predictions(tree.select(learned), row[learned])
+        if sum(map(np.size, self._cache.values())) + values.size > MAX_CACHED_NUMBERS:
+            self._cache.clear()
+        self._cache[key] = values
+        return values
+
+    def _plain_predictions(self, tree: RouteTree) -> Array:
+        """float32[queries, S, A, K, 2]: predictions of queries, as if all of them were new."""
+        values = np.zeros((len(tree), *self.prediction_shape), np.float32)
+        legal = self.actions.legal()
+        queries = np.arange(len(tree))
+        with threadpool_limits(1):
+            for state, regression in enumerate(self.positions):
+                texts, numbers = _state_inputs(tree, queries, state, self.texts)
+                predicted = regression.predict(texts, numbers)
+                shape = (len(tree), int(legal[state].sum()), len(self.knots), 2)
+                values[:, state, legal[state]] = predicted.reshape(shape)
+        return values
+
+    def _held_out_predictions(self, tree: RouteTree, row: Integers) -> Array:
+        """Predict each query without itself.
+
+        At the prices it was learned under, whatever they are now: only for these is it exact.
+
+        Args:
+            tree: queries that it learned from.
+            row: int64[queries], the row of each among them.
+
+        Returns:
+            float32[queries, S, A, K, 2].
+        """
+        tree = replace(tree, rate=np.array(self.rate))
+        values = self._plain_predictions(tree)
+
+        def predict_state(state: int, choices: Integers, target: Floats) -> Floats:
+            leverage = self.positions[state].leverage[row][:, :, None, None]
+            held_out = _leave_one_out(values[:, state, choices], target, leverage)
+            values[:, state, choices] = held_out
+            return held_out.astype(np.float64)
+
+        _backward_induction(tree, self.actions, self.knots, predict_state)
+        return values
+
+    def _learned_rows(self, tree: RouteTree) -> Integers:
+        """int64[queries]: row of each query among those that it learned from, or -1."""
+        content, _, _ = self.fingerprint.rpartition("-")
+        if not len(self.learned) or tree.content != content:
+            return np.full(len(tree), -1)
+        digests = _query_digests(tree)
+        row = np.searchsorted(self.learned, digests).clip(max=len(self.learned) - 1)
+        return np.where(self.learned[row] == digests, row, -1)
+
+    def interpolate(self, values: Array, alpha: float) -> Array:
+        """[..., 2]: values at an alpha, from those at all knots, [..., K, 2]."""
+        low, share = self._knot_below(alpha)
+        at_low: Array = values[..., low, :]
         if not share:
-            return found
-        following: Array = predicted[..., low + 1, :]
-        return found + share * (following - found)  # pyright: ignore[reportReturnType]
+            return at_low
+        at_high: Array = values[..., low + 1, :]
+        return at_low + share * (at_high - at_low)  # pyright: ignore[reportReturnType]
 
     def temperatures(self, alpha: float) -> Floats:
-        """float64[S]: in units of R."""
-        low, share = self._between(alpha)
-        each = np.log(np.stack([at.temperature for at in self.positions]).astype(np.float64))
+        """float64[S]: temperature of each state at an alpha, in units of R."""
+        low, share = self._knot_below(alpha)
         high = min(low + 1, len(self.knots) - 1)
-        return np.exp(each[:, low] + share * (each[:, high] - each[:, low]))
+        at_knots = np.stack([regression.temperature for regression in self.positions])
+        logs = np.log(at_knots.astype(np.float64))
+        return np.exp(logs[:, low] + share * (logs[:, high] - logs[:, low]))
 
-    def _between(self, alpha: float) -> tuple[int, np.float32]:
-        """The knot below, and how far alpha is from there to the next one, from 0 to 1."""
-        place = float(np.interp(alpha, self.knots, range(len(self.knots))))
-        return int(place), np.float32(place - int(place))
+    def _knot_below(self, alpha: float) -> tuple[int, np.float32]:
+        """The knot below alpha, and alpha's share of the way to the next knot, from 0 to 1."""
+        position = float(np.interp(alpha, self.knots, range(len(self.knots))))
+        low = int(position)
+        return low, np.float32(position - low)
 
 
 @dataclass(frozen=True)
 class ValueRouter:
-    """The value model at one alpha: it takes what it expects most R of."""
+    """The value model at one alpha: it takes the action with the highest expected R.
+
+    Attributes:
+        model: the value model.
+        alpha: reward lost per unit of cost.
+    """
 
     model: ValueModel
     alpha: float
 
     def has_learned(self, number: int) -> bool:
-        """Whether one of the numbers was there in training."""
+        """Whether one of the numbers was present in training."""
         return bool(self.model.numbers[number])
 
     def rewards(self, tree: RouteTree) -> Floats:
-        """float64[queries, S, A]: R expected from each state on; `-inf` for what is not legal."""
-        model, width = self.model, int(np.prod(self.model._width))
-        found = np.empty((len(tree), *model._width[:2]))
-        size = max(1, HELD // 4 // width)
+        """float64[queries, S, A]: expected R from each state on; `-inf` for an illegal action."""
+        model = self.model
+        states, actions, _, _ = model.prediction_shape
+        rewards = np.empty((len(tree), states, actions))
+        # In chunks, because predictions are 2 K times as large as rewards.
+        size = max(1, MAX_CACHED_NUMBERS // 4 // int(np.prod(model.prediction_shape)))
         for start in range(0, len(tree), size):
             rows = np.arange(start, min(start + size, len(tree)))
-            predicted = model.predictions(tree.select(rows) if size < len(tree) else tree)
-            found[rows] = self._reward(model.at(predicted, self.alpha))
-        return np.where(model.actions.legal(), found, -np.inf)
+            values = model.predictions(tree.select(rows) if size < len(tree) else tree)
+            rewards[rows] = self._reward(model.interpolate(values, self.alpha))
+        return np.where(model.actions.legal(), rewards, -np.inf)
 
     def probabilities(self, tree: RouteTree) -> Floats:
-        """float64[queries, S, A]: how likely each action is to be the best at each state."""
+        """float64[queries, S, A]: probability of each action to be the best at each state."""
         logits = self.rewards(tree) / self.model.temperatures(self.alpha)[:, None]
         return softmax(logits)
 
     def expected(self, embedding: Array, node: Sequence[int], cost: Sequence[float]) -> Floats:
-        """float64[n, A, 2]: Q, and C from there on, after each action; NaN where it is not legal.
+        """Expected quality and cost after each action at some states.
 
-        `embedding`: float32[n, dim]; `node`: n states; `cost`: n C so far.
+        Args:
+            embedding: float32[n, dim].
+            node: n numbers of nodes.
+            cost: n costs so far, in money.
+
+        Returns:
+            float64[n, A, 2]: Q, and C from the state on; NaN for an action that is not legal.
         """
-        model, nodes = self.model, np.array(node)
+        model = self.model
+        nodes = np.array(node)
+        costs = np.array(cost)
         legal = model.actions.legal()
-        found = np.full((len(nodes), model.actions.count, 2), np.nan)
+        expected = np.full((len(nodes), model.actions.count, 2), np.nan)
         for state in np.unique(nodes).tolist():
             rows = np.flatnonzero(nodes == state)
-            seen = _split(embedding[rows], np.array(cost)[rows], model.texts)
-            predicted = model.positions[state].predict(*seen)
-            values = model.at(predicted.reshape(len(rows), -1, len(model.knots), 2), self.alpha)
-            found[np.ix_(rows, np.flatnonzero(legal[state]))] = values
-        return found
+            texts, numbers = _split_inputs(embedding[rows], costs[rows], model.texts)
+            predicted = model.positions[state].predict(texts, numbers)
+            values = predicted.reshape(len(rows), -1, len(model.knots), 2)
+            choices = np.flatnonzero(legal[state])
+            expected[np.ix_(rows, choices)] = model.interpolate(values, self.alpha)
+        return expected
 
-    def live(self, embedding: Array, node: Sequence[int], cost: Sequence[float]) -> Floats:
-        """float64[n, A]: how likely each action is to be the best; see `expected`."""
+    def live_probabilities(
+        self, embedding: Array, node: Sequence[int], cost: Sequence[float]
+    ) -> Floats:
+        """Probability of each action to be the best at some states.
+
+        Args:
+            embedding: float32[n, dim].
+            node: n numbers of nodes.
+            cost: n costs so far, in money.
+
+        Returns:
+            float64[n, A].
+        """
         reward = self._reward(self.expected(embedding, node, cost))
         logits = reward / self.model.temperatures(self.alpha)[np.array(node)][:, None]
         return softmax(np.where(np.isnan(logits), -np.inf, logits))
 
     def _reward(self, values: Array | Floats) -> Floats:
+        """float64[...]: R of values, [..., 2]."""
         return values[..., 0] - self.alpha * values[..., 1].astype(np.float64)
 
 
@@ -363,267 +473,403 @@ def fit(
     config: ValueConfig,
     on_state: Callable[[int, int], None] = lambda done, total: None,
 ) -> ValueModel:
-    """Learn from the folds "train" and "validation", or from so many of their queries.
+    """Learn from the queries of the folds "train" and "validation".
 
     Args:
+        tree: all folds.
         alphas: knots, beside those at which decisions change on the tree.
-        objective: what may be done; its alpha is not looked at.
-        on_state: told (done, total) after each state.
+        objective: how an episode may end; its alpha is not used.
+        config: the settings; they limit the number of queries.
+        on_state: called with (done, total) after each state.
 
     Raises:
         InputError: there is nothing to learn from.
     """
     actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
-    fold = learned_from(tree).with_pruned()
-    fold = fold.select(np.argsort(_digests(fold), kind="stable")[: config.queries])
-    parts, knots = fold.require_embedded(actions.allow_return), _knots(fold, alphas, objective)
-    # In the order of their digests, so the first ones are any.
-    landmarks, positions = slice(config.landmarks), dict[int, Position]()
+    fold = training_queries(tree).with_pruned()
+    # In the order of their digests, so that the first ones are an arbitrary choice.
+    fold = fold.select(np.argsort(_query_digests(fold), kind="stable")[: config.queries])
+    parts = fold.require_embedded(actions.allow_return)
+    knots = _knots(fold, alphas, objective)
+    regressions: dict[int, StateRegression] = {}
 
-    def settle(state: int, choices: Integers, target: Floats) -> Floats:
-        rows, predicted = _reached(fold, state), np.full(target.shape, np.nan)
-        seen = _visits(fold, rows, state, texts)
-        found, predicted[rows] = _fit_state(*seen, target[rows], np.array(knots), landmarks)
-        leverage = np.zeros((len(fold), found.leverage.shape[1]), np.float32)
-        leverage[rows] = found.leverage
-        positions[state] = replace(found, leverage=leverage)
-        on_state(len(positions), actions.states)
+    def predict_state(state: int, choices: Integers, target: Floats) -> Floats:
+        rows = _reached_queries(fold, state)
+        predicted = np.full(target.shape, np.nan)
+        state_texts, state_numbers = _state_inputs(fold, rows, state, texts)
+        regression, predicted[rows] = _fit_state(
+            state_texts, state_numbers, target[rows], np.array(knots), config.landmarks
+        )
+        # The state was not reached on the other queries, so these decide nothing.
+        leverage = np.zeros((len(fold), regression.leverage.shape[1]), np.float32)
+        leverage[rows] = regression.leverage
+        regressions[state] = replace(regression, leverage=leverage)
+        on_state(len(regressions), actions.states)
         return predicted
 
-    with threadpool_limits(1):  # another number of threads adds up in another order
-        rows = [(part.vectors, np.unique(part.row)) for part in parts if part.is_text]
-        few = [vectors[row[:: 1 + len(row) // SAMPLE]] for vectors, row in rows]
-        texts = tuple(Text.of(vectors, config.components) for vectors in few)
-        _induce(fold, actions, knots, settle)
-    ever = [(part.vectors[part.row] != 0).any(axis=(0, 1)) for part in parts if not part.is_text]
+    # One thread: another number of threads adds up in another order.
+    with threadpool_limits(1):
+        texts = tuple(
+            TextProjection.of(_distinct_vectors(part.vectors, part.row), config.components)
+            for part in parts
+            if part.is_text
+        )
+        _backward_induction(fold, actions, knots, predict_state)
+    present = [(part.vectors[part.row] != 0).any(axis=(0, 1)) for part in parts if not part.is_text]
     return ValueModel(
         actions=actions,
         knots=knots,
         rate=tuple((tokens_in, tokens_out) for tokens_in, tokens_out in tree.rate.tolist()),
         fingerprint=tree.fingerprint,
         texts=texts,
-        numbers=np.concatenate([np.empty(0, bool), *ever]).astype(np.int64),
-        positions=tuple(positions[state] for state in range(actions.states)),
-        learned=_digests(fold),
+        numbers=np.concatenate([np.empty(0, bool), *present]).astype(np.int64),
+        positions=tuple(regressions[state] for state in range(actions.states)),
+        learned=_query_digests(fold),
     )
 
 
-def learned_from(tree: RouteTree) -> RouteTree:
-    """The queries of the folds "train" and "validation"; raises InputError: there are none."""
+def training_queries(tree: RouteTree) -> RouteTree:
+    """The queries of the folds "train" and "validation".
+
+    Raises:
+        InputError: there are none.
+    """
     rows = np.flatnonzero(np.isin(tree.splits, LEARNED_FROM))
     if not len(rows):
         raise InputError("no query to train on: the train fold is empty; add queries")
     return tree.select(rows)
 
 
-def _reached(tree: RouteTree, state: int) -> Integers:
-    """int64[n]: the queries on which somebody called what leads to a state."""
+def _distinct_vectors(vectors: Array, row: Integers) -> Array:
+    """float32[n, dim]: the vectors at some rows, each once; of very many an even selection."""
+    rows = np.unique(row)
+    return vectors[rows[:: 1 + len(rows) // MAX_BASIS_VECTORS]]
+
+
+def _reached_queries(tree: RouteTree, state: int) -> Integers:
+    """int64[n]: the queries on which the call that leads to a state was made."""
     return np.flatnonzero(~np.isnan(tree.score[:, state]))
 
 
 def _knots(tree: RouteTree, alphas: Sequence[float], objective: Objective) -> tuple[float, ...]:
-    """Where decisions change on the tree, 0, an alpha beyond, and those that are asked for."""
-    points = policy_break_points(tree, objective.ends_early)
-    evenly = np.quantile(points, np.linspace(0, 1, KNOTS)) if len(points) else np.empty(0)
-    found = np.concatenate([[0.0], alphas, evenly, BEYOND_LAST_BREAK_POINT * evenly[-1:]])
-    return tuple(np.unique(np.minimum(found, MAX_ALPHA)).tolist())
+    """0, the given alphas, alphas at which decisions change on the tree, and one beyond these."""
+    break_points = policy_break_points(tree, objective.ends_early)
+    evenly = np.empty(0)
+    if len(break_points):
+        evenly = np.quantile(break_points, np.linspace(0, 1, BREAK_POINT_KNOTS))
+    knots = np.concatenate([[0.0], alphas, evenly, BEYOND_LAST_BREAK_POINT * evenly[-1:]])
+    return tuple(np.unique(np.minimum(knots, MAX_ALPHA)).tolist())
 
 
-def _digests(tree: RouteTree) -> Integers:
-    """int64[queries]: what names each query, in any tree."""
-    named = zip(tree.datasets, tree.query_ids, strict=True)
-    digests = (hashlib.sha256(f"{dataset}\n{query}".encode()).digest() for dataset, query in named)
-    return np.array([int.from_bytes(one[:8], "big", signed=True) for one in digests], np.int64)
+def _query_digests(tree: RouteTree) -> Integers:
+    """int64[queries]: the first 8 bytes of each query's digest, the same in any tree."""
+    digests = []
+    for dataset, query in zip(tree.datasets, tree.query_ids, strict=True):
+        digest = hashlib.sha256(f"{dataset}\n{query}".encode()).digest()
+        digests.append(int.from_bytes(digest[:8], "big", signed=True))
+    return np.array(digests, np.int64)
 
 
-def _visits(
-    tree: RouteTree, query: Integers, state: int, texts: Sequence[Text]
+def _state_inputs(
+    tree: RouteTree, query: Integers, state: int, texts: Sequence[TextProjection]
 ) -> tuple[Array, Array]:
-    """What is seen of a state on some queries, see `_split`; C so far is the last number."""
-    seen = tree.embedding_at(query, np.full(len(query), state))
-    return _split(seen, tree.cost[query, state], texts)
+    """The inputs of a regression: a state on some queries, int64[n]; see `_split_inputs`."""
+    embedding = tree.embedding_at(query, np.full(len(query), state))
+    return _split_inputs(embedding, tree.cost[query, state], texts)
 
 
-def _split(seen: Array, cost: Floats, texts: Sequence[Text]) -> tuple[Array, Array]:
-    """Components of the texts, float32[n, components], and the numbers, float32[n, numbers + 1].
+def _split_inputs(
+    embedding: Array, cost: Floats, texts: Sequence[TextProjection]
+) -> tuple[Array, Array]:
+    """Split embeddings into texts and numbers; C so far becomes the last number.
 
-    `seen`: float32[n, dim]; `cost`: float64[n], C so far.
+    Args:
+        embedding: float32[n, dim].
+        cost: float64[n], C so far.
+        texts: a projection for each text.
+
+    Returns:
+        Components of the texts, float32[n, components], and numbers, float32[n, numbers + 1].
     """
-    components, start = [np.empty((len(seen), 0), np.float32)], 0
+    components = [np.empty((len(embedding), 0), np.float32)]
+    start = 0
     for text in texts:
-        components.append(text(seen[:, start : start + len(text.mean)]))
-        start += len(text.mean)
-    numbers = np.concatenate([seen[:, start:], cost[:, None].astype(np.float32)], axis=1)
+        end = start + len(text.mean)
+        components.append(text(embedding[:, start:end]))
+        start = end
+    numbers = np.concatenate([embedding[:, start:], cost[:, None].astype(np.float32)], axis=1)
     return np.concatenate(components, axis=1), numbers
 
 
-def _induce(tree: RouteTree, actions: Actions, knots: Sequence[float], settle: Settle) -> None:
-    """From the last decisions to the first: what follows each action, and what is chosen then.
+def _backward_induction(
+    tree: RouteTree, actions: Actions, knots: Sequence[float], predict_state: PredictState
+) -> None:
+    """Go from the last decisions to the first: what follows each action, and the choice then.
 
-    What follows is NaN for a call that nobody made, and is its prediction where that is chosen.
+    At each state the best action by prediction is chosen, at each knot. The true value of that
+    action is then the value of the state, which follows the call that leads to it. If the action
+    was never called, its predicted value takes the place of the true one.
+
+    Args:
+        tree: the queries; NaN in `tree.score` for a call that was never made.
+        actions: what may be chosen.
+        knots: K alphas.
+        predict_state: called for each state, children before parents.
     """
-    score, cost, alphas = tree.score, tree.cost, np.array(knots)
+    cost = tree.cost
     endings = ending_table(tree.routes)
-    legal, ahead = actions.legal(), dict[int, Floats]()
+    alphas = np.array(knots)
+    legal = actions.legal()
+    # float64[queries, K, 2] of each state whose parent has not been handled: what follows it.
+    values_from: dict[int, Floats] = {}
     for state in reversed(range(actions.states)):
         choices = np.flatnonzero(legal[state])
         target = np.empty((len(tree), len(choices), len(knots), 2))
-        for place, action in enumerate(choices.tolist()):
-            reached, ending, is_over = actions.transition(state, action)
+        for column, action in enumerate(choices.tolist()):
+            child, ending, is_over = actions.transition(state, action)
             if is_over:
-                target[:, place, :, 0] = score[:, endings.answer_node[ending], None]
-                target[:, place, :, 1] = (cost[:, endings.node[ending]] - cost[:, state])[:, None]
+                end_node = endings.node[ending]
+                target[:, column, :, 0] = tree.score[:, endings.answer_node[ending], None]
+                target[:, column, :, 1] = (cost[:, end_node] - cost[:, state])[:, None]
             else:
-                target[:, place] = ahead.pop(int(reached))
-                target[:, place, :, 1] += (cost[:, reached] - cost[:, state])[:, None]
-        predicted = settle(state, choices, target)
+                target[:, column] = values_from.pop(int(child))
+                target[:, column, :, 1] += (cost[:, child] - cost[:, state])[:, None]
+        predicted = predict_state(state, choices, target)
         best = (predicted[..., 0] - alphas * predicted[..., 1]).argmax(axis=1)
-        chosen = best[:, None, :, None]
-        followed, told = (np.take_along_axis(each, chosen, 1) for each in (target, predicted))
-        ahead[state] = np.where(np.isnan(followed), told, followed)[:, 0]
+        index = best[:, None, :, None]
+        true_value = np.take_along_axis(target, index, 1)[:, 0]
+        predicted_value = np.take_along_axis(predicted, index, 1)[:, 0]
+        values_from[state] = np.where(np.isnan(true_value), predicted_value, true_value)
+
+
+@dataclass(frozen=True)
+class _ActionGroup:
+    """Actions that were called on the same queries, which share one regression.
+
+    Attributes:
+        rows: int64[r], the queries on which they were called.
+        other_rows: int64[n - r], the other queries.
+        actions: int64[g], positions among the legal actions.
+    """
+
+    rows: Integers
+    other_rows: Integers
+    actions: Integers
+
+
+def _action_groups(is_called: Booleans) -> list[_ActionGroup]:
+    """Group the actions by the queries on which they were called, bool[n, a]."""
+    groups = []
+    for pattern in np.unique(is_called, axis=1).T:
+        is_member = (is_called == pattern[:, None]).all(axis=0)
+        groups.append(
+            _ActionGroup(
+                rows=np.flatnonzero(pattern),
+                other_rows=np.flatnonzero(~pattern),
+                actions=np.flatnonzero(is_member),
+            )
+        )
+    return groups
 
 
 def _fit_state(
-    texts: Array, numbers: Array, target: Floats, knots: Floats, landmarks: slice
-) -> tuple[Position, Floats]:
-    """The regression at one state, and its prediction of each query without that query.
+    texts: Array, numbers: Array, target: Floats, knots: Floats, landmark_count: int
+) -> tuple[StateRegression, Floats]:
+    """Fit the regression of one state.
+
+    Kernel and ridge are those with the least leave-one-out error on advantages; the regression
+    itself then learns Q and C.
 
     Args:
         texts: float32[n, components].
         numbers: float32[n, numbers + 1].
-        target: float64[n, a, K, 2], what followed each action; NaN where nobody called.
+        target: float64[n, a, K, 2], what followed each action; NaN if it was never called there.
         knots: float64[K].
-        landmarks: which of the queries the kernel is spanned by.
+        landmark_count: how many queries, the first ones, span the kernel.
+
+    Returns:
+        The regression, and its prediction of each query without that query, float64[n, a, K, 2].
     """
     columns = np.flatnonzero(np.ptp(numbers, axis=0) > 0)
-    quantiles = np.quantile(numbers[:, columns], np.linspace(0, 1, QUANTILES), axis=0).T
-    quantiles = quantiles.astype(np.float32).reshape(-1, QUANTILES)
-    seen = Seen(texts, ranked(numbers[:, columns], quantiles))
-    known, shape = ~np.isnan(target[:, :, 0, 0]), target.shape[1:]
-    # Actions that are known on the same queries go together: what is not known is not asked.
-    groups = [
-        (np.flatnonzero(called), np.flatnonzero((known == called[:, None]).all(axis=0)))
-        for called in np.unique(known, axis=1).T
-    ]
-    # What is compared: R of each action less the mean of all, at each knot in its own scale.
+    quantiles = np.quantile(numbers[:, columns], np.linspace(0, 1, QUANTILE_COUNT), axis=0).T
+    quantiles = quantiles.astype(np.float32).reshape(-1, QUANTILE_COUNT)
+    inputs = KernelInputs(texts, rank_among(numbers[:, columns], quantiles))
+    output_shape = target.shape[1:]
+    is_called = ~np.isnan(target[:, :, 0, 0])
+    groups = _action_groups(is_called)
     reward = target[..., 0] - knots * target[..., 1]
-    usual = np.where(known[..., None], reward, np.nanmean(reward, axis=0))
-    apart = reward - usual.mean(axis=1, keepdims=True)
-    scale = apart[known].std(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
+    advantage, scale = _advantages(reward, is_called)
 
-    def spanned(kernel: int, among: Seen) -> list[_Spanned]:
-        """Of each group."""
-        return [_Spanned(seen.at(rows), kernel, among) for rows, _ in groups]
+    def span(kernel: int, landmarks: KernelInputs) -> list[_LandmarkRegression]:
+        """The regression of each group."""
+        return [
+            _LandmarkRegression(inputs.select(group.rows), kernel, landmarks) for group in groups
+        ]
 
-    def errors(regressions: Sequence[_Spanned]) -> Floats:
-        """float64[ridges]: of all actions."""
-        found = np.zeros(len(RIDGES))
-        for (rows, group), each in zip(groups, regressions, strict=True):
-            wanted = (apart[np.ix_(rows, group)] / scale).reshape(len(rows), -1)
-            found += wanted.size * each.errors(wanted)
-        return found
+    def errors(regressions: Sequence[_LandmarkRegression]) -> Floats:
+        """float64[ridges]: total squared error over all actions with each ridge."""
+        total = np.zeros(len(KERNEL_RIDGES))
+        for group, regression in zip(groups, regressions, strict=True):
+            scaled = advantage[np.ix_(group.rows, group.actions)] / scale
+            outputs = scaled.reshape(len(group.rows), -1)
+            total += outputs.size * regression.errors(outputs)
+        return total
 
-    among = seen.at(slice(min(SKETCH, landmarks.stop)))
-    kernel = int(np.argmin([errors(spanned(each, among)).min() for each in range(KERNELS)]))
-    among = seen.at(landmarks)
-    regressions = spanned(kernel, among)
-    ridge = RIDGES[int(errors(regressions).argmin())]
-    weight, added = np.empty((len(among.texts), *shape)), np.empty(shape)
-    without, leverage = np.empty(target.shape), np.zeros(known.shape)
-    for (rows, group), regression in zip(groups, regressions, strict=True):
-        flat = target[np.ix_(rows, group)].reshape(len(rows), -1)
-        slopes, level, plain = regression.fit(flat, ridge)
-        weight[:, group] = slopes.reshape(-1, len(group), *shape[1:])
-        added[group] = level.reshape(-1, *shape[1:])
-        leverage[np.ix_(rows, group)] = regression.leverage(ridge)[:, None]
-        predicted = _left_out(plain, flat, leverage[rows][:, group[:1]])
-        without[np.ix_(rows, group)] = predicted.reshape(len(rows), len(group), *shape[1:])
-        if len(others := np.flatnonzero(~known[:, group[0]])):
-            told = seen.at(others).kernel(among, kernel) @ slopes + level
-            without[np.ix_(others, group)] = told.reshape(len(others), len(group), *shape[1:])
-    held_out = without[..., 0] - knots * without[..., 1]
-    held_out[~known] = reward[~known] = -np.inf
-    some = known.any(axis=1)
-    position = Position(
+    few_landmarks = inputs.select(slice(min(KERNEL_CHOICE_LANDMARKS, landmark_count)))
+    least_errors = [errors(span(kernel, few_landmarks)).min() for kernel in range(KERNEL_COUNT)]
+    kernel = int(np.argmin(least_errors))
+    landmarks = inputs.select(slice(landmark_count))
+    regressions = span(kernel, landmarks)
+    ridge = KERNEL_RIDGES[int(errors(regressions).argmin())]
+
+    weight = np.empty((len(landmarks.texts), *output_shape))
+    constant = np.empty(output_shape)
+    leverage = np.zeros(is_called.shape)
+    held_out = np.empty(target.shape)
+    for group, regression in zip(groups, regressions, strict=True):
+        size = len(group.actions)
+        cells = np.ix_(group.rows, group.actions)
+        outputs = target[cells].reshape(len(group.rows), -1)
+        slopes, level, fitted = regression.fit(outputs, ridge)
+        weight[:, group.actions] = slopes.reshape(-1, size, *output_shape[1:])
+        constant[group.actions] = level.reshape(-1, *output_shape[1:])
+        own_share = regression.leverage(ridge)[:, None]
+        leverage[cells] = own_share
+        without_self = _leave_one_out(fitted, outputs, own_share)
+        held_out[cells] = without_self.reshape(len(group.rows), size, *output_shape[1:])
+        if len(group.other_rows):
+            # Nothing was learned from these queries, so a plain prediction is held out.
+            similarity = inputs.select(group.other_rows).similarity(landmarks, kernel)
+            predicted = (similarity @ slopes + level).reshape(-1, size, *output_shape[1:])
+            held_out[np.ix_(group.other_rows, group.actions)] = predicted
+
+    expected_reward = held_out[..., 0] - knots * held_out[..., 1]
+    expected_reward[~is_called] = -np.inf
+    reward[~is_called] = -np.inf
+    has_call = is_called.any(axis=1)
+    temperature = _likeliest_temperature(expected_reward[has_call], reward[has_call], scale)
+    state_regression = StateRegression(
         kernel=np.array([kernel]),
-        texts=among.texts,
-        ranks=among.ranks,
+        texts=landmarks.texts,
+        ranks=landmarks.ranks,
         columns=columns,
         quantiles=quantiles,
         weight=weight.reshape(len(weight), -1).astype(np.float32),
-        added=added.ravel().astype(np.float32),
-        temperature=_temperature(held_out[some], reward[some], scale).astype(np.float32),
-        leverage=(leverage[:, :1] if known.all() else leverage).astype(np.float32),
+        added=constant.ravel().astype(np.float32),
+        temperature=temperature.astype(np.float32),
+        leverage=(leverage[:, :1] if is_called.all() else leverage).astype(np.float32),
     )
-    return position, without
+    return state_regression, held_out
 
 
-def _left_out(predicted: Array | Floats, wanted: Floats, leverage: Array | Floats) -> Floats:
-    """What a ridge regression predicts of each row without it, see `_Spanned.leverage`.
-
-    Of what nobody called, NaN in `wanted`, it learned nothing.
-    """
-    without = (predicted - leverage * wanted) / (1 - leverage)
-    return np.where(np.isnan(wanted), predicted, without)
-
-
-class _Spanned:
-    """Ridge regressions on a kernel that some landmarks span (Nystroem's method).
-
-    Where the rows are among the landmarks it is kernel ridge regression itself.
+def _advantages(reward: Floats, is_called: Booleans) -> tuple[Floats, Floats]:
+    """The reward of each action less the mean of all actions, and its scale.
 
     Args:
-        seen: n rows.
-        kernel: see `Seen.kernel`.
-        among: m landmarks.
+        reward: float64[n, a, K]; NaN if the action was never called on the query.
+        is_called: bool[n, a].
+
+    Returns:
+        Advantages, float64[n, a, K], and their standard deviation at each knot, float64[K].
+    """
+    # An action that was not called counts with its mean over the other queries.
+    complete = np.where(is_called[..., None], reward, np.nanmean(reward, axis=0))
+    advantage = reward - complete.mean(axis=1, keepdims=True)
+    scale = advantage[is_called].std(axis=0)
+    return advantage, np.where(scale > 0, scale, 1.0)
+
+
+def _leave_one_out(
+    predicted: Array | Floats, target: Floats, leverage: Array | Floats
+) -> Array | Floats:
+    """The prediction of each row by a ridge regression that has not learned from that row.
+
+    Args:
+        predicted: [...], by the regression that learned from all rows.
+        target: [...], what it learned; NaN if it learned nothing from an entry, which then stays.
+        leverage: of the same number of axes, see `_LandmarkRegression.leverage`.
+    """
+    without_self = (predicted - leverage * target) / (1 - leverage)
+    return np.where(np.isnan(target), predicted, without_self)
+
+
+class _LandmarkRegression:
+    """Ridge regressions on a kernel that some landmarks span (Nystroem's method).
+
+    If all rows are landmarks it is kernel ridge regression itself.
+
+    Args:
+        inputs: n rows.
+        kernel: see `KernelInputs.similarity`.
+        landmarks: m landmarks.
     """
 
-    def __init__(self, seen: Seen, kernel: int, among: Seen) -> None:
-        own = among.kernel(among, kernel)
-        root = np.linalg.cholesky(own + JITTER * np.eye(len(own)))
-        wide = seen.kernel(among, kernel)
-        self._middle = wide.mean(axis=0)
-        from scipy.linalg import solve_triangular  # a fit's; who only decides waits for no scipy
+    def __init__(self, inputs: KernelInputs, kernel: int, landmarks: KernelInputs) -> None:
+        # Imported here: only a fit needs scipy, which deciding need not wait for.
+        from scipy.linalg import solve_triangular
 
-        rows = solve_triangular(root, (wide - self._middle).T, lower=True).T
-        self._size, turn = np.linalg.eigh(rows.T @ rows)
-        self._rows = rows @ turn
-        self._squares = self._rows**2
-        self._back = solve_triangular(root.T, turn)
+        between_landmarks = landmarks.similarity(landmarks, kernel)
+        jitter = DIAGONAL_JITTER * np.eye(len(between_landmarks))
+        root = np.linalg.cholesky(between_landmarks + jitter)
+        to_landmarks = inputs.similarity(landmarks, kernel)
+        self._mean = to_landmarks.mean(axis=0)  # float64[m]
+        # Features whose inner products are the spanned kernel, turned to their main axes, so that
+        # a ridge of any strength is a division by `_variance + ridge`.
+        features = solve_triangular(root, (to_landmarks - self._mean).T, lower=True).T
+        self._variance, axes = np.linalg.eigh(features.T @ features)  # float64[m]
+        self._features = features @ axes  # float64[n, m]
+        self._squares = self._features**2
+        self._to_weights = solve_triangular(root.T, axes)  # float64[m, m]
 
     def leverage(self, ridge: float) -> Floats:
-        """float64[n]: how much of its own prediction each row decides, the mean included."""
-        found: Floats = self._squares @ (1 / (self._size + ridge)) + 1 / len(self._rows)
-        return found.clip(max=MOST)
+        """float64[n]: by how much each row decides its own prediction, the mean included."""
+        leverage: Floats = self._squares @ (1 / (self._variance + ridge)) + 1 / len(self._features)
+        return leverage.clip(max=MAX_LEVERAGE)
 
-    def errors(self, wanted: Floats) -> Floats:
-        """float64[ridges]: mean square error, each row left out, of float64[n, outputs]."""
-        centred = wanted - wanted.mean(axis=0)
-        seen, found = self._rows.T @ centred, []
-        for ridge in RIDGES:
-            missed = centred - self._rows @ (seen / (self._size + ridge)[:, None])
-            found.append(np.mean((missed / (1 - self.leverage(ridge))[:, None]) ** 2))
-        return np.array(found)
+    def errors(self, outputs: Floats) -> Floats:
+        """float64[ridges]: mean square leave-one-out error on float64[n, outputs]."""
+        centred = outputs - outputs.mean(axis=0)
+        correlation = self._features.T @ centred
+        errors = []
+        for ridge in KERNEL_RIDGES:
+            residual = centred - self._features @ (correlation / (self._variance + ridge)[:, None])
+            errors.append(np.mean((residual / (1 - self.leverage(ridge))[:, None]) ** 2))
+        return np.array(errors)
 
-    def fit(self, wanted: Floats, ridge: float) -> tuple[Floats, Floats, Floats]:
-        """Weights of the landmarks, float64[m, outputs], what is added, and what they predict."""
-        mean = wanted.mean(axis=0)
-        inner = (self._rows.T @ (wanted - mean)) / (self._size + ridge)[:, None]
-        weight = self._back @ inner
-        return weight, mean - self._middle @ weight, self._rows @ inner + mean
+    def fit(self, outputs: Floats, ridge: float) -> tuple[Floats, Floats, Floats]:
+        """Fit the regressions of some outputs.
+
+        Args:
+            outputs: float64[n, outputs].
+            ridge: strength of the penalty.
+
+        Returns:
+            Weights of the landmarks, float64[m, outputs]; the constant of each output,
+            float64[outputs]; and the predictions, float64[n, outputs].
+        """
+        mean = outputs.mean(axis=0)
+        correlation = self._features.T @ (outputs - mean)
+        coefficients = correlation / (self._variance + ridge)[:, None]
+        weight = self._to_weights @ coefficients
+        return weight, mean - self._mean @ weight, self._features @ coefficients + mean
 
 
-def _temperature(expected: Floats, reward: Floats, scale: Floats) -> Floats:
-    """float64[K]: with which the softmax of what is expected is the likeliest to name the best.
+def _likeliest_temperature(expected: Floats, reward: Floats, scale: Floats) -> Floats:
+    """The temperature with which the softmax of expected rewards best predicts the best action.
 
-    `expected`, `reward`: float64[n, a, K], before and after; `scale`: float64[K], of R.
+    Args:
+        expected: float64[n, a, K], expected rewards.
+        reward: float64[n, a, K], true rewards.
+        scale: float64[K], of the rewards.
+
+    Returns:
+        float64[K], in units of R.
     """
-    is_best = reward >= reward.max(axis=1, keepdims=True) - SAME * scale
-    apart = (expected - expected.max(axis=1, keepdims=True)) / scale
-    likely = []
+    is_best = reward >= reward.max(axis=1, keepdims=True) - REWARD_TOLERANCE * scale
+    logits = (expected - expected.max(axis=1, keepdims=True)) / scale
+    log_likelihoods = []
     for temperature in TEMPERATURES:
-        chance = np.exp(apart / temperature)
-        named = (chance * is_best).sum(axis=1) / chance.sum(axis=1)
-        likely.append(np.log(named.clip(SAME)).mean(axis=0))
-    return TEMPERATURES[np.argmax(likely, axis=0)] * scale
+        powers = np.exp(logits / temperature)
+        probability = (powers * is_best).sum(axis=1) / powers.sum(axis=1)
+        log_likelihoods.append(np.log(probability.clip(MIN_PROBABILITY)).mean(axis=0))
+    return TEMPERATURES[np.argmax(log_likelihoods, axis=0)] * scale

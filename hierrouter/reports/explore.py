@@ -275,10 +275,10 @@ def baseline_series(
     """
     # Baselines need scikit-learn, which a page without them does not.
     from hierrouter.learning.baselines.answers import answers_for
-    from hierrouter.learning.baselines.arms import SETS, Play, usable_sets
+    from hierrouter.learning.baselines.arms import ARM_SETS, Play, usable_sets
     from hierrouter.learning.baselines.contest import contest
 
-    sets = usable_sets(tree, tuple(SETS))
+    sets = usable_sets(tree, tuple(ARM_SETS))
     fold = tree.split(split)
     nodes = np.arange(fold.routes.nodes)
     direct_models = fold.direct.models

@@ -21,7 +21,7 @@ from hierrouter.learning.config import CONFIG_CLASSES, Objective
 from hierrouter.learning.forward import RouterShape, TrainedNetwork
 from hierrouter.learning.sweep import Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Origin, TrainedRouter
-from hierrouter.learning.value import Position, Text, ValueModel, ValueRouter
+from hierrouter.learning.value import StateRegression, TextProjection, ValueModel, ValueRouter
 from hierrouter.runs import folders
 from hierrouter_cache.errors import InputError, open_plain
 from hierrouter_cache.writer import write_atomically
@@ -39,7 +39,7 @@ AS_WRITTEN = ("hops", "encoder", "view", "seed", "fingerprint", "version")  # of
 WHOLE = ("numbers", "learned", "kernel", "columns")  # of the value model: whole numbers
 RETRAIN = "train again"
 TYPES = ("F32", "I64")  # of tensors, as safetensors calls them
-Part = TypeVar("Part", Text, Position)
+Part = TypeVar("Part", TextProjection, StateRegression)
 
 
 def save_checkpoint(policy: Policy, folder: Path) -> None:
@@ -93,7 +93,7 @@ def is_sweep(path: Path) -> bool:
 
     Raises InputError: its record is damaged.
     """
-    record = folders.read_record(path)
+    record = folders.record_of(path)
     return record is not None and record.command == "sweep-alpha"
 
 
@@ -166,7 +166,7 @@ def rebuild(text: str, tensors: dict[str, Array], file: Path) -> Policy:
     Raises InputError: another format, or parts that are missing, impossible or do not fit together.
     """
     try:
-        found = folders.parse_json(text.encode())
+        found = folders.parsed(text.encode())
         if not isinstance(found["format"], int):
             raise TypeError(f"format {found['format']}")
         if found["format"] != FORMAT:
@@ -235,9 +235,11 @@ def _value_model(
         knots=tuple(map(float, found["knots"])),
         rate=origin.rate,
         fingerprint=origin.fingerprint,
-        texts=tuple(part(Text, f"text{number}") for number in range(found["texts"])),
+        texts=tuple(part(TextProjection, f"text{number}") for number in range(found["texts"])),
         numbers=tensors["numbers"],
-        positions=tuple(part(Position, f"state{number}") for number in range(actions.states)),
+        positions=tuple(
+            part(StateRegression, f"state{number}") for number in range(actions.states)
+        ),
         learned=tensors["learned"],
     )
 
@@ -287,7 +289,7 @@ def load_sweep(run: Path) -> TrainedSweep:
 
     Raises InputError: there is no finished sweep in `run`, or its checkpoint is missing or damaged.
     """
-    record = folders.read_record(run)
+    record = folders.record_of(run)
     if record is None or not record.is_finished or record.command != "sweep-alpha":
         raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first")
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from hierrouter.runs import folders
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import load_checkpoint
-from hierrouter.runs.looks import LOOKS_FILE, looks_in
+from hierrouter.runs.selection import LOG, looks_in
 from hierrouter_cache.chain import examine
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import HierRouterError, InputError, NoCache, read_small
@@ -17,8 +17,8 @@ from hierrouter_cache.saved_trees import list_saved_trees, saved_tree_fault
 
 
 @dataclass
-class Inspection:
-    """The files that were hashed, and what is wrong with them.
+class Looked:
+    """What was looked at.
 
     Attributes:
         files: how many there are, by kind.
@@ -28,60 +28,54 @@ class Inspection:
     files: Counter[str] = field(default_factory=Counter)
     faults: list[tuple[str, Path, str]] = field(default_factory=list)
 
-    def add(self, kind: str, file: Path, fault: str | None) -> None:
-        """Count a file; `fault` is None if it is sound."""
+    def add(self, kind: str, file: Path, why: str | None) -> None:
+        """One file; `why` is None where it is sound."""
         self.files[kind] += 1
-        if fault:
-            self.faults.append((kind, file, fault))
+        if why:
+            self.faults.append((kind, file, why))
 
 
-def inspect_files(cache: Path, runs: Path = folders.RUNS) -> Inspection:
+def look_over(cache: Path, runs: Path = folders.RUNS) -> Looked:
     """Hash every byte of a cache, its embeddings and all runs; rows are not looked at.
 
-    Args:
-        cache: its folder; there may be none.
-        runs: folder of the runs.
-
-    Raises:
-        CacheError: the cache is of a newer version, or keeps changing.
+    Raises CacheError: the cache is of a newer version, or does not come to rest.
     """
-    inspection = Inspection()
+    found = Looked()
     try:
         chain = examine(cache)
     except NoCache:
         pass
     else:
-        for part, fault in chain.faults.items():
+        for part, why in chain.faults.items():
             kind = f"{part.kind} part" if part.kind in (*ROW_SCHEMAS, "seals") else part.kind
-            inspection.add(kind, part.path, fault)
+            found.add(kind, part.path, why)
         for vectors in embedding_files(cache):
-            inspection.add("embeddings", vectors.path, embedding_fault(vectors))
+            found.add("embeddings", vectors.path, embedding_fault(vectors))
         for tree in list_saved_trees(cache):
-            inspection.add("kept tree", tree, saved_tree_fault(tree))
+            found.add("kept tree", tree, saved_tree_fault(tree))
     for run in sorted(path for path in runs.glob("*/") if not path.name.startswith(".")):
-        for kind, file, fault in _run_files(run):
-            inspection.add(kind, file, fault)
-    return inspection
+        for kind, file, why in _run_files(run):
+            found.add(kind, file, why)
+    return found
 
 
 def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
-    """Yield (kind, file, what is wrong) of each file of a run or a report."""
-    record = None
-    fault = None
+    """(kind, file, what is wrong) of each file of a run or a report."""
+    record, why = None, None
     try:
-        record = folders.read_record(run)
+        record = folders.record_of(run)
         if record is None and any(run.rglob(folders.WEIGHTS)):
-            fault = "is gone"
+            why = "is gone"
     except HierRouterError as error:
-        fault = str(error)
-    if record or fault:
-        yield "record", run / folders.RECORD, fault
+        why = str(error)
+    if record or why:
+        yield "record", run / folders.RECORD, why
     listed = {run / name for name in record.files} if record else set()
     for kind, name in (("checkpoint", folders.WEIGHTS), ("live file", folders.LIVE)):
-        files = {file for file in listed if file.name == name} | set(run.rglob(name))
-        for file in sorted(files):
-            yield kind, file, _fault_of(file, file in listed)
-    for log in sorted(run.rglob(LOOKS_FILE)):
+        there = {file for file in listed if file.name == name} | set(run.rglob(name))
+        for file in sorted(there):
+            yield kind, file, _fault(file, file in listed)
+    for log in sorted(run.rglob(LOG)):
         torn = looks_in(log).count(None)
         yield "looks", log, f"{torn} lines are not as they were written" if torn else None
     if (run / folders.CONTENTS).is_file():
@@ -90,8 +84,7 @@ def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
         yield "contents", run / folders.CONTENTS, "is gone"
 
 
-def _fault_of(file: Path, is_listed: bool) -> str | None:
-    """Return what is wrong with a file of a run; None if it is sound."""
+def _fault(file: Path, is_listed: bool) -> str | None:
     try:
         if is_listed:
             folders.require_listed(file)
@@ -105,19 +98,20 @@ def _fault_of(file: Path, is_listed: bool) -> str | None:
 
 
 def _report_files(folder: Path) -> Iterator[tuple[str, Path, str | None]]:
-    """Yield (kind, file, what is wrong) of each file that a report lists, and of the list."""
     try:
         contents = read_small(folder / folders.CONTENTS, folders.MAX_JSON)
-        listed = folders.unseal(contents)
+        listed = folders.unsealed(contents)
     except (OSError, ValueError, InputError):
         yield "contents", folder / folders.CONTENTS, "checksum mismatch"
         return
     yield "contents", folder / folders.CONTENTS, None
-    for name, expected in listed.items():
+    for name, known in listed.items():
         file = folder / name
-        fault = None
         if not file.is_file():
-            fault = "is gone"
-        elif folders.file_digest(file) != expected:
-            fault = "checksum mismatch"
-        yield "report", file, fault
+            yield "report", file, "is gone"
+        else:
+            yield (
+                "report",
+                file,
+                None if folders.file_digest(file) == known else "checksum mismatch",
+            )

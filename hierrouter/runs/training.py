@@ -31,7 +31,6 @@ from hierrouter.replay.tree import Tree
 from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.bundle import bundle_of, save_bundle
 from hierrouter.runs.checkpoint import load_sweep, member_folder, training_named
-from hierrouter.runs.fitting import trained_on
 from hierrouter.runs.run import (
     Performance,
     Run,
@@ -40,7 +39,7 @@ from hierrouter.runs.run import (
     judged_in_words,
     sweep_table,
 )
-from hierrouter.runs.selection import latest_run
+from hierrouter.runs.selection import latest_run, trained_on
 from hierrouter.tables import money
 from hierrouter_cache.tree import RouteTree
 
@@ -214,7 +213,7 @@ class TrainingPlan:
         if len(runs) == 1:
             return runs[0]
         best = max(runs, key=lambda run: run.reached.reward if run.reached else 0.0)
-        record = folders.read_record(best.folder)
+        record = folders.record_of(best.folder)
         if record:
             folders.make_newest(record)
         return replace(best, seeds=tuple(runs))
@@ -225,7 +224,7 @@ class TrainingPlan:
         """Make one run, from its folder to its record."""
         training = Training(self.objective, self.config, seed)
         asked = {**training.named(self.tree), "budget": self.budget}
-        with folders.begin_or_resume(TRAIN, asked, out, replace_existing) as record:
+        with folders.resumable(TRAIN, asked, out, replace_existing) as record:
             callbacks.on_folder(record.folder)
             if not record.is_finished:
                 keep_for_live(self.tree, record.folder)
@@ -297,7 +296,7 @@ class SweepPlan:
             self.training, objective=replace(self.training.objective, alpha=alphas[0])
         )
         asked = {**training.named(self.tree), "seeds": [seed]}
-        with folders.begin_or_resume(SWEEP, asked, self.folder, replace_existing) as record:
+        with folders.resumable(SWEEP, asked, self.folder, replace_existing) as record:
             callbacks.on_folder(record.folder)
             if not record.is_finished:
                 keep_for_live(self.tree, record.folder)
@@ -325,10 +324,10 @@ def require_possible(tree: RouteTree, budget: float | None, objective: Objective
     Raises:
         InputError: it is too small; the message has what is possible.
     """
-    from hierrouter.learning.value import learned_from
+    from hierrouter.learning.value import training_queries
 
     if budget is not None:
-        optimum_at_mean_cost(learned_from(tree), budget, objective.ends_early)
+        optimum_at_mean_cost(training_queries(tree), budget, objective.ends_early)
 
 
 def retrain(command: str, run: Path | None, tree: Tree, callbacks: RunCallbacks) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from hierrouter.learning.baselines.registry import BASELINES
+from hierrouter.learning.baselines.registry import BASELINES_BY_NAME
 from hierrouter.learning.config import PRESET_CONFIGS
 from hierrouter.pools.files import CALLABLE_BACKENDS, pool_names
 from hierrouter.questions.datasets import dataset_names
@@ -127,7 +127,7 @@ def test_bash_completes_commands_flags_and_names(tmp_path: Path) -> None:
 
 def test_the_offered_words_are_those_there_are() -> None:
     assert sorted(options.POOLS) == sorted(pool_names())
-    assert sorted(options.BASELINES) == sorted(BASELINES)
+    assert sorted(options.BASELINES) == sorted(BASELINES_BY_NAME)
     assert sorted(options.DATASETS) == sorted(dataset_names())
     assert sorted(options.SCORERS) == sorted([*SCORERS_BY_NAME, "given"])
     assert sorted(options.BACKENDS) == sorted(CALLABLE_BACKENDS)

@@ -1,1 +1,1 @@
-"""The routers that other people would use, on the same questions and folds."""
+"""Baselines: routers from the literature, and users' own, on the same questions and folds."""

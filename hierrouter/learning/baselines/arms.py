@@ -1,4 +1,4 @@
-"""What a baseline is, and what a one-shot router chooses from."""
+"""The interface of a baseline, and the arms that a one-shot router chooses from."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from hierrouter.evaluation.outcome import Booleans, Floats, Integers, Outcome
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, net_reward
 
+REWARD_DIGITS = 9  # two values of R that are equal after rounding to these are a tie
+MAX_ROUTE_ARMS = 1_000  # arms of set B: more take hours, and have too few queries each
+
 
 @dataclass(frozen=True)
 class Answers:
-    """What can be read off the last answer of each arm, once its calls were made.
+    """Features of the last answer of each arm, to be read once the arm's calls are made.
 
     Attributes:
         vectors: float32[texts, width], of each distinct text; shared by all folds and arms.
         row: int64[queries, arms], row of `vectors`.
-        group: int64[queries, arms], equal where answers say the same; compared within a query.
+        group: int64[queries, arms], equal for equal answers; compared within a query.
         tokens: int64[queries, arms], length of the answer.
-        sure: float64[queries, arms], probability of the answer as its model saw it, rounded as in
-            `hierrouter.replay.states`; NaN where the engine did not tell.
+        sure: float64[queries, arms], probability of the answer by its model, rounded as in
+            `hierrouter.replay.states`; NaN if the engine gives none.
     """
 
     vectors: NDArray[np.float32]
@@ -37,22 +40,23 @@ class Answers:
 
     def select(self, rows: Integers) -> Answers:
         """The same for the queries at positions `rows` only."""
-        by_query = {name: kept[rows] for name, kept in vars(self).items() if name != "vectors"}
+        by_query = {name: values[rows] for name, values in vars(self).items() if name != "vectors"}
         return replace(self, **by_query)
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a router may look at: no score and no cost, which are for `Arms` to know.
+class RouterInputs:
+    """The inputs that a router may read, for some queries.
 
-    What a call has cost is sunk, so who wants R to be high need not know it.
+    They have no scores and no costs; only `Arms` have these. The cost of a call that was made is
+    sunk, so a router that maximises R has no use for it.
 
     Attributes:
         question: float32[queries, dim], the embedding of each question.
-        datasets: dataset of each query, for those that claim to know it.
+        datasets: dataset of each query, for baselines that assume it is known.
         calls: bool[arms, calls], which calls an arm makes; two arms may share one.
-        answers: of every arm, to be read only of arms whose calls were made; None for who makes no
-            call before it chooses, and where nobody loaded the texts.
+        answers: of every arm, to be read only of arms whose calls are made; None for a router that
+            makes no call before it chooses, and if the texts are not loaded.
     """
 
     question: NDArray[np.float32]
@@ -65,16 +69,16 @@ class Seen:
 
     @property
     def arms(self) -> int:
-        """How many there are to choose from."""
+        """Number of arms to choose from."""
         return len(self.calls)
 
-    def made(self, read: Booleans) -> Booleans:
-        """bool[n, calls]: the calls it takes to read the answers of bool[n, arms]."""
-        # As numbers: numpy multiplies truth values some hundred times slower.
+    def calls_to_read(self, read: Booleans) -> Booleans:
+        """bool[n, calls]: the calls that are made to read the answers of arms, bool[n, arms]."""
+        # As numbers: numpy multiplies booleans some hundred times slower.
         counts: NDArray[np.float32] = read.astype(np.float32) @ self.calls.astype(np.float32)
         return counts > 0
 
-    def select(self, rows: Integers) -> Seen:
+    def select(self, rows: Integers) -> RouterInputs:
         """The same for the queries at positions `rows` only, in that order."""
         return replace(
             self,
@@ -86,23 +90,25 @@ class Seen:
 
 @dataclass(frozen=True)
 class Arms:
-    """What each arm gives on each query of a fold.
+    """The result of each arm on each query of a fold.
 
     Attributes:
-        call_cost: float64[queries, calls], what each call costs.
+        names: name of each arm.
+        seen: the inputs that a router may read; own baselines use this name.
+        call_cost: float64[queries, calls], cost of each call.
         quality: float64[queries, arms], Q of the last answer, in [0, 1].
-        accuracy: float64[queries, arms], 1 where it is right.
+        accuracy: float64[queries, arms], 1 if it is right, else 0.
     """
 
     names: tuple[str, ...]
-    seen: Seen
+    seen: RouterInputs
     call_cost: Floats
     quality: Floats
     accuracy: Floats
 
     @cached_property
     def cost(self) -> Floats:
-        """float64[queries, arms]: of all calls of an arm."""
+        """float64[queries, arms]: cost of all calls of an arm."""
         return self.call_cost @ self.seen.calls.T
 
     def reward(self, alpha: float) -> Floats:
@@ -122,45 +128,50 @@ class Arms:
             accuracy=self.accuracy[rows],
         )
 
-    def blind(self) -> Arms:
+    def without_answers(self) -> Arms:
         """The same for a router that makes no call before it chooses; labels stay."""
         return replace(self, seen=replace(self.seen, answers=None))
 
 
 @dataclass(frozen=True)
 class Play:
-    """What a router does on each query.
+    """The decisions of a router on each query.
 
     Attributes:
-        answer: float64[queries, arms], probability that the arm's answer is the one given; rows
-            sum to 1. A vote among equal answers gives one of them.
-        called: float64[queries, calls], probability that the call is made; calls that lead to no
-            answer are paid, too.
+        answer: float64[queries, arms], probability that the arm's answer is the one returned; rows
+            sum to 1. A vote among equal answers returns one of them.
+        called: float64[queries, calls], probability that the call is made; a call that leads to no
+            answer is paid, too.
     """
 
     answer: Floats
     called: Floats
 
     @classmethod
-    def of(cls, seen: Seen, arm: Integers) -> Play:
-        """One arm a query, int64[queries], and no call beside its own."""
-        return cls.mixed(seen, np.eye(seen.arms)[arm])
+    def of(cls, inputs: RouterInputs, arm: Integers) -> Play:
+        """Take one arm per query, int64[queries]; its calls are the only ones."""
+        return cls.mixed(inputs, np.eye(inputs.arms)[arm])
 
     @classmethod
-    def mixed(cls, seen: Seen, probability: Floats) -> Play:
-        """Arms drawn with float64[queries, arms], and no call beside those of the arm drawn."""
-        return cls(probability, probability @ seen.calls)
+    def mixed(cls, inputs: RouterInputs, probability: Floats) -> Play:
+        """Draw the arm with float64[queries, arms]; its calls are the only ones."""
+        return cls(probability, probability @ inputs.calls)
 
     @classmethod
-    def after(cls, seen: Seen, arm: Integers, read: Booleans) -> Play:
-        """One arm a query, chosen after the answers of bool[queries, arms] were read.
+    def after(cls, inputs: RouterInputs, arm: Integers, read: Booleans) -> Play:
+        """Take one arm per query after reading the answers of several.
 
-        All calls of those are paid, one that several share once.
+        All calls of these are paid; one that several arms share is paid once.
+
+        Args:
+            inputs: the queries.
+            arm: int64[queries], the arm that is taken.
+            read: bool[queries, arms], the arms whose answers are read.
         """
-        return cls(np.eye(seen.arms)[arm], seen.made(read).astype(np.float64))
+        return cls(np.eye(inputs.arms)[arm], inputs.calls_to_read(read).astype(np.float64))
 
     def outcome(self, arms: Arms, name: str) -> Outcome:
-        """What comes of it, in expectation."""
+        """The expected outcome on a fold, under this name."""
         return Outcome(
             name=name,
             kind="baseline",
@@ -173,51 +184,53 @@ class Play:
 def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
     """Set A: one direct call of a model of the pool; reference models are no arms."""
     direct = tree.direct
-    ours = [column for column, model in enumerate(direct.models) if model in tree.models]
+    columns = [column for column, model in enumerate(direct.models) if model in tree.models]
+    own_calls = np.eye(len(columns), dtype=np.bool_)
     return Arms(
-        names=tuple(direct.models[column] for column in ours),
-        seen=Seen(questions(tree), tree.datasets, np.eye(len(ours), dtype=np.bool_), answers),
-        call_cost=direct.cost[:, ours],
-        quality=direct.score[:, ours],
-        accuracy=direct.accuracy[:, ours],
+        names=tuple(direct.models[column] for column in columns),
+        seen=RouterInputs(question_vectors(tree), tree.datasets, own_calls, answers),
+        call_cost=direct.cost[:, columns],
+        quality=direct.score[:, columns],
+        accuracy=direct.accuracy[:, columns],
     )
 
 
 def macro_arms(tree: RouteTree, answers: Answers | None = None) -> Arms:
-    """Set B: each of the M^L routes as one arm, chosen before any answer is seen."""
+    """Set B: each of the M^L routes as one arm, chosen before any answer is read."""
     routes = tree.routes
-    spent, calls = np.zeros_like(tree.cost), np.eye(routes.nodes, dtype=np.bool_)
+    call_cost = np.zeros_like(tree.cost)
+    calls = np.eye(routes.nodes, dtype=np.bool_)
     for node in range(1, routes.nodes):
         parent = routes.parent(node)
-        spent[:, node] = tree.cost[:, node] - tree.cost[:, parent]
+        call_cost[:, node] = tree.cost[:, node] - tree.cost[:, parent]
         calls[node, 1:] |= calls[parent, 1:]
     leaves = range(routes.nodes)[routes.leaves]
     return Arms(
         names=tuple(routes.name(leaf, tree.models) for leaf in leaves),
-        seen=Seen(questions(tree), tree.datasets, calls[routes.leaves, 1:], answers),
-        call_cost=spent[:, 1:],
+        # The root, node 0, is no call.
+        seen=RouterInputs(question_vectors(tree), tree.datasets, calls[routes.leaves, 1:], answers),
+        call_cost=call_cost[:, 1:],
         quality=tree.score[:, routes.leaves],
         accuracy=tree.accuracy[:, routes.leaves],
     )
 
 
-def questions(tree: RouteTree) -> NDArray[np.float32]:
-    """float32[queries, dim]: what a policy sees at the root, where nothing was answered yet."""
+def question_vectors(tree: RouteTree) -> NDArray[np.float32]:
+    """float32[queries, dim]: the embedding at the root, before any answer."""
     rows = np.arange(len(tree))
     return tree.embedding_at(rows, np.zeros_like(rows))
 
 
-Fitted = Callable[[Seen], Play]
-DIGITS = 9  # two values of R that differ by less are a tie
+FittedRouter = Callable[[RouterInputs], Play]
 
 
 class Baseline(Protocol):
     """A router that is fitted on one fold and tuned on another.
 
     Attributes:
-        name: how tables call it; on the command line small letters, and dashes for spaces.
-        source: whose idea it is, with where to read about it.
-        reads_answers: it needs `Seen.answers`.
+        name: its name in tables; on the command line in small letters, with dashes for spaces.
+        source: origin of the idea, with where to read about it.
+        reads_answers: whether it needs `RouterInputs.answers`.
     """
 
     @property
@@ -229,29 +242,37 @@ class Baseline(Protocol):
     @property
     def reads_answers(self) -> bool: ...
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+    def fit(
+        self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator
+    ) -> FitResult:
         """Learn from `train`; choose settings by mean R on `validation`.
 
-        `alpha`: of R = Q - alpha * C, which the router is to make as high as it can; `rng`: the
-        only source of chance.
+        Args:
+            train: the fold to learn from.
+            validation: the fold to choose settings on; it may be empty.
+            alpha: of R = Q - alpha * C, which the router maximises.
+            rng: the only source of randomness.
         """
         ...
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """A fitted router, and what the validation fold chose.
+class FitResult:
+    """A fitted router, and the settings that the validation fold chose.
 
     Attributes:
-        settings: chosen settings by name, as JSON values; empty where there is nothing to choose.
+        play: from inputs to decisions.
+        settings: chosen settings by name, as JSON values; empty if there are none to choose.
     """
 
-    play: Fitted
+    play: FittedRouter
     settings: dict[str, Any]
 
 
+Tuned = FitResult  # its former name, which users' own baselines may import
+
 # Settings as JSON values, each with the router they give.
-Candidates = Iterable[tuple[dict[str, Any], Fitted]]
+Candidates = Iterable[tuple[dict[str, Any], FittedRouter]]
 
 
 class GridSearch(ABC):
@@ -259,79 +280,94 @@ class GridSearch(ABC):
 
     reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+    def fit(
+        self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator
+    ) -> FitResult:
         """Fit every candidate on `train`; keep the best by mean R on `validation`."""
         return best_of(self.candidates(train, alpha, rng), validation, alpha)
 
     @abstractmethod
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
-        """At least one; of equals the first one is kept."""
+        """The candidates, at least one; of equals the first one is kept."""
 
 
-def best_of(candidates: Candidates, validation: Arms, alpha: float) -> Tuned:
-    """The candidate with the highest mean R on the validation fold; of equals the first."""
-    fitted, best = list(candidates), 0
+def best_of(candidates: Candidates, validation: Arms, alpha: float) -> FitResult:
+    """The candidate with the highest mean R on the validation fold; of equals the first.
+
+    Args:
+        candidates: settings and routers, at least one.
+        validation: the fold to choose on; if it is empty the first candidate is taken.
+        alpha: of R = Q - alpha * C.
+    """
+    routers = list(candidates)
+    best = 0
     if len(validation):
-        rewards = [value_of(play, validation, alpha) for _, play in fitted]
-        best = int(np.round(rewards, DIGITS).argmax())
-    settings, play = fitted[best]
-    return Tuned(play, settings)
+        rewards = [mean_reward(play, validation, alpha) for _, play in routers]
+        best = int(np.round(rewards, REWARD_DIGITS).argmax())
+    settings, play = routers[best]
+    return FitResult(play, settings)
 
 
-def value_of(play: Fitted, arms: Arms, alpha: float) -> float:
+def mean_reward(play: FittedRouter, arms: Arms, alpha: float) -> float:
     """Mean R of a router on a fold."""
     return float(play(arms.seen).outcome(arms, "").reward(alpha).mean())
 
 
-SETS: Mapping[str, Callable[[RouteTree, Answers | None], Arms]] = {
+ARM_SETS: Mapping[str, Callable[[RouteTree, Answers | None], Arms]] = {
     "A": single_models,
     "B": macro_arms,
 }
-MOST_ROUTES = 1_000  # arms of set B: more take hours, and have too few queries each
 
 
 def require_sets(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of sets of arms, checked before any work.
+    """Check names of sets of arms before any work, and return them.
 
-    Raises InputError: an unknown one, or one that stands twice.
+    Raises:
+        InputError: an unknown name, or one that is given twice.
     """
     for name in names:
-        if name not in SETS:
-            raise InputError(f"unknown set of arms: {name!r}: --sets; known: {', '.join(SETS)}")
+        if name not in ARM_SETS:
+            raise InputError(f"unknown set of arms: {name!r}: --sets; known: {', '.join(ARM_SETS)}")
         if names.count(name) > 1:
             raise InputError(f"set of arms given twice: {name}: --sets; names must differ")
     return tuple(names)
 
 
 def usable_sets(tree: RouteTree, names: Sequence[str]) -> tuple[str, ...]:
-    """The sets of these that a tree has arms for; raises InputError: none, with the reason."""
-    lacking = left_out(tree, names)
-    usable = tuple(name for name in names if name not in lacking)
+    """The sets of these that a tree has arms for.
+
+    Raises:
+        InputError: there is none; the message has the reason.
+    """
+    reasons = unusable_sets(tree, names)
+    usable = tuple(name for name in names if name not in reasons)
     if not usable:
-        why = "; ".join(f"set {name}: {reason}" for name, reason in lacking.items())
+        why = "; ".join(f"set {name}: {reason}" for name, reason in reasons.items())
         raise InputError(f"no arms to compare: --sets {','.join(names)}; {why or 'name one'}")
     return usable
 
 
-def left_out(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
-    """Why a set takes no part, by its name; empty where all do."""
+def unusable_sets(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
+    """The reason why a set cannot be used, by its name; empty if all can."""
     routes = tree.routes.models**tree.hops
-    found = {}
+    reasons = {}
     if "A" in names and not set(tree.direct.models) & set(tree.models):
-        found["A"] = "no model of the pool was asked directly"
-    if "B" in names and routes > MOST_ROUTES:
-        found["B"] = f"{routes:,} routes, more than {MOST_ROUTES:,}; take fewer --models or --hops"
+        reasons["A"] = "no model of the pool was asked directly"
+    if "B" in names and routes > MAX_ROUTE_ARMS:
+        reasons["B"] = (
+            f"{routes:,} routes, more than {MAX_ROUTE_ARMS:,}; take fewer --models or --hops"
+        )
     elif "B" in names and "A" in names and _are_direct_calls(tree):
-        found["B"] = "its routes are the direct calls of set A"
-    return found
+        reasons["B"] = "its routes are the direct calls of set A"
+    return reasons
 
 
 def _are_direct_calls(tree: RouteTree) -> bool:
-    """Whether a route is a direct call and no more, as in an imported table of one hop."""
+    """Whether each route is just a direct call, as in an imported table of one hop."""
     if tree.hops != 1 or not set(tree.models) <= set(tree.direct.models):
         return False
-    direct, leaves = tree.direct, tree.routes.leaves
-    same = [direct.models.index(model) for model in tree.models]
-    return np.array_equal(tree.score[:, leaves], direct.score[:, same]) and np.array_equal(
-        tree.cost[:, leaves], direct.cost[:, same]
-    )
+    direct = tree.direct
+    leaves = tree.routes.leaves
+    columns = [direct.models.index(model) for model in tree.models]
+    same_score = np.array_equal(tree.score[:, leaves], direct.score[:, columns])
+    return same_score and np.array_equal(tree.cost[:, leaves], direct.cost[:, columns])

@@ -1,4 +1,4 @@
-"""Routers by scikit-learn: neighbours, regressions, networks."""
+"""Baselines by scikit-learn: neighbours, regressions, support vector machines, networks."""
 
 import math
 import warnings
@@ -22,27 +22,44 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.svm import SVC
 
 from hierrouter.evaluation.bounds import cheapest_best
-from hierrouter.learning.baselines import arms
-from hierrouter.learning.baselines.arms import Arms, Candidates, Fitted, GridSearch, Play, Seen
+from hierrouter.learning.baselines.arms import (
+    REWARD_DIGITS,
+    Arms,
+    Candidates,
+    FittedRouter,
+    GridSearch,
+    Play,
+    RouterInputs,
+)
 from hierrouter.learning.baselines.simple import always
 from hierrouter_cache.tree import net_reward
 
+MLP_BATCH_SIZE = 200
+# Models that `fit_expectation` chooses from, and the folds of its cross-validation.
+EXPECTATION_PENALTIES = (0.1, 1.0, 10.0, 100.0)
+EXPECTATION_NEIGHBOURS = (10, 30, 100)
+EXPECTATION_FOLDS = 5
 
-def _regression(model: Any, train: Arms, alpha: float) -> Fitted:
-    """The arm with the highest predicted R = Q - alpha * C; ties: lower predicted cost.
 
-    `model`: one regression of quality and cost of all arms on the question. What is the same on all
-    queries of `train` is predicted as such.
+def _by_regression(model: Any, train: Arms, alpha: float) -> FittedRouter:
+    """Fit a router that takes the arm with the highest predicted R; ties: lower predicted cost.
+
+    A quality or a cost that is the same on all queries of `train` is predicted as such.
+
+    Args:
+        model: one regression of quality and cost of all arms on the question.
+        train: the fold to learn from.
+        alpha: of R = Q - alpha * C.
     """
-    learned = np.concatenate([train.quality, train.cost], axis=1)
-    constant = learned.min(axis=0) == learned.max(axis=0)
-    model.fit(train.seen.question, learned)
+    target = np.concatenate([train.quality, train.cost], axis=1)
+    is_constant = target.min(axis=0) == target.max(axis=0)
+    model.fit(train.seen.question, target)
 
-    def play(seen: Seen) -> Play:
-        predicted = np.where(constant, learned[0], model.predict(seen.question))
+    def play(inputs: RouterInputs) -> Play:
+        predicted = np.where(is_constant, target[0], model.predict(inputs.question))
         quality, cost = np.split(predicted, 2, axis=1)
-        utility = np.round(net_reward(quality, cost, alpha), arms.DIGITS)
-        return Play.of(seen, cheapest_best(utility, cost.round(arms.DIGITS)))
+        reward = np.round(net_reward(quality, cost, alpha), REWARD_DIGITS)
+        return Play.of(inputs, cheapest_best(reward, cost.round(REWARD_DIGITS)))
 
     return play
 
@@ -52,6 +69,7 @@ class NearestNeighbours(GridSearch):
     """Quality and cost of every arm: the mean over the nearest questions.
 
     Attributes:
+        neighbours: how many.
         weights: "uniform", or "distance" for one over the cosine distance.
     """
 
@@ -61,21 +79,21 @@ class NearestNeighbours(GridSearch):
     source: ClassVar[str] = "Hu et al. 2024, arXiv 2403.12031; Li 2025, arXiv 2505.12601"
 
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """One for each number of neighbours and each weighting."""
         sizes = sorted({min(size, len(train)) for size in self.neighbours})
         for size, weights in product(sizes, self.weights):
             model = KNeighborsRegressor(size, weights=weights, metric="cosine", algorithm="brute")
-            yield {"neighbours": size, "weights": weights}, _regression(model, train, alpha)
-
-
-BATCH = 200
+            yield {"neighbours": size, "weights": weights}, _by_regression(model, train, alpha)
 
 
 @dataclass(frozen=True)
 class Mlp(GridSearch):
-    """One hidden layer, trained by Adam for a given number of steps.
+    """A network of one hidden layer, trained by Adam for a given number of steps.
 
     Attributes:
-        steps: of the optimiser; as many passes over the train fold as that takes.
+        steps: of the optimiser; the passes over the train fold follow from it.
+        penalties: weights of the squared length of the weights.
+        hidden: width of the layer.
     """
 
     steps: tuple[int, ...] = (200, 800)
@@ -85,8 +103,12 @@ class Mlp(GridSearch):
     source: ClassVar[str] = "Hu et al. 2024, arXiv 2403.12031"
 
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
-        """Inputs and targets have mean 0 and spread 1, so that quality and cost count alike."""
-        seed, batch = int(rng.integers(2**31)), min(BATCH, len(train))
+        """One for each number of steps and each penalty.
+
+        Inputs and targets have mean 0 and spread 1, so that quality and cost count alike.
+        """
+        seed = int(rng.integers(2**31))
+        batch = min(MLP_BATCH_SIZE, len(train))
         for steps, penalty in product(self.steps, self.penalties):
             passes = math.ceil(steps / math.ceil(len(train) / batch))
             network = MLPRegressor(
@@ -101,18 +123,19 @@ class Mlp(GridSearch):
                 make_pipeline(Normalizer(), StandardScaler(), network), transformer=StandardScaler()
             )
             with warnings.catch_warnings():
-                # It ends after the steps it was given; how many is a setting.
+                # The number of steps is a setting, so an end before convergence is intended.
                 warnings.simplefilter("ignore", ConvergenceWarning)
-                router = _regression(model, train, alpha)
+                router = _by_regression(model, train, alpha)
             yield {"steps": steps, "penalty": penalty}, router
 
 
 @dataclass(frozen=True)
 class Svm(GridSearch):
-    """One machine for each pair of arms, and a vote among them.
+    """One support vector machine for each pair of arms, and a vote among them.
 
     Attributes:
         kernels: of scikit-learn's `SVC`.
+        slack: its C.
     """
 
     kernels: tuple[str, ...] = ("linear", "rbf")
@@ -121,89 +144,103 @@ class Svm(GridSearch):
     source: ClassVar[str] = "LLMRouter, github.com/ulab-uiuc/LLMRouter"
 
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
-        """A tie of votes goes to the lower label, so labels are ranks by mean cost."""
+        """One for each kernel and each slack."""
         best = cheapest_best(train.reward(alpha), train.cost)
         if (best == best[0]).all():
-            alone = always(train, int(best[0]))
-            yield alone.settings, alone.play
+            # `SVC` needs at least two labels.
+            constant = always(train, int(best[0]))
+            yield constant.settings, constant.play
             return
+        # A tie of votes goes to the lower label, so labels are ranks by mean cost.
         by_cost = train.cost.mean(axis=0).argsort(kind="stable")
         rank = by_cost.argsort()
         for kernel, slack in product(self.kernels, self.slack):
             model = make_pipeline(Normalizer(), SVC(C=slack, kernel=kernel))
             model.fit(train.seen.question, rank[best])
-            yield {"kernel": kernel, "C": slack}, partial(_arm_of_rank, model, by_cost)
+            yield {"kernel": kernel, "C": slack}, partial(_by_predicted_rank, model, by_cost)
 
 
-def _arm_of_rank(model: Any, by_cost: NDArray[np.int64], seen: Seen) -> Play:
-    return Play.of(seen, by_cost[model.predict(seen.question)])
+def _by_predicted_rank(model: Any, by_cost: NDArray[np.int64], inputs: RouterInputs) -> Play:
+    """Take the arm whose rank by cost a classifier predicts."""
+    return Play.of(inputs, by_cost[model.predict(inputs.question)])
 
 
 @dataclass(frozen=True)
 class RidgePerArm(GridSearch):
-    """Least squares with a penalty on the weights, on embeddings of length 1."""
+    """Least squares with a penalty on the weights, on embeddings of length 1.
+
+    Attributes:
+        penalties: strengths of the penalty.
+    """
 
     penalties: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
     name: ClassVar[str] = "ridge"
     source: ClassVar[str] = "Li 2025, arXiv 2505.12601"
 
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """One for each penalty."""
         for penalty in self.penalties:
             model = make_pipeline(Normalizer(), Ridge(penalty))
-            yield {"penalty": penalty}, _regression(model, train, alpha)
-
-
-PENALTIES = (0.1, 1.0, 10.0, 100.0)
-NEIGHBOURS = (10, 30, 100)
-FOLDS = 5
+            yield {"penalty": penalty}, _by_regression(model, train, alpha)
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """A map from questions to expected values.
+    """A fitted map from questions to expected values.
 
     Attributes:
-        held_out: float64[queries, targets], of the train questions, each from a model that has
-            not seen it.
+        model: fitted on all train questions.
+        held_out: float64[queries, targets], expected values of the train questions, each by a model
+            that has not learned from it.
     """
 
     model: RegressorMixin
     held_out: NDArray[np.float64]
 
     def predict(self, question: NDArray[np.float32]) -> NDArray[np.float64]:
-        """float64[queries, targets]."""
-        predicted = np.asarray(self.model.predict(_padded(question)), np.float64)
+        """float64[queries, targets]: expected values of questions, float32[queries, dim]."""
+        predicted = np.asarray(self.model.predict(_with_zero_column(question)), np.float64)
+        # A single target comes back without its axis.
         return predicted.reshape(len(question), -1)
 
 
-def expectation(
+def fit_expectation(
     question: NDArray[np.float32], values: NDArray[np.float64], rng: np.random.Generator
 ) -> Expectation:
-    """Fit it.
+    """Fit the model with the least cross-validated error, of ridge regressions and neighbours.
 
-    `question`: float32[queries, dim], of the train fold, at least one; `values`: float64[queries,
-    targets]; `rng`: cuts the folds.
+    Args:
+        question: float32[queries, dim], of the train fold, at least one.
+        values: float64[queries, targets].
+        rng: cuts the folds of the cross-validation.
     """
-    columns, queries = _padded(question), len(question)
+    inputs = _with_zero_column(question)
+    queries = len(question)
     if queries == 1:
-        return Expectation(Ridge().fit(columns, values), values)
-    folds = KFold(min(FOLDS, queries), shuffle=True, random_state=int(rng.integers(2**31)))
-    tried = []
-    for model in _models(queries - -(-queries // folds.n_splits)):
-        held_out = np.asarray(cross_val_predict(model, columns, values, cv=folds), np.float64)
-        # A single target comes back without its axis.
-        tried.append(Expectation(model, held_out.reshape(values.shape)))
-    best = min(tried, key=lambda found: float(((values - found.held_out) ** 2).sum()))
-    return Expectation(best.model.fit(columns, values), best.held_out)
+        return Expectation(Ridge().fit(inputs, values), values)
+    folds = KFold(
+        min(EXPECTATION_FOLDS, queries), shuffle=True, random_state=int(rng.integers(2**31))
+    )
+    largest_fold = -(-queries // folds.n_splits)
+    candidates = []
+    for model in _candidate_models(queries - largest_fold):
+        held_out = np.asarray(cross_val_predict(model, inputs, values, cv=folds), np.float64)
+        candidates.append(Expectation(model, held_out.reshape(values.shape)))
+
+    def error(candidate: Expectation) -> float:
+        return float(((values - candidate.held_out) ** 2).sum())
+
+    best = min(candidates, key=error)
+    return Expectation(best.model.fit(inputs, values), best.held_out)
 
 
-def _models(questions: int) -> Iterator[RegressorMixin]:
-    """What is tried, for at least so many questions to learn from."""
-    yield from map(Ridge, PENALTIES)
-    for neighbours in sorted({min(count, questions) for count in NEIGHBOURS}):
+def _candidate_models(questions: int) -> Iterator[RegressorMixin]:
+    """The models to compare, if the smallest training set has this number of questions."""
+    yield from map(Ridge, EXPECTATION_PENALTIES)
+    for neighbours in sorted({min(count, questions) for count in EXPECTATION_NEIGHBOURS}):
         yield KNeighborsRegressor(neighbours, weights="distance", algorithm="brute")
 
 
-def _padded(question: NDArray[np.float32]) -> NDArray[np.float64]:
-    """With a column of zeros: the view without texts has none, which a regression refuses."""
+def _with_zero_column(question: NDArray[np.float32]) -> NDArray[np.float64]:
+    """float64[queries, dim + 1]: a view without texts has no column, which a regression refuses."""
     return np.pad(question.astype(np.float64), ((0, 0), (0, 1)))

@@ -1,4 +1,6 @@
-"""Every baseline beside the learned router, on one fold."""
+"""All baselines beside the learned router and the oracles, on one fold."""
+
+from __future__ import annotations
 
 import hashlib
 import time
@@ -18,8 +20,16 @@ from hierrouter.evaluation.bounds import (
 )
 from hierrouter.evaluation.outcome import ROUTER, Outcome, from_endings
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_distinct_names
-from hierrouter.learning.baselines import arms
-from hierrouter.learning.baselines.arms import SETS, Answers, Arms, Baseline
+from hierrouter.learning.baselines.arms import (
+    ARM_SETS,
+    REWARD_DIGITS,
+    Answers,
+    Arms,
+    Baseline,
+    Play,
+    unusable_sets,
+    usable_sets,
+)
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter, training_remarks
@@ -28,11 +38,10 @@ from hierrouter.replay.inspection import data_notes
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
-UNREAD = "Left out, because nobody loaded the texts of answers"
-
+# Called after each fit with fits done, fits in all, and the baseline and set in words.
 OnFitted = Callable[[int, int, str], None]
-OnPlayed = Callable[[str, str, arms.Play], None]
-Folds = tuple[Arms, Arms, Arms]  # train, validation, and the one that is shown
+# Called with a baseline's name, the name of the set, and its decisions on the fold.
+OnPlayed = Callable[[str, str, Play], None]
 
 
 @dataclass(frozen=True)
@@ -40,14 +49,14 @@ class Entry:
     """One policy on the fold.
 
     Attributes:
-        outcome: what it does on each query; has its name and its kind.
-        arms: "A" or "B", what it chooses from; "" for what sees answers on the way.
-        source: whose idea it is.
-        reads_answers: it sees answers before it settles, as the learned router does.
-        settings: what the validation fold chose, or what the router was trained for.
-        validation: mean R on the validation fold; None for oracles and where that fold is empty.
-        fit_seconds: CPU time of fitting and tuning; None where there was none.
-        validation_cost: mean C on the validation fold, as `validation`.
+        outcome: its outcome on each query; has its name and its kind.
+        arms: "A" or "B", the set it chooses from; "" for a policy that reads answers on the way.
+        source: origin of the idea.
+        reads_answers: whether it reads answers before it decides, as the learned router does.
+        settings: chosen on the validation fold, or what the router was trained for.
+        validation: mean R on the validation fold; None for oracles, and if that fold is empty.
+        fit_seconds: CPU time of fitting and tuning; None if nothing was fitted.
+        validation_cost: mean C on the validation fold; None as for `validation`.
     """
 
     outcome: Outcome
@@ -62,12 +71,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Contest:
-    """Everybody on one fold.
+    """All policies on one fold.
 
     Attributes:
+        alpha: of R = Q - alpha * C.
         split: the fold that the outcomes are of.
+        datasets: dataset of each query of the fold.
         hops: calls of a route.
-        entries: baselines of each set in the order given, the router, the oracles.
+        sets: names of the sets of arms.
+        seed: of all random numbers.
+        entries: baselines of each set in the order given, users' policies, the router, the oracles.
         notes: sentences that a reader must not miss.
     """
 
@@ -82,60 +95,101 @@ class Contest:
 
     @property
     def router(self) -> int | None:
-        """Which entry is the learned router, if there is one."""
+        """Position of the learned router among the entries, if there is one."""
         kinds = [entry.outcome.kind for entry in self.entries]
         return kinds.index("router") if "router" in kinds else None
+
+
+@dataclass(frozen=True)
+class _Folds:
+    """The three folds of a contest, as arms of one set.
+
+    Attributes:
+        name: name of the set.
+        train: the fold to learn from.
+        validation: the fold to choose settings on; it may be empty.
+        evaluation: the fold that the outcomes are of.
+    """
+
+    name: str
+    train: Arms
+    validation: Arms
+    evaluation: Arms
+
+    def without_answers(self) -> _Folds:
+        """The same for a baseline that makes no call before it chooses."""
+        return replace(
+            self,
+            train=self.train.without_answers(),
+            validation=self.validation.without_answers(),
+            evaluation=self.evaluation.without_answers(),
+        )
 
 
 def contest(
     tree: RouteTree,
     alpha: float,
     baselines: Sequence[Baseline],
-    sets: Sequence[str] = tuple(SETS),
+    sets: Sequence[str] = tuple(ARM_SETS),
     trained: TrainedRouter | None = None,
     split: str = "test",
     seed: int = PAPER_SEED,
     answers: Mapping[str, Answers] | None = None,
     on_fitted: OnFitted = lambda done, total, name: None,
     policies: Sequence[OwnPolicy] = (),
-    on_played: OnPlayed = lambda name, arms, played: None,
+    on_played: OnPlayed = lambda name, arms, play: None,
 ) -> Contest:
-    """Fit every baseline for every set of arms, and evaluate everybody on one fold.
-
-    Raises InputError: no train query, none in `split`, no arms, no embeddings, a router made for
-    another tree, or a policy of the user's own that fails.
+    """Fit every baseline for every set of arms, and evaluate all policies on one fold.
 
     Args:
         tree: all folds; nothing is fitted on, or chosen by, scores of `split` unless it is "train"
             or "validation".
-        sets: names in `SETS`; those that the tree has no arms for are left out with a note.
-        seed: a baseline draws the same whatever others take part.
-        answers: what can be read off answers, by set, for the queries of `tree`; without it
-            baselines that read answers are left out.
-        on_fitted: told (done, total, name) after each fit.
-        policies: the user's own; what the router may do, they may, too.
-        on_played: told (name, set, what it does on the fold) of each baseline.
+        alpha: of R = Q - alpha * C.
+        baselines: to fit.
+        sets: names in `ARM_SETS`; those that the tree has no arms for are left out with a note.
+        trained: the learned router, if it takes part.
+        split: the fold to evaluate on.
+        seed: a baseline draws the same random numbers whatever others take part.
+        answers: features of answers, by set, for the queries of `tree`; without them, baselines
+            that read answers are left out.
+        on_fitted: called after each fit.
+        policies: the user's own; they may take the actions that the router may take.
+        on_played: called for each baseline.
+
+    Raises:
+        InputError: no train query, none in `split`, no arms, no embeddings, a router of another
+            tree, or a policy of the user's own that fails.
     """
-    _require_enough(tree, split)
-    taken = [*(one.name for one in baselines), ROUTER, ONE_HOP_ORACLE, TREE_ORACLE, ANYTIME_ORACLE]
-    require_distinct_names(policies, taken)
-    usable, fold = arms.usable_sets(tree, sets), tree.split(split)
-    unread = [one for one in baselines if answers is None and one.reads_answers]
-    taking_part = [one for one in baselines if one not in unread]
-    learned = [_learned(trained, tree, split, alpha)] if trained else []  # refused before any work
-    may = _may(trained.objective if trained else Objective(alpha))
-    brought = [_brought(one, tree, split, alpha, may) for one in policies]
+    _require_comparable(tree, split)
+    other_names = [baseline.name for baseline in baselines]
+    require_distinct_names(
+        policies, [*other_names, ROUTER, ONE_HOP_ORACLE, TREE_ORACLE, ANYTIME_ORACLE]
+    )
+    usable = usable_sets(tree, sets)
+    fold = tree.split(split)
+    left_out = [baseline for baseline in baselines if answers is None and baseline.reads_answers]
+    participants = [baseline for baseline in baselines if baseline not in left_out]
+    # Before the fits, so that a router or a policy that fails is refused before any work.
+    router_entries = [_router_entry(trained, tree, split, alpha)] if trained else []
+    endings_allowed = _early_endings(trained.objective if trained else Objective(alpha))
+    policy_entries = [
+        _policy_entry(policy, tree, split, alpha, endings_allowed) for policy in policies
+    ]
 
-    def arms_of(name: str, fold: str) -> Arms:
-        rows = np.flatnonzero(np.array(tree.splits) == fold)
-        return SETS[name](tree.select(rows), answers[name].select(rows) if answers else None)
+    def arms_of(name: str, fold_name: str) -> Arms:
+        rows = np.flatnonzero(np.array(tree.splits) == fold_name)
+        fold_answers = answers[name].select(rows) if answers else None
+        return ARM_SETS[name](tree.select(rows), fold_answers)
 
-    entries: list[Entry] = []
+    baseline_entries: list[Entry] = []
+    total = len(usable) * len(participants)
     for name in usable:
-        folds = (arms_of(name, "train"), arms_of(name, "validation"), arms_of(name, split))
-        for one in taking_part:
-            entries.append(_fitted(one, name, folds, alpha, seed, on_played))
-            on_fitted(len(entries), len(usable) * len(taking_part), f"{one.name} on {name}")
+        folds = _Folds(
+            name, arms_of(name, "train"), arms_of(name, "validation"), arms_of(name, split)
+        )
+        for baseline in participants:
+            baseline_entries.append(_fit_entry(baseline, folds, alpha, seed, on_played))
+            on_fitted(len(baseline_entries), total, f"{baseline.name} on {name}")
     return Contest(
         alpha=alpha,
         split=split,
@@ -143,94 +197,27 @@ def contest(
         hops=tree.hops,
         sets=usable,
         seed=seed,
-        entries=(*entries, *brought, *learned, *_oracles(fold, alpha, usable)),
+        entries=(
+            *baseline_entries,
+            *policy_entries,
+            *router_entries,
+            *_oracle_entries(fold, alpha, usable),
+        ),
         notes=(
             *data_notes(tree),
-            *_notes_on_sides(tree, split, sets),
-            *([f"{UNREAD}: {', '.join(one.name for one in unread)}."] if unread else []),
+            *_notes_on_folds_and_sets(tree, split, sets),
+            *_notes_on_left_out(left_out),
             *_notes_on_router(trained, tree, alpha),
         ),
     )
 
 
-def _fitted(
-    one: Baseline, name: str, folds: Folds, alpha: float, seed: int, on_played: OnPlayed
-) -> Entry:
-    """A baseline on one set of arms; its draws depend on nothing but seed, name and set."""
-    rng = np.random.default_rng([seed, zlib.crc32(f"{one.name} {name}".encode())])
-    train, tried, shown = folds if one.reads_answers else (fold.blind() for fold in folds)
-    started = time.process_time()
-    with one_thread():
-        tuned = one.fit(train, tried, alpha, rng)
-        seconds = time.process_time() - started
-        played = tuned.play(shown.seen)
-        on_played(one.name, name, played)
-        return _entry(
-            played.outcome(shown, one.name),
-            tuned.play(tried.seen).outcome(tried, one.name) if len(tried) else None,
-            alpha,
-            arms=name,
-            source=one.source,
-            reads_answers=one.reads_answers,
-            settings=tuned.settings,
-            fit_seconds=seconds,
-        )
+def _require_comparable(tree: RouteTree, split: str) -> None:
+    """Check that baselines can be fitted and compared.
 
-
-def _learned(trained: TrainedRouter, tree: RouteTree, split: str, alpha: float) -> Entry:
-    tried, config = tree.split("validation"), trained.origin.config
-    return _entry(
-        trained.outcome(tree.split(split)),
-        trained.outcome(tried) if len(tried) else None,
-        alpha,
-        source=f"{config.algo}, preset {config.preset}",
-        reads_answers=True,
-        settings={"alpha": trained.alpha, **_may(trained.objective)},
-    )
-
-
-def _may(objective: Objective) -> dict[str, bool]:
-    """What it allows, as settings; `allow_return` only where it does."""
-    may = {"allow_stop": objective.allow_stop}
-    return {**may, "allow_return": True} if objective.allow_return else may
-
-
-def _brought(
-    policy: OwnPolicy, tree: RouteTree, split: str, alpha: float, may: Mapping[str, bool]
-) -> Entry:
-    """A policy of the user's own, asked once on each fold; nothing is fitted."""
-    outcomes = {}
-    for name in dict.fromkeys((split, "validation")):
-        if len(fold := tree.split(name)):
-            endings = policy_endings(fold, policy, alpha, **may)
-            outcomes[name] = from_endings(fold, endings, policy.name, "baseline")
-    return _entry(
-        outcomes[split],
-        outcomes.get("validation"),
-        alpha,
-        source=policy.path,
-        reads_answers=True,
-        settings=may,
-    )
-
-
-def _entry(outcome: Outcome, tried: Outcome | None, alpha: float, **known: Any) -> Entry:
-    """With the means of what it does on the validation fold; None where that fold is empty."""
-    reward = None if tried is None else float(tried.reward(alpha).mean())
-    cost = None if tried is None else float(tried.cost.mean())
-    return Entry(outcome, validation=reward, validation_cost=cost, **known)
-
-
-def _oracles(fold: RouteTree, alpha: float, sets: Sequence[str]) -> list[Entry]:
-    """What nobody can beat who chooses one call, a whole route, or where to stop on it."""
-    whole = replace(oracle(fold, alpha), name=TREE_ORACLE)
-    anytime = replace(oracle(fold, alpha, allow_stop=True), name=ANYTIME_ORACLE)
-    one_hop = direct_oracle(fold, alpha) if "A" in sets else None
-    return [*([Entry(one_hop, "A")] if one_hop else []), Entry(whole), Entry(anytime)]
-
-
-def _require_enough(tree: RouteTree, split: str) -> None:
-    """Refuse what nothing can be fitted on, or shown of; raises InputError: with the reason."""
+    Raises:
+        InputError: a fold is empty, or the view has no text.
+    """
     for fold, role in (("train", "to fit baselines on"), (split, "to compare them on")):
         if fold not in tree.splits:
             raise InputError(f"no query {role}: the {fold} fold is empty; collect more queries")
@@ -241,8 +228,109 @@ def _require_enough(tree: RouteTree, split: str) -> None:
         )
 
 
-def _notes_on_sides(tree: RouteTree, split: str, sets: Sequence[str]) -> list[str]:
-    """What the fold that is shown was used for, and which sets of arms take no part."""
+def _fit_entry(
+    baseline: Baseline, folds: _Folds, alpha: float, seed: int, on_played: OnPlayed
+) -> Entry:
+    """Fit a baseline on one set of arms, and evaluate it.
+
+    Its random numbers depend on nothing but the seed, its name and the set.
+    """
+    rng = np.random.default_rng([seed, zlib.crc32(f"{baseline.name} {folds.name}".encode())])
+    if not baseline.reads_answers:
+        folds = folds.without_answers()
+    started = time.process_time()
+    with one_thread():
+        result = baseline.fit(folds.train, folds.validation, alpha, rng)
+        seconds = time.process_time() - started
+        play = result.play(folds.evaluation.seen)
+        on_played(baseline.name, folds.name, play)
+        validation = None
+        if len(folds.validation):
+            on_validation = result.play(folds.validation.seen)
+            validation = on_validation.outcome(folds.validation, baseline.name)
+        return _entry(
+            play.outcome(folds.evaluation, baseline.name),
+            validation,
+            alpha,
+            arms=folds.name,
+            source=baseline.source,
+            reads_answers=baseline.reads_answers,
+            settings=result.settings,
+            fit_seconds=seconds,
+        )
+
+
+def _router_entry(trained: TrainedRouter, tree: RouteTree, split: str, alpha: float) -> Entry:
+    """The learned router on the fold."""
+    validation = tree.split("validation")
+    config = trained.origin.config
+    return _entry(
+        trained.outcome(tree.split(split)),
+        trained.outcome(validation) if len(validation) else None,
+        alpha,
+        source=f"{config.algo}, preset {config.preset}",
+        reads_answers=True,
+        settings={"alpha": trained.alpha, **_early_endings(trained.objective)},
+    )
+
+
+def _early_endings(objective: Objective) -> dict[str, bool]:
+    """How an episode may end early, as settings; `allow_return` only if it is true."""
+    settings = {"allow_stop": objective.allow_stop}
+    if objective.allow_return:
+        settings["allow_return"] = True
+    return settings
+
+
+def _policy_entry(
+    policy: OwnPolicy,
+    tree: RouteTree,
+    split: str,
+    alpha: float,
+    endings_allowed: Mapping[str, bool],
+) -> Entry:
+    """A policy of the user's own, evaluated once on each fold; nothing is fitted."""
+    outcomes = {}
+    for name in dict.fromkeys((split, "validation")):
+        fold = tree.split(name)
+        if len(fold):
+            endings = policy_endings(fold, policy, alpha, **endings_allowed)
+            outcomes[name] = from_endings(fold, endings, policy.name, "baseline")
+    return _entry(
+        outcomes[split],
+        outcomes.get("validation"),
+        alpha,
+        source=policy.path,
+        reads_answers=True,
+        settings=endings_allowed,
+    )
+
+
+def _entry(outcome: Outcome, validation: Outcome | None, alpha: float, **fields: Any) -> Entry:
+    """An entry with the means of its outcome on the validation fold; None is an empty fold."""
+    if validation is None:
+        return Entry(outcome, **fields)
+    return Entry(
+        outcome,
+        validation=float(validation.reward(alpha).mean()),
+        validation_cost=float(validation.cost.mean()),
+        **fields,
+    )
+
+
+def _oracle_entries(fold: RouteTree, alpha: float, sets: Sequence[str]) -> list[Entry]:
+    """The bounds for a choice of one call (set A only), of a route, and of where to stop on it."""
+    tree_oracle = replace(oracle(fold, alpha), name=TREE_ORACLE)
+    anytime_oracle = replace(oracle(fold, alpha, allow_stop=True), name=ANYTIME_ORACLE)
+    one_hop = direct_oracle(fold, alpha) if "A" in sets else None
+    entries = [Entry(tree_oracle), Entry(anytime_oracle)]
+    if one_hop:
+        entries.insert(0, Entry(one_hop, "A"))
+    return entries
+
+
+def _notes_on_folds_and_sets(tree: RouteTree, split: str, sets: Sequence[str]) -> list[str]:
+    """Notes on what the fold was used for before, and on sets of arms that take no part."""
     notes = []
     if "validation" not in tree.splits:
         notes.append("No validation fold: baselines take the first of their settings.")
@@ -250,44 +338,68 @@ def _notes_on_sides(tree: RouteTree, split: str, sets: Sequence[str]) -> list[st
         notes.append("Shown on the fold that everybody was fitted on: this is memory, not skill.")
     if split == "validation":
         notes.append("Shown on the fold that chose the settings: all that is tuned looks better.")
-    lacking = arms.left_out(tree, sets)
-    return [*notes, *(f"Set {name} is left out: {why}." for name, why in lacking.items())]
+    for name, reason in unusable_sets(tree, sets).items():
+        notes.append(f"Set {name} is left out: {reason}.")
+    return notes
+
+
+def _notes_on_left_out(baselines: Sequence[Baseline]) -> list[str]:
+    """A note on the baselines that take no part; none if all do."""
+    if not baselines:
+        return []
+    names = ", ".join(baseline.name for baseline in baselines)
+    return [f"Left out, because nobody loaded the texts of answers: {names}."]
 
 
 def _notes_on_router(trained: TrainedRouter | None, tree: RouteTree, alpha: float) -> list[str]:
-    """What the learned router learned, or may do, and the baselines not, or the other way round."""
+    """Notes on differences between the router and the baselines in training and in actions."""
     if trained is None:
         return ["No learned router: the baselines are compared among themselves."]
-    found = training_remarks(trained, alpha, tree)
-    notes = [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found]
+    remarks = training_remarks(trained, alpha, tree)
+    notes = [f"{remark[:1].upper()}{remark[1:]}." for remark in remarks]
     if trained.objective.ends_early:
-        what = "return earlier answers" if trained.objective.allow_return else "stop early"
+        ability = "return earlier answers" if trained.objective.allow_return else "stop early"
         notes.append(
-            f"HierRouter may {what} and the routes of set B may not: what stopping saves "
+            f"HierRouter may {ability} and the routes of set B may not: what stopping saves "
             "counts as adaptivity here."
         )
     return notes
 
 
 def look_details(
-    held: Contest, baselines: Sequence[Baseline], policies: Sequence[OwnPolicy] = ()
+    result: Contest, baselines: Sequence[Baseline], policies: Sequence[OwnPolicy] = ()
 ) -> dict[str, Any]:
-    """Alpha, sets, seed and baselines of a contest; `own` only where one is the user's."""
-    took_part = [one.outcome.name for one in held.entries if one.outcome.kind == "baseline"]
-    users = [one.name for one in baselines if isinstance(one, OwnBaseline)]
-    users += [one.name for one in policies]
-    own = {name: _digest(held, name) for name in users if name in took_part}
-    return {
-        "alpha": held.alpha,
-        "baselines": list(dict.fromkeys(took_part)),
-        "sets": list(held.sets),
-        "seed": held.seed,
-        **({"own": own} if own else {}),
+    """The details by which the log of looks at the test fold tells contests apart.
+
+    Args:
+        result: the contest.
+        baselines: that were given to it.
+        policies: that were given to it.
+
+    Returns:
+        Alpha, sets, seed and names of the baselines; `own`, a digest of the figures of each of the
+        user's own ones, only if there is one.
+    """
+    names = [entry.outcome.name for entry in result.entries if entry.outcome.kind == "baseline"]
+    own_names = [baseline.name for baseline in baselines if isinstance(baseline, OwnBaseline)]
+    own_names += [policy.name for policy in policies]
+    own = {name: _reward_digest(result, name) for name in own_names if name in names}
+    details: dict[str, Any] = {
+        "alpha": result.alpha,
+        "baselines": list(dict.fromkeys(names)),
+        "sets": list(result.sets),
+        "seed": result.seed,
     }
+    if own:
+        details["own"] = own
+    return details
 
 
-def _digest(held: Contest, name: str) -> str:
-    """Of a baseline's R on each query, on all its sets."""
-    rewards = [one.outcome.reward(held.alpha) for one in held.entries if one.outcome.name == name]
-    values = np.round(np.array(rewards, dtype="<f8"), arms.DIGITS) + 0.0  # no sign on zeros
+def _reward_digest(result: Contest, name: str) -> str:
+    """Digest of a baseline's R on each query, on all its sets."""
+    rewards = [
+        entry.outcome.reward(result.alpha) for entry in result.entries if entry.outcome.name == name
+    ]
+    # Adding 0 takes the sign from zeros, so that -0.0 and 0.0 have one digest.
+    values = np.round(np.array(rewards, dtype="<f8"), REWARD_DIGITS) + 0.0
     return hashlib.sha256(values.tobytes()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Routers that do not read the question, and those that rate arms by battles."""
+"""Baselines that do not read the question, and one that rates arms by battles between them."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,8 +10,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hierrouter.evaluation.bounds import cheapest_best
-from hierrouter.learning.baselines import arms
-from hierrouter.learning.baselines.arms import Arms, Candidates, GridSearch, Play, Seen, Tuned
+from hierrouter.learning.baselines.arms import (
+    REWARD_DIGITS,
+    Arms,
+    Candidates,
+    FitResult,
+    GridSearch,
+    Play,
+    RouterInputs,
+)
 
 
 @dataclass(frozen=True)
@@ -22,10 +29,15 @@ class Random:
     source: ClassVar[str] = "chance"
     reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        return Tuned(
-            lambda seen: Play.mixed(seen, np.full((len(seen), seen.arms), 1 / seen.arms)), {}
-        )
+    def fit(
+        self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator
+    ) -> FitResult:
+        """Fit nothing."""
+
+        def play(inputs: RouterInputs) -> Play:
+            return Play.mixed(inputs, np.full((len(inputs), inputs.arms), 1 / inputs.arms))
+
+        return FitResult(play, {})
 
 
 @dataclass(frozen=True)
@@ -36,48 +48,63 @@ class BestStatic:
     source: ClassVar[str] = "highest mean R on the train fold"
     reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+    def fit(
+        self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator
+    ) -> FitResult:
+        """Choose the arm on `train`."""
         return best_static(train, alpha)
 
 
 @dataclass(frozen=True)
 class DatasetOracle:
-    """The best arm of each dataset of the train fold; the best over all for an unknown one."""
+    """The best arm of each dataset of the train fold; the best overall for an unknown dataset."""
 
     name: ClassVar[str] = "dataset oracle"
     source: ClassVar[str] = "highest mean R on the train fold, by dataset; it is told the dataset"
     reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        datasets, reward = np.array(train.seen.datasets), train.reward(alpha)
-        rows = {name: datasets == name for name in dict.fromkeys(train.seen.datasets)}
-        best = {name: best_arm(reward[of], train.cost[of]) for name, of in rows.items()}
-        otherwise = best_arm(reward, train.cost)
+    def fit(
+        self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator
+    ) -> FitResult:
+        """Choose the arms on `train`."""
+        datasets = np.array(train.seen.datasets)
+        reward = train.reward(alpha)
+        best: dict[str, int] = {}
+        for name in dict.fromkeys(train.seen.datasets):
+            rows = datasets == name
+            best[name] = best_arm(reward[rows], train.cost[rows])
+        best_overall = best_arm(reward, train.cost)
 
-        def play(seen: Seen) -> Play:
-            arm = [best.get(name, otherwise) for name in seen.datasets]
-            return Play.of(seen, np.array(arm, dtype=np.int64))
+        def play(inputs: RouterInputs) -> Play:
+            arm = [best.get(name, best_overall) for name in inputs.datasets]
+            return Play.of(inputs, np.array(arm, dtype=np.int64))
 
-        return Tuned(play, {"arms": {name: train.names[arm] for name, arm in best.items()}})
+        return FitResult(play, {"arms": {name: train.names[arm] for name, arm in best.items()}})
 
 
-def best_static(train: Arms, alpha: float) -> Tuned:
-    """Always the arm with the highest mean R on `train`: what is left where nothing is learned."""
+def best_static(train: Arms, alpha: float) -> FitResult:
+    """Always the arm with the highest mean R on `train`; also what other baselines fall back to."""
     return always(train, best_arm(train.reward(alpha), train.cost))
 
 
-def always(train: Arms, arm: int) -> Tuned:
+def always(train: Arms, arm: int) -> FitResult:
     """The same arm for every question."""
-    return Tuned(
-        lambda seen: Play.of(seen, np.full(len(seen), arm, dtype=np.int64)),
+    return FitResult(
+        lambda inputs: Play.of(inputs, np.full(len(inputs), arm, dtype=np.int64)),
         {"arm": train.names[arm]},
     )
 
 
 def best_arm(value: NDArray[np.float64], cost: NDArray[np.float64]) -> int:
-    """The arm with the highest mean value, float64[rows, arms]; ties: lower mean cost."""
-    means = value.mean(axis=0, keepdims=True), cost.mean(axis=0, keepdims=True)
-    return int(cheapest_best(*means)[0])
+    """The arm with the highest mean value; ties: lower mean cost.
+
+    Args:
+        value: float64[rows, arms].
+        cost: float64[rows, arms].
+    """
+    mean_value = value.mean(axis=0, keepdims=True)
+    mean_cost = cost.mean(axis=0, keepdims=True)
+    return int(cheapest_best(mean_value, mean_cost)[0])
 
 
 Battles = Literal["all", "best"]
@@ -85,13 +112,17 @@ Battles = Literal["all", "best"]
 
 @dataclass(frozen=True)
 class Factorisation(GridSearch):
-    """Grid: who meets whom, and the steps of training.
+    """Strengths of arms by matrix factorisation: question vector times map times arm vector.
+
+    The strengths are fitted to who wins battles of two arms on a question. The grid is over who
+    fights whom, and over the number of training steps.
 
     Attributes:
-        battles: "all" with all, or the "best" arm of a query with all others.
-        steps: of Adam, over all train queries each; rising.
+        battles: "all" arms against all, or the "best" arm of a query against all others.
+        steps: of Adam, each over all train queries; ascending.
         rank: length of the vectors.
-        weighed: a win counts as much as it gains in R; False is the source's way.
+        weighed: weigh a win by its gain in R; False is the method of the source.
+        learning_rate: Adam's.
     """
 
     battles: tuple[Battles, ...] = ("all", "best")
@@ -103,53 +134,62 @@ class Factorisation(GridSearch):
     source: ClassVar[str] = "Ong et al. 2024, arXiv 2406.18665"
 
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
-        """One training for each kind of battles, which is looked at after each number of steps."""
-        question = torch.from_numpy(_columns(train.seen.question))
+        """One training for each kind of battles; a candidate after each number of steps."""
+        question = torch.from_numpy(_unit_vectors_and_constant(train.seen.question))
         reward = torch.from_numpy(train.reward(alpha).astype(np.float32))
         best = torch.from_numpy(cheapest_best(train.reward(alpha), train.cost))[:, None]
         for battles in self.battles:
-            # Arms start as equals, so that the cheapest is chosen where there is nothing to learn.
-            drawn = rng.normal(0, self.rank**-0.5, (question.shape[1], self.rank))
-            into = torch.tensor(drawn.astype(np.float32), requires_grad=True)
-            places = torch.zeros((train.seen.arms, self.rank), requires_grad=True)
-            adam = torch.optim.Adam([into, places], lr=self.learning_rate)
-            for made in range(1, max(self.steps) + 1):
-                others = torch.from_numpy(rng.permutation(len(places)))
+            initial = rng.normal(0, self.rank**-0.5, (question.shape[1], self.rank))
+            question_map = torch.tensor(initial.astype(np.float32), requires_grad=True)
+            # Arms start as equals, so that without anything to learn the cheapest is chosen.
+            arm_vectors = torch.zeros((train.seen.arms, self.rank), requires_grad=True)
+            adam = torch.optim.Adam([question_map, arm_vectors], lr=self.learning_rate)
+            for step in range(1, max(self.steps) + 1):
+                # Every arm meets another one, the same on all questions.
+                others = torch.from_numpy(rng.permutation(len(arm_vectors)))
                 opponent = (best if battles == "best" else others).expand(reward.shape)
-                lead, gap = (
-                    value - value.gather(1, opponent)
-                    for value in (question @ into @ places.T, reward)
-                )
+                strength = question @ question_map @ arm_vectors.T
+                lead = strength - strength.gather(1, opponent)
+                gap = reward - reward.gather(1, opponent)
                 adam.zero_grad()
-                lost_battles(lead, gap, self.weighed).backward()  # type: ignore[no-untyped-call]
+                battle_loss(lead, gap, self.weighed).backward()  # type: ignore[no-untyped-call]
                 adam.step()
-                if made in self.steps:
-                    weights = (into @ places.T).detach().numpy()
-                    play = partial(_factored, weights, train.cost.mean(axis=0))
-                    yield {"battles": battles, "steps": made}, play
+                if step in self.steps:
+                    weights = (question_map @ arm_vectors.T).detach().numpy()
+                    play = partial(_strongest_arm, weights, train.cost.mean(axis=0))
+                    yield {"battles": battles, "steps": step}, play
 
 
-def lost_battles(lead: Tensor, gap: Tensor, weighed: bool) -> Tensor:
-    """Mean negative log-likelihood of who won.
+def battle_loss(lead: Tensor, gap: Tensor, weighed: bool) -> Tensor:
+    """Mean negative log-likelihood of the winners.
 
     Args:
         lead: float32[...], strength of one arm less that of its opponent.
         gap: float32[...], its reward less the opponent's; 0 is no battle.
-        weighed: a battle counts as much as its gap is wide.
+        weighed: weigh a battle by the size of its gap.
     """
     weight = gap.abs() if weighed else (gap != 0).float()
     loss = torch.nn.functional.softplus(-torch.sign(gap) * lead)
     return (weight * loss).sum() / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
 
 
-def _columns(question: NDArray[np.float32]) -> NDArray[np.float32]:
+def _unit_vectors_and_constant(question: NDArray[np.float32]) -> NDArray[np.float32]:
     """float32[queries, dim + 1]: the vectors at length 1 (zeros stay), and a constant."""
     length = np.linalg.norm(question, axis=1, keepdims=True)
     unit = np.divide(question, np.where(length > 0, length, 1), dtype=np.float32)
     return np.pad(unit, ((0, 0), (0, 1)), constant_values=1)
 
 
-def _factored(weights: NDArray[np.float32], cost: NDArray[np.float64], seen: Seen) -> Play:
-    """The strongest arm for each question; of equals the cheapest in general, float64[arms]."""
-    strength = (_columns(seen.question) @ weights).astype(np.float64).round(arms.DIGITS)
-    return Play.of(seen, cheapest_best(strength, np.broadcast_to(cost, strength.shape)))
+def _strongest_arm(
+    weights: NDArray[np.float32], cost: NDArray[np.float64], inputs: RouterInputs
+) -> Play:
+    """Take the strongest arm for each question; of equals the cheapest on average.
+
+    Args:
+        weights: float32[dim + 1, arms].
+        cost: float64[arms], mean cost.
+        inputs: the queries.
+    """
+    vectors = _unit_vectors_and_constant(inputs.question)
+    strength = (vectors @ weights).astype(np.float64).round(REWARD_DIGITS)
+    return Play.of(inputs, cheapest_best(strength, np.broadcast_to(cost, strength.shape)))

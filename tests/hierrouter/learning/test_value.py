@@ -15,7 +15,7 @@ from hierrouter.learning import value
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import train
-from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_from
+from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter_cache.tree import Rate, Routes, RouteTree, reprice
 from tests.hierrouter.learning.trainings import ALPHA, GRID, OBJECTIVE, VALUE, digest, small_tree
@@ -98,13 +98,13 @@ def ridge_of(alike: Floats, leverage: Floats) -> float:
 def test_a_learned_query_is_expected_what_a_regression_without_it_expects(
     tree: RouteTree, model: ValueModel
 ) -> None:
-    fold = learned_from(tree)
+    fold = training_queries(tree)
     held_out, plain = map(model.predictions, (fold, replace(fold, content=OTHER)))
     for state, position in enumerate(model.positions):
         vectors = fold.embedding_at(np.arange(len(fold)), np.full(len(fold), state))
         cost = fold.cost[:, [state]].astype(np.float32)
-        seen = position.seen(model.texts[0](vectors), cost)
-        alike = seen.kernel(seen, int(position.kernel[0]))
+        inputs = position.inputs(model.texts[0](vectors), cost)
+        alike = inputs.similarity(inputs, int(position.kernel[0]))
         ridge = ridge_of(alike, position.leverage.astype(float))
         for knot, alpha in enumerate(model.knots):
             wanted = followed(fold, held_out[:, :, :, knot], state, alpha).reshape(len(fold), -1)
@@ -162,7 +162,9 @@ def test_a_query_is_expected_the_same_in_whatever_company(
     np.testing.assert_allclose(np.concatenate(one), whole, atol=1e-4)
     router = ValueRouter(model, 0.03)
     expected = router.rewards(tree)
-    monkeypatch.setattr(value, "HELD", 5 * whole[0].size)  # as if the tree were a great one
+    monkeypatch.setattr(
+        value, "MAX_CACHED_NUMBERS", 5 * whole[0].size
+    )  # as if the tree were a great one
     fresh = ValueRouter(replace(model), 0.03)
     np.testing.assert_allclose(fresh.rewards(tree), expected, atol=1e-4)
 
@@ -192,7 +194,7 @@ def test_who_waits_is_told_of_each_state(tree: RouteTree) -> None:
 
 def odd(tree: RouteTree) -> dict[str, RouteTree]:
     """Trees at which a statistic could break."""
-    learned, [part] = learned_from(tree), tree.parts
+    learned, [part] = training_queries(tree), tree.parts
     alike = replace(part, vectors=np.ones_like(part.vectors))
     absent = replace(part, vectors=np.zeros_like(part.vectors), is_text=False)
     return {
@@ -251,7 +253,7 @@ def test_a_live_state_gets_the_chances_of_the_fold(
     chances = router.probabilities(fold)
     query, node = (each.ravel() for each in np.indices((len(fold), states)))
     seen = fold.embedding_at(query, node), node.tolist(), fold.cost[query, node].tolist()
-    np.testing.assert_allclose(router.live(*seen), chances[query, node], atol=1e-5)
+    np.testing.assert_allclose(router.live_probabilities(*seen), chances[query, node], atol=1e-5)
     assert not chances[:, ~router.model.actions.legal()].any()
     np.testing.assert_allclose(chances.sum(axis=2), 1)
 
@@ -285,22 +287,22 @@ def test_between_knots_values_are_too_and_beyond_the_last_one_its_own(
     predicted, last = model.predictions(tree), model.knots[-1]
     assert model.knots[0] == 0 and set(GRID) <= set(model.knots)
     for place, knot in enumerate(model.knots):
-        np.testing.assert_array_equal(model.at(predicted, knot), predicted[..., place, :])
+        np.testing.assert_array_equal(model.interpolate(predicted, knot), predicted[..., place, :])
         temperature = [at.temperature[place] for at in model.positions]
         np.testing.assert_allclose(model.temperatures(knot), temperature)
     for place, (low, high) in enumerate(itertools.pairwise(model.knots)):
         between, ends = (low + high) / 2, (predicted[..., place, :], predicted[..., place + 1, :])
-        np.testing.assert_allclose(model.at(predicted, between), sum(ends) / 2, atol=1e-5)
+        np.testing.assert_allclose(model.interpolate(predicted, between), sum(ends) / 2, atol=1e-5)
         squared = model.temperatures(low) * model.temperatures(high)
         np.testing.assert_allclose(model.temperatures(between), np.sqrt(squared), rtol=1e-6)
     for alpha in (1.01 * last, 1e9):
-        np.testing.assert_array_equal(model.at(predicted, alpha), predicted[..., -1, :])
+        np.testing.assert_array_equal(model.interpolate(predicted, alpha), predicted[..., -1, :])
         np.testing.assert_array_equal(model.temperatures(alpha), model.temperatures(last))
 
 
 def test_more_landmarks_than_queries_are_all_and_fewer_expect_nearly_the_same() -> None:
     tree = planted_tree(per_family=(30, 10, 20), dim=16, luck=0.0, noise=0.3)
-    fold, count = tree.split("test"), len(learned_from(tree))
+    fold, count = tree.split("test"), len(training_queries(tree))
     whole, more, few = (
         train(tree, OBJECTIVE, replace(VALUE, landmarks=landmarks), 0)
         for landmarks in (count, 10 * count, count // 4)

@@ -206,7 +206,7 @@ def test_another_version_of_scorer_or_code_reads_anew(
     with monkeypatch.context() as later:
         later.setitem(scoring.SCORERS_BY_NAME, "token_f1", other)  # type: ignore[arg-type]
         assert seen(lambda: hr.open(kept))[0] == 1
-    for module, name, value in ((trees, "FORMAT", 99), (opening, "__version__", "99")):
+    for module, name, value in ((trees, "TREE_FORMAT", 99), (opening, "__version__", "99")):
         hr.open(kept)
         with monkeypatch.context() as later:
             later.setattr(module, name, value)

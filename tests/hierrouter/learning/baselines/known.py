@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.learning.baselines.arms import Answers, Arms, Baseline, Fitted, Seen, Tuned
+from hierrouter.learning.baselines.arms import (
+    Answers,
+    Arms,
+    Baseline,
+    FitResult,
+    FittedRouter,
+    RouterInputs,
+)
 
 NOISE = 20  # vectors of answers that say nothing
 EMPTY = np.zeros(0, dtype=np.int64)
@@ -37,7 +44,7 @@ def arms_with(
     queries, arms = quality.shape
     return Arms(
         names=tuple(f"arm-{number}" for number in range(arms)),
-        seen=Seen(question, ("one",) * queries, np.eye(arms, dtype=np.bool_), answers=None),
+        seen=RouterInputs(question, ("one",) * queries, np.eye(arms, dtype=np.bool_), answers=None),
         call_cost=cost,
         quality=quality,
         accuracy=(quality > 0.5).astype(np.float64),
@@ -80,7 +87,7 @@ def answered(
     calls = np.eye(arms, dtype=np.bool_) if calls is None else calls
     return Arms(
         names=tuple(f"arm-{number}" for number in range(arms)),
-        seen=Seen(asked.astype(np.float32), ("one",) * queries, calls, answers),
+        seen=RouterInputs(asked.astype(np.float32), ("one",) * queries, calls, answers),
         call_cost=np.tile(call_cost, (queries, 1)),
         quality=quality.astype(np.float64),
         accuracy=quality.astype(np.float64),
@@ -99,18 +106,18 @@ def fitted(
     validation: Arms | None = None,
     alpha: float = 0.1,
     seed: int = 0,
-) -> Tuned:
+) -> FitResult:
     """Fitted on one fold; tuned on it, too, where no other is given."""
     chosen_on = train if validation is None else validation
     return baseline.fit(train, chosen_on, alpha, np.random.default_rng(seed))
 
 
-def choices(arms: Arms, play: Fitted) -> NDArray[np.int64]:
+def choices(arms: Arms, play: FittedRouter) -> NDArray[np.int64]:
     """int64[queries]: the arm that a router takes."""
     return play(arms.seen).answer.argmax(axis=1)
 
 
-def assert_reads_what_it_pays(play: Fitted, seen: Seen) -> None:
+def assert_reads_what_it_pays(play: FittedRouter, seen: RouterInputs) -> None:
     """It does the same where the answers of the calls it did not make are others."""
     played = play(seen)
     for seed in range(3):
@@ -119,7 +126,9 @@ def assert_reads_what_it_pays(play: Fitted, seen: Seen) -> None:
         assert np.array_equal(again.called, played.called)
 
 
-def _scrambled(seen: Seen, made: NDArray[np.bool_], rng: np.random.Generator) -> Seen:
+def _scrambled(
+    seen: RouterInputs, made: NDArray[np.bool_], rng: np.random.Generator
+) -> RouterInputs:
     """Other answers of the arms of which not all calls were made, bool[queries, calls]."""
     answers = seen.answers
     assert answers is not None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hierrouter.engines.encoders import HashedNgrams
-from hierrouter.learning.baselines.answers import WIDTH, AnswerScorer, fit_scorer, load_answers
+from hierrouter.learning.baselines.answers import ANSWER_DIM, AnswerScorer, fit_scorer, load_answers
 from hierrouter.learning.baselines.arms import Answers, Arms, macro_arms, single_models
 from hierrouter.questions.answers import exact_match
 from hierrouter.replay.inspection import ask_cache
@@ -37,7 +37,7 @@ def assert_they_are(answers: Answers, texts: Texts, arms: Arms, tree: RouteTree)
     for place, arm in enumerate(arms.names):
         said = [texts[(*query, arm)] for query in queries]
         found = answers.vectors[answers.row[:, place]]
-        assert np.array_equal(found, HashedNgrams(WIDTH).encode(said))
+        assert np.array_equal(found, HashedNgrams(ANSWER_DIM).encode(said))
 
 
 def test_they_are_each_arms_last_answer(testbed_cache: Path, texts: Texts, tree: RouteTree) -> None:
@@ -77,7 +77,7 @@ NONE = np.zeros(3, bool)
 
 
 def scores(scorer: AnswerScorer, arms: Arms, arm: int, read: np.ndarray) -> np.ndarray:
-    return scorer.judge(arms.seen).score(
+    return scorer.for_queries(arms.seen).score(
         np.arange(len(arms)), np.full(len(arms), arm), np.tile(read, (len(arms), 1))
     )
 

@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 
 from hierrouter.learning.baselines import cascades
-from hierrouter.learning.baselines.answers import read_answers
-from hierrouter.learning.baselines.arms import Arms, Baseline, Play, Seen, Tuned, value_of
+from hierrouter.learning.baselines.answers import require_answers
+from hierrouter.learning.baselines.arms import (
+    Arms,
+    Baseline,
+    FitResult,
+    Play,
+    RouterInputs,
+    mean_reward,
+)
 from hierrouter.learning.baselines.cascades import CASCADES
 from tests.hierrouter.learning.baselines import known
 from tests.hierrouter.learning.baselines.known import answered
@@ -15,7 +22,7 @@ CASCADE, BY_CONFIDENCE, BY_AGREEMENT = CASCADES
 COST = np.array([1.0, 10.0, 10.0])
 
 
-def tuned_on(baseline: Baseline, arms: Arms, alpha: float) -> tuple[Tuned, Arms]:
+def tuned_on(baseline: Baseline, arms: Arms, alpha: float) -> tuple[FitResult, Arms]:
     """The baseline, and the fold to look at."""
     train, validation, test = known.folds(arms)
     return known.fitted(baseline, train, validation, alpha), test
@@ -65,8 +72,8 @@ def test_a_router_that_reads_for_nothing_is_found_out() -> None:
     says = np.where(right, -1, np.arange(400 * 5).reshape(400, 5))  # wrong answers all differ
     _, _, test = known.folds(answered(right, np.arange(1.0, 6.0), says=says))
 
-    def thief(seen: Seen) -> Play:
-        said = read_answers(seen).group
+    def thief(seen: RouterInputs) -> Play:
+        said = require_answers(seen).group
         return Play.of(seen, (said[:, 0] != said[:, 1]).astype(np.int64))
 
     with pytest.raises(AssertionError):
@@ -77,9 +84,9 @@ def test_a_cascade_goes_on_where_the_answer_looks_wrong() -> None:
     tuned, test = tuned_on(CASCADE, half_right(), ALPHA)
     assert tuned.settings["arms"] == ["arm-0", "arm-1"]
     wrong = 1 - test.quality[:, 0].mean()
-    assert value_of(tuned.play, test, ALPHA) == pytest.approx(1 - ALPHA * (1 + 10 * wrong))
+    assert mean_reward(tuned.play, test, ALPHA) == pytest.approx(1 - ALPHA * (1 + 10 * wrong))
     free, test = tuned_on(CASCADE, half_right(), 0.0)
-    assert value_of(free.play, test, 0.0) == 1
+    assert mean_reward(free.play, test, 0.0) == 1
 
 
 def test_a_call_that_two_arms_share_is_paid_once() -> None:
@@ -97,11 +104,11 @@ def test_routing_skips_the_cheap_arm_where_the_question_says_so_and_a_cascade_ca
     tuned, test = tuned_on(cascades.CascadeRouting(), two_kinds(), ALPHA)
     hopeless = test.seen.question[:, 0] > 0.5
     best = 1 - ALPHA * np.where(hopeless, 10, 1 + 10 * (test.quality[:, 0] == 0)).mean()
-    value = value_of(tuned.play, test, ALPHA)
+    value = mean_reward(tuned.play, test, ALPHA)
     assert value == pytest.approx(best, abs=0.01)
     assert tuned.play(test.seen).called[hopeless, 0].mean() < 0.1
     cascade, _ = tuned_on(CASCADE, two_kinds(), ALPHA)
-    assert value > value_of(cascade.play, test, ALPHA) + 0.005
+    assert value > mean_reward(cascade.play, test, ALPHA) + 0.005
 
 
 @pytest.mark.parametrize("trust", [0.0, 0.5, 1.0])

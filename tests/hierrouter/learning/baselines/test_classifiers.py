@@ -9,7 +9,7 @@ from sklearn.preprocessing import Normalizer
 from sklearn.svm import SVC
 
 from hierrouter.learning.baselines import classifiers, simple
-from hierrouter.learning.baselines.arms import value_of
+from hierrouter.learning.baselines.arms import mean_reward
 from tests.hierrouter.learning.baselines import known
 from tests.hierrouter.learning.baselines.known import (
     EMPTY,
@@ -71,7 +71,7 @@ def test_a_machine_with_a_kernel_is_taken_where_no_line_parts_the_questions():
     train, held_out = arms.select(np.arange(80)), arms.select(np.arange(80, 120))
     tuned = fitted(classifiers.Svm(("linear", "rbf"), (1.0,)), train, held_out)
     assert tuned.settings["kernel"] == "rbf"
-    assert value_of(tuned.play, held_out, 0.0) == 1.0
+    assert mean_reward(tuned.play, held_out, 0.0) == 1.0
 
 
 def test_a_tie_of_votes_goes_to_the_cheapest_arm():

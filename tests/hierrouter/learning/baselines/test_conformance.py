@@ -8,7 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.learning.baselines.registry import BASELINES, BUILT_IN, baselines, fault, typed
+from hierrouter.learning.baselines.registry import (
+    BASELINES_BY_NAME,
+    BUILT_IN_BASELINES,
+    baselines,
+    fault,
+    flag_name,
+)
 from hierrouter_cache.errors import InputError
 from tests.conftest import SOURCES
 from tests.hierrouter.learning.baselines import known
@@ -27,8 +33,8 @@ FEWER = {
     "MLP": {"steps": (5, 20), "penalties": (0.01,)},
     "matrix factorisation": {"steps": (5, 20)},
 }
-SUBJECTS = [replace(one, **FEWER.get(one.name, {})) for one in BUILT_IN]
-each = pytest.mark.parametrize("baseline", SUBJECTS, ids=lambda one: typed(one.name))
+SUBJECTS = [replace(one, **FEWER.get(one.name, {})) for one in BUILT_IN_BASELINES]
+each = pytest.mark.parametrize("baseline", SUBJECTS, ids=lambda one: flag_name(one.name))
 
 
 def arms(queries=80, seed=0, quality=None):
@@ -84,21 +90,21 @@ def test_one_arm_is_always_taken(baseline):
 
 
 def test_each_has_a_name_of_its_own_and_a_source():
-    assert len(BASELINES) == len(BUILT_IN)
-    assert all(baseline.source for baseline in BUILT_IN)
-    assert {typed(one.name) for one in BUILT_IN} == set(BASELINES)
+    assert len(BASELINES_BY_NAME) == len(BUILT_IN_BASELINES)
+    assert all(baseline.source for baseline in BUILT_IN_BASELINES)
+    assert {flag_name(one.name) for one in BUILT_IN_BASELINES} == set(BASELINES_BY_NAME)
 
 
 # --- baselines by name, and one's own by import path
 
 OWN = """
 import numpy as np
-from hierrouter.learning.baselines.arms import Play, Tuned
+from hierrouter.learning.baselines.arms import Play, FitResult
 
 class Wrong:
     name, source, reads_answers = "wrong", "a test", False
     def fit(self, train, validation, alpha, rng):
-        return Tuned(lambda seen: Play.of(seen, np.zeros(len(seen), int)), {{}})
+        return FitResult(lambda seen: Play.of(seen, np.zeros(len(seen), int)), {{}})
     {wrong}
 """
 
@@ -129,11 +135,13 @@ def refused_in_a_line(*said):
 
 def test_the_docs_name_every_one_and_no_other():
     _, _, table = (SOURCES / "docs" / "compare.md").read_text().partition("| `--baselines` |")
-    assert re.findall(r"^\| `([a-z-]+)` \|", table.partition("\n\n")[0], re.M) == list(BASELINES)
+    assert re.findall(r"^\| `([a-z-]+)` \|", table.partition("\n\n")[0], re.M) == list(
+        BASELINES_BY_NAME
+    )
 
 
 def test_names_are_typed_with_dashes_and_keep_their_order_and_none_is_all():
-    assert baselines() == BUILT_IN
+    assert baselines() == BUILT_IN_BASELINES
     assert [one.name for one in baselines(["knn", "best-static"])] == ["kNN", "best static"]
 
 
@@ -168,17 +176,20 @@ def test_what_is_no_baseline_is_refused_when_it_is_named(own, wrong, said):
         baselines([f"{own(wrong)}:Wrong"])
 
 
-PLAYS = "def fit(self, train, validation, alpha, rng): return Tuned(lambda seen: {play}, {{}})"
+PLAYS = "def fit(self, train, validation, alpha, rng): return FitResult(lambda seen: {play}, {{}})"
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("def fit(self, *a): return 3", "gave no Tuned"),
+        ("def fit(self, *a): return 3", "gave no FitResult"),
         ("def fit(self, *a): return 1 / 0", "fit: ZeroDivisionError"),
-        ("def fit(self, *a): return Tuned(print, {'a': {1}})", "settings as JSON: TypeError"),
-        ("def fit(self, *a): return Tuned(print, None)", "gave no settings"),
-        ("def fit(self, *a): return Tuned(print, {'a': np.nan})", "settings as JSON: ValueError"),
+        ("def fit(self, *a): return FitResult(print, {'a': {1}})", "settings as JSON: TypeError"),
+        ("def fit(self, *a): return FitResult(print, None)", "gave no settings"),
+        (
+            "def fit(self, *a): return FitResult(print, {'a': np.nan})",
+            "settings as JSON: ValueError",
+        ),
         (PLAYS.format(play="3"), "it gave no Play"),
         (PLAYS.format(play="Play([[1, 0, 0]] * 6, [[1, 0, 0]] * 6)"), "play: "),
         (PLAYS.format(play="seen.rewards"), "play: AttributeError"),

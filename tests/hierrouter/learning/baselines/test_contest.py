@@ -17,7 +17,7 @@ from hierrouter.evaluation.bounds import (
     oracle,
 )
 from hierrouter.learning.baselines import arms
-from hierrouter.learning.baselines.arms import Answers, Play, Tuned, usable_sets
+from hierrouter.learning.baselines.arms import Answers, FitResult, Play, usable_sets
 from hierrouter.learning.baselines.classifiers import NearestNeighbours
 from hierrouter.learning.baselines.contest import contest, look_details
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
@@ -77,7 +77,9 @@ def test_what_a_baseline_draws_does_not_depend_on_the_others(tree):
         name = "drawn"
 
         def fit(self, train, validation, alpha, rng):
-            return Tuned(super().fit(train, validation, alpha, rng).play, {"drawn": rng.random()})
+            return FitResult(
+                super().fit(train, validation, alpha, rng).play, {"drawn": rng.random()}
+            )
 
     def drawn(*others, seed=42):
         found = contest(tree, ALPHA, (*others, Drawn()), seed=seed)
@@ -179,9 +181,9 @@ def test_which_sets_a_tree_has(monkeypatch):
         usable_sets(tree, [])
     with pytest.raises(InputError, match="set of arms given twice: A: --sets; names must differ"):
         arms.require_sets(["A", "A"])
-    assert arms.MOST_ROUTES > 125  # five models, three hops
-    monkeypatch.setattr(arms, "MOST_ROUTES", 8)
-    assert arms.left_out(tree, BOTH) == {
+    assert arms.MAX_ROUTE_ARMS > 125  # five models, three hops
+    monkeypatch.setattr(arms, "MAX_ROUTE_ARMS", 8)
+    assert arms.unusable_sets(tree, BOTH) == {
         "B": "9 routes, more than 8; take fewer --models or --hops"
     }
     with pytest.raises(InputError, match="no arms to compare: --sets B; set B: 9 routes"):
@@ -216,7 +218,7 @@ class Counting(BestStatic):
             found.append(threads())
             return tuned.play(seen)
 
-        return Tuned(play, {"threads": found})
+        return FitResult(play, {"threads": found})
 
 
 def test_fitting_and_playing_are_on_one_thread_and_afterwards_all_is_as_before():
@@ -240,7 +242,7 @@ class Always(BestStatic):
         self.arm = arm
 
     def fit(self, train, validation, alpha, rng):
-        return Tuned(lambda seen: Play.of(seen, [self.arm] * len(seen)), {})
+        return FitResult(lambda seen: Play.of(seen, [self.arm] * len(seen)), {})
 
 
 def look(*baselines):
