@@ -8,7 +8,7 @@ from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Response
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
-from hierrouter.runs.folders import SEAL, sealed
+from hierrouter.runs.folders import CHECKSUM_KEY, seal
 from tests.engines import Scripted
 
 HARM = (
@@ -49,4 +49,4 @@ def resealed(found: Any) -> str:
     """
     if not isinstance(found, dict):
         raise ValueError("no object")
-    return sealed({name: value for name, value in found.items() if name != SEAL}).decode()
+    return seal({name: value for name, value in found.items() if name != CHECKSUM_KEY}).decode()

@@ -104,10 +104,10 @@ def runs(format: options.ShortFormat = "text") -> None:
     best fixed route. A run fits where its cache still has the models, prices and questions that it
     learned from. A run that is damaged is named, and the exit code is 2 then.
     """
-    from hierrouter.runs.selection import DAMAGED, listed_runs
+    from hierrouter.runs.fitting import DAMAGED, list_runs
     from hierrouter.tables import Column, Line, Table, duration
 
-    found = listed_runs()
+    found = list_runs()
     damaged = [run["name"] for run in found if str(run["fits"]).startswith(DAMAGED)]
     if format == "json":
         console.put_json({"runs": found})
@@ -134,11 +134,11 @@ def verify(
     Every byte is hashed, every row's key computed again, and what is missing is named, too.
     """
     from hierrouter.replay.inspection import verify_cache
-    from hierrouter.runs.integrity import look_over
+    from hierrouter.runs.integrity import inspect_files
     from hierrouter.tables import safe_text
     from hierrouter_cache.errors import DamagedPart
 
-    found = look_over(cache)
+    found = inspect_files(cache)
     wrong = Counter(kind for kind, _, _ in found.faults)
     table = []
     for kind, count in found.files.items():

@@ -44,7 +44,7 @@ def compare(
             contest_tables,
             long_table,
         )
-        from hierrouter.runs.folders import check_out, drafted, new_run
+        from hierrouter.runs.folders import check_out, draft_of, new_run
         from hierrouter.runs.selection import as_trained, select_run
 
     check_out(out)
@@ -62,6 +62,6 @@ def compare(
     console.put_as(format, found, as_json, long_table, contest_tables)
     if out or format == "text":
         folder = new_run("compare", out)
-        with drafted(folder) as draft:
+        with draft_of(folder) as draft:
             name = found.write(draft).name
         console.say(f"compare: {folder / name}")

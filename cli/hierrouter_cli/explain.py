@@ -104,7 +104,7 @@ def explore(
     """
     from hierrouter.collection.files import require_free
     from hierrouter.reports.explore import as_html, explore_fold
-    from hierrouter.runs.folders import drafted, new_run
+    from hierrouter.runs.folders import draft_of, new_run
     from hierrouter.runs.selection import as_trained, select_run
     from hierrouter_cache.writer import write_atomically
 
@@ -134,6 +134,6 @@ def explore(
         write_atomically(page, html)
     else:
         page = new_run("explore", None) / PAGE
-        with drafted(page.parent) as draft:
+        with draft_of(page.parent) as draft:
             write_atomically(draft / PAGE, html)
     console.say(f"explore: page {page}, {len(html) / 1e6:.1f} MB")

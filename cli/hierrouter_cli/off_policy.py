@@ -177,4 +177,4 @@ def _pool_of(run: Path, pool: str | None, allowed: Collection[str] | None) -> Po
     found = bundle.load_bundle(run)
     if found is None:
         raise InputError(f"no live.json, so no pool: {run}; give --pool")
-    return replace(bundle.called_pool(found, run, allowed or ()), references=())
+    return replace(bundle.callable_pool(found, run, allowed or ()), references=())

@@ -40,7 +40,7 @@ def quickstart(
     from hierrouter.pools.files import load_pool
     from hierrouter.pools.pool import POOL_PRICES
     from hierrouter.reports.report import ReportRequest
-    from hierrouter.runs.folders import RUNS, check_parent, drafted
+    from hierrouter.runs.folders import RUNS, check_parent, draft_of
     from hierrouter.runs.selection import select_run
 
     if out:
@@ -73,6 +73,6 @@ def quickstart(
         request = ReportRequest({POOL_PRICES: tree}, shown)
         say_what(request)
         finished = request.evaluate()
-        with drafted(report) as draft:
+        with draft_of(report) as draft:
             page = report / finished.write(draft).name
     show_message(finished.result, page, cache, train if out else None)

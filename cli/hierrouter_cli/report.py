@@ -69,7 +69,7 @@ def report(
     Text is a message of a few lines, and a self-contained page with all figures; the other formats
     have every table, and write the page only where --out or --figures ask for files.
     """
-    from hierrouter.runs.folders import check_out, drafted, new_run
+    from hierrouter.runs.folders import check_out, draft_of, new_run
     from hierrouter.runs.selection import as_trained
 
     check_out(out)
@@ -111,14 +111,14 @@ def report(
         finished = request.evaluate()
     if style == PAPER:
         folder = new_run("report", out)
-        with drafted(folder) as draft:
+        with draft_of(folder) as draft:
             show_paper(finished.result, format, folder, draft, files)
         return
     if format != "text" or all_tables:
         console.put_as(format, finished.result, as_json, long_table, report_tables)
     if page:
         folder = new_run("report", out)
-        with drafted(folder) as draft, contextlib.redirect_stdout(sys.stderr):
+        with draft_of(folder) as draft, contextlib.redirect_stdout(sys.stderr):
             written = finished.write(draft)
             figures_written = []
             if files:
@@ -239,13 +239,13 @@ def say_shown(
 
 def say_called(command: str, run: Path, pool: Pool) -> None:
     """Which run routes, and whom it calls; where a server answers, a question goes there."""
-    from hierrouter.runs.selection import about
+    from hierrouter.runs.fitting import run_status
 
     called = [
         f"{model.name} at {model.endpoint.base_url}" if model.endpoint else model.name
         for model in pool.models
     ]
-    known = f" ({known})" if (known := about(run)) else ""
+    known = f" ({known})" if (known := run_status(run)) else ""
     console.say(f"{command}: {run}{known}, {', '.join(called)}")
 
 
@@ -281,16 +281,7 @@ def log_looks(
     `tree`: all folds, under the prices shown; `runs`: of the routers, that of the main one first;
     `look`: what is looked at beside the tree, JSON values.
     """
-    from hierrouter.runs.selection import count_test_looks, log_test_look
+    from hierrouter.runs.looks import record_looks
 
-    shown = [run for run in runs if run]
-    if split not in (TEST, options.ALL_FOLDS) or not shown or TEST not in tree.splits:
-        return
-    for line in log_test_look(shown, command, {"tree": tree.fingerprint, **look}):
+    for line in record_looks(command, tree, split, runs, look):
         console.say(f"{command}: {line}")
-    found = count_test_looks(tree, shown[0])
-    if found["all_routers"] > 1:
-        console.say(
-            f"{command}: the test fold was looked at {found['all_routers']} times, "
-            f"{found['this_router']} of them for this router"
-        )

@@ -1,4 +1,4 @@
-"""`live.json`, beside a policy: the pool it needs to route live questions."""
+"""`live.json`, the file beside a policy with the pool it needs to route live questions."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -27,14 +27,22 @@ from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.writer import write_atomically
 
-FORMAT = 2
-CANARIES, AMONG = 5, 64  # of each model; the first so many train questions
-LONGEST = 2_000  # characters of one, prompt and answer
+BUNDLE_FORMAT = 2
+CANARIES_PER_MODEL = 5
+CANARY_CANDIDATES = 64  # the first train queries, among which canaries are chosen
+MAX_CANARY_LENGTH = 2_000  # characters of prompt and response
 
 
 @dataclass(frozen=True)
 class Canary:
-    """A first call of the collection, to be made again: another answer is another model."""
+    """A first call of the collection that is repeated: another response means another model.
+
+    Attributes:
+        prompt: of the call.
+        response: as it was collected.
+        tokens_in: of the prompt.
+        tokens_out: of the response.
+    """
 
     prompt: str
     response: str
@@ -44,12 +52,12 @@ class Canary:
 
 @dataclass(frozen=True)
 class Bundle:
-    """What stands in `live.json`; models whose answers were imported cannot be asked.
+    """The content of `live.json`; models whose answers were imported cannot be called.
 
     Attributes:
-        pool: the models, with the instructions they are given.
-        identities: what each resolved to when it was collected, by name.
-        canaries: by name, of each model that does not draw its answers.
+        pool: the models, with their instructions.
+        identities: what each model resolved to when it was collected, by name.
+        canaries: by name of the model, for each that decodes greedily.
     """
 
     pool: Pool
@@ -63,60 +71,79 @@ class Bundle:
 
 
 def bundle_of(cache: Path, tree: RouteTree, pool: str | None = None) -> Bundle:
-    """What a policy that learned from a tree needs.
+    """Return what a policy that learned from a tree needs for live questions.
 
-    Raises CacheError: nothing there, or damaged.
+    Args:
+        cache: that the tree was opened from.
+        tree: that the policy learned from.
+        pool: name or file of the pool that it was opened with; None is that of the cache.
+
+    Raises:
+        CacheError: there is no cache, or it is damaged.
     """
     plan = CacheReader(cache).latest_plan()
     opened = open_pool(plan.pool, pool, tree.models, tree.hops)
-    greedy = [one.name for one in opened.pool.models if not one.generation.temperature]
-    kept = {} if opened.pool.imported else _canaries(cache, tree, pool)
-    return Bundle(opened.pool, opened.identities, {name: kept.get(name, ()) for name in greedy})
+    calls: dict[str, tuple[Canary, ...]] = {}
+    if not opened.pool.imported:
+        calls = _canaries(cache, tree, pool)
+    greedy = [model.name for model in opened.pool.models if not model.generation.temperature]
+    canaries = {name: calls.get(name, ()) for name in greedy}
+    return Bundle(opened.pool, opened.identities, canaries)
 
 
 def _canaries(cache: Path, tree: RouteTree, pool: str | None) -> dict[str, tuple[Canary, ...]]:
-    """Of each model its longest first answers: they say most about it."""
-    rows = np.flatnonzero(np.array(tree.splits) == "train")[:AMONG]
+    """Return each model's longest first responses, which differ most if the model changes."""
+    rows = np.flatnonzero(np.array(tree.splits) == "train")[:CANARY_CANDIDATES]
     if not len(rows):
         return {}
     reader, _, forest = calls_of(cache, tree.select(rows), pool, first_hop=True)
-    made = forest.tree.select((slice(None), slice(1, None)))
-    texts, found = reader.texts(made.key, with_prompt=True), dict[str, tuple[Canary, ...]]()
-    for at, name in enumerate(tree.models):
-        columns = (values[:, at].tolist() for values in (made.key, made.tokens_in, made.tokens_out))
-        calls = {
-            Canary(texts[key].prompt, texts[key].response, tokens_in, tokens_out)
-            for key, tokens_in, tokens_out in zip(*columns, strict=True)
-        }
-        short = [one for one in calls if len(one.prompt + one.response) <= LONGEST]
-        found[name] = tuple(sorted(short, key=lambda one: (-len(one.response), one.prompt)))
-    return {name: calls[:CANARIES] for name, calls in found.items()}
+    first_calls = forest.tree.select((slice(None), slice(1, None)))  # the root, node 0, is no call
+    texts = reader.texts(first_calls.key, with_prompt=True)
+    canaries = {}
+    for column, name in enumerate(tree.models):
+        candidates = set()
+        for key, tokens_in, tokens_out in zip(
+            first_calls.key[:, column].tolist(),
+            first_calls.tokens_in[:, column].tolist(),
+            first_calls.tokens_out[:, column].tolist(),
+            strict=True,
+        ):
+            call = texts[key]
+            if len(call.prompt + call.response) <= MAX_CANARY_LENGTH:
+                candidates.add(Canary(call.prompt, call.response, tokens_in, tokens_out))
+        longest_first = sorted(candidates, key=lambda call: (-len(call.response), call.prompt))
+        canaries[name] = tuple(longest_first[:CANARIES_PER_MODEL])
+    return canaries
 
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
-    """Write it into the folder of the policy, replacing what is there.
+    """Write a bundle into the folder of its policy, replacing what is there.
 
-    Raises WorldError: the disk is full or failed.
+    Raises:
+        WorldError: the disk is full or failed.
     """
-    found = {"format": FORMAT, **json.loads(bundle.pool.to_json(bundle.identities))}
-    found["canaries"] = {name: [*map(asdict, calls)] for name, calls in bundle.canaries.items()}
-    write_atomically(folder / folders.LIVE, folders.sealed(found))
+    value = {"format": BUNDLE_FORMAT, **json.loads(bundle.pool.to_json(bundle.identities))}
+    value["canaries"] = {
+        name: [asdict(call) for call in calls] for name, calls in bundle.canaries.items()
+    }
+    write_atomically(folder / folders.LIVE, folders.seal(value))
 
 
 def load_bundle(folder: Path) -> Bundle | None:
-    """The bundle of the policy in a folder; None where it has none.
+    """Load the bundle of the policy in a folder; None if it has none.
 
-    A router of a sweep has that of the sweep, one or two folders above; no run has one from above
-    it. Raises InputError: it is damaged, gone, or of another format.
+    A router of a sweep has the bundle of the sweep, one or two folders above; a run has no bundle
+    from above it.
+
+    Raises:
+        InputError: it is damaged, gone, or of another format.
     """
-    file = folder / folders.LIVE
-    record = folders.record_of(folder)
-    for parent in folder.absolute().parents[:2]:
+    for parent in (folder, *folder.absolute().parents[:2]):
+        file = parent / folders.LIVE
+        record = folders.read_record(parent)
         if record or file.is_file():
             break
-        file = parent / folders.LIVE
-        record = folders.record_of(parent)
-    if record and folders.LIVE in record.files:  # one that has been there is not absent
+    if record and folders.LIVE in record.files:  # a file that has been there must not be missing
         folders.require_listed(file)
     if not file.is_file():
         return None
@@ -125,16 +152,16 @@ def load_bundle(folder: Path) -> Bundle | None:
     except OSError as error:
         raise InputError(f"cannot read: {file}: {error}; train again, or give --pool") from error
     try:
-        found = folders.parsed(data)
-        if found["format"] != FORMAT:
+        value = folders.parse_json(data)
+        if value["format"] != BUNDLE_FORMAT:
             raise InputError(
-                f"{folders.LIVE} has format {found['format']!r:.20}, this version reads "
-                f"{FORMAT}: {file}; train again with this version"
+                f"{folders.LIVE} has format {value['format']!r:.20}, this version reads "
+                f"{BUNDLE_FORMAT}: {file}; train again with this version"
             )
-        folders.unsealed(data)
+        folders.unseal(data)
         folders.require_listed(file)
-        kept = found.get("canaries", {})  # none in runs of before
-        canaries = validate(dict[str, tuple[Canary, ...]], kept, str(file), "canaries")
+        stored_canaries = value.get("canaries", {})  # runs of earlier versions have none
+        canaries = validate(dict[str, tuple[Canary, ...]], stored_canaries, str(file), "canaries")
         return Bundle(*stored_pool(data.decode(), str(file)), canaries)
     except (
         KeyError,
@@ -150,44 +177,55 @@ def load_bundle(folder: Path) -> Bundle | None:
 
 
 def require_pool(origin: Origin, pool: Pool) -> None:
-    """Refuse a pool whose models are not those that a policy's actions mean.
+    """Refuse a pool whose models are not those that a policy's actions stand for.
 
-    Raises InputError: other names, another order or another number of hops.
+    Raises:
+        InputError: other names, another order or another number of hops.
     """
     names = tuple(model.name for model in pool.models)
     if names != origin.models or pool.hops != origin.hops:
-        wanted = f"{', '.join(origin.models)}; {origin.hops} hops"
+        expected = f"{', '.join(origin.models)}; {origin.hops} hops"
         raise InputError(
             f"the pool is not the policy's: {', '.join(names)}; {pool.hops} hops, "
-            f"it learned with {wanted}; give that pool, or train again"
+            f"it learned with {expected}; give that pool, or train again"
         )
 
 
-def called_pool(bundle: Bundle, folder: Path, allowed: Collection[str] = ()) -> Pool:
-    """The pool in `live.json`, to be called; a run may come from others.
+def callable_pool(bundle: Bundle, folder: Path, allowed: Collection[str] = ()) -> Pool:
+    """Return the pool in `live.json`, if it may be called; a run may come from other people.
 
-    Raises InputError: it wants a key from the environment, or a server on this machine or a private
-    network that is not among those that are allowed.
+    Args:
+        bundle: of the run.
+        folder: of the run, for messages.
+        allowed: hosts on this machine or a private network that may be called.
+
+    Raises:
+        InputError: it asks for a key from the environment, or for a server on this machine or a
+            private network that is not allowed.
     """
     refuse_stored_keys(bundle.pool.models, folders.LIVE, folder)
     return restrict_hosts(bundle.pool, allowed, f"{folders.LIVE} of {folder}")
 
 
 def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:
-    """Refuse models that are not those of the answers that a policy learned from.
+    """Refuse models whose weights are not those of the responses that a policy learned from.
 
-    What a server has loaded nobody can tell from here, and where another engine answers than did at
-    that time, its names of weights are other ones: both are taken as they are. Raises InputError: a
-    model has other weights; WorldError: it cannot be found.
+    Models behind a server pass, because nobody can see from here what it has loaded. So do models
+    of another engine than at the time of the collection, because it names weights differently.
+
+    Raises:
+        InputError: a model has other weights.
+        WorldError: a model cannot be found.
     """
-    for spec in pool.models:
-        known = bundle.identities.get(spec.name, {})
-        if "weights" not in known or spec.backend == OPENAI:
+    for model in pool.models:
+        collected = bundle.identities.get(model.name, {})
+        if "weights" not in collected or model.backend == OPENAI:
             continue
-        now = engines(spec.backend).identify(spec)
-        same_engine = now.get("engine", "").split()[:1] == known.get("engine", "").split()[:1]
-        if same_engine and now.get("weights") != known["weights"]:
+        present = engines(model.backend).identify(model)
+        engine = present.get("engine", "").split()[:1]
+        same_engine = engine == collected.get("engine", "").split()[:1]
+        if same_engine and present.get("weights") != collected["weights"]:
             raise InputError(
-                f"model {spec.name} has other weights than the one that the policy learned with: "
-                f"{spec.model}; give those, or collect and train again"
+                f"model {model.name} has other weights than the one that the policy learned with: "
+                f"{model.model}; give those, or collect and train again"
             )

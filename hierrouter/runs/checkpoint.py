@@ -93,7 +93,7 @@ def is_sweep(path: Path) -> bool:
 
     Raises InputError: its record is damaged.
     """
-    record = folders.record_of(path)
+    record = folders.read_record(path)
     return record is not None and record.command == "sweep-alpha"
 
 
@@ -166,7 +166,7 @@ def rebuild(text: str, tensors: dict[str, Array], file: Path) -> Policy:
     Raises InputError: another format, or parts that are missing, impossible or do not fit together.
     """
     try:
-        found = folders.parsed(text.encode())
+        found = folders.parse_json(text.encode())
         if not isinstance(found["format"], int):
             raise TypeError(f"format {found['format']}")
         if found["format"] != FORMAT:
@@ -289,7 +289,7 @@ def load_sweep(run: Path) -> TrainedSweep:
 
     Raises InputError: there is no finished sweep in `run`, or its checkpoint is missing or damaged.
     """
-    record = folders.record_of(run)
+    record = folders.read_record(run)
     if record is None or not record.is_finished or record.command != "sweep-alpha":
         raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first")
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from hierrouter.runs import folders
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import load_checkpoint
-from hierrouter.runs.selection import LOG, looks_in
+from hierrouter.runs.looks import LOOKS_FILE, looks_in
 from hierrouter_cache.chain import examine
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import HierRouterError, InputError, NoCache, read_small
@@ -17,8 +17,8 @@ from hierrouter_cache.saved_trees import list_saved_trees, saved_tree_fault
 
 
 @dataclass
-class Looked:
-    """What was looked at.
+class Inspection:
+    """The files that were hashed, and what is wrong with them.
 
     Attributes:
         files: how many there are, by kind.
@@ -28,54 +28,60 @@ class Looked:
     files: Counter[str] = field(default_factory=Counter)
     faults: list[tuple[str, Path, str]] = field(default_factory=list)
 
-    def add(self, kind: str, file: Path, why: str | None) -> None:
-        """One file; `why` is None where it is sound."""
+    def add(self, kind: str, file: Path, fault: str | None) -> None:
+        """Count a file; `fault` is None if it is sound."""
         self.files[kind] += 1
-        if why:
-            self.faults.append((kind, file, why))
+        if fault:
+            self.faults.append((kind, file, fault))
 
 
-def look_over(cache: Path, runs: Path = folders.RUNS) -> Looked:
+def inspect_files(cache: Path, runs: Path = folders.RUNS) -> Inspection:
     """Hash every byte of a cache, its embeddings and all runs; rows are not looked at.
 
-    Raises CacheError: the cache is of a newer version, or does not come to rest.
+    Args:
+        cache: its folder; there may be none.
+        runs: folder of the runs.
+
+    Raises:
+        CacheError: the cache is of a newer version, or keeps changing.
     """
-    found = Looked()
+    inspection = Inspection()
     try:
         chain = examine(cache)
     except NoCache:
         pass
     else:
-        for part, why in chain.faults.items():
+        for part, fault in chain.faults.items():
             kind = f"{part.kind} part" if part.kind in (*ROW_SCHEMAS, "seals") else part.kind
-            found.add(kind, part.path, why)
+            inspection.add(kind, part.path, fault)
         for vectors in embedding_files(cache):
-            found.add("embeddings", vectors.path, embedding_fault(vectors))
+            inspection.add("embeddings", vectors.path, embedding_fault(vectors))
         for tree in list_saved_trees(cache):
-            found.add("kept tree", tree, saved_tree_fault(tree))
+            inspection.add("kept tree", tree, saved_tree_fault(tree))
     for run in sorted(path for path in runs.glob("*/") if not path.name.startswith(".")):
-        for kind, file, why in _run_files(run):
-            found.add(kind, file, why)
-    return found
+        for kind, file, fault in _run_files(run):
+            inspection.add(kind, file, fault)
+    return inspection
 
 
 def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
-    """(kind, file, what is wrong) of each file of a run or a report."""
-    record, why = None, None
+    """Yield (kind, file, what is wrong) of each file of a run or a report."""
+    record = None
+    fault = None
     try:
-        record = folders.record_of(run)
+        record = folders.read_record(run)
         if record is None and any(run.rglob(folders.WEIGHTS)):
-            why = "is gone"
+            fault = "is gone"
     except HierRouterError as error:
-        why = str(error)
-    if record or why:
-        yield "record", run / folders.RECORD, why
+        fault = str(error)
+    if record or fault:
+        yield "record", run / folders.RECORD, fault
     listed = {run / name for name in record.files} if record else set()
     for kind, name in (("checkpoint", folders.WEIGHTS), ("live file", folders.LIVE)):
-        there = {file for file in listed if file.name == name} | set(run.rglob(name))
-        for file in sorted(there):
-            yield kind, file, _fault(file, file in listed)
-    for log in sorted(run.rglob(LOG)):
+        files = {file for file in listed if file.name == name} | set(run.rglob(name))
+        for file in sorted(files):
+            yield kind, file, _fault_of(file, file in listed)
+    for log in sorted(run.rglob(LOOKS_FILE)):
         torn = looks_in(log).count(None)
         yield "looks", log, f"{torn} lines are not as they were written" if torn else None
     if (run / folders.CONTENTS).is_file():
@@ -84,7 +90,8 @@ def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
         yield "contents", run / folders.CONTENTS, "is gone"
 
 
-def _fault(file: Path, is_listed: bool) -> str | None:
+def _fault_of(file: Path, is_listed: bool) -> str | None:
+    """Return what is wrong with a file of a run; None if it is sound."""
     try:
         if is_listed:
             folders.require_listed(file)
@@ -98,20 +105,19 @@ def _fault(file: Path, is_listed: bool) -> str | None:
 
 
 def _report_files(folder: Path) -> Iterator[tuple[str, Path, str | None]]:
+    """Yield (kind, file, what is wrong) of each file that a report lists, and of the list."""
     try:
         contents = read_small(folder / folders.CONTENTS, folders.MAX_JSON)
-        listed = folders.unsealed(contents)
+        listed = folders.unseal(contents)
     except (OSError, ValueError, InputError):
         yield "contents", folder / folders.CONTENTS, "checksum mismatch"
         return
     yield "contents", folder / folders.CONTENTS, None
-    for name, known in listed.items():
+    for name, expected in listed.items():
         file = folder / name
+        fault = None
         if not file.is_file():
-            yield "report", file, "is gone"
-        else:
-            yield (
-                "report",
-                file,
-                None if folders.file_digest(file) == known else "checksum mismatch",
-            )
+            fault = "is gone"
+        elif folders.file_digest(file) != expected:
+            fault = "checksum mismatch"
+        yield "report", file, fault

@@ -1,38 +1,24 @@
-"""Which finished run a command shows, why, and how often the test fold was looked at."""
+"""Which finished run a command shows, and why."""
 
-import errno
-import json
-import math
-import os
-import stat
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import cache
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from hierrouter import __version__
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, training_remarks
-from hierrouter.paper import PAPER_ALPHA, PAPER_SCORER
+from hierrouter.paper import PAPER_ALPHA
 from hierrouter.pools.pool import price_table
-from hierrouter.questions.scoring import SCORERS_BY_NAME
 from hierrouter.replay.open_tree import OpenTree
-from hierrouter.replay.stored_pool import open_pool
-from hierrouter.replay.tree import Tree
 from hierrouter.runs import folders
 from hierrouter.runs.checkpoint import load_checkpoint, load_sweep, router_at
-from hierrouter_cache.errors import CacheError, HierRouterError, InputError
-from hierrouter_cache.keys import digest
-from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.tree import RouteTree, rate_table
+from hierrouter.runs.looks import count_test_looks
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import RouteTree
 
-AGAIN = "`hierrouter report --retrain`, with the same flags, trains it again"
+RETRAIN_HINT = "`hierrouter report --retrain`, with the same flags, trains it again"
 
 
 @dataclass(frozen=True)
@@ -40,11 +26,13 @@ class SelectedRun:
     """The router that a command shows.
 
     Attributes:
-        run: where it lies; the sweep's folder for a sweep's router. None where there is none.
-        trained: the router; None where nothing has learned from the tree.
-        sweep_run: folder of the sweep that was read; None where none was, or there is none.
+        run: its folder; the sweep's folder for a sweep's router. None if there is none.
+        trained: the router; None if nothing has learned from the tree.
+        alpha: that it is shown at.
+        sweep_run: folder of the sweep that was read; None if none was, or there is none.
+        sweep: the routers of that sweep.
         remarks: sentences, without a full stop, on what a reader would not expect.
-        why: this run and no other, in words; empty where the user named it.
+        why: why this run was selected, in words; empty if the user named it.
     """
 
     run: Path | None
@@ -56,7 +44,11 @@ class SelectedRun:
     why: str = ""
 
     def required(self) -> tuple[Path, TrainedRouter]:
-        """Where the router lies, and the router; raises InputError: there is none."""
+        """Return the folder and the router.
+
+        Raises:
+            InputError: there is none.
+        """
         if self.run is None or self.trained is None:
             raise InputError(
                 f"no router was trained on this tree: none in {folders.RUNS}; run "
@@ -72,47 +64,67 @@ def select_run(
     sweep_run: Path | None = None,
     with_sweep: bool = False,
 ) -> SelectedRun:
-    """The newest router that learned from the tree; a sweep's, where no other is for this alpha.
+    """Select the newest router that learned from the tree.
 
-    Raises InputError: a checkpoint or a sweep that cannot be read, or is for another tree.
+    A sweep's router is selected if there is no other router for this alpha.
 
     Args:
+        tree: that the router is shown on.
         alpha: None is the alpha that the router was trained for.
         checkpoint: the user's choice; no other router is shown for it.
         sweep_run: the user's choice, instead of the latest sweep; its router is shown, unless
             `with_sweep`.
         with_sweep: read the sweep beside the router of a run.
+
+    Raises:
+        InputError: a checkpoint or a sweep that cannot be read, or is for another tree.
     """
-    by_sweep = sweep_run is not None and not with_sweep
-    run, why = (checkpoint, "") if checkpoint or by_sweep else latest_run(tree, "train", alpha)
+    names_sweep_alone = sweep_run is not None and not with_sweep
+    run = checkpoint
+    why = ""
+    if checkpoint is None and not names_sweep_alone:
+        run, why = latest_run(tree, "train", alpha)
     trained = router_at(run, alpha) if run else None
-    value = trained.alpha if trained and alpha is None else alpha
-    value = PAPER_ALPHA if value is None else value
-    remarks = list[str]()
-    is_lacking = checkpoint is None and (trained is None or trained.alpha != value)
+    if alpha is not None:
+        shown_alpha = alpha
+    else:
+        shown_alpha = trained.alpha if trained else PAPER_ALPHA
+
+    remarks: list[str] = []
+    needs_sweep = checkpoint is None and (trained is None or trained.alpha != shown_alpha)
     sweep = None
-    if is_lacking or with_sweep:
-        sweep_run = sweep_run or latest_run(tree, "sweep-alpha")[0]
+    if needs_sweep or with_sweep:
+        if sweep_run is None:
+            sweep_run, _ = latest_run(tree, "sweep-alpha")
         sweep = load_sweep(sweep_run) if sweep_run else None
-    if is_lacking and sweep and (found := sweep.matching(trained, value)):
-        may_stop = trained and found.objective.allow_stop > trained.objective.allow_stop
-        run, trained = sweep_run, found
-        no_run = "" if by_sweep else f"no run of `train` for alpha {value:g} on this tree; "
-        why = "" if by_sweep else "the latest sweep"
-        remarks.append(
-            f"{no_run}the sweep's router is shown, "
-            f"seed {found.origin.seed}{', which may stop early' if may_stop else ''}"
+    swept = sweep.matching(trained, shown_alpha) if needs_sweep and sweep else None
+    if swept:
+        stops_unlike_run = (
+            trained is not None and swept.objective.allow_stop > trained.objective.allow_stop
         )
+        remark = f"the sweep's router is shown, seed {swept.origin.seed}"
+        if stops_unlike_run:
+            remark += ", which may stop early"
+        why = ""
+        if not names_sweep_alone:
+            remark = f"no run of `train` for alpha {shown_alpha:g} on this tree; {remark}"
+            why = "the latest sweep"
+        remarks.append(remark)
+        run = sweep_run
+        trained = swept
+
     if trained:
         trained.origin.check_matches(tree, trained.dim)
-        remarks += training_remarks(trained, value, tree)
+        remarks += training_remarks(trained, shown_alpha, tree)
         if trained.origin.fingerprint != tree.fingerprint:
-            remarks.append(AGAIN)
+            remarks.append(RETRAIN_HINT)
     else:
         what = "no router can be shown" if tree.unembedded else "no router trained on this tree"
         remedy = tree.unembedded or "`hierrouter train`, or the --state and --encoder of a run"
-        remarks += [f"{what}; baselines only ({remedy})", *([f"{why}; {AGAIN}"] if why else [])]
-    return SelectedRun(run, trained, value, sweep_run, sweep, tuple(remarks), why)
+        remarks.append(f"{what}; baselines only ({remedy})")
+        if why:
+            remarks.append(f"{why}; {RETRAIN_HINT}")
+    return SelectedRun(run, trained, shown_alpha, sweep_run, sweep, tuple(remarks), why)
 
 
 def as_trained(opening: OpenTree, run: Path | None) -> OpenTree:
@@ -143,234 +155,58 @@ def as_trained(opening: OpenTree, run: Path | None) -> OpenTree:
 def latest_run(
     tree: RouteTree, command: str, alpha: float | None = None
 ) -> tuple[Path | None, str]:
-    """The newest finished run that learned from this very tree, seen in this way, and why this one.
+    """Return the newest finished run that learned from this very tree in this view, and why.
 
-    Where there is none, the newest one that learned from it under other prices; or None, and how
-    the newest of all was trained.
+    If there is none, it is the newest one that learned from the tree under other prices; else None,
+    with how the newest of all was trained.
 
-    `command`: "train" or "sweep-alpha"; `alpha`: runs for this alpha come before newer ones for
-    another.
+    Args:
+        tree: to be shown.
+        command: "train" or "sweep-alpha".
+        alpha: runs for this alpha come before newer ones for another.
+
+    Raises:
+        InputError: the record of a run is damaged.
     """
     runs = folders.finished_runs(command)
-    found = [_how_near(run.result, tree, alpha) for run in runs]
-    if not found or min(found)[0] == NO_WAY:
-        return None, f"{runs[0].folder} was trained {found[0][1]}" if runs else ""
-    at = found.index(min(found))  # of equal ones the first: the newest
-    newer = ", ".join(f"{n} trained {how}" for (_, how), n in Counter(found[:at]).items())
-    return runs[at].folder, f"the latest {found[at][1]}" + f"; newer: {newer}" * bool(newer)
+    distances = [_distance(run.result, tree, alpha) for run in runs]
+    if not distances:
+        return None, ""
+    if min(distances)[0] == UNUSABLE:
+        return None, f"{runs[0].folder} was trained {distances[0][1]}"
+    nearest = distances.index(min(distances))  # of equal ones the first, which is the newest
+    why = f"the latest {distances[nearest][1]}"
+    newer = Counter(how for _, how in distances[:nearest])
+    if newer:
+        others = ", ".join(f"{count} trained {how}" for how, count in newer.items())
+        why += f"; newer: {others}"
+    return runs[nearest].folder, why
 
 
-NO_WAY = 4
+UNUSABLE = 4  # distance of a run that cannot be shown on a tree
 
 
-def _how_near(learned: Mapping[str, Any], tree: RouteTree, alpha: float | None) -> tuple[int, str]:
-    """How far a run is from what is wanted, 0 for not at all, and in words."""
-    objective, fingerprint = learned.get("objective", {}), str(learned["fingerprint"])
-    returns = bool(objective.get("allow_return"))
-    shown = tree.shows_leaves >= returns
-    if tree.numbers:  # there are more where the last answer is seen
-        shown = tree.shows_leaves == returns
+def _distance(result: Mapping[str, Any], tree: RouteTree, alpha: float | None) -> tuple[int, str]:
+    """Return how far a run is from what is asked for, 0 if not at all, and in words."""
+    objective = result.get("objective", {})
+    fingerprint = str(result["fingerprint"])
+    allows_return = bool(objective.get("allow_return"))
+    if tree.numbers:  # there are more of them if the last answer is seen
+        sees_same_states = tree.shows_leaves == allows_return
+    else:
+        sees_same_states = tree.shows_leaves >= allows_return
     if not tree.same_content(fingerprint):
-        return NO_WAY, "on other models, questions or scores"
-    if not shown or (learned["view"], learned["encoder"]) != (tree.view, tree.encoder):
-        return NO_WAY, "with another --state or --encoder"
-    if float(learned.get("second", 0.0)) != tree.second:
-        return NO_WAY, "with another --price-of-second"
-    other_alpha = alpha is not None and objective.get("alpha") != alpha
+        return UNUSABLE, "on other models, questions or scores"
+    if not sees_same_states or (result["view"], result["encoder"]) != (tree.view, tree.encoder):
+        return UNUSABLE, "with another --state or --encoder"
+    if float(result.get("second", 0.0)) != tree.second:
+        return UNUSABLE, "with another --price-of-second"
+    has_other_alpha = alpha is not None and objective.get("alpha") != alpha
     if fingerprint != tree.fingerprint:
-        return 2 + other_alpha, "under other prices"
-    return other_alpha, "for another alpha" if other_alpha else "that fits this cache"
-
-
-FITS, UNKNOWN, DAMAGED = "yes", "not known", "damaged"
-LISTED = ("algo", "alphas", "cache", "questions", "reward", "gain", "low", "high")
-
-
-def trained_on(tree: Tree) -> dict[str, Any]:
-    """What a run learns from, for its record and `how_it_fits`; raises CacheError: it is gone."""
-    on = {"cache": str(tree.root), "pool": tree.pool, "models": tree.models, "hops": tree.hops}
-    state = _state(CacheReader(tree.root), on)
-    state["prices"] = [tree.rate.tolist(), tree.second]
-    state["scorer"] = getattr(SCORERS_BY_NAME.get(tree.scorer), "key", tree.scorer)
-    return {**on, "questions": len(tree), "state": state}
-
-
-def _state(reader: CacheReader, on: Mapping[str, Any]) -> dict[str, Any]:
-    plan = reader.latest_plan()
-    opened = open_pool(plan.pool, on["pool"], on["models"], on["hops"])
-    return {
-        "models or settings": digest([opened.spec.steps, opened.spec.direct]),
-        "prices": [rate_table(opened.spec.models, opened.pool.rates()).tolist(), 0.0],
-        "questions": digest(plan.queries),
-        "scorer": SCORERS_BY_NAME[PAPER_SCORER].key,
-    }
-
-
-def how_it_fits(
-    learned: Mapping[str, Any], reader: Callable[[Path], CacheReader] = CacheReader
-) -> str:
-    """Whether the result of a run fits its cache as a plain command opens it, by the plan there.
-
-    `FITS`, `UNKNOWN`, or what it was trained with instead: "other prices".
-    """
-    try:
-        now = _state(reader(Path(learned["cache"])), learned)
-    except (CacheError, KeyError):  # which a record of before does not name
-        return UNKNOWN
-    except HierRouterError:
-        return "other models"
-    other = [name for name, value in now.items() if value != learned["state"][name]]
-    return f"other {', '.join(other)}" if other else FITS
-
-
-def about(run: Path) -> str:
-    """Whether a run that answers questions is the latest, and fits its cache, in words."""
-    record, newer = folders.record_of(run) or folders.record_of(run.parent), 0
-    if record is None or not record.is_finished:
-        return ""
-    with suppress(InputError):  # another run is damaged
-        newer = sum(one.seq > record.seq for one in folders.finished_runs(record.command))
-    said, fits = f"newer: {newer}" if newer else "the latest", how_it_fits(record.result)
-    if fits not in (FITS, UNKNOWN):
-        root = record.result["cache"]
-        again = f"`hierrouter report --retrain --cache {root} --checkpoint {run}` trains it again"
-        said += f"; trained with {fits} than {root} has now; {again}"
-    return said
-
-
-def listed_runs() -> list[dict[str, Any]]:
-    """Every run below `RUNS`, the newest first, those that are not finished before all.
-
-    Of each name, command, `LISTED` (gain: over the best fixed route, with its interval), fits (see
-    `how_it_fits`; or "not finished", or why it is damaged), age_s (seconds); None is not known.
-    """
-    rows, reader = list[tuple[float, dict[str, Any]]](), cache(CacheReader)
-    for folder in sorted(folders.RUNS.glob("*/")):
-        row: dict[str, Any] = dict.fromkeys(("name", "command", *LISTED, "fits", "age_s"))
-        row["name"], seq = folder.name, math.inf
-        try:
-            if (record := folders.run_in(folder)) is None:
-                continue
-            if lost := [name for name in record.files if not (folder / name).is_file()]:
-                raise InputError(f"{lost[0]} is gone")
-            row |= {name: record.result.get(name) for name in LISTED}
-            row |= {"command": record.command, "fits": "not finished"}
-            row["age_s"] = time.time() - (folder / folders.RECORD).stat().st_mtime
-            if record.is_finished:
-                seq, row["fits"] = record.seq, how_it_fits(record.result, reader)
-        except InputError as error:
-            row["fits"] = f"{DAMAGED}: {error}".partition(";")[0]
-        rows.append((seq, row))
-    return [row for _, row in sorted(rows, key=itemgetter(0), reverse=True)]
-
-
-LOG = "test_looks.jsonl"
-SUM = "sum"  # key of a line's checksum
-NOT_COMPARED = ("time", "version")  # the same look at another time shows nothing new
-# No link is followed and nothing is waited for: a run's folder may come from elsewhere.
-SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK
-
-
-def log_test_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -> list[str]:
-    """Write a look into the log of each run that was looked at, where it is not there yet.
-
-    Returns what could not be written, in words; a log that fails stops no command.
-    """
-    logged = sorted({_folder(run) for run in runs})
-    seen = {"command": command, "routers": [_name(folder) for folder in logged], **look}
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    line = _line({"time": now, "version": __version__, **seen}, with_sum=True)
-    failures = []
-    for folder in logged:
-        try:
-            if _line(seen) not in read_test_looks(folder):
-                _append(folder / LOG, line.encode())
-        except OSError as error:
-            failures.append(
-                f"this look at the test fold is not logged: {folder / LOG}: {error.strerror}"
-            )
-    return failures
-
-
-def count_test_looks(tree: RouteTree, run: Path | None) -> dict[str, int]:
-    """Different looks at the test fold that were logged.
-
-    `tree`: runs that learned from it, under whichever prices, are counted; `run`: of the router
-    shown, or its checkpoint; None where there is none.
-
-    Returns:
-        this_router: looks at the routers in `run`; all_routers: at these and those of every
-        finished run on the same content.
-    """
-    own = read_test_looks(_folder(run)) if run else set()
-    others = (
-        read_test_looks(log.parent)
-        for other in folders.finished_runs("train", "sweep-alpha")
-        if tree.same_content(str(other.result["fingerprint"]))
-        for log in other.folder.rglob(LOG)
-    )
-    return {"this_router": len(own), "all_routers": len(own.union(*others))}
-
-
-def read_test_looks(folder: Path) -> set[str]:
-    """The different looks in the log of a folder; a line that is torn or foreign is none."""
-    return {look for look in looks_in(folder / LOG) if look}
-
-
-def looks_in(log: Path) -> list[str | None]:
-    """The look in each line of a log; None where the line is not as it was written."""
-    found: list[str | None] = []
-    for line in _read(log).splitlines():
-        try:
-            look = json.loads(line)
-            whole = {name: value for name, value in look.items() if name != SUM}
-            is_whole = line.decode() == _line(whole, with_sum=True)
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            found.append(None)
-            continue
-        compared = {name: whole[name] for name in whole.keys() - set(NOT_COMPARED)}
-        found.append(_line(compared) if is_whole else None)
-    return found
-
-
-def _folder(run: Path) -> Path:
-    return run if run.is_dir() else run.parent
-
-
-def _name(folder: Path) -> str:
-    """The folder's own name and a digest of what it holds: it may move, and be copied."""
-    name = folder.resolve().name
-    if (folder / folders.WEIGHTS).is_file():
-        return f"{name} {folders.file_digest(folder / folders.WEIGHTS)[:12]}"
-    record = folders.record_of(folder)  # of a sweep
-    return f"{name} {digest(record.files)[:12]}" if record else name
-
-
-def _line(look: Mapping[str, Any], with_sum: bool = False) -> str:
-    return json.dumps({**look, SUM: digest(look)} if with_sum else look, sort_keys=True)
-
-
-def _read(log: Path) -> bytes:
-    """The lines of a log that has an end; one line of nothing where it cannot be read."""
-    try:
-        with os.fdopen(os.open(log, os.O_RDONLY | SAFELY), "rb") as file:
-            plain = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            return file.read(folders.MAX_JSON) if plain else b"\n"
-    except FileNotFoundError:
-        return b""
-    except OSError:
-        return b"\n"
-
-
-def _append(log: Path, line: bytes) -> None:
-    """One line in one write: whole beside those of other processes."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | SAFELY
-    with os.fdopen(os.open(log, flags, 0o666), "r+b", buffering=0) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "not a plain file")
-        torn = found.st_size > 0 and os.pread(file.fileno(), 1, found.st_size - 1) != b"\n"
-        file.write(b"\n" * torn + line + b"\n")
+        return 2 + has_other_alpha, "under other prices"
+    if has_other_alpha:
+        return 1, "for another alpha"
+    return 0, "that fits this cache"
 
 
 def provenance(
@@ -381,10 +217,15 @@ def provenance(
     swept_in: Path | None,
     price_lists: Mapping[str, RouteTree],
 ) -> dict[str, object]:
-    """What was read, and how the router was made.
+    """Return what was read, and how the router was made, as JSON values for reports.
 
     Args:
-        cache: the folder that the tree was opened from.
+        tree: that is reported on.
+        cache: the folder that it was opened from.
+        trained_in: folder of the router's run; None if there is none.
+        trained: the router.
+        swept_in: folder of the sweep that is shown; None if there is none.
+        price_lists: the same tree under other prices, by name.
     """
     return {
         "version": __version__,

@@ -65,7 +65,7 @@ class Train:
         Raises:
             InputError: a name that cannot be used, or one that contradicts `out`.
         """
-        return folders.named(self.name, self.out)
+        return folders.chosen_folder(self.name, self.out)
 
     @property
     def all_seeds(self) -> range:
@@ -107,7 +107,7 @@ class Train:
         require_possible(learns_from, self.budget, objective)
         out = self.folder
         if out is None and self.seeds > 1:
-            out = folders.timed("train")
+            out = folders.timestamped_folder("train")
         return TrainingPlan(learns_from, objective, config, self.budget, self.all_seeds, out)
 
     def run(
@@ -144,7 +144,7 @@ class Sweep:
         Raises:
             InputError: a name that cannot be used, or one that contradicts `out`.
         """
-        return folders.named(self.name, self.out)
+        return folders.chosen_folder(self.name, self.out)
 
     def check(self) -> None:
         """Refuse whatever can be refused before a cache is read.

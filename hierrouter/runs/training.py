@@ -31,6 +31,7 @@ from hierrouter.replay.tree import Tree
 from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.bundle import bundle_of, save_bundle
 from hierrouter.runs.checkpoint import load_sweep, member_folder, training_named
+from hierrouter.runs.fitting import trained_on
 from hierrouter.runs.run import (
     Performance,
     Run,
@@ -39,7 +40,7 @@ from hierrouter.runs.run import (
     judged_in_words,
     sweep_table,
 )
-from hierrouter.runs.selection import latest_run, trained_on
+from hierrouter.runs.selection import latest_run
 from hierrouter.tables import money
 from hierrouter_cache.tree import RouteTree
 
@@ -213,7 +214,7 @@ class TrainingPlan:
         if len(runs) == 1:
             return runs[0]
         best = max(runs, key=lambda run: run.reached.reward if run.reached else 0.0)
-        record = folders.record_of(best.folder)
+        record = folders.read_record(best.folder)
         if record:
             folders.make_newest(record)
         return replace(best, seeds=tuple(runs))
@@ -224,7 +225,7 @@ class TrainingPlan:
         """Make one run, from its folder to its record."""
         training = Training(self.objective, self.config, seed)
         asked = {**training.named(self.tree), "budget": self.budget}
-        with folders.resumable(TRAIN, asked, out, replace_existing) as record:
+        with folders.begin_or_resume(TRAIN, asked, out, replace_existing) as record:
             callbacks.on_folder(record.folder)
             if not record.is_finished:
                 keep_for_live(self.tree, record.folder)
@@ -296,7 +297,7 @@ class SweepPlan:
             self.training, objective=replace(self.training.objective, alpha=alphas[0])
         )
         asked = {**training.named(self.tree), "seeds": [seed]}
-        with folders.resumable(SWEEP, asked, self.folder, replace_existing) as record:
+        with folders.begin_or_resume(SWEEP, asked, self.folder, replace_existing) as record:
             callbacks.on_folder(record.folder)
             if not record.is_finished:
                 keep_for_live(self.tree, record.folder)

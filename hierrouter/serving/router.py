@@ -101,7 +101,7 @@ class Router:
         checkpoint = load_checkpoint(folder)
         self._bundle = bundle.load_bundle(folder if folder.is_dir() else folder.parent)
         if self._bundle and pool is None:
-            pool = bundle.called_pool(self._bundle, folder, allow_endpoints)
+            pool = bundle.callable_pool(self._bundle, folder, allow_endpoints)
         if pool is None:
             raise InputError(f"no live.json, so no pool: {folder}; give the pool it learned with")
         bundle.require_pool(checkpoint.origin, pool)
@@ -202,7 +202,9 @@ class Router:
         specs = {spec.name: spec for spec in self.pool.all_models}
         if name not in specs:
             # A reference that was collected after the training, so the run's bundle lacks it.
-            newer = bundle.called_pool(bundle.bundle_of(cache, tree, pool), cache, allow_endpoints)
+            newer = bundle.callable_pool(
+                bundle.bundle_of(cache, tree, pool), cache, allow_endpoints
+            )
             specs |= {spec.name: spec for spec in newer.references}
             self.pool = replace(self.pool, references=(*self.pool.references, specs[name]))
         if specs[name].backend == IMPORTED:

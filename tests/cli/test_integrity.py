@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.damaging import COMMANDS, Bench, build, deleted, files_of
-from hierrouter.runs.folders import Record, record_of, sealed, unsealed
+from hierrouter.runs.folders import Record, read_record, seal, unseal
 from hierrouter_cache.parts import PART_SCHEMAS
 from tests.cli.conftest import Place
 from tests.conftest import Run, Start
@@ -59,7 +59,7 @@ def test_no_damage_is_silent(kind: str, bench: Bench) -> None:
 def two_runs(work: Place) -> Place:
     """Another run of the same alpha, finished before the quickstart's."""
     work.does(RIVAL)
-    record = record_of(work / str(TRAIN))
+    record = read_record(work / str(TRAIN))
     assert record
     replace(record, seq=9).write()
     assert str(TRAIN) in work.does("report").stderr
@@ -106,7 +106,7 @@ def test_the_same_training_again_certifies_no_damage(name: str, rivals: Place) -
 
 
 def test_a_run_that_was_not_finished_is_passed_over(rivals: Place) -> None:
-    found = record_of(rivals / str(TRAIN))
+    found = read_record(rivals / str(TRAIN))
     assert found
     Record(found.folder, found.command, found.asked).write()  # as before it was finished
     told = rivals.does("report").stderr
@@ -122,8 +122,8 @@ def test_a_report_without_its_contents_is_damage(rivals: Place) -> None:
 
 def test_a_run_of_another_version_is_named(rivals: Place) -> None:
     file = rivals / str(TRAIN / "run.json")
-    found = unsealed(file.read_bytes())
-    file.write_bytes(sealed({**found, "format": 1}))
+    found = unseal(file.read_bytes())
+    file.write_bytes(seal({**found, "format": 1}))
     assert f"run.json is of another version: {TRAIN}/run.json; train again" in rivals.refuses(
         "report"
     )

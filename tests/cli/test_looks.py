@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hierrouter.runs.selection import LOG
+from hierrouter.runs.looks import LOOKS_FILE
 from tests.cli.conftest import Place
 
 
@@ -36,7 +36,7 @@ def asked(place: Place, words: str) -> tuple[dict[str, Any], str]:
 
 
 def looks(place: Place, run: str = "router") -> list[dict[str, Any]]:
-    log = place / "runs" / run / LOG
+    log = place / "runs" / run / LOOKS_FILE
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
@@ -68,7 +68,7 @@ def test_other_folds_and_what_has_no_router_are_no_look(unseen: Place) -> None:
     shutil.rmtree(unseen / "runs")
     found, _ = asked(unseen, "report")
     assert found["provenance"]["test_looks"] == {"this_router": 0, "all_routers": 0}
-    assert not list(unseen.folder.rglob(LOG))
+    assert not list(unseen.folder.rglob(LOOKS_FILE))
 
 
 def test_single_queries_of_the_test_fold_are_looks(unseen: Place) -> None:

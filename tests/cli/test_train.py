@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hierrouter.runs.checkpoint import load_checkpoint, read_tensors, save_checkpoint
-from hierrouter.runs.folders import record_of
+from hierrouter.runs.folders import read_record
 from tests.cli.conftest import Place, over_all
 from tests.conftest import SOURCES, Run
 from tests.hierrouter.collection.examples import save, single_answers
@@ -215,7 +215,7 @@ def test_what_fits_is_taken_and_what_does_not_is_trained_again(bare: Place, tmp_
     assert [(run["algo"], run["alphas"], run["fits"]) for run in new] == [
         *[("value", [0, 0.1], "yes"), ("value", [0.1], "yes")]
     ]
-    asked = [record_of(here / f"runs/{name}") for name in ("dear", new[1]["name"])]
+    asked = [read_record(here / f"runs/{name}") for name in ("dear", new[1]["name"])]
     dear, taken = ({**run.asked, "fingerprint": ""} for run in asked if run)
     assert dear == taken
     assert f"route: runs/{new[1]['name']} (the latest), " in here.does("route hi --dry-run").stderr
@@ -331,7 +331,7 @@ def test_other_test_scores_change_no_byte_of_a_policy(name: str, two_worlds: lis
         out = place / name
         done = place.does(f"{TRAININGS[name]} --scorer given --encoder hashed-ngrams --out", out)
         assert "10 validation)" in done.stderr and "test" not in done.stderr
-        record = record_of(out)
+        record = read_record(out)
         assert record
         tree = record.asked["fingerprint"]
         learned = {name: it for name, it in record.result.items() if name not in ("cache", "state")}

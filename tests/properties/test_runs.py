@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from hierrouter.runs import checkpoint
 from hierrouter.runs.bundle import load_bundle
-from hierrouter.runs.folders import LIVE, RECORD, WEIGHTS, check_out, record_of, resumable
+from hierrouter.runs.folders import LIVE, RECORD, WEIGHTS, begin_or_resume, check_out, read_record
 from hierrouter_cache.errors import HierRouterError
 from tests.hostile import resealed
 from tests.properties.near import damaged, edited
 
 
 def begin(run: Path) -> None:
-    with resumable("train", {"algo": "ppo"}, run):
+    with begin_or_resume("train", {"algo": "ppo"}, run):
         pass
 
 
@@ -30,7 +30,7 @@ LOADERS: tuple[Callable[[Path], object], ...] = (
     checkpoint.load_checkpoint,
     checkpoint.load_sweep,
     lambda run: checkpoint.router_at(run, 0.1),
-    record_of,
+    read_record,
     lambda run: check_out(run, "train"),
     begin,
 )

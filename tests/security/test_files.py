@@ -26,7 +26,7 @@ from hierrouter.replay.opening import training_tree
 from hierrouter.runs import checkpoint
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import save_checkpoint
-from hierrouter.runs.folders import record_of
+from hierrouter.runs.folders import read_record
 from hierrouter_cache.embeddings import EmbeddingFile, embedding_fault
 from hierrouter_cache.errors import CacheError, HierRouterError
 from hierrouter_cache.locks import collector_lock, shards_at_work
@@ -238,7 +238,7 @@ def test_a_shape_that_is_not_the_weights_takes_no_memory(policies: Policies) -> 
 @pytest.mark.parametrize("text", DEEP)
 def test_json_that_has_no_end_is_no_run(text: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(text)
-    for load in (record_of, checkpoint.load_sweep):
+    for load in (read_record, checkpoint.load_sweep):
         with pytest.raises(HierRouterError, match="damaged"):
             load(tmp_path)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hierrouter.runs.folders import record_of
+from hierrouter.runs.folders import read_record
 from tests.conftest import environment
 from tests.warm import Warm
 
@@ -81,7 +81,7 @@ def saved_model(place: Path) -> Path:
 
 
 def many_asked(place: Path) -> None:
-    found = record_of(place / "run")
+    found = read_record(place / "run")
     assert found
     file = place / "run/run.json"
     file.write_text(file.read_text().replace('"asked"', f'"more": {"[" * 1000}, "asked"', 1))

@@ -15,7 +15,7 @@ from hierrouter.learning.sweep import TrainedSweep, alpha_grid, meet_budget, tra
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.runs import checkpoint
 from hierrouter.runs.checkpoint import load_sweep, member_folder, save_checkpoint
-from hierrouter.runs.folders import record_of
+from hierrouter.runs.folders import read_record
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.trainings import (
@@ -130,7 +130,7 @@ def test_a_sweep_with_a_checkpoint_for_one_alpha_is_an_error(tmp_path: Path) -> 
 @pytest.mark.parametrize("value", [[], [7, 8], "many", None])
 def test_a_summary_without_its_seed_is_an_error(tmp_path: Path, value: object) -> None:
     finished_sweep(tmp_path, sweep_glimpse(small_tree(), 7))
-    record = record_of(tmp_path)
+    record = read_record(tmp_path)
     assert record
     replace(record, result={**record.result, "seeds": value}).write()
     with pytest.raises(InputError, match="of a sweep is damaged"):

@@ -11,15 +11,8 @@ import pytest
 from hierrouter.learning.config import Objective
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
-from hierrouter.runs.selection import (
-    AGAIN,
-    LOG,
-    count_test_looks,
-    latest_run,
-    log_test_look,
-    read_test_looks,
-    select_run,
-)
+from hierrouter.runs.looks import LOOKS_FILE, count_test_looks, log_test_look, read_test_looks
+from hierrouter.runs.selection import RETRAIN_HINT, latest_run, select_run
 from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.conftest import environment
 from tests.hierrouter.learning import trainings
@@ -97,11 +90,11 @@ def test_other_prices_and_other_data_are_told_apart() -> None:
     dear = reprice(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
     assert select_run(dear, None).remarks == (
         "the router was trained under other prices than shown here",
-        AGAIN,
+        RETRAIN_HINT,
     )
     assert select_run(trainings.small_tree(seed=1), None, run).remarks == (
         "the router was trained on other data or scores than shown here",
-        AGAIN,
+        RETRAIN_HINT,
     )
 
 
@@ -114,7 +107,7 @@ def test_the_newest_run_that_sees_the_tree_so_is_taken_and_its_own_alpha_first()
     said = "runs/other data was trained on other models, questions or scores"
     assert latest_run(tree, "train") == (None, said)
     assert "--state and --encoder of a run" in select_run(tree, None).remarks[0]
-    assert select_run(tree, None).remarks[1] == f"{said}; {AGAIN}"
+    assert select_run(tree, None).remarks[1] == f"{said}; {RETRAIN_HINT}"
     old = trained(tree, "old", 9, alpha=0.1)
     new = trained(tree, "new", 5, alpha=0.2)
     others = "2 trained on other models, questions or scores, 1 trained with another --state"
@@ -138,7 +131,7 @@ def folder(name: str = "runs/a") -> Path:
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / LOG).read_text().splitlines()]
+    return [json.loads(line) for line in (run / LOOKS_FILE).read_text().splitlines()]
 
 
 def test_a_look_says_when_and_at_what_and_the_same_again_is_no_new_one() -> None:
@@ -148,9 +141,9 @@ def test_a_look_says_when_and_at_what_and_the_same_again_is_no_new_one() -> None
     assert line.keys() == {"alpha", "command", "routers", "sum", "time", "tree", "version"}
     assert (line["command"], line["routers"], line["tree"]) == ("report", ["a"], "t")
     assert line["time"].endswith("+00:00")
-    before = (run / LOG).read_bytes()
+    before = (run / LOOKS_FILE).read_bytes()
     log_test_look([run], "report", LOOK)
-    assert (run / LOG).read_bytes() == before
+    assert (run / LOOKS_FILE).read_bytes() == before
     log_test_look([run], "report", {**LOOK, "alpha": 1.0})
     log_test_look([run], "compare", LOOK)
     assert len(lines(run)) == 3
@@ -184,7 +177,7 @@ def test_looks_on_other_data_are_not_counted_under_other_prices_and_elsewhere_ar
 def test_what_a_kill_left_is_ignored_and_the_next_line_is_whole(torn: str) -> None:
     run = folder()
     log_test_look([run], "report", LOOK)
-    with (run / LOG).open("ab") as log:
+    with (run / LOOKS_FILE).open("ab") as log:
         log.write(torn.encode("latin-1"))
     assert len(read_test_looks(run)) == 1
     log_test_look([run], "compare", LOOK)
@@ -195,12 +188,12 @@ def test_what_a_kill_left_is_ignored_and_the_next_line_is_whole(torn: str) -> No
 def test_a_log_that_cannot_be_written_is_told_and_stops_nothing(kind: str, place: Path) -> None:
     run, other = folder(), folder("runs/b")
     if kind == "folder":
-        (run / LOG).mkdir()
+        (run / LOOKS_FILE).mkdir()
     elif kind == "pipe":
-        os.mkfifo(run / LOG)
+        os.mkfifo(run / LOOKS_FILE)
     else:
         (place / "precious").write_text("kept\n")
-        (run / LOG).symlink_to(place / "precious")
+        (run / LOOKS_FILE).symlink_to(place / "precious")
     [told] = log_test_look([run, other], "report", LOOK)
     assert told.startswith("this look at the test fold is not logged: runs/a/test_looks.jsonl: ")
     assert len(lines(other)) == 1 and read_test_looks(run) == set()
@@ -211,7 +204,7 @@ def test_processes_that_log_at_once_lose_nothing(place: Path, warm: Warm) -> Non
     run = folder()
     code = (
         "import sys; from pathlib import Path\n"
-        "from hierrouter.runs.selection import log_test_look\n"
+        "from hierrouter.runs.looks import log_test_look\n"
         "for n in range(50): log_test_look([Path('runs/a')], sys.argv[1], {'n': n})"
     )
     started = [warm.start("-c", code, name, cwd=place, env=environment()) for name in "xy"]

@@ -1,0 +1,134 @@
+"""Whether runs still fit the caches that they learned from."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from hierrouter.paper import PAPER_SCORER
+from hierrouter.questions.scoring import SCORERS_BY_NAME
+from hierrouter.replay.stored_pool import open_pool
+from hierrouter.replay.tree import Tree
+from hierrouter.runs import folders
+from hierrouter_cache.errors import CacheError, HierRouterError, InputError
+from hierrouter_cache.keys import digest
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.tree import rate_table
+
+FITS = "yes"
+NOT_KNOWN = "not known"
+NOT_FINISHED = "not finished"
+DAMAGED = "damaged"
+LISTED_RESULTS = ("algo", "alphas", "cache", "questions", "reward", "gain", "low", "high")
+
+
+def trained_on(tree: Tree) -> dict[str, Any]:
+    """Return what a run learns from, as JSON values for its record and `how_it_fits`.
+
+    Raises:
+        CacheError: the cache is gone or damaged.
+    """
+    source = {"cache": str(tree.root), "pool": tree.pool, "models": tree.models, "hops": tree.hops}
+    state = _cache_state(CacheReader(tree.root), source)
+    state["prices"] = [tree.rate.tolist(), tree.second]
+    state["scorer"] = getattr(SCORERS_BY_NAME.get(tree.scorer), "key", tree.scorer)
+    return {**source, "questions": len(tree), "state": state}
+
+
+def _cache_state(reader: CacheReader, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a plain command opens of a cache, by the names that messages use.
+
+    Args:
+        reader: of the cache.
+        source: of a run, with "pool", "models" and "hops"; see `trained_on`.
+    """
+    plan = reader.latest_plan()
+    opened = open_pool(plan.pool, source["pool"], source["models"], source["hops"])
+    return {
+        "models or settings": digest([opened.spec.steps, opened.spec.direct]),
+        "prices": [rate_table(opened.spec.models, opened.pool.rates()).tolist(), 0.0],
+        "questions": digest(plan.queries),
+        "scorer": SCORERS_BY_NAME[PAPER_SCORER].key,
+    }
+
+
+def how_it_fits(
+    result: Mapping[str, Any], open_cache: Callable[[Path], CacheReader] = CacheReader
+) -> str:
+    """Return whether a run fits its cache as a plain command opens it, by the plan there.
+
+    Args:
+        result: of the run, from its record.
+        open_cache: reads a cache; a function that remembers caches saves time.
+
+    Returns:
+        `FITS`, `NOT_KNOWN`, or what the run was trained with instead: "other prices".
+    """
+    try:
+        state = _cache_state(open_cache(Path(result["cache"])), result)
+    except (CacheError, KeyError):  # the cache is gone, or the record of an early run names none
+        return NOT_KNOWN
+    except HierRouterError:
+        return "other models"
+    other = [name for name, value in state.items() if value != result["state"][name]]
+    return f"other {', '.join(other)}" if other else FITS
+
+
+def run_status(run: Path) -> str:
+    """Return whether a run that answers questions is the latest, and fits its cache, in words.
+
+    It is empty for what is no finished run.
+    """
+    record = folders.read_record(run) or folders.read_record(run.parent)
+    if record is None or not record.is_finished:
+        return ""
+    newer = 0
+    with suppress(InputError):  # another run is damaged
+        for other in folders.finished_runs(record.command):
+            newer += other.seq > record.seq
+    status = f"newer: {newer}" if newer else "the latest"
+    fits = how_it_fits(record.result)
+    if fits not in (FITS, NOT_KNOWN):
+        root = record.result["cache"]
+        remedy = f"`hierrouter report --retrain --cache {root} --checkpoint {run}` trains it again"
+        status += f"; trained with {fits} than {root} has now; {remedy}"
+    return status
+
+
+def list_runs() -> list[dict[str, Any]]:
+    """Return every run below `RUNS`, the newest first, those that are not finished before all.
+
+    Returns:
+        Of each run: name, command, `LISTED_RESULTS` (gain is over the best fixed route, with its
+        interval), fits (see `how_it_fits`; or "not finished", or why it is damaged), age_s
+        (seconds); None is not known.
+    """
+    rows: list[tuple[float, dict[str, Any]]] = []
+    open_cache = cache(CacheReader)
+    for folder in sorted(folders.RUNS.glob("*/")):
+        row: dict[str, Any] = dict.fromkeys(("name", "command", *LISTED_RESULTS, "fits", "age_s"))
+        row["name"] = folder.name
+        rank = math.inf
+        try:
+            record = folders.read_run(folder)
+            if record is None:
+                continue
+            lost = [name for name in record.files if not (folder / name).is_file()]
+            if lost:
+                raise InputError(f"{lost[0]} is gone")
+            for name in LISTED_RESULTS:
+                row[name] = record.result.get(name)
+            row["command"] = record.command
+            row["fits"] = NOT_FINISHED
+            row["age_s"] = time.time() - (folder / folders.RECORD).stat().st_mtime
+            if record.is_finished:
+                rank = record.seq
+                row["fits"] = how_it_fits(record.result, open_cache)
+        except InputError as error:
+            row["fits"] = f"{DAMAGED}: {error}".partition(";")[0]
+        rows.append((rank, row))
+    return [row for _, row in sorted(rows, key=itemgetter(0), reverse=True)]
