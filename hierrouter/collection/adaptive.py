@@ -265,7 +265,7 @@ class _Growth:
         names = {(query.dataset, query.id) for query in collected}
 
         def every_nth(step: int) -> RouteTree:
-            complete = learned_from(tree)
+            complete = training_queries(tree)
             with_holes = tree.pruned or tree.select(np.arange(0))
             return replace(
                 complete.select(_rows(complete, names)[::step]),
