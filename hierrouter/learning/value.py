@@ -49,7 +49,7 @@ QUANTILE_COUNT = 33  # quantiles by which a number is ranked
 DIAGONAL_JITTER = 1e-6  # added to the diagonal, so that rounding leaves a kernel positive definite
 MAX_LEVERAGE = 0.9999  # at 1 a query alone decides its prediction, and leave-one-out divides by 0
 REWARD_TOLERANCE = 1e-9  # two R that differ by less, in standard deviations, are equal
-MIN_PROBABILITY = 1e-9  # a likelihood below it counts as this one
+MIN_LIKELIHOOD = 1e-9  # a likelihood below it counts as this one
 MIN_VARIANCE = 1e-9  # a smaller sum of variances counts as this one
 MAX_BASIS_VECTORS = 8192  # about how many vectors of a text its directions are computed from
 BREAK_POINT_KNOTS = 32  # knots at quantiles of the break-points
@@ -871,5 +871,5 @@ def _likeliest_temperature(expected: Floats, reward: Floats, scale: Floats) -> F
     for temperature in TEMPERATURES:
         powers = np.exp(logits / temperature)
         probability = (powers * is_best).sum(axis=1) / powers.sum(axis=1)
-        log_likelihoods.append(np.log(probability.clip(MIN_PROBABILITY)).mean(axis=0))
+        log_likelihoods.append(np.log(probability.clip(MIN_LIKELIHOOD)).mean(axis=0))
     return TEMPERATURES[np.argmax(log_likelihoods, axis=0)] * scale
