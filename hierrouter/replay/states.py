@@ -51,7 +51,7 @@ STATE_VIEWS = _state_views()
 
 TEXTS_PER_FILE = 16_384  # texts whose vectors go into one embedding file
 FILES_PER_READ = 16  # files whose texts are in memory at once; each read goes through all parts
-MIN_PROBABILITY = 1e-6  # 0 means unknown, so a known probability is never below this
+MIN_KNOWN_PROBABILITY = 1e-6  # 0 means unknown, so a known probability is never below this
 
 OnTexts = Callable[[int, int], None]
 
@@ -205,7 +205,7 @@ def state_numbers(kind: str, models: int, features: AnswerFeatures) -> NDArray[n
             start = models + 3 + block * models
             # Rounding may have brought a sum slightly above 0.
             probability = np.exp(np.where(is_reported, np.minimum(logprob, 0), 0))
-            probability = probability.clip(MIN_PROBABILITY)
+            probability = probability.clip(MIN_KNOWN_PROBABILITY)
             numbers[:, :, start : start + models] = probability[:, :, None] * is_known
     return numbers.reshape(rows, calls * width)
 

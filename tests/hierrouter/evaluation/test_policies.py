@@ -30,36 +30,40 @@ ALPHA = 0.05
 Act = Callable[[Mapping[str, Any]], Any]
 
 
-def said(tree: RouteTree) -> list[Texts]:
-    """Texts in which some answers are "unknown", by a rule of their own."""
-    found = []
+def texts_of(tree: RouteTree) -> list[Texts]:
+    """Texts in which some answers are "unknown", by a fixed rule."""
+    texts = []
     for query in tree.query_ids:
-        known = [(int(query[1:]) + at) % 3 > 0 for at in range(tree.routes.nodes)]
-        answers = tuple(f"{query}/{at}" if it else "unknown" for at, it in enumerate(known))
-        found.append(Texts(f"question {query}", (), ("", *answers[1:])))
-    return found
+        answers = [""]
+        for number in range(1, tree.routes.nodes):
+            is_known = (int(query[1:]) + number) % 3 > 0
+            answers.append(f"{query}/{number}" if is_known else "unknown")
+        texts.append(Texts(f"question {query}", (), tuple(answers)))
+    return texts
 
 
-def by_hand(tree: RouteTree, act: Act, stop: bool) -> list[tuple[float, float]]:
-    """Q and C of a policy that draws nothing, each query walked down its tree."""
-    models, found = tree.models, []
-    for query, texts in enumerate(said(tree)):
+def values_by_hand(tree: RouteTree, act: Act, stop: bool) -> list[tuple[float, float]]:
+    """Q and C of a deterministic policy, by walking down the tree of each query."""
+    models = tree.models
+    stopping = [f"{name}>stop" for name in models] if stop else []
+    values = []
+    for query, texts in enumerate(texts_of(tree)):
         path: tuple[int, ...] = ()
         stopped = 0
         while len(path) < tree.hops and not stopped:
-            made = [path[: calls + 1] for calls in range(len(path))]
-            seen = {
+            prefixes = [path[: calls + 1] for calls in range(len(path))]
+            observation = {
                 "question": texts.question,
-                "answers": tuple(texts.answers[node(tree, way)] for way in made),
-                "models": tuple(models[one] for one in path),
+                "answers": tuple(texts.answers[node(tree, prefix)] for prefix in prefixes),
+                "models": tuple(models[model] for model in path),
                 "stage": len(path),
                 "cost": cost(tree, query, path),
-                "actions": (*models, *(f"{one}>stop" for one in models if stop)),
+                "actions": (*models, *stopping),
             }
-            stopped, model = divmod(int(act(seen)), len(models))
+            stopped, model = divmod(int(act(observation)), len(models))
             path = (*path, model)
-        found.append((quality(tree, query, path), cost(tree, query, path)))
-    return found
+        values.append((quality(tree, query, path), cost(tree, query, path)))
+    return values
 
 
 def rule(observation: Mapping[str, Any]) -> int:
@@ -79,8 +83,8 @@ def rule(observation: Mapping[str, Any]) -> int:
 @pytest.mark.parametrize("hops", [1, 2, 3])
 def test_a_rule_that_reads_answers_is_valued_as_by_hand(stop: bool, hops: int) -> None:
     tree = random_tree(Routes(3, hops), 24, seed=hops)
-    found = hr.evaluate(tree, rule, ALPHA, allow_stop=stop, texts=said)
-    expected, spent = np.array(by_hand(tree, rule, stop)).T
+    found = hr.evaluate(tree, rule, ALPHA, allow_stop=stop, texts=texts_of)
+    expected, spent = np.array(values_by_hand(tree, rule, stop)).T
     np.testing.assert_allclose(found.quality, expected, rtol=0, atol=1e-12)
     np.testing.assert_allclose(found.cost, spent, rtol=0, atol=1e-12)
     np.testing.assert_allclose(found.reward, expected - ALPHA * spent, rtol=0, atol=1e-12)
@@ -286,32 +290,48 @@ def test_all_actions_that_are_possible_are_named_up_to_a_dozen() -> None:
             hr.evaluate(tree, policy, ALPHA, allow_stop=True)
 
 
-class Predicting:
-    """As Stable-Baselines3 has it, and as it should not be."""
+class FixedPrediction:
+    """The interface of a Stable-Baselines3 model, with any return value.
 
-    def __init__(self, given: Any) -> None:
-        self.given = given
+    Args:
+        action: what `predict` returns, or a function of the number of states.
+    """
 
-    def predict(self, seen: Mapping[str, Any], deterministic: bool = False) -> tuple[Any, None]:
+    def __init__(self, action: Any) -> None:
+        self.action = action
+
+    def predict(
+        self, observation: Mapping[str, Any], deterministic: bool = False
+    ) -> tuple[Any, None]:
         assert deterministic
-        return (self.given(len(seen["stage"])) if callable(self.given) else self.given), None
+        states = len(observation["stage"])
+        return self.action(states) if callable(self.action) else self.action, None
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (lambda n: np.full(n, 3), "no such action: 3: Predicting: query q0, stage 0; actions: 0"),
-        (lambda n: np.full(n, 0.5), r"policy gave float64\[4\]: Predicting: stage 0; predict must"),
-        (np.zeros(3, int), r"policy gave int64\[3\]: Predicting: stage 0; .* of 4 states"),
-        (lambda n: 1 / 0, "policy failed: Predicting: stage 0: ZeroDivisionError: .*; train it on"),
+        (
+            lambda n: np.full(n, 3),
+            "no such action: 3: FixedPrediction: query q0, stage 0; actions: 0",
+        ),
+        (
+            lambda n: np.full(n, 0.5),
+            r"policy gave float64\[4\]: FixedPrediction: stage 0; predict must",
+        ),
+        (np.zeros(3, int), r"policy gave int64\[3\]: FixedPrediction: stage 0; .* of 4 states"),
+        (
+            lambda n: 1 / 0,
+            "policy failed: FixedPrediction: stage 0: ZeroDivisionError: .*; train it on",
+        ),
     ],
 )
 def test_what_a_model_predicts_is_checked(given: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        hr.evaluate(random_tree(Routes(3, 2), 4, seed=0), Predicting(given), ALPHA)
+        hr.evaluate(random_tree(Routes(3, 2), 4, seed=0), FixedPrediction(given), ALPHA)
 
 
-@pytest.mark.parametrize("policy", [lambda seen: 4, Predicting(lambda n: np.full(n, 4))])
+@pytest.mark.parametrize("policy", [lambda seen: 4, FixedPrediction(lambda n: np.full(n, 4))])
 def test_nobody_is_asked_after_all_have_stopped(policy: Any) -> None:
     tree = random_tree(Routes(3, 3), 4, seed=0)
     found = hr.evaluate(tree, policy, ALPHA, allow_stop=True)
