@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from hierrouter.replay.env import ReplayEnv as ReplayEnv
     from hierrouter.replay.open_tree import open as open
     from hierrouter.replay.tree import Tree as Tree
-    from hierrouter.reports.comparison import compare as compare
-    from hierrouter.reports.report import report as report
+    from hierrouter.reports.jobs import compare as compare
+    from hierrouter.reports.jobs import explain as explain
+    from hierrouter.reports.jobs import explore as explore
+    from hierrouter.reports.jobs import report as report
     from hierrouter.runs.evaluate import evaluate as evaluate
     from hierrouter.runs.run import Run as Run
     from hierrouter.runs.run import SweepRun as SweepRun
@@ -58,8 +60,7 @@ _ROOMS = {
     "hierrouter.pools.files": ("load_pool",),
     "hierrouter.replay.env": ("ReplayEnv",),
     "hierrouter.replay.tree": ("Tree",),
-    "hierrouter.reports.comparison": ("compare",),
-    "hierrouter.reports.report": ("report",),
+    "hierrouter.reports.jobs": ("compare", "explain", "explore", "report"),
     "hierrouter.questions.scoring": ("scorer",),
     "hierrouter.replay.open_tree": ("open",),
     "hierrouter_cache.errors": (

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ NAMES = [
     "collect",
     "compare",
     "evaluate",
+    "explain",
+    "explore",
     "export",
     "fixed_routes",
     "import_",
@@ -262,6 +265,59 @@ def test_a_comparison_is_that_of_a_command(tree: hr.Tree, place: Path, hierroute
         held["rows"] = [{**row, "fit_cpu_seconds": 0} for row in held["rows"]]
     assert both[0] == both[1]
     assert "HierRouter" in str(found.table())
+
+
+def test_an_explanation_is_that_of_the_command_line(
+    tree: hr.Tree, place: Path, hierrouter: Run
+) -> None:
+    worst = hr.explain(tree, run="runs/mine", worst=3)
+    flags = ("--cache", "caches/mine", "--checkpoint", "runs/mine", *JSON)
+    assert worst.to_json() == works(hierrouter("explain", "--worst", "3", *flags, cwd=place)).stdout
+    name = f"{tree.datasets[0]}/{tree.query_ids[0]}"
+    explanation = hr.explain(tree, name, "runs/mine")
+    assert explanation.queries[0].name == name
+    assert explanation.to_json() == works(hierrouter("explain", name, *flags, cwd=place)).stdout
+    assert name in repr(explanation)
+    with pytest.raises(hr.InputError, match="no query; give query= or worst=N"):
+        hr.explain(tree)
+    with pytest.raises(hr.InputError, match="split='test' is for worst="):
+        hr.explain(tree, name, split="test")
+
+
+def test_pages_and_figures_are_written_where_they_are_asked_for(
+    tree: hr.Tree, tmp_path: Path
+) -> None:
+    out = tmp_path / "page.html"
+    page = hr.explore(tree, "runs/mine", split="validation", texts=3, out=out)
+    assert page == out and page.read_text("utf-8").startswith("<!doctype html>")
+    with pytest.raises(hr.InputError, match="output exists"):
+        hr.explore(tree, "runs/mine", split="validation", out=out)
+    folder = tmp_path / "report"
+    hr.report(tree, "runs/mine", split="validation", figures="svg", out=folder)
+    assert {"report.html", "report.json", "frontier.svg"} <= {
+        file.name for file in folder.iterdir()
+    }
+    hr.compare(
+        tree, "runs/mine", split="validation", baselines="random", out=tmp_path / "comparison"
+    )
+    assert (tmp_path / "comparison" / "compare.json").is_file()
+    with pytest.raises(hr.InputError, match=r"to hand over to: defer_share=0\.3; give"):
+        hr.report(tree, "runs/mine", defer_share=0.3)
+    with pytest.raises(hr.InputError, match="unknown format of figures: 'gif'"):
+        hr.report(tree, "runs/mine", figures=["gif"])
+
+
+def test_a_look_at_the_test_fold_is_logged(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shutil.copytree(place, tmp_path / "copy"))
+    tree = hr.open("caches/mine")
+    query = tree.query_ids[int(tree.rows("test")[0])]
+    for _ in range(2):  # the same look again adds no line
+        hr.report(tree, "runs/mine")
+        hr.explain(tree, query, "runs/mine")
+    lines = Path("runs/mine/test_looks.jsonl").read_text().splitlines()
+    assert [json.loads(line)["command"] for line in lines] == ["report", "explain"]
 
 
 def test_of_many_queries_some_of_each_fold_are_compared(

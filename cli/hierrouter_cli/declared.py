@@ -72,7 +72,7 @@ def _flag_argument(parameter: Parameter) -> inspect.Parameter:
     if is_repeatable or default == () or default is inspect.Parameter.empty:
         default = None
     elif flag.check and default is not None:  # typer shows and parses it as text
-        default = str(default)
+        default = ",".join(default) if isinstance(default, tuple) else str(default)
     settings: dict[str, Any] = {"help": flag.help, "rich_help_panel": flag.group}
     if flag.metavar:
         settings["metavar"] = flag.metavar
@@ -105,7 +105,7 @@ def _type_of_flag(parameter: Parameter) -> tuple[Any, bool]:
     if is_switch:
         return bool, False
     is_sequence = Sequence in origins or tuple in origins
-    takes_commas = parameter.flag.metavar.startswith("A,B")
+    takes_commas = parameter.flag.is_list or parameter.flag.metavar.startswith("A,B")
     if is_sequence and not takes_commas:
         return list[str] | None, True
     if parameter.flag.check or takes_commas:

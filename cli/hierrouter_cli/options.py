@@ -33,15 +33,8 @@ DATASETS = (
 )
 ENCODERS = ("hashed-ngrams", "paper")
 SCORERS = ("token_f1", "exact_match", "numeric", "boxed", "choice", "accuracy", "given")
-BASELINES = (
-    *("random", "best-static", "dataset-oracle", "knn"),
-    *("ridge", "mlp", "svm", "matrix-factorisation"),
-    *("cascade", "confidence-cascade", "agreement-cascade"),
-    "cascade-routing",
-)
 BACKENDS = ("transformers", "openai")
 DEVICES = ("auto", "cpu", "cuda", "balanced")
-FIGURES = ("svg", "pdf", "png")
 FORMATS = ("text", "json", "md", "latex", "csv")
 STATES = (
     *("context", "query+answer", "query", "stage"),
@@ -51,7 +44,6 @@ STATES = (
 PRESETS = ("default", "paper")
 ALGORITHMS = ("ppo", "exact", "value")
 FOLDS = ("train", "validation", "test")
-ALL_FOLDS = "all"
 
 # The headings, on a long page of flags, of what several commands share; see `help.CommandPage`.
 WORKS_ON = "What it works on"
@@ -198,11 +190,9 @@ def format_flag(*names: str) -> Any:
 # Flags of which commands say more, or something else, in their help.
 pool_flag = partial(works_on, "--pool", "NAME|FILE.toml", offer=POOLS)
 datasets_flag = partial(works_on, "--datasets", "A,B", offer_list=DATASETS)
-baselines_flag = partial(value, "--baselines", "A,B|MODULE:CLASS", offer_list=BASELINES)
 limit_flag = partial(works_on, "--limit", "N", min=1)
 seed_flag = partial(value, "--seed", "N", min=0, max=MAX_SEED)
 alpha_flag = partial(value, "--alpha", "X", parser=parse_alpha)
-split_flag = partial(choice, "--split", FOLDS, what="split")
 
 # What a command works on.
 Cache = Annotated[Path, works_on("--cache", "DIR", "Folder of the trajectory cache.")]
@@ -337,7 +327,6 @@ CheckOnly = Annotated[bool, switch("--dry-run", "Check everything, then stop.")]
 
 # Showing and asking a router.
 Checkpoint = Annotated[Path | None, run_flag("--checkpoint", "A run; default: the latest.")]
-Sweep = Annotated[Path | None, run_flag("--sweep", "A sweep; default: the latest.")]
 ShownAlpha = Annotated[
     float | None, alpha_flag("Price of cost; default: the one that the router was trained at.")
 ]
@@ -351,23 +340,6 @@ DeferShare = Annotated[
         "S",
         "At most this share, 0 to 1; default: as many as give the highest R on validation.",
     ),
-]
-Policies = Annotated[
-    list[str] | None,
-    value("--policy", "MODULE:OBJECT", "A policy of your own beside the router; repeatable."),
-]
-P95Below = Annotated[
-    float | None,
-    value(
-        "--p95-below",
-        "S",
-        "Mark what keeps 95 % of the queries within S seconds, and name the best fixed route.",
-        parser=partial(parse_budget, flag="--p95-below"),
-    ),
-]
-Split = Annotated[str, split_flag("The fold to evaluate on.")]
-SplitOrAll = Annotated[
-    str, choice("--split", (*FOLDS, ALL_FOLDS), "The fold to show; all is no test.", what="split")
 ]
 Format = Annotated[str, format_flag(*FORMATS)]
 ShortFormat = Annotated[str, format_flag("text", "json")]

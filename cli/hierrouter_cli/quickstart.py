@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 from hierrouter.replay.open_tree import OpenTree
+from hierrouter.reports.jobs import Report
 from hierrouter.runs.train import Sweep, Train
 from hierrouter_cli import console, options
 from hierrouter_cli.collect import make_calls
-from hierrouter_cli.report import say_what, show_message
+from hierrouter_cli.report import show_message
 from hierrouter_cli.selecting import open_tree
 from hierrouter_cli.train import callbacks_with_bars
 
@@ -39,9 +40,7 @@ def quickstart(
     from hierrouter.collection.collect import DATA, Planned, noted_queries
     from hierrouter.pools.files import load_pool
     from hierrouter.pools.pool import POOL_PRICES
-    from hierrouter.reports.report import ReportRequest
     from hierrouter.runs.folders import RUNS, check_parent, draft_of
-    from hierrouter.runs.selection import select_run
 
     if out:
         check_parent(out)
@@ -69,10 +68,8 @@ def quickstart(
         stage(3)
         Sweep(allow_stop=True, seed=seed, out=sweep).run(tree, callbacks, replace_existing=True)
         stage(4)
-        shown = select_run(tree, alpha, train, sweep, with_sweep=True)
-        request = ReportRequest({POOL_PRICES: tree}, shown)
-        say_what(request)
-        finished = request.evaluate()
+        reporting = Report(alpha=alpha, checkpoint=train, sweep=sweep)
+        finished = reporting.evaluate({POOL_PRICES: tree}, console.say)
         with draft_of(report) as draft:
             page = report / finished.write(draft).name
     show_message(finished.result, page, cache, train if out else None)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hierrouter.replay.open_tree import OpenTree
-from hierrouter_cli import console, options
+from hierrouter_cli import console
 
 if TYPE_CHECKING:
-    from hierrouter.evaluation.policies import OwnPolicy
-    from hierrouter.learning.baselines.arms import Baseline
     from hierrouter.replay.tree import Tree
+    from hierrouter.reports.jobs import Compare, Explore, Report
 
 DERIVATIONS = {"embed": "embed states", "score": "score responses"}
 
@@ -25,23 +25,23 @@ def make_importable(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-def own_policies(paths: Sequence[str] | None) -> tuple[OwnPolicy, ...]:
-    """The policies of the user's own at these import paths."""
-    from hierrouter.evaluation.policies import own_policies as own
-
-    if paths:
+def check_job(job: Report | Compare | Explore) -> None:
+    """Check a job before a cache is read; policies and baselines of the user are imported."""
+    has_own_code = bool(job.policies) or bool(getattr(job, "baselines", None))
+    if has_own_code:
         make_importable(Path.cwd())
     with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
-        return own(paths or ())
+        job.check()
 
 
-def named_baselines(names: str | None) -> tuple[Baseline, ...]:
-    """The baselines of `--baselines`, the user's own among them; None is all that are built in."""
-    from hierrouter.learning.baselines.registry import baselines
+@contextmanager
+def quiet_bar(label: str) -> Iterator[Callable[..., None]]:
+    """Show a bar, and print to stderr whatever is printed meanwhile.
 
-    make_importable(Path.cwd())
-    with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
-        return baselines(options.split_names(names))
+    A policy or a baseline of the user may print, and that is no result of the command.
+    """
+    with console.bar(label) as on_progress, contextlib.redirect_stdout(sys.stderr):
+        yield on_progress
 
 
 def open_trees(opening: OpenTree) -> dict[str, Tree]:

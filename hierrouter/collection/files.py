@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -41,23 +40,6 @@ HEADER_KIND = "cache"  # kind of the first line
 LINES_FORMAT = 1
 DIGEST_KEY = "sha256"  # in the first line
 LINES_PER_REPORT = 1024  # between two calls of `on_progress`
-
-
-def require_free(out: Path) -> None:
-    """Require that a file can be made here, before any work is done for it.
-
-    Args:
-        out: the file to make.
-
-    Raises:
-        InputError: the path exists, or its folder does not exist or is not writable.
-    """
-    if not out.parent.is_dir():
-        raise InputError(f"output folder does not exist: {out.parent}; make it first")
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise InputError(f"no permission to write: {out.parent}; choose another --out")
-    if out.exists() or out.is_symlink():
-        raise InputError(f"output exists: {out}; choose another --out or remove it")
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:

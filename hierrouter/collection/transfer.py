@@ -11,6 +11,7 @@ from hierrouter.collection.formats import IMPORTS, OWN
 from hierrouter.paper import PAPER_SEED
 from hierrouter.pools.files import parse_prices
 from hierrouter.pools.pool import Pool, rates_of
+from hierrouter.runs.folders import require_free_file
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import Rate
@@ -170,7 +171,7 @@ def export(
         WorldError: the disk is full or failed.
     """
     path = Path(out)
-    files.require_free(path)
+    require_free_file(path)
     if path.suffix != ".jsonl":
         raise InputError(f"jsonl is written as .jsonl: --out {path}; name such a file")
     return files.export_jsonl(Path(cache), path, progress or storing.ignore_progress)

@@ -15,7 +15,7 @@ from hierrouter.evaluation.intervals import (
 )
 from hierrouter.evaluation.outcome import Floats, Integers, Outcome, ending_values, endings_by_node
 from hierrouter.reports.estimates import Bootstrap, Estimate, EstimateTable, as_estimates
-from hierrouter.reports.results import Report, Saving
+from hierrouter.reports.results import ReportData, Saving
 from hierrouter.tables import finite_or_none
 from hierrouter_cache.tree import RouteTree, net_reward
 
@@ -31,7 +31,7 @@ def build_report(
     frontier: Sequence[tuple[float, Outcome]] = (),
     price_lists: Mapping[str, Sequence[Outcome]] | None = None,
     **fields: Any,
-) -> Report:
+) -> ReportData:
     """Compute means, intervals and paired differences of every policy on every dataset.
 
     Args:
@@ -66,7 +66,7 @@ def build_report(
         table.add_means(
             "frontier", metrics, policy=outcome.name, kind=outcome.kind, alpha=float(swept_alpha)
         )
-    return Report(
+    return ReportData(
         alpha=float(alpha),
         scorer=scorer,
         split=split,

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.declarations.checks import split_names
 from hierrouter.evaluation.bounds import ANYTIME_ORACLE, TREE_ORACLE
 from hierrouter.evaluation.outcome import Floats
-from hierrouter.evaluation.policies import OwnPolicy, own_policies
+from hierrouter.evaluation.policies import OwnPolicy
 from hierrouter.learning.baselines.answers import answers_for
-from hierrouter.learning.baselines.arms import Baseline, require_sets, usable_sets
+from hierrouter.learning.baselines.arms import Baseline, usable_sets
 from hierrouter.learning.baselines.contest import Contest, Entry, OnFitted, contest, look_details
-from hierrouter.learning.baselines.registry import baselines as baselines_named
-from hierrouter.paper import PAPER_SEED
+from hierrouter.replay.opening import few_queries_note
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.build import simultaneous_estimates
 from hierrouter.reports.estimates import (
@@ -34,7 +32,9 @@ from hierrouter.reports.estimates import (
     estimate_means,
     pivot,
 )
-from hierrouter.reports.report import LONG_TABLE, find_table, run_or_sweep
+from hierrouter.reports.notes import FEW_QUERIES_ROLE, log_looks, selection_notes
+from hierrouter.reports.report import LONG_TABLE, find_table
+from hierrouter.runs.folders import draft_of, new_run
 from hierrouter.runs.selection import SelectedRun, provenance, select_run
 from hierrouter.tables import (
     Cell,
@@ -48,53 +48,40 @@ from hierrouter.tables import (
 )
 from hierrouter_cache.writer import write_atomically
 
+if TYPE_CHECKING:
+    from hierrouter.reports.jobs import Compare
+
 # Some baselines take time with the square of a fold, and more queries hardly change an interval.
 MAX_QUERIES_PER_FOLD = 10_000
 
 
-def compare(
+def evaluate_comparison(
+    job: Compare,
     tree: Tree,
-    run: str | os.PathLike[str] | None = None,
-    *,
-    alpha: float | None = None,
-    split: str = "test",
-    baselines: str | Sequence[str] | None = None,
-    sets: str | Sequence[str] = ("A", "B"),
-    policies: Sequence[Any] = (),
-    seed: int = PAPER_SEED,
-    progress: OnFitted | None = None,
+    on_note: Callable[[str], None],
+    show_progress: Callable[[], AbstractContextManager[OnFitted]],
 ) -> Standings:
-    """Fit the baselines on the train fold, and compare them with the learned router.
-
-    At most `MAX_QUERIES_PER_FOLD` queries of each fold take part. Looks at the test fold are logged
-    by the command line only.
-
-    Args:
-        tree: all folds.
-        run: of `train` or `sweep`, or its folder; default: the newest that learned from the tree.
-        alpha: price of cost; default: the one that the router was trained for.
-        split: the fold to compare on.
-        baselines: names, or `module:Class`, as a list or as "a,b"; default: all built-in ones.
-        sets: what they choose from: "A" one direct call, "B" whole routes.
-        policies: your own policies, to be evaluated beside them; see
-            `hierrouter.evaluation.policies`.
-        seed: seed of the baselines' random draws.
-        progress: called with (done, total, name) after each fit.
-
-    Returns:
-        The comparison, with its tables and its JSON.
-
-    Raises:
-        InputError: something does not fit together, or there is nothing to compare on.
-        CacheError: the cache that the tree was opened from is gone or damaged.
-    """
-    requested_baselines = baselines_named(split_names(baselines))
-    requested_sets = require_sets(split_names(sets) or [])
-    own = own_policies(policies)
-    selected = select_run(tree, alpha, *run_or_sweep(run))
-    return compare_selected(
-        tree, selected, requested_baselines, requested_sets, split, seed, progress, own
-    )
+    """Do the job of `Compare.evaluate`, which has the arguments and the errors."""
+    selected = select_run(tree, job.alpha, job.checkpoint, job.sweep)
+    few_queries = few_queries_note(tree, job.split, FEW_QUERIES_ROLE)
+    if few_queries:
+        on_note(few_queries)
+    for note in selection_notes("compare", selected, job.split, with_alpha=True):
+        on_note(note)
+    with show_progress() as on_fitted:
+        standings = compare_selected(
+            tree,
+            selected,
+            job.loaded_baselines,
+            tuple(job.sets),
+            job.split,
+            job.seed,
+            on_fitted,
+            job.own_policies,
+        )
+    for note in log_looks("compare", tree, job.split, [selected.run], standings.look):
+        on_note(note)
+    return standings
 
 
 def compare_selected(
@@ -104,7 +91,7 @@ def compare_selected(
     sets: Sequence[str],
     split: str,
     seed: int,
-    on_fitted: OnFitted | None = None,
+    on_fitted: OnFitted,
     policies: Sequence[OwnPolicy] = (),
 ) -> Standings:
     """Fit and evaluate everything, and compute the intervals.
@@ -126,7 +113,6 @@ def compare_selected(
         InputError: something does not fit together, or there is nothing to compare on.
         CacheError: the cache that the tree was opened from is gone or damaged.
     """
-    on_progress = on_fitted or (lambda done, total, name: None)
     subset = select_evenly(tree)
     answers = answers_for(subset.root, subset, baselines, usable_sets(subset, sets), subset.pool)
     outcome = contest(
@@ -138,7 +124,7 @@ def compare_selected(
         split,
         seed,
         answers,
-        on_progress,
+        on_fitted,
         policies,
     )
     if len(subset) < len(tree):
@@ -231,6 +217,24 @@ class Standings:
         json_file = folder / "compare.json"
         write_atomically(json_file, self.to_json().encode())
         return json_file
+
+    def save(self, out: Path | None = None) -> Path:
+        """Write the JSON, and the tables as Markdown, to a new folder, all at once.
+
+        Args:
+            out: the folder; None makes a new one below `runs`.
+
+        Returns:
+            The JSON's file.
+
+        Raises:
+            InputError: the folder is in use.
+            WorldError: the disk is full or failed.
+        """
+        folder = new_run("compare", out)
+        with draft_of(folder) as draft:
+            name = self.write(draft).name
+        return folder / name
 
     def __repr__(self) -> str:
         return repr(self.table())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,17 +13,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console, Group
 from rich.text import Text
-from rich.tree import Tree
+from rich.tree import Tree as RichTree
 
+from hierrouter.declarations.declaration import shown_name
 from hierrouter.evaluation.bounds import best_ending, best_nodes, split_regret
 from hierrouter.evaluation.outcome import ending_probabilities, ending_table, greedy
-from hierrouter.replay.tree import Texts, load_texts
+from hierrouter.questions.query import find_query
+from hierrouter.replay.tree import Texts, Tree, load_texts
 from hierrouter.reports.estimates import POLICY_GROUPS
-from hierrouter.tables import Cell, Column, Line, Table, as_rich, money, one_line, safe_text
+from hierrouter.reports.notes import log_looks, selection_notes, warn_of_test_fold
+from hierrouter.runs.selection import SelectedRun, select_run
+from hierrouter.tables import (
+    REPR_WIDTH,
+    Cell,
+    Column,
+    Line,
+    Table,
+    as_rich,
+    json_text,
+    money,
+    one_line,
+    safe_text,
+)
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, net_reward
 
 if TYPE_CHECKING:
     from hierrouter.learning.training import TrainedRouter
+    from hierrouter.reports.jobs import Explain
 
 REGRET_TOLERANCE = 1e-9  # a regret up to it is rounding
 # Labels of the nodes where the routes end.
@@ -176,6 +193,75 @@ class QueryExplanation:
         for node in self.nodes:
             children[node.parent] = (*children.get(node.parent, ()), node)
         return children
+
+
+@dataclass(frozen=True, repr=False)
+class Explanations:
+    """The queries that a job of `Explain` explained.
+
+    Attributes:
+        queries: the queries; of several that with the largest regret first.
+        split: the fold on which the queries with the largest regret were looked for; None for a
+            single query.
+    """
+
+    queries: tuple[QueryExplanation, ...]
+    split: str | None = None
+
+    def to_json(self) -> str:
+        """Return a single query as one JSON object, several as one object with a list."""
+        if self.split is None:
+            [query] = self.queries
+            return json_text(as_object(query), "query")
+        queries = [as_object(query) for query in self.queries]
+        return json_text({"split": self.split, "queries": queries}, "queries")
+
+    def to_text(self, width: int, colour: bool = False) -> str:
+        """Return a single query as text for a terminal; see `as_text` for the arguments."""
+        [query] = self.queries
+        return as_text(query, width, colour)
+
+    @property
+    def table(self) -> Table:
+        """A line a query, see `worst_table`; only of queries of one fold."""
+        return worst_table(self.queries, self.split or self.queries[0].split)
+
+    def __repr__(self) -> str:
+        return self.to_text(REPR_WIDTH) if self.split is None else repr(self.table)
+
+
+def explain_selection(job: Explain, tree: Tree, on_note: Callable[[str], None]) -> Explanations:
+    """Do the job of `Explain.run`, which has the arguments and the errors."""
+    row = None if job.query is None else find_query(tree, job.query)
+    selected = select_run(tree, job.alpha, job.checkpoint)
+    for note in selection_notes("explain", selected):
+        on_note(note)
+    if row is not None:
+        name = [tree.datasets[row], tree.query_ids[row]]
+        _log_look(tree, tree.splits[row], selected, on_note, query=name)
+        queries = explain_queries(
+            tree.root, tree, [row], selected.alpha, selected.trained, tree.pool
+        )
+        return Explanations(tuple(queries))
+    assert job.worst is not None  # as `Explain.check` has it
+    if selected.trained is None:
+        worst = shown_name(type(job), "worst").rstrip("=")
+        raise InputError(f"no router, so no regret: {worst}; run `hierrouter train` first")
+    split = job.worst_fold
+    rows = worst_queries(tree, split, selected.alpha, selected.trained, job.worst)
+    queries = explain_queries(tree.root, tree, rows, selected.alpha, selected.trained, tree.pool)
+    _log_look(tree, split, selected, on_note, worst=job.worst)
+    return Explanations(tuple(queries), split)
+
+
+def _log_look(
+    tree: Tree, split: str, selected: SelectedRun, on_note: Callable[[str], None], **look: Any
+) -> None:
+    """Warn of a look at the test fold, and log it; do nothing on other folds."""
+    look = {"alpha": selected.alpha, **look}
+    logged = log_looks("explain", tree, split, [selected.run], look)
+    for note in (*warn_of_test_fold("explain", split), *logged):
+        on_note(note)
 
 
 def explain_queries(
@@ -412,10 +498,10 @@ def in_order(query: QueryExplanation, number: int = 0) -> list[Node]:
     return ordered
 
 
-def _tree(query: QueryExplanation) -> Tree:
+def _tree(query: QueryExplanation) -> RichTree:
     """The tree with two lines a call: model, figures and routes; then the answer."""
     router_nodes = query.ancestors(query.router.node) if query.router else ()
-    root = Tree(Text("question", style="dim"), guide_style="dim")
+    root = RichTree(Text("question", style="dim"), guide_style="dim")
     branches = {0: root}
     for node in in_order(query):
         entry = Text(one_line(node.model), style="bold" if node.number in router_nodes else "")

@@ -11,6 +11,7 @@ import gzip
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,17 +27,26 @@ from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.replay.inspection import data_notes
-from hierrouter.replay.tree import Texts, load_texts
+from hierrouter.replay.tree import Texts, Tree, load_texts
 from hierrouter.reports.estimates import ALL_DATASETS, positions_by_dataset
 from hierrouter.reports.explain import worst_queries
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
-from hierrouter.runs.selection import SelectedRun
+from hierrouter.reports.notes import (
+    describe_policies,
+    log_looks,
+    selection_notes,
+    warn_of_test_fold,
+)
+from hierrouter.runs.folders import draft_of, new_run
+from hierrouter.runs.selection import SelectedRun, select_run
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import DirectCalls, RouteTree, net_reward
+from hierrouter_cache.writer import write_atomically
 
 if TYPE_CHECKING:
     from hierrouter.learning.baselines.arms import Baseline
+    from hierrouter.reports.jobs import Explore
 
 GRID_ALPHAS = 100  # positions of the slider beside those that a router was trained for
 # The grid covers the alphas at which best routes change: it leaves out this share of the changes
@@ -680,6 +690,49 @@ def as_html(exploration: Exploration) -> str:
         texts=len(exploration.texts),
         has_all_texts=fold.routes.nodes <= MAX_NODES_WITH_TEXTS,
     )
+
+
+def write_page(
+    job: Explore,
+    tree: Tree,
+    on_note: Callable[[str], None],
+    show_progress: Callable[[], AbstractContextManager[OnProgress]],
+) -> Path:
+    """Do the job of `Explore.run`, which has the arguments and the errors."""
+    # A sweep that was not asked for is not shown beside a run that was.
+    with_sweep = job.checkpoint is None or job.sweep is not None
+    selected = select_run(tree, None, job.checkpoint, job.sweep, with_sweep=with_sweep)
+    if tree.second:
+        raise InputError("the page has prices of tokens only: leave --price-of-second out")
+    notes = selection_notes("explore", selected, job.split, with_sweep=True)
+    for note in (*notes, *warn_of_test_fold("explore", job.split)):
+        on_note(note)
+    with show_progress() as on_progress:
+        exploration = explore_fold(
+            tree.root,
+            tree,
+            job.split,
+            selected,
+            job.texts,
+            tree.pool,
+            on_progress,
+            job.own_policies,
+            job.loaded_baselines,
+        )
+    look: dict[str, Any] = {"texts": len(exploration.texts), **describe_policies(job.own_policies)}
+    if job.loaded_baselines:
+        look["baselines"] = [baseline.name for baseline in job.loaded_baselines]
+    runs = (selected.run, selected.sweep_run)
+    for note in log_looks("explore", tree, job.split, runs, look):
+        on_note(note)
+    html = as_html(exploration).encode()
+    if job.out:
+        write_atomically(job.out, html)
+        return job.out
+    page = new_run("explore", None) / job.page_name
+    with draft_of(page.parent) as draft:
+        write_atomically(draft / page.name, html)
+    return page
 
 
 def _absent_kinds(exploration: Exploration) -> set[str]:

@@ -23,7 +23,7 @@ from hierrouter.reports.drawing import (
     settings,
 )
 from hierrouter.reports.estimates import ALL_DATASETS, Row, display_name
-from hierrouter.reports.results import Report
+from hierrouter.reports.results import ReportData
 from hierrouter.tables import latex_text, one_line
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.writer import write_atomically
@@ -67,7 +67,7 @@ DOTS_PER_INCH = 300
 NO_METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
 
 
-def frontier_figure(report: Report) -> Drawing:
+def frontier_figure(report: ReportData) -> Drawing:
     """Draw mean quality over mean cost of every policy, and the frontiers of a sweep of alpha."""
     sweep_caption = ""
     if report.frontier:
@@ -131,7 +131,7 @@ def _draw_routes(axes: Axes, routes: Sequence[Row]) -> Points:
     return hull.T
 
 
-def _draw_sweep(axes: Axes, report: Report, kind: str) -> Points:
+def _draw_sweep(axes: Axes, report: ReportData, kind: str) -> Points:
     """Draw a line through the frontier's points of a kind, in the order of alpha.
 
     The router's line has points and a band of intervals; the oracle's is dashed.
@@ -172,7 +172,7 @@ def _style_cost_axis(axes: Axes, unit: str, *, logarithmic: bool) -> None:
     axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.8)
 
 
-def _cost_ratio(report: Report) -> float:
+def _cost_ratio(report: ReportData) -> float:
     """Highest cost over lowest; 0 if a cost is 0, which a logarithmic axis cannot show."""
     costs = [row.cost for row in (*report.overall, *report.frontier)]
     return max(costs) / min(costs) if min(costs) > 0 else 0.0
@@ -199,7 +199,7 @@ def latex_figure(drawing: Drawing, file: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def export_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[Path]:
+def export_figures(report: ReportData, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Write the report's figure in each format.
 
     Args:

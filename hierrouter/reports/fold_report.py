@@ -26,7 +26,7 @@ from hierrouter.replay.inspection import cost_notes, data_notes
 from hierrouter.reports.analysis import add_analysis, add_regret
 from hierrouter.reports.build import add_depths, build_report
 from hierrouter.reports.estimates import ALL_DATASETS, Bootstrap, EstimateTable
-from hierrouter.reports.results import DeferralSummary, Report
+from hierrouter.reports.results import DeferralSummary, ReportData
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import ALL_FOLDS, RouteTree
@@ -60,7 +60,7 @@ def report_on_fold(
     defer: DeferralTarget | None = None,
     policies: Sequence[OwnPolicy] = (),
     p95_below: float | None = None,
-) -> Report:
+) -> ReportData:
     """Evaluate every policy on one fold at one alpha.
 
     Args:

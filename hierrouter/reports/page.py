@@ -10,7 +10,7 @@ from markupsafe import Markup
 from hierrouter.reports.drawing import as_svg
 from hierrouter.reports.figures import frontier_figure
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
-from hierrouter.reports.results import Report
+from hierrouter.reports.results import ReportData
 from hierrouter.reports.sentences import claims_sentence, message
 from hierrouter.reports.tables import report_tables, summary_table
 from hierrouter.tables import one_line, select_columns
@@ -33,7 +33,7 @@ READER_QUESTIONS = {
 }
 
 
-def as_html(report: Report) -> str:
+def as_html(report: ReportData) -> str:
     """Return the page: the same bytes for the same report."""
     tables = {table.name: table for table in report_tables(report)}
     # The page shows few columns and one fixed route; JSON and CSV have all of them. The notes of

@@ -1,81 +1,59 @@
-"""The report on a router: how it is requested, and its tables, its page and its JSON."""
+"""The report on a router: how it is evaluated, and its tables, its page and its JSON."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from hierrouter.evaluation.outcome import ROUTER
-from hierrouter.evaluation.policies import OwnPolicy, own_policies
-from hierrouter.pools.pool import POOL_PRICES
+from hierrouter.replay.opening import few_queries_note
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.estimates import ESTIMATE_SCHEMA, Row
-from hierrouter.reports.fold_report import DeferralTarget, report_on_fold, require_deferrable
-from hierrouter.reports.results import DeferralSummary, Report
+from hierrouter.reports.fold_report import report_on_fold, require_deferrable
+from hierrouter.reports.notes import FEW_QUERIES_ROLE, describe_policies, log_looks, selection_notes
+from hierrouter.reports.results import DeferralSummary, ReportData
 from hierrouter.reports.sentences import message
 from hierrouter.reports.tables import long_table, named_tables
-from hierrouter.runs.checkpoint import is_sweep
-from hierrouter.runs.folders import find_run
+from hierrouter.runs.folders import draft_of, new_run
 from hierrouter.runs.selection import SelectedRun, provenance, select_run
+from hierrouter.runs.training import RunCallbacks, retrain
 from hierrouter.tables import Table, finite_or_none, json_text
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.writer import write_atomically
 
+if TYPE_CHECKING:
+    from hierrouter.reports.jobs import Report as ReportJob
 
-@dataclass(frozen=True)
-class ReportRequest:
-    """The subject of a report. An impossible deferral is rejected before anything is evaluated.
 
-    Attributes:
-        price_lists: the tree under each price list, by the list's name; the first is the main one.
-        selected: the router and the sweep to report on.
-        split: the fold to evaluate on.
-        defer: the model that takes what the router doubts; None without deferral.
-        policies: the user's policies, to be evaluated beside the router.
-        p95_below: name the best fixed route whose 95th percentile has at most this many seconds.
-
-    Raises:
-        InputError: there is no direct call of the model to defer to, or no router.
-    """
-
-    price_lists: Mapping[str, Tree]
-    selected: SelectedRun
-    split: str = "test"
-    defer: DeferralTarget | None = None
-    policies: tuple[OwnPolicy, ...] = ()
-    p95_below: float | None = None
-
-    def __post_init__(self) -> None:
-        """Reject an impossible deferral."""
-        if self.defer:
-            require_deferrable(self.tree, self.selected.trained, self.defer)
-
-    @property
-    def tree(self) -> Tree:
-        """The tree under the first price list."""
-        return next(iter(self.price_lists.values()))
-
-    @property
-    def runs(self) -> Sequence[Path | None]:
-        """The runs whose routers are evaluated: that of the router, then that of the sweep."""
-        return self.selected.run, self.selected.sweep_run
-
-    def evaluate(self) -> FinishedReport:
-        """Evaluate everything under the first price list.
-
-        Raises:
-            InputError: something does not fit together, or there is nothing to report on.
-        """
-        tree = self.tree
-        selected = self.selected
-        # A single price list needs no entry: provenance has it with the tree.
-        several_lists = self.price_lists if len(self.price_lists) > 1 else {}
+def evaluate_report(
+    job: ReportJob,
+    trees: Mapping[str, Tree],
+    on_note: Callable[[str], None],
+    show_progress: Callable[[], AbstractContextManager[object]],
+) -> FinishedReport:
+    """Do the job of `Report.evaluate`, which has the arguments and the errors."""
+    tree = next(iter(trees.values()))
+    checkpoint = job.checkpoint
+    sweep = job.sweep
+    if job.retrain:
+        callbacks = RunCallbacks(on_note=on_note)
+        checkpoint = retrain("train", checkpoint, tree, callbacks)
+        sweep = retrain("sweep-alpha", sweep, tree, callbacks)
+    selected = select_run(tree, job.alpha, checkpoint, sweep, with_sweep=True)
+    if job.deferral:
+        require_deferrable(tree, selected.trained, job.deferral)
+    for note in _notes_before(job, trees, selected):
+        on_note(note)
+    # A single price list needs no entry: provenance has it with the tree.
+    several_lists = trees if len(trees) > 1 else {}
+    with show_progress():
         source = provenance(
             tree, tree.root, selected.run, selected.trained, selected.sweep_run, several_lists
         )
@@ -85,13 +63,32 @@ class ReportRequest:
             selected.trained,
             selected.sweep,
             source,
-            self.split,
-            price_lists=self.price_lists,
-            defer=self.defer,
-            policies=self.policies,
-            p95_below=self.p95_below,
+            job.split,
+            price_lists=trees,
+            defer=job.deferral,
+            policies=job.own_policies,
+            p95_below=job.p95_below,
         )
-        return FinishedReport(self, result)
+    return FinishedReport(selected, result, checkpoint)
+
+
+def _notes_before(
+    job: ReportJob, trees: Mapping[str, Tree], selected: SelectedRun
+) -> Iterator[str]:
+    """Log a look at the test fold, and yield what to know before a report is evaluated."""
+    tree = next(iter(trees.values()))
+    few_queries = few_queries_note(tree, job.split, FEW_QUERIES_ROLE)
+    if few_queries:
+        yield few_queries
+    yield from selection_notes("report", selected, job.split, with_alpha=True, with_sweep=True)
+    look = {
+        "alpha": selected.alpha,
+        "defer": asdict(job.deferral) if job.deferral else None,
+        "price_lists": [priced.fingerprint for priced in trees.values()],
+        **describe_policies(job.own_policies),
+    }
+    runs = (selected.run, selected.sweep_run)
+    yield from log_looks("report", tree, job.split, runs, look)
 
 
 PAGE_FILE = "report.html"
@@ -104,17 +101,19 @@ class FinishedReport:
     """A report that is evaluated: its sentences, its tables, and the files it can write.
 
     Attributes:
-        request: what the report was made of.
+        selected: the router and the sweep that it is about.
         result: every figure.
+        checkpoint: folder of the router's run if it was named, or trained again.
     """
 
-    request: ReportRequest
-    result: Report
+    selected: SelectedRun
+    result: ReportData
+    checkpoint: Path | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences that a reader must not miss, those on the choice of the router first."""
-        return (*self.request.selected.remarks, *self.result.notes)
+        return (*self.selected.remarks, *self.result.notes)
 
     @property
     def message(self) -> str:
@@ -170,64 +169,47 @@ class FinishedReport:
         write_atomically(folder / JSON_FILE, self.to_json().encode())
         return self.to_html(folder / PAGE_FILE)
 
+    def save(self, out: Path | None = None, figures: Sequence[str] = ()) -> Path:
+        """Write the page, the JSON and figures to a new folder, all at once.
+
+        Args:
+            out: the folder; None makes a new one below `runs`.
+            figures: formats of figures, see `figures.FIGURE_FORMATS`.
+
+        Returns:
+            The folder.
+
+        Raises:
+            InputError: the folder is in use, or a format is unknown.
+            WorldError: the disk is full or failed.
+        """
+        folder = new_run("report", out)
+        with draft_of(folder) as draft:
+            self.write(draft)
+            self._write_figures(draft, figures)
+        return folder
+
+    def save_figures(self, out: Path | None, figures: Sequence[str]) -> list[Path]:
+        """Write figures alone to a new folder; see `save` for arguments and errors.
+
+        Returns:
+            The files.
+        """
+        folder = new_run("report", out)
+        with draft_of(folder) as draft:
+            files = self._write_figures(draft, figures)
+        return [folder / file.name for file in files]
+
+    def _write_figures(self, folder: Path, figures: Sequence[str]) -> list[Path]:
+        if not figures:
+            return []
+        # Figures need matplotlib, which tables do not.
+        from hierrouter.reports.figures import export_figures
+
+        return export_figures(self.result, folder, figures)
+
     def __repr__(self) -> str:
         return f"{self.message}\n\n{self.table('summary')}"
-
-
-def report(
-    tree: Tree,
-    run: str | os.PathLike[str] | None = None,
-    *,
-    alpha: float | None = None,
-    split: str = "test",
-    sweep: str | os.PathLike[str] | None = None,
-    defer_to: str | None = None,
-    defer_share: float | None = None,
-    policies: Sequence[Any] = (),
-    price_lists: Mapping[str, Tree] | None = None,
-    p95_below: float | None = None,
-) -> FinishedReport:
-    """Evaluate everything on one fold, exactly, with intervals by bootstrap over the queries.
-
-    Looks at the test fold are logged by the command line only.
-
-    Args:
-        tree: all folds.
-        run: of `train` or `sweep`, or its folder; default: the newest that learned from the tree.
-        alpha: price of cost; default: the one that the router was trained for.
-        split: the fold to evaluate on; "all" is all of them, which is no test.
-        sweep: of `sweep`, or its folder, for the frontier; default: the newest.
-        defer_to: a model whose direct call takes what the router doubts.
-        defer_share: at most this share of the queries; default: the share that gives the highest R.
-        policies: your own policies, to be evaluated beside the router; see
-            `hierrouter.evaluation.policies`.
-        price_lists: the same tree under other prices, by name, for a table side by side.
-        p95_below: name the best fixed route whose 95th percentile has at most this many seconds.
-
-    Returns:
-        The report, with its tables, its page and its JSON.
-
-    Raises:
-        InputError: something does not fit together, or there is nothing to report on.
-        CacheError: the cache that the tree was opened from is gone or damaged.
-    """
-    run_folder, sweep_folder = run_or_sweep(run, sweep)
-    own = own_policies(policies)
-    selected = select_run(tree, alpha, run_folder, sweep_folder, with_sweep=True)
-    defer = DeferralTarget(defer_to, defer_share) if defer_to is not None else None
-    lists = {POOL_PRICES: tree, **(price_lists or {})}
-    return ReportRequest(lists, selected, split, defer, own, p95_below).evaluate()
-
-
-def run_or_sweep(
-    run: str | os.PathLike[str] | None, sweep: str | os.PathLike[str] | None = None
-) -> tuple[Path | None, Path | None]:
-    """Return the folders of a run of `train` and of a sweep; a sweep may be given as the run."""
-    run_folder = None if run is None else find_run(run)
-    sweep_folder = None if sweep is None else find_run(sweep)
-    if run_folder is not None and is_sweep(run_folder):
-        return None, run_folder
-    return run_folder, sweep_folder
 
 
 def find_table(name: str, tables: Mapping[str, Table]) -> Table:
@@ -244,12 +226,12 @@ def find_table(name: str, tables: Mapping[str, Table]) -> Table:
 REPORT_FORMAT = 5  # of the JSON object; goes up if a key is removed or changes its meaning
 
 
-def as_json(report: Report) -> str:
+def as_json(report: ReportData) -> str:
     """Return the object of `as_object` as text; see `tables.json_text` for the errors."""
     return json_text(as_object(report), "report")
 
 
-def as_object(report: Report) -> dict[str, Any]:
+def as_object(report: ReportData) -> dict[str, Any]:
     """Return the report as dictionaries and lists, floats as they are.
 
     Its keys are those of schema.json.
@@ -291,7 +273,7 @@ def as_object(report: Report) -> dict[str, Any]:
     }
 
 
-def _regret_by_policy(report: Report) -> dict[str, list[dict[str, Any]]]:
+def _regret_by_policy(report: ReportData) -> dict[str, list[dict[str, Any]]]:
     """Regret of the user's policies, by name; empty without any."""
     by_policy: dict[str, list[dict[str, Any]]] = {}
     for row in report.regret:
@@ -300,7 +282,7 @@ def _regret_by_policy(report: Report) -> dict[str, list[dict[str, Any]]]:
     return by_policy
 
 
-def _latency(report: Report) -> dict[str, Any]:
+def _latency(report: ReportData) -> dict[str, Any]:
     names = ("policy", "kind", "p50", "p95")
     best = report.best_in_time
     return {
@@ -315,7 +297,7 @@ def _without(row: Row, name: str) -> dict[str, Any]:
     return {key: value for key, value in vars(row).items() if key != name}
 
 
-def _analysis(report: Report) -> dict[str, Any]:
+def _analysis(report: ReportData) -> dict[str, Any]:
     # By section: attributes that are written as they are, and metrics with intervals.
     sections = {
         "ladder": ("rung policy dataset n", "quality cost reward"),

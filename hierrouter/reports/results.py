@@ -58,7 +58,7 @@ class Saving:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportData:
     """Everything that a report can show.
 
     Attributes:

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 from hierrouter.evaluation.bounds import ANYTIME_ORACLE, ONE_HOP_ORACLE, TREE_ORACLE
 from hierrouter.questions.scoring import ACCURACY_SCORERS
 from hierrouter.reports.estimates import ALL_DATASETS, Row
-from hierrouter.reports.results import Report, Saving
+from hierrouter.reports.results import ReportData, Saving
 from hierrouter.tables import money, one_line
 
 Verdict = Literal["untrained", "constant", "better", "worse", "open"]
@@ -14,7 +14,7 @@ BINARY_SCORERS = ("accuracy", *(scorer.name for scorer in ACCURACY_SCORERS))
 PRICED_QUESTIONS = 1_000  # questions whose cost is stated: the cost of one is hard to picture
 
 
-def fixed_choice(report: Report) -> Row | None:
+def fixed_choice(report: ReportData) -> Row | None:
     """Return the best policy that never reads a query: a single model or a fixed route.
 
     It has the highest R over all queries; on a tie it is the cheaper one, and a model before a
@@ -25,7 +25,7 @@ def fixed_choice(report: Report) -> Row | None:
     return max(rows, key=lambda row: (row.reward, -row.cost), default=None)
 
 
-def verdict(report: Report) -> Verdict:
+def verdict(report: ReportData) -> Verdict:
     """Judge the router against the best fixed choice by the interval of the difference in R."""
     if report.router is None:
         return "untrained"
@@ -41,7 +41,7 @@ def verdict(report: Report) -> Verdict:
     return "open"
 
 
-def message(report: Report) -> str:
+def message(report: ReportData) -> str:
     """Summarise the report in one sentence: how good the router is, and how good one could be."""
     judgement = verdict(report)
     router = report.router
@@ -72,7 +72,7 @@ def message(report: Report) -> str:
     return one_line("; ".join(parts)) + "."
 
 
-def _full_facts(report: Report, row: Row) -> str:
+def _full_facts(report: ReportData, row: Row) -> str:
     """`answers right in 61.0% of the questions at a cost of 0.0012 USD per question`."""
     cost = f"at a cost of {money(row.cost)} {report.cost_unit.removeprefix('money ')}"
     if report.scorer in BINARY_SCORERS:
@@ -80,7 +80,7 @@ def _full_facts(report: Report, row: Row) -> str:
     return f"has Q {row.quality:.3f} {cost}"
 
 
-def _short_facts(report: Report, row: Row, preposition: str = "") -> str:
+def _short_facts(report: ReportData, row: Row, preposition: str = "") -> str:
     """`in 61.0% at 0.0012`, or `0.610 at 0.0012`: the preposition belongs to shares only."""
     if report.scorer in BINARY_SCORERS:
         return f"{preposition}{row.quality:.1%} at {money(row.cost)}"
@@ -92,7 +92,7 @@ def _name(row: Row) -> str:
     return f"the best {kind}, {row.policy},"
 
 
-def bounds_over_all(report: Report) -> dict[str, Row]:
+def bounds_over_all(report: ReportData) -> dict[str, Row]:
     """Return the rungs of the ladder over all queries, by name; empty if they are not computed."""
     return {row.rung: row for row in report.ladder if row.dataset == ALL_DATASETS}
 
@@ -111,7 +111,7 @@ class Headline(NamedTuple):
     detail: str
 
 
-def headlines(report: Report) -> list[Headline]:
+def headlines(report: ReportData) -> list[Headline]:
     """Return the report's figures to begin with, at most three."""
     router = report.router
     if router is None:
@@ -146,7 +146,7 @@ def headlines(report: Report) -> list[Headline]:
     return figures
 
 
-def gap_headline(report: Report) -> Headline | None:
+def gap_headline(report: ReportData) -> Headline | None:
     """Return the share of the gap closed over all queries; None if there is none."""
     share = report.gap_closed.get(ALL_DATASETS)
     if share is None:
@@ -168,7 +168,7 @@ def _share_text(share: float) -> str:
     return "> 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
 
 
-def in_time_sentence(report: Report) -> str:
+def in_time_sentence(report: ReportData) -> str:
     """Name the best fixed choice within the limit of seconds; empty without a limit."""
     if report.p95_below is None:
         return ""
@@ -179,7 +179,7 @@ def in_time_sentence(report: Report) -> str:
     )
 
 
-def hops_sentence(report: Report) -> str:
+def hops_sentence(report: ReportData) -> str:
     """Say what further calls are worth in hindsight; empty if bounds are not computed."""
     bounds = bounds_over_all(report)
     one_hop = bounds.get(ONE_HOP_ORACLE)
@@ -193,7 +193,7 @@ def hops_sentence(report: Report) -> str:
     )
 
 
-def deciding_sentence(report: Report) -> str:
+def deciding_sentence(report: ReportData) -> str:
     """Say between which alphas cost decides anything; empty if it never does."""
     if report.deciding_alphas is None:
         return ""
@@ -205,7 +205,7 @@ def deciding_sentence(report: Report) -> str:
     )
 
 
-def savings_sentence(report: Report, saving: Saving) -> str:
+def savings_sentence(report: ReportData, saving: Saving) -> str:
     """Say what the router saves against one model, if it is as good."""
     level = report.bootstrap.interval_title
     quality = f"Q {saving.quality:+.3f} [{saving.quality_low:+.3f}, {saving.quality_high:+.3f}]"
@@ -224,7 +224,7 @@ def savings_sentence(report: Report, saving: Saving) -> str:
 MAX_LISTED_POLICIES = 5  # policies that a sentence names
 
 
-def claims_sentence(report: Report) -> str:
+def claims_sentence(report: ReportData) -> str:
     """Count the policies that the router beats, one by one and all at once; empty without any."""
     if not report.comparisons:
         return ""

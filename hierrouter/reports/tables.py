@@ -8,7 +8,7 @@ from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.reports.estimates import ALL_DATASETS, POLICY_GROUPS, Row, display_name
-from hierrouter.reports.results import DeferralSummary, Report
+from hierrouter.reports.results import DeferralSummary, ReportData
 from hierrouter.reports.sentences import (
     PRICED_QUESTIONS,
     bounds_over_all,
@@ -29,7 +29,7 @@ UNRANKED_KIND = "oracle"
 MAX_LISTED_ROUTES = 5
 
 
-def report_tables(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> tuple[Table, ...]:
+def report_tables(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> tuple[Table, ...]:
     """Return the tables of a report, with names and numbers, in the order of the page.
 
     Args:
@@ -39,7 +39,7 @@ def report_tables(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> tup
     return number_tables(named_tables(report, routes))
 
 
-def named_tables(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> dict[str, Table]:
+def named_tables(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> dict[str, Table]:
     """Return the tables of a report by name, without numbers; see `report_tables`."""
     tables = {"summary": summary_table(report, routes)}
     if report.depths:
@@ -70,7 +70,7 @@ def named_tables(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> dict
 PAPER_KINDS = ("reference", "single", "router")  # in the order of the paper's tables
 
 
-def paper_tables(report: Report) -> tuple[Table, ...]:
+def paper_tables(report: ReportData) -> tuple[Table, ...]:
     """Return the paper's tables 1 and 2: quality and cost by dataset, of models and HierRouter.
 
     They have no column over all queries, because the paper's tables have none.
@@ -86,7 +86,7 @@ def paper_tables(report: Report) -> tuple[Table, ...]:
     return number_tables({name: as_printed(table) for name, table in tables.items()})
 
 
-def lacking_for_paper(report: Report) -> tuple[str, ...]:
+def lacking_for_paper(report: ReportData) -> tuple[str, ...]:
     """Return a sentence for each group of rows of the paper's tables that this report lacks."""
     kinds = {row.kind for row in report.overall}
     return tuple(sentence for kind, sentence in _LACKING.items() if kind not in kinds)
@@ -100,13 +100,13 @@ _LACKING = {
 }
 
 
-def quality_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
+def quality_table(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     """Mean Q by dataset."""
     title = f"Quality Q ({report.scorer}), higher is better"
     return _by_dataset(report, title, lambda row: row.quality, routes)
 
 
-def cost_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
+def cost_table(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     """Mean C by dataset."""
     title = f"Cost C ({report.cost_unit}), lower is better"
     table = _by_dataset(report, title, lambda row: row.cost, routes, best="lowest")
@@ -114,7 +114,7 @@ def cost_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     return replace(table, note=_joined(*savings, deciding_sentence(report), table.note))
 
 
-def summary_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
+def summary_table(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     """Q, C and net reward over all queries, and the paired difference in R."""
     level = report.bootstrap.interval_title
     columns = (
@@ -140,7 +140,7 @@ def summary_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Tab
     return Table(title, columns, tuple(lines), note)
 
 
-def dataset_table(report: Report) -> Table:
+def dataset_table(report: ReportData) -> Table:
     """A row a dataset: Q and C of the router and of the best fixed choice, Q of the oracle."""
     choices = [row for row in (report.router, fixed_choice(report)) if row]
     oracle = report.best("oracle")
@@ -160,7 +160,7 @@ def dataset_table(report: Report) -> Table:
     return Table(f"By dataset: Q and C, in {report.cost_unit}", tuple(columns), tuple(lines))
 
 
-def reward_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
+def reward_table(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     """Mean R by dataset; below it the gap that a router can close, and the share that it closed."""
     title = f"Net reward R = Q - {report.alpha:g} C by dataset, higher is better"
     table = _by_dataset(report, title, lambda row: row.reward, routes)
@@ -179,14 +179,14 @@ def reward_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Tabl
     return Table(table.title, table.columns, (*table.rows, *lines), note)
 
 
-def accuracy_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
+def accuracy_table(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     """Share of right answers by dataset; F1 alone hardly tracks it."""
     title = "Accuracy (share of right answers), higher is better"
     table = _by_dataset(report, title, lambda row: row.accuracy, routes)
     return replace(table, note=_joined("Right or wrong by the scorer accuracy.", table.note))
 
 
-def latency_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
+def latency_table(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     """Recorded seconds a query; with a limit, which policies are within it."""
     limit = report.p95_below
     columns = [Column("Policy"), Column("R", 4), Column("p50, s"), Column("p95, s", best="lowest")]
@@ -211,7 +211,7 @@ def latency_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Tab
     return Table(title, tuple(columns), tuple(lines), note)
 
 
-def price_table(report: Report, routes: int | None = MAX_LISTED_ROUTES) -> Table:
+def price_table(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> Table:
     """C and R over all queries under each price list, side by side."""
     columns = [Column("Policy")]
     for prices in report.price_lists:
@@ -260,7 +260,7 @@ ROW_COLUMNS: tuple[str, ...] = (
 )
 
 
-def long_table(report: Report) -> Table:
+def long_table(report: ReportData) -> Table:
     """Every row and field of the report, one line each: for spreadsheets and data frames.
 
     Under several price lists a last column names the list; the lists after the first have costs
@@ -279,7 +279,7 @@ def long_table(report: Report) -> Table:
 
 
 def _by_dataset(
-    report: Report,
+    report: ReportData,
     title: str,
     value: Callable[[Row], float],
     routes: int | None,
@@ -305,7 +305,7 @@ def _by_dataset(
     return Table(title, (Column("Policy"), *columns), tuple(lines), _routes_note(report, routes))
 
 
-def _in_order(report: Report, routes: int | None) -> list[tuple[Row, ...]]:
+def _in_order(report: ReportData, routes: int | None) -> list[tuple[Row, ...]]:
     """Return the rows of each policy by group; fixed routes by reward, at most `routes` of them."""
     ordered: list[tuple[Row, ...]] = []
     for kind in POLICY_GROUPS:
@@ -317,7 +317,7 @@ def _in_order(report: Report, routes: int | None) -> list[tuple[Row, ...]]:
     return ordered
 
 
-def _in_order_by_any_price(report: Report, routes: int | None) -> list[Row]:
+def _in_order_by_any_price(report: ReportData, routes: int | None) -> list[Row]:
     """As `_in_order`, over all queries; the best fixed route under each price list is included."""
     policies = {rows[-1].policy for rows in _in_order(report, routes)}
     for prices in report.price_lists:
@@ -327,7 +327,7 @@ def _in_order_by_any_price(report: Report, routes: int | None) -> list[Row]:
     return [rows[-1] for rows in _in_order(report, None) if rows[-1].policy in policies]
 
 
-def _routes_note(report: Report, routes: int | None) -> str:
+def _routes_note(report: ReportData, routes: int | None) -> str:
     """Say how many fixed routes there are, if the table does not list them all."""
     total = sum(row.kind == "route" for row in report.overall)
     if routes is None or total <= routes:
@@ -353,7 +353,7 @@ def _joined(*sentences: str) -> str:
 DEFERRED_SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # rows of the table of deferral
 
 
-def deferral_table(report: Report, deferral: DeferralSummary) -> Table:
+def deferral_table(report: ReportData, deferral: DeferralSummary) -> Table:
     """Share deferred, Q, C and R, and R of chance and of the oracle at the same share."""
     aim = "the highest R at the router's alpha"
     if deferral.share_allowed is not None:
@@ -401,7 +401,7 @@ def _deferral_line(group: str, label: str, point: DeferralPoint) -> Line:
     return Line(group, (label, *figures))
 
 
-def depth_table(report: Report) -> Table:
+def depth_table(report: ReportData) -> Table:
     """Share of the queries, Q, C and R by number of calls."""
     columns = (
         Column("Calls"),
@@ -422,7 +422,7 @@ def depth_table(report: Report) -> Table:
     )
 
 
-def reliability_table(report: Report) -> Table:
+def reliability_table(report: ReportData) -> Table:
     """How often the router's choices were the best, by the probability that it gave them."""
     titles = ("Said to be the best", "Decisions", "Mean said", "Were the best")
     columns = tuple(Column(title) for title in (*titles, report.bootstrap.interval_title))
@@ -448,7 +448,7 @@ LADDER_NOTE = (
 )
 
 
-def ladder_table(report: Report) -> Table:
+def ladder_table(report: ReportData) -> Table:
     """Q, C and R of each rung over all queries, and of the router."""
     columns = (
         Column("Bound"),
@@ -476,7 +476,7 @@ def ladder_table(report: Report) -> Table:
     )
 
 
-def looks_table(report: Report) -> Table:
+def looks_table(report: ReportData) -> Table:
     """Gain and cost of a look at the first answer, by dataset."""
     columns = (
         Column("Dataset"),
@@ -502,7 +502,7 @@ def looks_table(report: Report) -> Table:
     )
 
 
-def regret_table(report: Report) -> Table:
+def regret_table(report: ReportData) -> Table:
     """The router's regret by dataset, and its parts; then that of the user's policies."""
     columns = (
         Column("Dataset"),

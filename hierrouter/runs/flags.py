@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ def check_run(value: str | os.PathLike[str], name: str) -> Path:
     return find_run(value)
 
 
-Checkpoint = Annotated[
-    Path | None, Flag("--checkpoint", "NAME|DIR", "A run; default: the latest.", check=check_run)
-]
+run_flag = partial(Flag, metavar="NAME|DIR", check=check_run)
+
+Checkpoint = Annotated[Path | None, run_flag("--checkpoint", help="A run; default: the latest.")]
+SweepRun = Annotated[Path | None, run_flag("--sweep", help="A sweep; default: the latest.")]

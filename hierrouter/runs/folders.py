@@ -435,6 +435,20 @@ def check_out(out: Path | None, command: str = "") -> None:
         raise InputError(f"output exists: {out}; nothing is overwritten, choose another")
 
 
+def require_free_file(out: Path) -> None:
+    """Refuse to write over a file, before any work is done for it.
+
+    Raises:
+        InputError: the file exists, or its folder does not exist or cannot be written to.
+    """
+    if not out.parent.is_dir():
+        raise InputError(f"output folder does not exist: {out.parent}; make it first")
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise InputError(f"no permission to write: {out.parent}; choose another --out")
+    if out.exists() or out.is_symlink():
+        raise InputError(f"output exists: {out}; choose another --out or remove it")
+
+
 def check_parent(out: Path) -> None:
     """Refuse a folder whose parent does not exist.
 

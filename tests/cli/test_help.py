@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import typer
 
+from hierrouter.declarations import flags
 from hierrouter.learning.baselines.registry import BASELINES_BY_NAME
 from hierrouter.learning.config import PRESET_CONFIGS
 from hierrouter.pools.files import CALLABLE_BACKENDS, pool_names
 from hierrouter.questions.datasets import dataset_names
 from hierrouter.questions.scoring import SCORERS_BY_NAME
 from hierrouter.replay.states import STATE_VIEWS
+from hierrouter.reports import jobs
 from hierrouter.reports.figures import FIGURE_FORMATS
 from hierrouter_cache.tree import SPLITS
 from hierrouter_cli import options
@@ -127,11 +129,11 @@ def test_bash_completes_commands_flags_and_names(tmp_path: Path) -> None:
 
 def test_the_offered_words_are_those_there_are() -> None:
     assert sorted(options.POOLS) == sorted(pool_names())
-    assert sorted(options.BASELINES) == sorted(BASELINES_BY_NAME)
+    assert sorted(flags.BASELINES) == sorted(BASELINES_BY_NAME)
     assert sorted(options.DATASETS) == sorted(dataset_names())
     assert sorted(options.SCORERS) == sorted([*SCORERS_BY_NAME, "given"])
     assert sorted(options.BACKENDS) == sorted(CALLABLE_BACKENDS)
-    assert sorted(options.FIGURES) == sorted(FIGURE_FORMATS)
+    assert sorted(jobs.FIGURE_FORMATS) == sorted(FIGURE_FORMATS)
     assert tuple(SPLITS) == options.FOLDS
     assert tuple(STATE_VIEWS) == options.STATES
     assert {*options.PRESETS} == {name for name, _ in PRESET_CONFIGS}

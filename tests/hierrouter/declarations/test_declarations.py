@@ -24,7 +24,7 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cli.app import root_command
 
 # What a function has besides the fields of its declaration: what it works on, and callbacks.
-BESIDES = {"tree", "run", "progress", "on_note"}
+BESIDES = {"tree", "price_lists", "run", "progress", "on_note"}
 # Fields of a declaration that a function takes under another name, as an object.
 OTHERWISE = {"checkpoint": "run"}
 

@@ -14,7 +14,7 @@ from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import Kind, Outcome
 from hierrouter.reports.build import build_report
 from hierrouter.reports.estimates import Bootstrap, Estimate, EstimateTable
-from hierrouter.reports.results import DeferralSummary, Report
+from hierrouter.reports.results import DeferralSummary, ReportData
 
 DATASETS = ("gsm8k", "gsm8k", "mbpp", "mbpp")
 ALPHA = 0.1
@@ -58,7 +58,7 @@ def example(
     resamples: int = 200,
     found: EstimateTable | None = None,
     **fields: Any,
-) -> Report:
+) -> ReportData:
     """A report on these outcomes.
 
     `found`: a table with more in it; `fields`: of `build_report`, instead of these.
@@ -76,12 +76,12 @@ def example(
     return build_report(table, chosen, **{**usual, **fields})
 
 
-def untrained() -> Report:
+def untrained() -> ReportData:
     """`example` where nothing has been trained."""
     return example([policy for policy in policies() if policy.kind != "router"])
 
 
-def two_prices(depths: bool = False) -> Report:
+def two_prices(depths: bool = False) -> ReportData:
     """`example` under its own prices and where every query costs 2 more."""
     dearer = [replace(policy, cost=policy.cost + 2) for policy in policies()]
     lists = {"cheap": policies(), "dear": dearer}
@@ -101,7 +101,7 @@ def depths_added() -> EstimateTable:
     return found
 
 
-def stopping(**fields: Any) -> Report:
+def stopping(**fields: Any) -> ReportData:
     """`example` of a router that may stop, trained by `exact`, and a sweep of one alpha."""
     [router] = [policy for policy in policies() if policy.kind == "router"]
     short = outcome(">a", "route", [0.4, 0.4, 0.2, 0.2], [0.6] * 4)
@@ -118,7 +118,7 @@ def stopping(**fields: Any) -> Report:
     return example([*policies(), short], found=depths_added(), **{**usual, **fields})
 
 
-def deferring(stronger: str = "big", **changes: Any) -> Report:
+def deferring(stronger: str = "big", **changes: Any) -> ReportData:
     """`example` of a router that hands over; nothing between a share of .05 and one of .4.
 
     `changes`: of `HandingOver`.
@@ -136,7 +136,7 @@ def deferring(stronger: str = "big", **changes: Any) -> Report:
     return replace(example([*policies(), both]), deferral=replace(handing, **changes))
 
 
-def hostile() -> Report:
+def hostile() -> ReportData:
     """Every foreign text of a report replaced by something that means harm."""
     singles = [outcome(name, "single", [0.5, 0.4, 0.3, 0.2]) for name in HOSTILE]
     routes = [outcome(f"{name}>{name}", "route", [0.5, 0.4, 0.3, 0.1]) for name in HOSTILE]

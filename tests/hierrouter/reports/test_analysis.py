@@ -12,7 +12,7 @@ from hierrouter.reports.build import add_depths
 from hierrouter.reports.estimates import Bootstrap, EstimateTable, Row, pivot
 from hierrouter.reports.fold_report import report_on_fold
 from hierrouter.reports.report import as_json
-from hierrouter.reports.results import Report
+from hierrouter.reports.results import ReportData
 from hierrouter.reports.tables import report_tables
 from hierrouter_cache.tree import DirectCalls, Routes, RouteTree
 from tests.hierrouter.trees import planted_tree, random_tree
@@ -22,7 +22,7 @@ QUICK = Bootstrap(n=50)
 
 def reported(
     tree: RouteTree, alpha: float, trained: TrainedRouter | None = None, split: str = "test"
-) -> Report:
+) -> ReportData:
     return report_on_fold(tree, alpha, trained, None, {}, split, QUICK)
 
 
@@ -41,7 +41,7 @@ def planted() -> RouteTree:
 
 
 @cache
-def learned(allow_stop: bool = False, split: str = "test") -> Report:
+def learned(allow_stop: bool = False, split: str = "test") -> ReportData:
     """The report on a router, trained once."""
     return reported(planted(), SOME, router(allow_stop), split)
 
@@ -70,11 +70,11 @@ SHAPES = {
 
 
 @cache
-def shaped(name: str) -> Report:
+def shaped(name: str) -> ReportData:
     return reported(SHAPES[name], SOME)
 
 
-def check_intervals(report: Report) -> None:
+def check_intervals(report: ReportData) -> None:
     for line in report.estimates:
         value, low, high = line["value"], line["low"], line["high"]
         if value is not None:

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hierrouter.reports.estimates import Row
-from hierrouter.reports.results import Report
+from hierrouter.reports.results import ReportData
 from hierrouter.reports.tables import claims_sentence, cost_table
 from tests.hierrouter.reports import examples
 
 
-def row(report: Report, policy: str, dataset: str = "all") -> Row:
+def row(report: ReportData, policy: str, dataset: str = "all") -> Row:
     [found] = [row for row in report.rows if (row.policy, row.dataset) == (policy, dataset)]
     return found
 
@@ -107,7 +107,7 @@ def test_frontier_keeps_points_with_their_own_alpha() -> None:
 QUERIES = 200
 
 
-def rivals(by: list[float]) -> Report:
+def rivals(by: list[float]) -> ReportData:
     """Of a router, an oracle, and routes that are worse by so many standard errors."""
     rng = np.random.default_rng(0)
     quality = rng.random(QUERIES)

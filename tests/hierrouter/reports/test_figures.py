@@ -27,7 +27,7 @@ from tests.hierrouter.reports.examples import (
 )
 
 
-def frontier(report: results.Report) -> str:
+def frontier(report: results.ReportData) -> str:
     return as_svg(figures.frontier_figure(report))
 
 
@@ -50,7 +50,7 @@ def test_svg_is_deterministic_whatever_the_settings_which_are_left_as_they_were(
 
 
 @pytest.mark.parametrize("report", [example(), hostile()], ids=["plain", "hostile"])
-def test_svg_is_self_contained(report: results.Report) -> None:
+def test_svg_is_self_contained(report: results.ReportData) -> None:
     svg = frontier(report)
     root, known = ET.fromstring(svg), ids(svg)
     allowed = "svg title desc defs g path use text clipPath rect pattern"

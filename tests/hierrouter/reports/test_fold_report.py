@@ -16,7 +16,7 @@ from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import cost_notes
 from hierrouter.reports.estimates import Bootstrap
 from hierrouter.reports.fold_report import DeferralTarget, report_on_fold
-from hierrouter.reports.results import Report
+from hierrouter.reports.results import ReportData
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.hierrouter.trees import planted_tree
@@ -57,7 +57,7 @@ def shown(
     alpha: float = ALPHA,
     tree: RouteTree | None = None,
     **more: Any,
-) -> Report:
+) -> ReportData:
     return report_on_fold(tree or half_easy(), alpha, trained, swept, {}, bootstrap=QUICK, **more)
 
 

@@ -19,7 +19,7 @@ from hierrouter.learning.training import train
 from hierrouter.reports.estimates import Bootstrap
 from hierrouter.reports.fold_report import DeferralTarget, report_on_fold
 from hierrouter.reports.report import as_json
-from hierrouter.reports.results import Report
+from hierrouter.reports.results import ReportData
 from hierrouter.reports.tables import ROW_COLUMNS, long_table
 from hierrouter.runs.selection import provenance
 from hierrouter.tables import significant
@@ -37,7 +37,7 @@ from tests.hierrouter.reports.examples import deferring, example, hostile, stopp
 DOCS = Path(__file__).parents[3] / "docs" / "reference" / "json.md"
 
 
-def loaded(report: Report) -> dict[str, Any]:
+def loaded(report: ReportData) -> dict[str, Any]:
     parsed: dict[str, Any] = json.loads(as_json(report))
     return parsed
 
@@ -50,7 +50,7 @@ def schema() -> dict[str, Any]:
 
 
 @cache
-def everything() -> Report:
+def everything() -> ReportData:
     """A real report with all there can be: stop, deferral, price lists, a policy, seconds."""
     tree = small_tree()
     tree = replace(tree, seconds=0.01 * tree.tokens_out)
@@ -72,7 +72,7 @@ def everything() -> Report:
 
 
 @cache
-def valued() -> Report:
+def valued() -> ReportData:
     """A real report of a value model."""
     tree = small_tree()
     trained = train(tree, Objective(ALPHA), VALUE, 0)

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from hierrouter.reports.page import READER_QUESTIONS, VISIBLE_TABLES, as_html
-from hierrouter.reports.results import Report
+from hierrouter.reports.results import ReportData
 from hierrouter.reports.sentences import message
 from hierrouter.reports.tables import report_tables
 from tests.hierrouter.reports.examples import deferring, example, hostile, stopping
@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
 
 @cache
-def html_of(make: Callable[[], Report]) -> str:
+def html_of(make: Callable[[], ReportData]) -> str:
     """Drawn once."""
     return as_html(make())
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hierrouter.reports.figures import frontier_figure, latex_figure, save
-from hierrouter.reports.results import Report
+from hierrouter.reports.results import ReportData
 from hierrouter.reports.tables import (
     lacking_for_paper,
     long_table,
@@ -203,7 +203,7 @@ def test_latex_runs_nothing_and_balances() -> None:
     assert r"\textbackslash{}input\{/etc/passwd\}" in as_latex(quality_table(hostile()))
 
 
-def of_six_datasets() -> Report:
+def of_six_datasets() -> ReportData:
     """As wide as the paper's tables: its datasets, and the names of its models."""
     datasets = ("MMLU", "GSM8K", "MBPP", "MATH", "ARC-Easy", "ARC-Challenge")
     models = {

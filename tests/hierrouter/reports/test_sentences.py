@@ -4,7 +4,7 @@ import pytest
 
 from hierrouter.evaluation.outcome import Outcome
 from hierrouter.reports.report import as_object
-from hierrouter.reports.results import Report
+from hierrouter.reports.results import ReportData
 from hierrouter.reports.sentences import (
     claims_sentence,
     headlines,
@@ -22,7 +22,7 @@ from tests.hierrouter.reports.examples import (
 )
 
 
-def many(lead: float = 0.0, **fields: object) -> Report:
+def many(lead: float = 0.0, **fields: object) -> ReportData:
     """`example` with 40 queries, on which the router's Q is so much more than that of `a>b`."""
 
     def ten_times(one: Outcome) -> Outcome:
