@@ -14,7 +14,7 @@ from tests.cli.test_help import COMMANDS, ROOT, context
 from tests.conftest import SOURCES
 from tests.test_floors import FLOOR
 
-PROSE = [*PAGES, SOURCES / "CONTRIBUTING.md", SOURCES / "SECURITY.md", SOURCES / "CHANGELOG.md"]
+PROSE = [*PAGES, SOURCES / "CONTRIBUTING.md", SOURCES / "SECURITY.md"]
 DOTTED_NAME = re.compile(r"(?<![\w/.@-])(?:hierrouter(?:_cache|_cli)?|hr)(?:\.[A-Za-z_]\w*)+")
 FILE_OF_THE_REPOSITORY = re.compile(
     r"(?<![\w/.-])(?:hierrouter|cache|cli|tests|docs|benchmarks|\.ci|\.github)/[\w./-]*\w"
