@@ -1,7 +1,7 @@
-"""Every kind of file that figures rest on, damaged in every way, and what each command makes of it.
+"""Damage each kind of file that results depend on, and judge the reaction of each command.
 
-A damage is silent where a command ends well, says nothing that it did not say before, and has
-another result. `damage.py` counts; `tests/cli/test_integrity.py` tries some.
+A damage is silent if a command succeeds with another result, and without a further message.
+`damage.py` counts them; `tests/cli/test_integrity.py` tries some.
 """
 
 import random
@@ -20,9 +20,9 @@ from hierrouter_cache.parts import ROW_SCHEMAS, parts_folder
 from hierrouter_cache.writer import PartWriter
 from tests.conftest import Run, works
 
-# Every kind of file that a cache or a run holds, by the pattern of its path below one of them. A
-# file of another name is nobody's.
-FILES = {
+# All kinds of files in a cache or a run, by the pattern of their paths below its folder. A file
+# that matches no pattern is unknown.
+FILE_PATTERNS = {
     **{f"{kind} part": rf"parts/{kind}-.*\.parquet" for kind in (*ROW_SCHEMAS, "seals")},
     "head": r"parts/head-.*",
     "number of a cache": r"parts/[0-9a-f]{16}\.cache",
@@ -43,13 +43,17 @@ FILES = {
 
 
 def kind_of(name: str) -> str | None:
-    """The first of `FILES` that a path below a cache or a run fits; None without one."""
-    return next((kind for kind, form in FILES.items() if re.fullmatch(form, name)), None)
+    """Return the kind of a file by its path below a cache or a run; None if it is unknown."""
+    for kind, pattern in FILE_PATTERNS.items():
+        if re.fullmatch(pattern, name):
+            return kind
+    return None
 
 
-CACHE, RUNS = Path("caches/default"), Path("runs")
-# What makes no figure: a lock, a log that says itself what is torn, a note for pulls.
-NO_FIGURE = ("lock", "draft", "looks", "number of a cache", "in quarantine")
+CACHE = Path("caches/default")
+RUNS = Path("runs")
+# No result depends on these. A log reports its own torn lines.
+IGNORED_KINDS = ("lock", "draft", "looks", "number of a cache", "in quarantine")
 COMMANDS = {
     "verify": "verify",
     "report": "report --format json",
@@ -60,147 +64,181 @@ COMMANDS = {
 
 
 def build(folder: Path, run: Run, seed: int = 42, older: Path | None = None) -> None:
-    """A folder with every kind of file: a cache with a row of each kind, runs and a report.
+    """Make a folder with all kinds of files: a cache with rows of each kind, runs and a report.
 
-    `older`: where to copy it to before the last training of each run.
+    Args:
+        folder: the new folder.
+        run: runs a command.
+        seed: of the commands.
+        older: where to copy the folder to before the last training of each run; None for no copy.
     """
     folder.mkdir(parents=True)
 
-    def does(words: str) -> None:
+    def execute(words: str) -> None:
         works(run(*words.split(), cwd=folder))
 
-    does(f"collect --datasets testbed --limit 6 --seed {seed}")
-    does("cache compact")
-    does(f"quickstart --limit 8 --seed {seed}")
+    execute(f"collect --datasets testbed --limit 6 --seed {seed}")
+    execute("cache compact")
+    execute(f"quickstart --limit 8 --seed {seed}")
     if older:
         shutil.copytree(folder, older)
-    does(f"quickstart --limit 9 --alpha 0.3 --seed {seed}")
-    step, context = "1" * 32, "2" * 32
-    failed = [call_key(step, context), step, context, "calc", "filtered", "no words", 3]
+    execute(f"quickstart --limit 9 --alpha 0.3 --seed {seed}")
+    # The commands leave no failures and decisions.
+    step = "1" * 32
+    context = "2" * 32
+    failure = [call_key(step, context), step, context, "calc", "filtered", "no words", 3]
     writer = PartWriter(folder / CACHE)
-    rows = {"failures": failed, "decisions": [*failed[:4], False, 0.25, [0.5]]}
+    rows = {"failures": failure, "decisions": [*failure[:4], False, 0.25, [0.5]]}
     for kind, row in rows.items():
         writer.append(kind, pa.table([[value] for value in row], names=ROW_SCHEMAS[kind].names))
-    does(COMMANDS["report"])  # opens the cache as it is now, and so a tree is kept beside it
+    execute(COMMANDS["report"])  # stores the tree of the cache as it is now
 
 
 def files_of(world: Path) -> dict[str, list[Path]]:
-    """Paths below a world of the files that make figures, by kind, the largest first."""
-    found: dict[str, list[Path]] = {}
+    """Return the paths of files that results depend on, by kind, the largest first."""
+    by_kind: dict[str, list[Path]] = {}
     for root in (world / CACHE, *sorted((world / RUNS).iterdir())):
         for file in sorted(path for path in root.rglob("*") if path.is_file()):
             kind = kind_of(file.relative_to(root).as_posix())
-            assert kind, f"a kind of file that FILES does not know: {file}"
-            if kind not in NO_FIGURE:
-                found.setdefault(kind, []).append(file.relative_to(world))
+            assert kind, f"a kind of file that FILE_PATTERNS does not have: {file}"
+            if kind not in IGNORED_KINDS:
+                by_kind.setdefault(kind, []).append(file.relative_to(world))
     return {
         kind: sorted(files, key=lambda file: -(world / file).stat().st_size)
-        for kind, files in sorted(found.items())
+        for kind, files in sorted(by_kind.items())
     }
 
 
-def flipped(world: Path, file: Path, rng: random.Random) -> None:
+def flip_bit(world: Path, file: Path, rng: random.Random) -> None:
+    """Flip a random bit."""
     data = bytearray((world / file).read_bytes())
     data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     (world / file).write_bytes(data)
 
 
 def cut(world: Path, file: Path, rng: random.Random) -> None:
+    """Cut a file off at a random byte."""
     data = (world / file).read_bytes()
     (world / file).write_bytes(data[: rng.randrange(len(data))])
 
 
-def deleted(world: Path, file: Path) -> None:
+def delete(world: Path, file: Path) -> None:
+    """Delete a file."""
     (world / file).unlink()
 
 
-def renamed(world: Path, file: Path) -> None:
-    """A part gets the greatest number, so that its rows would be the latest; others get a name."""
-    kind, _, rest = file.name.partition("-")
+def rename(world: Path, file: Path) -> None:
+    """Rename a file; a part gets the greatest number, so that its rows would be the latest."""
+    kind, _, suffix = file.name.partition("-")
     name = f"old {file.name}"
     if file.parent == parts_folder(CACHE) and kind != "head":
-        name = f"{kind}-00000999{rest[8:]}"
+        name = f"{kind}-00000999{suffix[8:]}"
     (world / file).rename(world / file.with_name(name))
 
 
-def exchanged(world: Path, file: Path, other: Path) -> None:
-    """The bytes of the file of another world in its place."""
+def replace_by(world: Path, file: Path, other: Path) -> None:
+    """Replace a file by one of another world."""
     shutil.copy(other, world / file)
 
 
 @dataclass
 class Bench:
-    """Commands on copies of a world, and what they said of it when it was sound.
+    """Runs commands on damaged copies of a folder, and compares their results.
 
-    Args:
-        world: with every kind of file.
-        others: worlds of the same shape: of another seed, and an older state of this one.
+    Attributes:
+        world: a folder with all kinds of files.
+        others: folders of the same shape: of another seed, and an older state of this one.
         run: runs a command.
-        scratch: where the copies are made.
+        scratch: the folder for the copies.
+        intact_results: what each command returns on an undamaged copy.
     """
 
     world: Path
     others: dict[str, Path]
     run: Run
     scratch: Path
-    sound: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    intact_results: dict[str, tuple[int, str, str]] = field(default_factory=dict)
 
-    def said(self, command: str, place: Path) -> tuple[int, str, str]:
-        """Exit code, result, and the lines of stderr without numbers."""
-        (place / "new").mkdir(exist_ok=True)
-        done = self.run(*COMMANDS[command].split(), cwd=place)
-        made = [file for file in sorted((place / "new").glob("*")) if file.suffix != ".lock"]
-        made += sorted(place.glob("runs/interrupted/policy.safetensors"))
-        result = "" if command == "verify" else done.stdout  # which prints no figure
-        result += "".join(file_digest(file) for file in made if file.name != "run.json")
-        assert "Traceback" not in done.stderr, done.stderr
-        return done.returncode, result, done.stderr
+    def result_of(self, command: str, folder: Path) -> tuple[int, str, str]:
+        """Run a command; return exit code, a digest of its result, and stderr."""
+        (folder / "new").mkdir(exist_ok=True)
+        completed = self.run(*COMMANDS[command].split(), cwd=folder)
+        new_files = [file for file in sorted((folder / "new").glob("*")) if file.suffix != ".lock"]
+        new_files += sorted(folder.glob("runs/interrupted/policy.safetensors"))
+        # `verify` prints no results.
+        result = "" if command == "verify" else completed.stdout
+        result += "".join(file_digest(file) for file in new_files if file.name != "run.json")
+        assert "Traceback" not in completed.stderr, completed.stderr
+        return completed.returncode, result, completed.stderr
 
     def verdict(self, damage: Callable[[Path], None], command: str) -> str:
-        """refused, said, same or SILENT."""
-        if command not in self.sound:
-            self.sound[command] = self._on_a_copy(command)
-            assert self.sound[command][0] == 0, self.sound[command]
-            assert self.sound[command] == self._on_a_copy(command)  # else nothing can be compared
-        code, result, told = self._on_a_copy(command, damage)
-        _, sound, before = self.sound[command]
-        if code:
-            assert code in (1, 2, 3) and "error: " in told, told
-            return "refused"
-        if told != before and set(told.splitlines()) - set(before.splitlines()):
-            return "said"
-        return "same" if result == sound else "SILENT"
+        """Run a command on a damaged copy, and judge its reaction.
 
-    def _on_a_copy(
+        Args:
+            damage: damages a folder.
+            command: of `COMMANDS`.
+
+        Returns:
+            "refused", "said" (it succeeded with a further message), "same" or "SILENT".
+        """
+        if command not in self.intact_results:
+            intact = self._run_on_copy(command)
+            assert intact[0] == 0, intact
+            assert intact == self._run_on_copy(command)  # else results could not be compared
+            self.intact_results[command] = intact
+        code, result, messages = self._run_on_copy(command, damage)
+        _, intact_result, intact_messages = self.intact_results[command]
+        if code:
+            assert code in (1, 2, 3) and "error: " in messages, messages
+            return "refused"
+        if set(messages.splitlines()) - set(intact_messages.splitlines()):
+            return "said"
+        return "same" if result == intact_result else "SILENT"
+
+    def _run_on_copy(
         self, command: str, damage: Callable[[Path], None] | None = None
     ) -> tuple[int, str, str]:
-        place = self.scratch / "place"  # one name: it may stand in what is said
-        shutil.copytree(self.world, place)
+        # Always the same name, because messages may contain it.
+        folder = self.scratch / "place"
+        shutil.copytree(self.world, folder)
         try:
             if damage:
-                damage(place)
-            return self.said(command, place)
+                damage(folder)
+            return self.result_of(command, folder)
         finally:
-            shutil.rmtree(place)
+            shutil.rmtree(folder)
 
     def damages(
         self, kind: str, files: list[Path], flips: int, cuts: int
     ) -> Iterator[tuple[str, Callable[[Path], None]]]:
-        """(name, damage) of a kind of file; flips and cuts of the largest file and others."""
+        """Yield all damages of one kind of file.
+
+        Args:
+            kind: of `FILE_PATTERNS`.
+            files: the files of this kind.
+            flips: number of flipped bits, over all files in turn.
+            cuts: number of cuts, over all files in turn.
+
+        Yields:
+            Name of a damage, and a function that damages a folder.
+        """
         rng = random.Random(kind)
-        whole = [file for file in files if (self.world / file).stat().st_size]
-        for number in range(max(flips, cuts) if whole else 0):
-            file = whole[number % len(whole)]
+        not_empty = [file for file in files if (self.world / file).stat().st_size]
+        for number in range(max(flips, cuts) if not_empty else 0):
+            file = not_empty[number % len(not_empty)]
             if number < flips:
-                yield "flip", partial(flipped, file=file, rng=rng)
+                yield "flip", partial(flip_bit, file=file, rng=rng)
             if number < cuts:
                 yield "cut", partial(cut, file=file, rng=rng)
         for file in files:
-            yield "deletion", partial(deleted, file=file)
-            yield "renaming", partial(renamed, file=file)
+            yield "deletion", partial(delete, file=file)
+            yield "renaming", partial(rename, file=file)
             for name, other in {**self.others, "another of its kind": self.world}.items():
-                rivals = [other / file, *(other / path for path in files_of(other).get(kind, []))]
-                for rival in rivals:
-                    if rival.is_file() and rival.read_bytes() != (self.world / file).read_bytes():
-                        yield name, partial(exchanged, file=file, other=rival)
+                # The file of the same name if there is one, else one of the same kind.
+                candidates = [other / file]
+                candidates += [other / path for path in files_of(other).get(kind, [])]
+                data = (self.world / file).read_bytes()
+                for candidate in candidates:
+                    if candidate.is_file() and candidate.read_bytes() != data:
+                        yield name, partial(replace_by, file=file, other=candidate)
                         break

@@ -1,13 +1,14 @@
-"""What the graded pool is good for: what signals tell, what is open, what is closed.
+"""Results on the graded pool: what signals tell, and how much of the gap routers close.
 
     python benchmarks/graded.py --cache caches/graded [--parts auc,gap] [--seeds 5]
 
-`auc`: of `nano`'s first answers, family by family, how well their log-probability tells right from
-wrong on the test fold, and how well n-grams of the question do, learned on the train fold. `gap`:
-best fixed choice and oracle at a quarter of the middle alpha, there, and at four times it. `board`:
-the tables of `leaderboard.py`, and which baselines are above the best learner there.
-`few`: everybody from 150 train questions, `--seeds` draws of them. `return`: what giving an earlier
-answer adds. `views`: validation R of each view, for the choice of a default.
+`auc`: for the direct calls of each model, family by family, how well log-probabilities tell right
+from wrong responses on the test fold, and how well n-grams of the question do, learned on the train
+fold. `gap`: the best fixed choice and the oracle at a quarter of the middle alpha, at the middle
+alpha, and at four times it. `board`: the tables of `leaderboard.py`, and the baselines that are
+above the best learner there. `few`: all policies trained on 150 questions, drawn `--seeds` times.
+`return`: the gain from returning an earlier answer. `views`: validation R of each view, for the
+choice of a default.
 """
 
 import argparse
@@ -35,9 +36,11 @@ from hierrouter.reports.estimates import Bootstrap, estimate_means
 from hierrouter.tables import as_markdown
 from hierrouter_cache.tree import RouteTree
 
-FEW = 150
-SURE = "SELECT id, model, logprob_sum, logprob_tokens FROM nodes WHERE hop = 1"
-BETWEEN = (0.2, 0.95)  # shares right of the families that are looked at
+FEW_QUESTIONS = 150
+LOGPROB_QUERY = "SELECT id, model, logprob_sum, logprob_tokens FROM nodes WHERE hop = 1"
+# Families with a smaller or larger share of right responses say little.
+MIN_SHARE_RIGHT = 0.2
+MAX_SHARE_RIGHT = 0.95
 
 
 def main() -> None:
@@ -56,152 +59,185 @@ def main() -> None:
 
 
 def auc(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
-    rows = ask_cache(cache, SURE).to_pylist()
+    """Print how well signals and n-grams tell right from wrong responses, by model and family."""
+    rows = ask_cache(cache, LOGPROB_QUERY).to_pylist()
     for model in ("nano", *tree.models[1:]):
         node = tree.routes.node((tree.models.index(model),))
-        sure = {row["id"]: row["logprob_sum"] for row in rows if row["model"] == model}
-        train, test = tree.split("train"), tree.split("test")
-        found = []
+        logprobs = {row["id"]: row["logprob_sum"] for row in rows if row["model"] == model}
+        train = tree.split("train")
+        test = tree.split("test")
+        results = []
         for family in dict.fromkeys(tree.datasets):
-            here = [np.flatnonzero(np.array(fold.datasets) == family) for fold in (train, test)]
-            right = [
-                fold.accuracy[at, node] > 0 for fold, at in zip((train, test), here, strict=True)
-            ]
-            share = right[1].mean()
-            if not BETWEEN[0] <= share <= BETWEEN[1] or len(set(right[0].tolist())) < 2:
+            train_rows = np.flatnonzero(np.array(train.datasets) == family)
+            test_rows = np.flatnonzero(np.array(test.datasets) == family)
+            train_right = train.accuracy[train_rows, node] > 0
+            test_right = test.accuracy[test_rows, node] > 0
+            share = test_right.mean()
+            if (
+                not MIN_SHARE_RIGHT <= share <= MAX_SHARE_RIGHT
+                or len(set(train_right.tolist())) < 2
+            ):
                 continue
-            signals = roc_auc_score(right[1], [sure[test.query_ids[at]] for at in here[1]])
-            asked = [fold.embedding[at, 0] for fold, at in zip((train, test), here, strict=True)]
-            guess = LogisticRegression(C=100, max_iter=1000).fit(asked[0], right[0])
-            grams = roc_auc_score(right[1], guess.predict_proba(asked[1])[:, 1])
-            found.append((len(here[1]), share, signals, grams))
+            signals = roc_auc_score(
+                test_right, [logprobs[test.query_ids[row]] for row in test_rows]
+            )
+            classifier = LogisticRegression(C=100, max_iter=1000)
+            classifier.fit(train.embedding[train_rows, 0], train_right)
+            chances = classifier.predict_proba(test.embedding[test_rows, 0])[:, 1]
+            grams = roc_auc_score(test_right, chances)
+            results.append((len(test_rows), share, signals, grams))
             print(
-                f"{model:8} {family:12} n {len(here[1]):4} right {share:.2f} "
+                f"{model:8} {family:12} n {len(test_rows):4} right {share:.2f} "
                 f"AUC signals {signals:.3f}, n-grams of the question {grams:.3f}"
             )
-        if found:
-            weights, _, *both = np.array(found).T
-            means = [np.average(one, weights=weights) for one in both]
-            print(f"{model:8} mean within families: signals {means[0]:.3f}, n-grams {means[1]:.3f}")
+        if results:
+            weights, _, signals, grams = np.array(results).T
+            mean_signals = np.average(signals, weights=weights)
+            mean_grams = np.average(grams, weights=weights)
+            print(
+                f"{model:8} mean within families: signals {mean_signals:.3f}, "
+                f"n-grams {mean_grams:.3f}"
+            )
 
 
 def gap(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
-    train, test = tree.split("train"), tree.split("test")
+    """Print the gap between the best fixed choice and the oracle at each alpha."""
+    train = tree.split("train")
+    test = tree.split("test")
     for alpha in alphas:
         fixed = best_fixed_route(train, alpha, test, True)
         direct = best_direct_call(train, alpha, test)
         if direct and direct.reward(alpha).mean() > fixed.reward(alpha).mean():
             fixed = direct
         best = oracle(test, alpha, True).reward(alpha)
-        open_ = best - fixed.reward(alpha)
-        [found] = estimate_means(open_[None], Bootstrap(), 0)
+        gaps = best - fixed.reward(alpha)
+        [estimate] = estimate_means(gaps[None], Bootstrap(), 0)
         print(
             f"alpha {alpha:g}: best fixed {fixed.name} {fixed.reward(alpha).mean():.4f}, oracle "
-            f"{best.mean():.4f}, gap {found.value:.4f} [{found.low:.4f}, {found.high:.4f}]"
+            f"{best.mean():.4f}, gap {estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]"
         )
 
 
 def board(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
-    """The leaderboard, and which baselines are above the best learner that sees answers."""
+    """Print the leaderboard, and the baselines above the best learner that reads responses."""
 
     def on_placed(done: int, total: int, name: str) -> None:
         print(f"{done} of {total}: {name}", file=sys.stderr, flush=True)
 
-    opens = functools.partial(opened, cache)
-    found = leaderboard(opens, baselines(), ("A", "B"), seeds=seeds, on_placed=on_placed)
-    for table in leaderboard_tables(found):
+    open_view = functools.partial(open_cached, cache)
+    standings = leaderboard(open_view, baselines(), ("A", "B"), seeds=seeds, on_placed=on_placed)
+    for table in leaderboard_tables(standings):
         print(as_markdown(table))
-    for at, alpha in enumerate(found.alphas):
-        best = found.chosen(at, False, [LEARNED])
-        rivals = [n for n, one in enumerate(found.places) if one.group == BASELINES]
-        against = {found.places[n].name: found.difference(at, n, best) for n in rivals}
-        above = [name for name, one in against.items() if one.low is not None and one.low > 0]
-        nearest = max(against, key=lambda name: against[name].value or -np.inf)
-        close = against[nearest]
+    for position, alpha in enumerate(standings.alphas):
+        best = standings.chosen(position, False, [LEARNED])
+        # Baseline minus best learner, by the baseline's name.
+        differences = {}
+        for number, policy in enumerate(standings.places):
+            if policy.group == BASELINES:
+                differences[policy.name] = standings.difference(position, number, best)
+        above = []
+        for name, difference in differences.items():
+            if difference.low is not None and difference.low > 0:
+                above.append(name)
+        nearest = max(differences, key=lambda name: differences[name].value or -np.inf)
+        margin = differences[nearest]
         print(
-            f"alpha {alpha:g}: {found.places[best].name}; significantly above it: "
+            f"alpha {alpha:g}: {standings.places[best].name}; significantly above it: "
             f"{', '.join(above) or 'no baseline'}; the nearest, {nearest}: "
-            f"{close.value:+.4f} [{close.low:+.4f}, {close.high:+.4f}]"
+            f"{margin.value:+.4f} [{margin.low:+.4f}, {margin.high:+.4f}]"
         )
 
 
 def few(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
-    """The learner that sees answers and is best on validation, against the best in hindsight of all
-    that see the question alone: 37 validation questions choose nobody well.
+    """Compare policies trained on few questions, averaged over several draws of the questions.
+
+    The learner that reads responses is chosen on validation. The policy that reads the question
+    alone is the best one in hindsight, because 37 validation questions are too few to choose it.
     """
     middle = alphas[1]
 
-    def drawn(seed: int, view: str, may: bool) -> Tree:
-        whole, rng = opened(cache, view, may), np.random.default_rng(seed)
-        rows = [whole.rows("test")]
-        for fold, count in (("train", FEW), ("validation", FEW // 4)):
-            rows.append(rng.permutation(whole.rows(fold))[:count])
-        return whole.select(np.sort(np.concatenate(rows)))
+    def draw_tree(seed: int, view: str, allow_return: bool) -> Tree:
+        tree = open_cached(cache, view, allow_return)
+        rng = np.random.default_rng(seed)
+        rows = [tree.rows("test")]
+        for fold, count in (("train", FEW_QUESTIONS), ("validation", FEW_QUESTIONS // 4)):
+            rows.append(rng.permutation(tree.rows(fold))[:count])
+        return tree.select(np.sort(np.concatenate(rows)))
 
-    found = [
+    draws = [
         leaderboard(
-            functools.partial(drawn, seed), baselines(), ("A", "B"), alphas=[middle], seeds=1
+            functools.partial(draw_tree, seed), baselines(), ("A", "B"), alphas=[middle], seeds=1
         )
         for seed in range(seeds)
     ]
-    first = found[0]
-    reward = np.mean([one.reward for one in found], axis=0)
-    places = tuple(
-        replace(place, validation=(float(np.mean([one.places[at].validation for one in found])),))
-        for at, place in enumerate(first.places)
-    )
-    mean = replace(first, reward=reward, places=places)
-    seeing, means = mean.chosen(0, False, [LEARNED]), reward[0].mean(axis=1)
-    blind = max(mean.among(is_blind=True), key=lambda at: means[at])
-    more = mean.difference(0, seeing, blind)
-    left = float(np.mean(reward[0, mean.find(ANYTIME_ORACLE)] - reward[0, blind]))
-    assert more.value is not None
-    print(f"{FEW} train questions, {seeds} draws of them, alpha {middle:g}:")
-    print(f"  sees the question: {places[blind].name} {reward[0, blind].mean():.4f}")
-    print(f"  sees answers: {places[seeing].name} {reward[0, seeing].mean():.4f}")
+    first = draws[0]
+    reward = np.mean([draw.reward for draw in draws], axis=0)
+    places = []
+    for number, policy in enumerate(first.places):
+        validation = float(np.mean([draw.places[number].validation for draw in draws]))
+        places.append(replace(policy, validation=(validation,)))
+    mean = replace(first, reward=reward, places=tuple(places))
+    means = reward[0].mean(axis=1)
+    seeing = mean.chosen(0, False, [LEARNED])
+    blind = max(mean.among(is_blind=True), key=lambda number: means[number])
+    gain = mean.difference(0, seeing, blind)
+    oracle_gap = float(np.mean(reward[0, mean.find(ANYTIME_ORACLE)] - reward[0, blind]))
+    assert gain.value is not None
+    print(f"{FEW_QUESTIONS} train questions, {seeds} draws of them, alpha {middle:g}:")
+    print(f"  sees the question: {mean.places[blind].name} {reward[0, blind].mean():.4f}")
+    print(f"  sees answers: {mean.places[seeing].name} {reward[0, seeing].mean():.4f}")
     print(
-        f"  more: {more.value:.4f} [{more.low:.4f}, {more.high:.4f}], "
-        f"{more.value / left:.3f} of the {left:.4f} that was open"
+        f"  more: {gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}], "
+        f"{gain.value / oracle_gap:.3f} of the {oracle_gap:.4f} that was open"
     )
-    for at in np.argsort(-reward[0].mean(axis=1)):
-        print(f"  {reward[0, at].mean():.4f} {places[at].name}")
+    for number in np.argsort(-means):
+        print(f"  {means[number]:.4f} {mean.places[number].name}")
 
 
 def returns(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
-    """What an earlier answer adds to a router that stops anyway."""
+    """Print how much returning an earlier answer adds to a router that may stop."""
     for alpha in alphas:
-        without, with_it = (
-            learned_reward(opened(cache, "query+signals", may), alpha, may, seeds, "test")
-            for may in (False, True)
-        )
-        [more] = estimate_means((with_it - without)[None], Bootstrap(), 0)
-        print(f"alpha {alpha:g}: return adds {more.value:.4f} [{more.low:.4f}, {more.high:.4f}]")
+        rewards = {}
+        for allow_return in (False, True):
+            tree_with_signals = open_cached(cache, "query+signals", allow_return)
+            rewards[allow_return] = learned_reward(
+                tree_with_signals, alpha, allow_return, seeds, "test"
+            )
+        [gain] = estimate_means((rewards[True] - rewards[False])[None], Bootstrap(), 0)
+        print(f"alpha {alpha:g}: return adds {gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}]")
 
 
 def views(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
+    """Print R of `exact` on the validation fold for each view."""
     for view in STATE_VIEWS:
-        may = view.endswith(("signals", "agreement"))
-        whole = opened(cache, view, may)
-        found = (learned_reward(whole, alpha, may, seeds, "validation").mean() for alpha in alphas)
-        print(f"validation R of {view:24}", *(f"{value:.4f}" for value in found))
+        allow_return = view.endswith(("signals", "agreement"))
+        view_tree = open_cached(cache, view, allow_return)
+        texts = []
+        for alpha in alphas:
+            reward = learned_reward(view_tree, alpha, allow_return, seeds, "validation")
+            texts.append(f"{reward.mean():.4f}")
+        print(f"validation R of {view:24}", *texts)
 
 
 @functools.cache
-def opened(cache: Path, view: str, may: bool) -> Tree:
-    return hr.open(cache, state=view, allow_return=may)
+def open_cached(cache: Path, view: str, allow_return: bool) -> Tree:
+    """Open the cache with a view, once per process."""
+    return hr.open(cache, state=view, allow_return=allow_return)
 
 
 def learned_reward(
-    whole: Tree, alpha: float, may: bool, seeds: int, fold: str
+    tree: Tree, alpha: float, allow_return: bool, seeds: int, fold: str
 ) -> NDArray[np.float64]:
-    """float64[queries]: R of `exact` on a fold, the mean over its seeds."""
-    objective = Objective(alpha, allow_stop=True, allow_return=may)
-    config, shown = training_config("default", "exact"), whole.split(fold)
-    learned = (train(training_tree(whole), objective, config, seed) for seed in range(seeds))
-    reward: NDArray[np.float64] = np.mean(
-        [one.outcome(shown).reward(alpha) for one in learned], axis=0
-    )
-    return reward
+    """Train `exact` with several seeds, and return float64[queries], the mean R on a fold."""
+    objective = Objective(alpha, allow_stop=True, allow_return=allow_return)
+    config = training_config("default", "exact")
+    evaluated = tree.split(fold)
+    rewards = []
+    for seed in range(seeds):
+        router = train(training_tree(tree), objective, config, seed)
+        rewards.append(router.outcome(evaluated).reward(alpha))
+    mean: NDArray[np.float64] = np.mean(rewards, axis=0)
+    return mean
 
 
 if __name__ == "__main__":

@@ -168,7 +168,7 @@ def test_two_interrupted_compactions_leave_no_part_missing(tmp_path: Path) -> No
             root = Path(shutil.copytree(once, tmp_path / f"{first} {second}"))
             PartWriter(root).append("calls", killing.batch(90)["calls"])
             interrupt_compaction(root, "compact: unlink", second)
-            found = killing.inspect(root, killing.whole(2 * BATCHES))
+            found = killing.inspect(root, killing.all_parts(2 * BATCHES))
             assert found == killing.Findings(), (first, second)
 
 

@@ -119,13 +119,13 @@ BATCHES = 4
 
 
 @pytest.mark.parametrize("time", [1, 5])
-@pytest.mark.parametrize("point", killing.POINTS)
+@pytest.mark.parametrize("point", killing.MILESTONES)
 def test_a_kill_at_a_named_point_costs_nothing(tmp_path: Path, point: str, time: int) -> None:
     cache = killing.Harness(tmp_path)
     assert cache.run(BATCHES, kill_at=(point, time)) == -9
     assert killing.inspect(tmp_path, cache.acked) == killing.Findings()
     assert cache.run(BATCHES) == 0
-    assert killing.inspect(tmp_path, killing.whole(BATCHES)) == killing.Findings()
+    assert killing.inspect(tmp_path, killing.all_parts(BATCHES)) == killing.Findings()
     assert killing.leftovers(tmp_path) == []
     assert killing.rows_stored(tmp_path) == BATCHES * ((len(ROW_SCHEMAS) - 1) * killing.ROWS + 1)
     assert len(list_parts(tmp_path)) == len(ROW_SCHEMAS)
@@ -154,7 +154,7 @@ def test_the_inspection_sees_what_is_lost_torn_wrong_or_damaged(tmp_path: Path) 
     ]
     scores = killing.batch(1)["scores"]
     writer.append("scores", rows.with_column(scores, "value", [0.0] * killing.ROWS))
-    found = killing.inspect(tmp_path, {*killing.whole(1), (1, "plans")})
+    found = killing.inspect(tmp_path, {*killing.all_parts(1), (1, "plans")})
     assert (found.lost, found.torn, found.wrong, found.older) == (4 + 1, 2, 6, 1)
     paths[0].write_bytes(paths[0].read_bytes()[:-1])
     assert killing.inspect(tmp_path, set()) == killing.Findings(unreadable=1)

@@ -176,7 +176,7 @@ def test_two_sides_become_equal(store: Store, tmp_path: Path) -> None:
             copy(side, store)
     assert contents(one) == contents(other)
     assert served(one) == served(other)
-    found = killing.inspect(one, killing.whole(5))
+    found = killing.inspect(one, killing.all_parts(5))
     assert replace(found, older=0) == killing.Findings()  # with equal counters no plan is older
 
 
@@ -530,7 +530,7 @@ def test_a_url_is_shown_without_its_secrets_and_a_folder_needs_none() -> None:
 def test_kill_9_in_the_middle_of_a_pull_leaves_no_rival_for_good(
     here: Path, mirror: FolderStore, point: str, time: int, go_on: Any
 ) -> None:
-    assert killing.killed(pull, mirror, here, point=point, time=time)
+    assert killing.is_killed(pull, mirror, here, point=point, time=time)
     assert (here / ARRIVALS_FILE).exists()
     if go_on is not pull:
         assert go_on is compact or quarantine(here) == []  # what is not judged yet is not sealed
@@ -542,11 +542,11 @@ def test_kill_9_in_the_middle_of_a_pull_leaves_no_rival_for_good(
 
 
 @pytest.mark.parametrize("time", [1, 7])
-@pytest.mark.parametrize("point", killing.POINTS[:4])
+@pytest.mark.parametrize("point", killing.MILESTONES[:4])
 def test_kill_9_in_the_middle_of_a_pull(
     root: Path, pushed: FolderStore, other: Path, point: str, time: int
 ) -> None:
-    assert killing.killed(pull, pushed, other, point=point, time=time)
+    assert killing.is_killed(pull, pushed, other, point=point, time=time)
     there = contents(other) if list(other.glob("parts/*.parquet")) else {}
     assert there.items() <= contents(root).items()  # nothing torn is to be seen
     early = [name for name in there if name.startswith("scores-")]
@@ -556,12 +556,14 @@ def test_kill_9_in_the_middle_of_a_pull(
 
 
 @pytest.mark.parametrize("time", [1, 7])
-@pytest.mark.parametrize("point", [*killing.POINTS[:4], "half"])
+@pytest.mark.parametrize("point", [*killing.MILESTONES[:4], "half"])
 def test_kill_9_in_the_middle_of_a_push(
     root: Path, mirror: FolderStore, point: str, time: int
 ) -> None:
     files = ObjectStore(fs.LocalFileSystem(), str(mirror.root), is_atomic=False, label="local")
-    assert killing.killed(push, root, files if point == "half" else mirror, point=point, time=time)
+    assert killing.is_killed(
+        push, root, files if point == "half" else mirror, point=point, time=time
+    )
     there = contents(mirror.root) if list(mirror.root.glob("parts/*.parquet")) else {}
     assert there.items() <= contents(root).items()  # nothing torn is to be seen
     assert push(root, mirror) == PARTS - len(there)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.damaging import COMMANDS, Bench, build, deleted, files_of
+from benchmarks.damaging import COMMANDS, Bench, build, delete, files_of
 from hierrouter.runs.folders import Record, read_record, seal, unseal
 from hierrouter_cache.parts import PART_SCHEMAS
 from tests.cli.conftest import Place
@@ -136,7 +136,7 @@ def test_runs_whose_cache_is_not_there_do_not_pass(two_runs: Place) -> None:
 
 
 def test_a_run_that_could_not_be_said_to_be_the_newest_is_not_begun(rivals: Place) -> None:
-    deleted(rivals.folder, SWEEP / "run.json")
+    delete(rivals.folder, SWEEP / "run.json")
     assert f"run.json is gone: {SWEEP}" in rivals.refuses("train --algo exact --out runs/newest")
     assert not (rivals / "runs/newest").exists()
 
