@@ -275,10 +275,7 @@ class Day:
         """Sweep over alpha, and write a page of the report."""
         run = self.folder / "runs" / "sweep"
         cache_flag: list[str | Path] = ["--cache", self.cache]
-        learner = ["--algo", "exact", "--epochs", "6"]
-        self.commands.run(
-            "sweep-alpha", "--alphas", "0,0.1,0.5", *learner, *cache_flag, "--out", run
-        )
+        self.commands.run("sweep-alpha", "--alphas", "0,0.1,0.5", *cache_flag, "--out", run)
         page: list[str | Path] = ["--out", self.folder / "page"]
         self.commands.run("report", *cache_flag, "--sweep", run, "--alpha", "0.3", *page)
         for folder in (run, self.folder / "page"):
