@@ -118,7 +118,7 @@ def learn_from(
     The new router and the one in service (see `deploy`) are compared on questions that neither of
     them learned from. One that is not shown to be better is not deployed, but as a shadow.
     """
-    from hierrouter.collection.collect import Planned
+    from hierrouter.collection.collection_plan import CollectionPlan
     from hierrouter.collection.estimate import require_consent
     from hierrouter.runs.checkpoint import router_at
     from hierrouter.runs.folders import RUNS
@@ -144,10 +144,10 @@ def learn_from(
     )
     if not yes:
         require_consent(asked, queries, cache)
-    make_calls(Planned(asked, queries, cache))
+    make_calls(CollectionPlan(asked, queries, cache))
     if judge == learn.CONSENSUS_JUDGE:
         queries = learn.judge_queries(traffic, judge, cache)
-        make_calls(Planned(asked, queries, cache))  # none: it writes down what is right
+        make_calls(CollectionPlan(asked, queries, cache))  # none: it writes down what is right
     tree = learn.open_traffic(cache, old, judge if judge.endswith(".toml") else scorer)
     if candidate is None:
         run = learn.retrain(tree, old, out, callbacks_with_bars())

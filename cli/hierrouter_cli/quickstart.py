@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+from hierrouter.collection.collect import Collect
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.reports.jobs import Report
 from hierrouter.runs.train import Sweep, Train
@@ -37,8 +38,6 @@ def quickstart(
 
     About a minute on two cores. Interrupted, it goes on where it stopped.
     """
-    from hierrouter.collection.collect import DATA, Planned, noted_queries
-    from hierrouter.pools.files import load_pool
     from hierrouter.pools.pool import POOL_PRICES
     from hierrouter.runs.folders import RUNS, check_parent, draft_of
 
@@ -57,8 +56,10 @@ def quickstart(
             begin(number - 1, f"{number}/{len(STAGES)} {name}")
 
         stage(1)
-        queries = noted_queries(["testbed"], limit, seed, DATA, console.say)
-        make_calls(Planned(load_pool("testbed"), queries, cache), brief=True)
+        collecting = Collect(
+            datasets=["testbed"], pool="testbed", cache=cache, limit=limit, seed=seed
+        )
+        make_calls(collecting.plan(console.say), brief=True)
         tree = open_tree(OpenTree(cache=cache))
         callbacks = callbacks_with_bars()
         stage(2)

@@ -1,97 +1,291 @@
-"""A whole collection: from names of datasets to a cache that can be opened.
+"""Collecting every route of every query: what can be asked for, and `hr.collect`."""
 
-`collect` does all of it; the command line goes the same three steps: `planned`, then
-`require_consent`, then `make_calls`.
-"""
+from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from hierrouter.collection.adaptive import Adaptive, fill_adaptively
-from hierrouter.collection.estimate import require_consent
-from hierrouter.collection.plan import Shard, last_plan
-from hierrouter.collection.progress import (
-    Meter,
-    Progress,
-    Summary,
-    require_answers,
-    stored_spending,
-)
-from hierrouter.collection.scheduler import fill_cache
-from hierrouter.declarations.checks import split_names
-from hierrouter.engines.encoders import require_encoder
-from hierrouter.engines.generator import Stop, never
+from hierrouter.declarations import flags
+from hierrouter.declarations.checks import check_alphas, check_cost, check_text, one_of
+from hierrouter.declarations.declaration import Flag, declaration, function_of
 from hierrouter.paper import PAPER_SEED
-from hierrouter.pools.files import load_pool, override_pool
-from hierrouter.pools.pool import Pool, refuse_stored_keys, restrict_hosts
-from hierrouter.questions.datasets import load_queries
-from hierrouter.questions.query import Query
-from hierrouter.questions.shipped import group_of
-from hierrouter.replay.open_tree import OpenTree
-from hierrouter.tables import money
 from hierrouter_cache import CACHE
-from hierrouter_cache.errors import InputError, Interrupted
-from hierrouter_cache.mirror import part_copier, pull
-from hierrouter_cache.stores import store_at
-from hierrouter_cache.writer import no_copy
+from hierrouter_cache.errors import InputError
 
-TESTBED, PAPER = "testbed", "paper"
+if TYPE_CHECKING:
+    from hierrouter.collection.adaptive import Adaptive
+    from hierrouter.collection.collection_plan import CollectionPlan
+    from hierrouter.pools.pool import Pool
+    from hierrouter.questions.query import Query
+
+TESTBED_DATASET = "testbed"
+PAPER_POOL = "paper"
 DATA = Path("data")  # of <dataset>.jsonl or .parquet files
-Note = Callable[[str], None]
+ENGINES = ("local", "ray")
+
+# Called with a line that a person should know.
+OnNote = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Planned:
-    """What is to be collected, and who makes the calls.
+def ignore_note(note: str) -> None:
+    """Do nothing with a note."""
 
-    Attributes:
-        pool: the models, as they are to be called.
-        queries: of all shards.
-        cache: the folder.
-        shard: this share of the queries, beside others; None is all of them.
-        on_ray: whether a Ray cluster makes them.
-        workers, address: of the cluster, see `hierrouter.collection.cluster`.
-        remote: URL of the cache's mirror.
-        adaptive: what may matter, where only that is to be called; None is everything.
-        max_spend: begin no call once the calls in the cache have cost so much, in the pool's
-            currency and at its rates; None is no limit.
-        encoder: sees the questions of an adaptive collection; None is the pool's.
+
+@declaration
+class Collect:
+    """Run every model sequence for each query and store what came back.
+
+    `collect` explains the attributes. `adaptive` may be an `Adaptive` from Python; on the command
+    line its settings are flags of their own.
     """
 
-    pool: Pool
-    queries: Sequence[Query]
-    cache: Path
-    shard: Shard | None = None
-    on_ray: bool = False
-    workers: int | None = None
-    address: str | None = None
-    remote: str | None = None
-    adaptive: Adaptive | None = None
-    encoder: str | None = None
-    max_spend: float | None = None
+    datasets: flags.DatasetsToDraw = None
+    pool: flags.PoolToUse = None
+    cache: flags.Cache = CACHE
+    limit: flags.LimitToDraw = None
+    seed: flags.SeedToDraw = None
+    data: flags.Data = DATA
+    encoder: flags.Encoder = None
+    no_references: Annotated[
+        bool, Flag("--no-references", help="Without the pool's reference models, now and later.")
+    ] = False
+    adaptive: Annotated[
+        Any,
+        Flag("--adaptive", help="On train questions make only calls that may be best at --alphas."),
+    ] = False
+    alphas: Annotated[
+        Sequence[float] | str | None,
+        Flag("--alphas", "A,B", "With --adaptive: these alphas count.", check=check_alphas),
+    ] = None
+    until: Annotated[
+        float | None, Flag("--until", "R", "With --adaptive: stop where more gains less than R.")
+    ] = None
+    allow_stop: flags.AllowStop = False
+    allow_return: flags.AllowReturn = False
+    max_spend: Annotated[
+        float | None,
+        Flag(
+            "--max-spend",
+            "X",
+            "Begin no call once those in the cache have cost so much, in the pool's currency.",
+            check=check_cost,
+        ),
+    ] = None
+    allow_large: Annotated[bool, Flag("--yes", help="Start even a very large collection.")] = False
+    backend: flags.Backend = None
+    base_url: flags.BaseUrl = None
+    api_key_env: flags.ApiKeyEnv = None
+    timeout: flags.Timeout = None
+    insecure: flags.Insecure = False
+    allow_endpoints: flags.AllowEndpoints = ()
+    device: flags.Device = None
+    shard: Annotated[
+        str | None,
+        flags.machines(
+            "--shard", "I/N", "Only share I of N of the queries, beside others.", check=check_text
+        ),
+    ] = None
+    engine: Annotated[
+        str,
+        Flag(
+            "--engine",
+            "|".join(ENGINES),
+            "Here, or on a Ray cluster.",
+            flags.MACHINES,
+            check=one_of("engine", ENGINES),
+            completions=ENGINES,
+        ),
+    ] = "local"
+    workers: Annotated[
+        int | None,
+        flags.machines(
+            "--workers", "N", "Shards at work on Ray; default: one a GPU, or a core.", minimum=1
+        ),
+    ] = None
+    ray_address: Annotated[
+        str | None,
+        flags.machines("--ray-address", "ADDRESS", "auto or ray://HOST:PORT; else one is started."),
+    ] = None
+    remote: Annotated[
+        str | None,
+        flags.machines("--remote", "URL", "Mirror of the cache: fetch first, copy parts."),
+    ] = None
 
-    def __post_init__(self) -> None:
-        if self.max_spend is not None and not 0 < self.max_spend < inf:
-            raise InputError(f"a limit must be above 0 and finite: --max-spend {self.max_spend:g}")
-        if self.adaptive and (self.shard or self.on_ray):
+    def check(self) -> None:
+        """Refuse whatever can be refused before a dataset or a cache is read.
+
+        Raises:
+            InputError: settings that contradict each other.
+        """
+        from hierrouter.collection.plan import parse_shard
+
+        on_ray = self.engine == "ray"
+        if on_ray and self.shard:
+            raise InputError("--shard and --engine ray: Ray makes shards itself; leave --shard out")
+        if not on_ray and (self.workers or self.ray_address):
+            raise InputError("--workers and --ray-address are for Ray; add --engine ray")
+        address = self.ray_address
+        if address and address != "auto" and not address.startswith("ray://"):
             raise InputError(
-                "--adaptive decides by what was answered before: leave --shard and --engine ray out"
+                f"not a cluster: --ray-address {address}; use auto or ray://HOST:10001"
             )
+        if self.shard:
+            parse_shard(self.shard)
+        self.adaptive_request()
 
-    @property
-    def own(self) -> Sequence[Query]:
-        """The queries of this shard; all of them without shards."""
-        return self.shard.own(self.queries) if self.shard else self.queries
+    def adaptive_request(self) -> Adaptive | None:
+        """Return for which routers calls may matter; None if every call is to be made.
 
-    @property
-    def spent(self) -> float:
-        """Cost of all calls of the pool's models in the cache; raises CacheError: it is damaged."""
-        return sum((of.cost for of in stored_spending(self.cache, self.pool.rates()).values()), 0.0)
+        Raises:
+            InputError: settings of adaptive collection without `adaptive`, or no alphas with it.
+        """
+        from hierrouter.collection.adaptive import Adaptive
+
+        if isinstance(self.adaptive, Adaptive):
+            return self.adaptive
+        if self.adaptive:
+            alphas = self.alphas
+            if alphas is None or isinstance(alphas, str):  # no list, or "auto"
+                alphas = ()
+            return Adaptive(tuple(alphas), self.allow_stop, self.allow_return, self.until)
+        if self.alphas or self.until is not None or self.allow_stop or self.allow_return:
+            raise InputError(
+                "--alphas, --until, --allow-stop and --allow-return are for --adaptive; add it"
+            )
+        return None
+
+    def plan(self, on_note: OnNote = ignore_note, with_mirror: bool = True) -> CollectionPlan:
+        """Return what is to be collected: what is asked for, or what the cache was last.
+
+        Args:
+            on_note: called with each line that a person should know.
+            with_mirror: fetch what the mirror has first, if there is one.
+
+        Raises:
+            InputError: a name, a file or a number that does not fit.
+            CacheError: the cache is damaged.
+            WorldError: the mirror cannot be reached.
+        """
+        from hierrouter.collection.collection_plan import CollectionPlan
+        from hierrouter.collection.plan import parse_shard
+        from hierrouter.pools.files import override_pool
+        from hierrouter_cache.mirror import exchange
+        from hierrouter_cache.stores import store_at
+
+        if self.remote and with_mirror:
+            mirror_note = exchange(self.cache, store_at(self.remote)).note
+            if mirror_note:
+                on_note(f"note: {mirror_note}")
+        elif self.remote:
+            on_note("note: a dry run does not look at the mirror; `hierrouter cache pull` does")
+        pool, queries = self._pool_and_queries(on_note)
+        pool = override_pool(
+            pool,
+            backend=self.backend,
+            base_url=self.base_url,
+            api_key_env=self.api_key_env,
+            timeout_s=self.timeout,
+            insecure=self.insecure or None,
+            device=self.device,
+        )
+        if self.no_references:
+            pool = replace(pool, references=())
+        return CollectionPlan(
+            pool=pool,
+            queries=queries,
+            cache=self.cache,
+            shard=parse_shard(self.shard) if self.shard else None,
+            on_ray=self.engine == "ray",
+            workers=self.workers,
+            address=self.ray_address,
+            remote=self.remote,
+            adaptive=self.adaptive_request(),
+            encoder=self.encoder,
+            max_spend=self.max_spend,
+        )
+
+    def _pool_and_queries(self, on_note: OnNote) -> tuple[Pool, Sequence[Query]]:
+        """Return pool and queries as asked for, or those that the cache was collected for last."""
+        from hierrouter.collection.plan import last_plan
+        from hierrouter.pools.files import load_pool
+        from hierrouter.pools.pool import refuse_stored_keys, restrict_hosts
+        from hierrouter.questions.shipped import group_of
+
+        stored = None
+        if self.datasets is None and self.limit is None and self.seed is None:
+            stored = last_plan(self.cache)
+        if stored is None:
+            names = list(self.datasets or [TESTBED_DATASET])
+            pool = load_pool(self.pool or group_of(names) or PAPER_POOL)
+            queries: Sequence[Query] = self._drawn_queries(names, on_note)
+        else:
+            on_note(f"collect: going on with what {self.cache} was collected for last")
+            pool, queries = stored
+            if self.pool:
+                pool = load_pool(self.pool)
+        if self.pool:
+            unit_note = pool.unit_note()
+            if unit_note:
+                on_note(f"collect: {unit_note}")
+        elif stored is not None:
+            # The stored plan may come from other people, so it may use no key of this user's and
+            # call no private host that the user has not named.
+            if not (self.api_key_env or self.base_url):
+                refuse_stored_keys(pool.all_models, "the stored plan", self.cache, collects=True)
+            allowed = None if self.base_url else self.allow_endpoints
+            pool = restrict_hosts(pool, allowed, f"the stored plan of {self.cache}")
+        return pool, queries
+
+    def _drawn_queries(self, names: list[str], on_note: OnNote) -> tuple[Query, ...]:
+        """Return the queries of some datasets; note how many hold text that had to be repaired."""
+        from hierrouter.questions.datasets import load_queries
+
+        seed = PAPER_SEED if self.seed is None else self.seed
+        queries = load_queries(names, self.limit, seed, self.data, on_note)
+        replaced = sum("\N{REPLACEMENT CHARACTER}" in query.question for query in queries)
+        if replaced:
+            on_note(f"collect: U+FFFD in {replaced} questions: the file had invalid unicode there")
+        return tuple(queries)
+
+    def run(
+        self,
+        on_progress: Callable[[str, int, int], None] | None = None,
+        on_note: OnNote = ignore_note,
+    ) -> Path:
+        """Collect, embed and score; see `collect` for arguments and errors.
+
+        Args:
+            on_progress: called with (label of a model's level, calls done, calls of that level).
+            on_note: called with each line that a person should know.
+
+        Returns:
+            The cache's folder.
+        """
+        from hierrouter.collection.progress import Meter, require_answers
+
+        self.check()
+        plan = self.plan(on_note)
+        plan.check(self.allow_large)
+        meter = Meter()
+
+        def show(calls: int) -> None:
+            if on_progress:
+                on_progress(meter.label, meter.done, meter.of)
+
+        def on_level(label: str, calls: int) -> None:
+            meter.on_level(label, calls)
+            show(0)
+
+        meter.on_done = show
+        progress = replace(meter.progress(on_note), on_level=on_level)
+        require_answers(plan.run(progress, on_note))
+        plan.finish(on_note=on_note)
+        return self.cache
 
 
+@function_of(Collect)
 def collect(
     datasets: str | Sequence[str] | None = None,
     *,
@@ -101,6 +295,7 @@ def collect(
     seed: int | None = None,
     data: str | Path = DATA,
     encoder: str | None = None,
+    no_references: bool = False,
     backend: str | None = None,
     base_url: str | None = None,
     api_key_env: str | None = None,
@@ -109,10 +304,19 @@ def collect(
     allow_endpoints: Collection[str] = (),
     device: str | None = None,
     allow_large: bool = False,
-    adaptive: Adaptive | None = None,
+    adaptive: Adaptive | bool | None = None,
+    alphas: str | Sequence[float] | None = None,
+    until: float | None = None,
+    allow_stop: bool = False,
+    allow_return: bool = False,
     max_spend: float | None = None,
+    shard: str | None = None,
+    engine: str = "local",
+    workers: int | None = None,
+    ray_address: str | None = None,
+    remote: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
-    on_note: Note | None = None,
+    on_note: OnNote | None = None,
 ) -> Path:
     """Run every model sequence for each query and store what came back.
 
@@ -122,24 +326,38 @@ def collect(
     Args:
         datasets: names, or .jsonl or .parquet files, as a list or as "a,b".
         pool: name or TOML file; default: that of the questions' group, else "paper".
-        cache: its folder; made where there is none.
+        cache: its folder, which is made if it does not exist.
         limit: at most so many queries of each dataset; default 300, of a file all.
         seed: of the draw and of the folds; default 42.
-        data: folder of files that stand for the paper's datasets.
-        encoder: embeds the states, so that the tree opens at once; None is the pool's, and where
-            that cannot be had embedding waits for the training.
-        backend, base_url, api_key_env, timeout, insecure, device: for all models, instead of what
-            the pool says; see `hierrouter.pools.files`.
+        data: folder of files that replace the paper's datasets.
+        encoder: embeds the states, so that the tree opens at once; None is the pool's, and if that
+            cannot be had embedding waits for the training.
+        no_references: leave the pool's reference models out, now and later.
+        backend: of all models, instead of what the pool says: "transformers" or "openai".
+        base_url: an OpenAI-compatible server that answers for all models.
+        api_key_env: environment variable that holds its key.
+        timeout: seconds for one call of a server.
+        insecure: send the key over plain http to another machine.
         allow_endpoints: hosts on this machine or a private network that a stored pool may call.
-        allow_large: more than 100,000 calls, or than a day of them.
-        adaptive: make only calls that may be the best ones for these routers, see `Adaptive`;
-            validation and test get whole trees.
+        device: "auto", "cpu", "cuda", "cuda:N" or "balanced", of all models.
+        allow_large: make more than 100,000 calls, or calls for more than a day.
+        adaptive: make only calls that may be the best ones for the routers of `alphas`, or of an
+            `Adaptive`; validation and test get complete trees.
+        alphas: with `adaptive`, prices of cost of the routers.
+        until: with `adaptive`, ask no further query once more would gain less than this R.
+        allow_stop: with `adaptive`, the routers may stop early.
+        allow_return: with `adaptive`, the routers may return an earlier answer.
         max_spend: begin no call once those in the cache have cost so much, in the pool's currency.
-        progress: told (label of a model's level, calls done, calls of that level).
-        on_note: told in a line what a person should know of the questions.
+        shard: "i/n": only the i-th of n shares of the queries, beside others.
+        engine: "local", or "ray" for a Ray cluster.
+        workers: shards at work on Ray; default: one for each GPU, or core.
+        ray_address: of the cluster, "auto" or "ray://HOST:PORT"; None starts one.
+        remote: URL of the cache's mirror: fetch from it first, and copy each part to it.
+        progress: called with (label of a model's level, calls done, calls of that level).
+        on_note: called with each line that a person should know.
 
     Returns:
-        the cache's folder, for `open`.
+        The cache's folder, for `open`.
 
     Raises:
         InputError: a name, a file or a number that does not fit.
@@ -147,145 +365,33 @@ def collect(
         WorldError: a model, a server or the disk failed; what was committed is safe.
         Interrupted: `max_spend` is reached, and calls are missing.
     """
-    note: Note = on_note or (lambda line: None)
-    found = planned(
-        split_names(datasets),
-        None if pool is None else str(pool),
-        Path(cache),
-        limit,
-        seed,
-        Path(data),
-        {
-            "backend": backend,
-            "base_url": base_url,
-            "api_key_env": api_key_env,
-            "timeout_s": timeout,
-            "insecure": insecure or None,
-            "device": device,
-        },
-        note,
-        allow_endpoints,
+    collecting = Collect(
+        datasets=datasets,
+        pool=None if pool is None else str(pool),
+        cache=Path(cache),
+        limit=limit,
+        seed=seed,
+        data=Path(data),
+        encoder=encoder,
+        no_references=no_references,
+        backend=backend,
+        base_url=base_url,
+        api_key_env=api_key_env,
+        timeout=timeout,
+        insecure=insecure,
+        allow_endpoints=tuple(allow_endpoints),
+        device=device,
+        allow_large=allow_large,
+        adaptive=adaptive or False,
+        alphas=alphas,
+        until=until,
+        allow_stop=allow_stop,
+        allow_return=allow_return,
+        max_spend=max_spend,
+        shard=shard,
+        engine=engine,
+        workers=workers,
+        ray_address=ray_address,
+        remote=remote,
     )
-    found = replace(found, adaptive=adaptive, encoder=encoder, max_spend=max_spend)
-    if not allow_large:
-        require_consent(found.pool, found.own, found.cache)
-    if encoder:
-        require_encoder(encoder)
-    meter = Meter()
-
-    def on_level(label: str, calls: int) -> None:
-        meter.on_level(label, calls)
-        tell(0)
-
-    def tell(calls: int) -> None:
-        if progress:
-            progress(meter.label, meter.done, meter.of)
-
-    meter.on_done = tell
-    require_answers(make_calls(found, replace(meter.progress(note), on_level=on_level), note))
-    tree = OpenTree(cache=found.cache, encoder=encoder).run()  # embeds and scores
-    if tree.unembedded:
-        note(f"collect: nothing is embedded yet: {tree.unembedded}")
-    return found.cache
-
-
-def planned(
-    datasets: list[str] | None,
-    pool: str | None,
-    cache: Path,
-    limit: int | None,
-    seed: int | None,
-    data: Path,
-    called: dict[str, Any],
-    on_note: Note,
-    allow_endpoints: Collection[str] = (),
-) -> Planned:
-    """What to collect: as it is said, or what the cache was collected for last.
-
-    Args:
-        called: how every model is called, see `override_pool`.
-
-    The other arguments and the errors are those of `collect`.
-    """
-    last = last_plan(cache) if (datasets, limit, seed) == (None, None, None) else None
-    if last:
-        on_note(f"collect: going on with what {cache} was collected for last")
-        chosen, queries = (load_pool(pool) if pool else last[0]), last[1]
-    else:
-        names = datasets or [TESTBED]
-        chosen = load_pool(pool or group_of(names) or PAPER)
-        drawn = noted_queries(names, limit, PAPER_SEED if seed is None else seed, data, on_note)
-        queries = tuple(drawn)
-    if pool and (note := chosen.unit_note()):
-        on_note(f"collect: {note}")
-    if last and not pool:
-        if not (called.get("api_key_env") or called.get("base_url")):
-            refuse_stored_keys(chosen.all_models, "the stored plan", cache, collects=True)
-        allowed = None if called.get("base_url") else allow_endpoints
-        chosen = restrict_hosts(chosen, allowed, f"the stored plan of {cache}")
-    return Planned(override_pool(chosen, **called), queries, cache)
-
-
-def noted_queries(
-    names: list[str], limit: int | None, seed: int, data: Path, on_note: Note
-) -> list[Query]:
-    """The queries of these datasets; notes how many hold text that had to be mended."""
-    queries = load_queries(names, limit, seed, data, on_note)
-    if replaced := sum("\N{REPLACEMENT CHARACTER}" in query.question for query in queries):
-        on_note(f"collect: U+FFFD in {replaced} questions: the file had invalid unicode there")
-    return queries
-
-
-def make_calls(found: Planned, progress: Progress, on_note: Note, stop: Stop = never) -> Summary:
-    """Make every missing call of the plan, or of the shard; see `scheduler.fill_cache`.
-
-    `on_note`: told what the mirror, or the cluster, has to say.
-    """
-    if found.max_spend is None:
-        return _make_calls(found, progress, on_note, stop)
-    limit, spent, on_calls = found.max_spend, found.spent, progress.on_calls
-
-    def counted(calls: int, tokens: int, cost: float) -> None:
-        nonlocal spent
-        spent += cost
-        on_calls(calls, tokens, cost)
-
-    progress.on_calls = counted
-    try:
-        return _make_calls(found, progress, on_note, lambda: stop() or spent >= limit)
-    except Interrupted as error:
-        if stop() or spent < limit:
-            raise
-        raise Interrupted(
-            f"the limit is reached: --max-spend {limit:g}, {money(spent)} {found.pool.currency} "
-            "spent on this cache; all answers are kept, the same command with more goes on"
-        ) from error
-
-
-def _make_calls(found: Planned, progress: Progress, on_note: Note, stop: Stop) -> Summary:
-    if found.on_ray:
-        # Ray is an extra, and slow to import.
-        from hierrouter.collection.cluster import collect_on_ray
-
-        return collect_on_ray(
-            found.pool,
-            found.queries,
-            found.cache,
-            workers=found.workers,
-            address=found.address,
-            remote=found.remote,
-            progress=progress,
-            stop=stop,
-            on_note=on_note,
-        )
-    store = store_at(found.remote) if found.remote else None
-    on_part = part_copier(store) if store else no_copy
-    asked = found.pool, found.queries, found.cache
-    if may := found.adaptive:
-        more: dict[str, Any] = {"encoder": found.encoder, "on_note": on_note, "on_part": on_part}
-        summary = fill_adaptively(*asked, may, progress, stop, **more)
-    else:
-        summary = fill_cache(*asked, progress, stop, shard=found.shard, on_part=on_part)
-    if store:
-        on_note(pull(store, found.cache).note)  # what other shards have done meanwhile
-    return summary
+    return collecting.run(progress, on_note or ignore_note)

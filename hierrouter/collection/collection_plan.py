@@ -1,0 +1,280 @@
+"""A collection that is ready to be run: models, queries, and what makes the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hierrouter.collection.adaptive import Adaptive, fill_adaptively
+from hierrouter.collection.estimate import Estimate, estimate, estimate_object, require_consent
+from hierrouter.collection.plan import Shard, shard_status
+from hierrouter.collection.progress import Progress, Summary, stored_spending
+from hierrouter.collection.scheduler import fill_cache
+from hierrouter.engines.encoders import require_encoder
+from hierrouter.engines.generator import Stop, never
+from hierrouter.engines.preflight import Availability, weights_needed
+from hierrouter.pools.pool import Pool
+from hierrouter.questions.query import Query
+from hierrouter.replay.open_tree import OnDerive, OpenTree, ignore_note, ignore_progress
+from hierrouter.tables import money
+from hierrouter_cache.errors import InputError, Interrupted
+from hierrouter_cache.mirror import part_copier, pull
+from hierrouter_cache.stores import store_at
+from hierrouter_cache.writer import no_copy
+
+
+@dataclass(frozen=True)
+class PlanEstimate:
+    """What a collection comes to.
+
+    Attributes:
+        calls: counts, tokens, time and cost of the calls that are due.
+        weights: of each model that would be loaded here.
+        max_spend: limit of what the calls in the cache may cost, in money; None is no limit.
+        spent_before: what they have cost so far; None without a limit.
+    """
+
+    calls: Estimate
+    weights: tuple[Availability, ...]
+    max_spend: float | None
+    spent_before: float | None
+
+    @property
+    def is_above_limit(self) -> bool | None:
+        """Whether it comes to more than the limit; None if that is not known, or without one."""
+        cost = self.calls.total.cost
+        if self.max_spend is None or self.spent_before is None or cost is None:
+            return None
+        return self.spent_before + cost > self.max_spend
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks for people, a line each."""
+        notes = [*self.calls.notes]
+        if self.max_spend is not None and self.spent_before is not None:
+            cost = self.calls.total.cost
+            due = "unknown" if cost is None else money(cost)
+            verdicts = {None: "perhaps above", True: "above", False: "within"}
+            notes.append(
+                f"spent before {money(self.spent_before)}, due {due}: "
+                f"{verdicts[self.is_above_limit]} --max-spend {self.max_spend:g}"
+            )
+        return notes
+
+    def as_object(self) -> dict[str, Any]:
+        """Return the estimate as JSON values; null is unknown."""
+        value = {
+            **estimate_object(self.calls),
+            "weights": [asdict(weights) for weights in self.weights],
+        }
+        if self.max_spend is not None:
+            value["max_spend"] = self.max_spend
+            value["spent_before"] = self.spent_before
+            value["above_max_spend"] = self.is_above_limit
+        return value
+
+
+@dataclass(frozen=True)
+class CollectionPlan:
+    """What is to be collected, and what makes the calls; see `collect.Collect`.
+
+    Attributes:
+        pool: the models, as they are to be called.
+        queries: of all shards.
+        cache: the folder.
+        shard: this share of the queries, beside others; None is all of them.
+        on_ray: whether a Ray cluster makes the calls.
+        workers: of the cluster, see `hierrouter.collection.cluster`.
+        address: of the cluster.
+        remote: URL of the cache's mirror.
+        adaptive: the routers for which calls may matter; None makes every call.
+        encoder: embeds the states; None is the pool's.
+        max_spend: begin no call once the calls in the cache have cost so much, in the pool's
+            currency and at its rates; None is no limit.
+
+    Raises:
+        InputError: settings that contradict each other.
+    """
+
+    pool: Pool
+    queries: Sequence[Query]
+    cache: Path
+    shard: Shard | None = None
+    on_ray: bool = False
+    workers: int | None = None
+    address: str | None = None
+    remote: str | None = None
+    adaptive: Adaptive | None = None
+    encoder: str | None = None
+    max_spend: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.adaptive and (self.shard or self.on_ray):
+            raise InputError(
+                "--adaptive decides by what was answered before: leave --shard and --engine ray out"
+            )
+
+    @property
+    def own_queries(self) -> Sequence[Query]:
+        """The queries of this shard; all of them without shards."""
+        return self.shard.own(self.queries) if self.shard else self.queries
+
+    @property
+    def spent(self) -> float:
+        """Cost of all calls of the pool's models in the cache, in money.
+
+        Raises:
+            CacheError: the cache is damaged.
+        """
+        spending = stored_spending(self.cache, self.pool.rates())
+        return sum((model.cost for model in spending.values()), 0.0)
+
+    def estimate(self) -> PlanEstimate:
+        """Estimate calls, tokens, time, cost and disk; call and write nothing.
+
+        Raises:
+            InputError: a local folder holds no model, or a device does not exist.
+            CacheError: the cache is damaged.
+            WorldError: weights are damaged.
+        """
+        calls = estimate(self.pool, self.own_queries, self.cache)
+        due = [model for model in self.pool.all_models if model.name in calls.models_due]
+        weights = tuple(weights_needed(due))
+        spent = None if self.max_spend is None else self.spent
+        return PlanEstimate(calls, weights, self.max_spend, spent)
+
+    def check(self, allow_large: bool = False) -> None:
+        """Refuse a collection before the first call is made.
+
+        Args:
+            allow_large: start even a very large one.
+
+        Raises:
+            InputError: it is very large, or the encoder is unknown.
+            WorldError: the encoder cannot be had.
+        """
+        if not allow_large:
+            require_consent(self.pool, self.own_queries, self.cache)
+        if self.encoder:
+            require_encoder(self.encoder)
+
+    def run(
+        self, progress: Progress, on_note: Callable[[str], None], stop: Stop = never
+    ) -> Summary:
+        """Make every missing call of the plan, or of the shard; see `scheduler.fill_cache`.
+
+        Args:
+            progress: callbacks for what is done.
+            on_note: called with what the mirror, or the cluster, reports; may be empty.
+            stop: asked whether to end before everything is done.
+
+        Returns:
+            What was done.
+
+        Raises:
+            Interrupted: `max_spend` is reached, or `stop` ended it, and calls are missing.
+            CacheError: the cache is damaged, in use or cannot be written.
+            WorldError: a model, a server or the disk failed; what was committed is safe.
+        """
+        if self.max_spend is None:
+            return self._make_calls(progress, on_note, stop)
+        limit = self.max_spend
+        spent = self.spent
+        on_calls = progress.on_calls
+
+        def count_spending(calls: int, tokens: int, cost: float) -> None:
+            nonlocal spent
+            spent += cost
+            on_calls(calls, tokens, cost)
+
+        progress.on_calls = count_spending
+        try:
+            return self._make_calls(progress, on_note, lambda: stop() or spent >= limit)
+        except Interrupted as error:
+            if stop() or spent < limit:
+                raise
+            raise Interrupted(
+                f"the limit is reached: --max-spend {limit:g}, {money(spent)} {self.pool.currency} "
+                "spent on this cache; all answers are kept, the same command with more goes on"
+            ) from error
+
+    def _make_calls(
+        self, progress: Progress, on_note: Callable[[str], None], stop: Stop
+    ) -> Summary:
+        if self.on_ray:
+            # Ray is an extra, and slow to import.
+            from hierrouter.collection.cluster import collect_on_ray
+
+            return collect_on_ray(
+                self.pool,
+                self.queries,
+                self.cache,
+                workers=self.workers,
+                address=self.address,
+                remote=self.remote,
+                progress=progress,
+                stop=stop,
+                on_note=on_note,
+            )
+        store = store_at(self.remote) if self.remote else None
+        on_part = part_copier(store) if store else no_copy
+        if self.adaptive:
+            summary = fill_adaptively(
+                self.pool,
+                self.queries,
+                self.cache,
+                self.adaptive,
+                progress,
+                stop,
+                encoder=self.encoder,
+                on_note=on_note,
+                on_part=on_part,
+            )
+        else:
+            summary = fill_cache(
+                self.pool,
+                self.queries,
+                self.cache,
+                progress,
+                stop,
+                shard=self.shard,
+                on_part=on_part,
+            )
+        if store:
+            on_note(pull(store, self.cache).note)  # what other shards have done meanwhile
+        return summary
+
+    def finish(
+        self, on_derive: OnDerive = ignore_progress, on_note: Callable[[str], None] = ignore_note
+    ) -> None:
+        """Embed and score what was collected; of a shard only note how far all shards are.
+
+        Args:
+            on_derive: called with ("embed" or "score", done, total).
+            on_note: called with each line that a person should know.
+
+        Raises:
+            CacheError: the cache is damaged, or incomplete for the plan.
+        """
+        if self.shard:
+            for line in _shard_lines(self.cache, self.shard):
+                on_note(line)
+            return
+        tree = OpenTree(cache=self.cache, encoder=self.encoder).run(on_derive, on_note)
+        if tree.unembedded:
+            on_note(f"collect: nothing is embedded yet: {tree.unembedded}")
+
+
+def _shard_lines(cache: Path, shard: Shard) -> list[str]:
+    """Return how far the shards of the plan are, and what to do when all of them are done."""
+    status = shard_status(cache, shard.count)
+    lines = [
+        f"shard {shard} is complete: {len(status.complete)} of {shard.count} shards are, "
+        f"{status.present:,} of {status.expected:,} nodes and direct calls of the whole "
+        "plan are there"
+    ]
+    if len(status.complete) == shard.count:
+        lines.append("all shards are complete: `hierrouter collect` without --shard embeds them")
+    return lines
