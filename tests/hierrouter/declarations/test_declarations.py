@@ -25,6 +25,8 @@ from hierrouter_cli.app import root_command
 
 # What a function has besides the fields of its declaration: what it works on, and callbacks.
 BESIDES = {"tree", "price_lists", "run", "progress", "on_note"}
+# Values that mean that an argument was not given.
+ABSENT: tuple[Any, ...] = (None, (), False, inspect.Parameter.empty)
 # Fields of a declaration that a function takes under another name, as an object.
 OTHERWISE = {"checkpoint": "run"}
 
@@ -58,8 +60,8 @@ def test_a_function_has_the_arguments_of_its_declaration(name: str) -> None:
     assert set(arguments) - BESIDES == set(expected) - BESIDES
     for argument_name, default in expected.items():
         given = arguments[argument_name].default
-        both_empty = not given and not default and given is not False and default is not False
-        assert given == default or both_empty or given is inspect.Parameter.empty, argument_name
+        both_absent = given in ABSENT and default in ABSENT
+        assert given == default or both_absent or given is inspect.Parameter.empty, argument_name
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
