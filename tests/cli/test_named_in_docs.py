@@ -14,7 +14,8 @@ from tests.cli.test_help import COMMANDS, ROOT, context
 from tests.conftest import SOURCES
 from tests.test_floors import FLOOR
 
-PROSE = [*PAGES, SOURCES / "CONTRIBUTING.md", SOURCES / "SECURITY.md"]
+CHANGELOG = SOURCES / "CHANGELOG.md"
+PROSE = [*PAGES, SOURCES / "CONTRIBUTING.md", SOURCES / "SECURITY.md", CHANGELOG]
 DOTTED_NAME = re.compile(r"(?<![\w/.@-])(?:hierrouter(?:_cache|_cli)?|hr)(?:\.[A-Za-z_]\w*)+")
 FILE_OF_THE_REPOSITORY = re.compile(
     r"(?<![\w/.-])(?:hierrouter|cache|cli|tests|docs|benchmarks|\.ci|\.github)/[\w./-]*\w"
@@ -32,6 +33,7 @@ FLAGS_OF_OTHERS = {
 }
 # Flags that are not there any more; only the page of decisions and the changelog name them.
 FLAGS_TAKEN_OUT = {"--all-alphas", "--max-cost", "--signals"}
+RENAMED = re.compile(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", re.M)
 HISTORY = ("decisions.md", "CHANGELOG.md")
 
 
@@ -133,5 +135,18 @@ def test_flags_that_were_taken_out_are_gone() -> None:
 
 
 def without_old_names(page: Path) -> str:
-    """The text of a page without the first column of tables headed `was | is now`."""
-    return re.sub(r"^\| `[^|]+\| (?=`)", "", page.read_text(), flags=re.M)
+    """The text of a page; of the table of renamed names only the new ones."""
+    return RENAMED.sub(r"\2", page.read_text()) if page == CHANGELOG else page.read_text()
+
+
+def test_names_that_were_renamed_are_gone() -> None:
+    old_names = [old for old, _ in RENAMED.findall(CHANGELOG.read_text())]
+    assert len(old_names) > 50
+    assert [name for name in old_names if is_there(name)] == []
+
+
+def test_the_changelog_names_every_command_and_every_name_of_the_package() -> None:
+    text = CHANGELOG.read_text()
+    names = [f"hr.{name}" for name in hr.__all__ if name != "__version__"]
+    names += [f"hierrouter {command}" for command in COMMANDS]
+    assert [name for name in names if f"`{name}`" not in text] == []
