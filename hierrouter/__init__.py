@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from hierrouter.runs.run import SweepRun as SweepRun
     from hierrouter.runs.train import sweep as sweep
     from hierrouter.runs.train import train as train
+    from hierrouter.serving.deploy import deploy as deploy
+    from hierrouter.serving.evaluate_log import off_policy as off_policy
+    from hierrouter.serving.evaluate_log import savings as savings
+    from hierrouter.serving.learn_from import learn_from as learn_from
     from hierrouter.serving.router import Router as Router
     from hierrouter_cache.errors import CacheError as CacheError
     from hierrouter_cache.errors import HierRouterError as HierRouterError
@@ -55,6 +59,9 @@ _ROOMS = {
     "hierrouter.runs.evaluate": ("evaluate",),
     "hierrouter.runs.run": ("Run", "SweepRun"),
     "hierrouter.runs.train": ("sweep", "train"),
+    "hierrouter.serving.deploy": ("deploy",),
+    "hierrouter.serving.evaluate_log": ("off_policy", "savings"),
+    "hierrouter.serving.learn_from": ("learn_from",),
     "hierrouter.serving.router": ("Router",),
     "hierrouter.pools.pool": ("Pool",),
     "hierrouter.pools.files": ("load_pool",),

@@ -18,7 +18,8 @@ FLOORS = (
     {"replay"},
     {"learning"},
     {"runs"},
-    {"collection", "reports", "serving"},
+    {"collection", "reports"},
+    {"serving"},
     {"cli"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS, 1) for room in rooms}

@@ -31,6 +31,11 @@ def say(message: str) -> None:
     print(safe_text(message), file=sys.stderr, flush=True)  # noqa: T201
 
 
+def say_of(command: str, message: str) -> None:
+    """Print a line for the person on stderr, with the command that it comes from."""
+    say(f"{command}: {message}")
+
+
 def say_error(message: str) -> None:
     """The one line in which a failed command says what is wrong."""
     line = " ".join(safe_text(f"error: {message}").split())

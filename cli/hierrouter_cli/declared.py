@@ -69,7 +69,9 @@ def _flag_argument(parameter: Parameter) -> inspect.Parameter:
     flag = parameter.flag
     flag_type, is_repeatable = _type_of_flag(parameter)
     default = parameter.default
-    if is_repeatable or default == () or default is inspect.Parameter.empty:
+    if default is inspect.Parameter.empty:
+        flag_type = _without_none(flag_type)  # typer demands what may not be None
+    elif is_repeatable or default == ():
         default = None
     elif flag.check and default is not None:  # typer shows and parses it as text
         default = ",".join(default) if isinstance(default, tuple) else str(default)
@@ -89,6 +91,10 @@ def _flag_argument(parameter: Parameter) -> inspect.Parameter:
         default=default,
         annotation=Annotated[flag_type, declared],
     )
+
+
+def _without_none(flag_type: Any) -> Any:
+    return next(option for option in get_args(flag_type) if option is not type(None))
 
 
 def _type_of_flag(parameter: Parameter) -> tuple[Any, bool]:

@@ -222,10 +222,6 @@ Encoder = Annotated[
         offer=ENCODERS,
     ),
 ]
-LiveEncoder = Annotated[
-    str | None,
-    value("--encoder", "SERVER", "Who embeds for a router that learned with a server's model."),
-]
 State = Annotated[
     str | None,
     works_on(
@@ -348,12 +344,6 @@ Out = Annotated[
 ]
 Name = Annotated[
     str | None, value("--name", "NAME", "Of the run, whose folder is runs/NAME; instead of --out.")
-]
-Sample = Annotated[
-    bool, switch("--sample", "Draw each call from the policy, so that logs can be judged.")
-]
-Reroute = Annotated[
-    bool, switch("--reroute", "Where a model fails, take the next likeliest; says so.")
 ]
 
 # Collecting.

@@ -18,7 +18,6 @@ from hierrouter_cli.declared import with_flags
 from hierrouter_cli.selecting import check_job, open_trees, quiet_bar
 
 if TYPE_CHECKING:
-    from hierrouter.pools.pool import Pool
     from hierrouter.reports.report import FinishedReport
     from hierrouter.reports.results import ReportData
 
@@ -179,16 +178,3 @@ def show_paper(
     if format == "latex":
         without_suffix = files[0].with_suffix("").as_posix()
         console.put("\n" + latex_figure(frontier_figure(finished.result), without_suffix))
-
-
-def say_called(command: str, run: Path, pool: Pool) -> None:
-    """Which run routes, and whom it calls; where a server answers, a question goes there."""
-    from hierrouter.runs.fitting import run_status
-
-    called = [
-        f"{model.name} at {model.endpoint.base_url}" if model.endpoint else model.name
-        for model in pool.models
-    ]
-    facts = run_status(run)
-    run_text = f"{run} ({facts})" if facts else str(run)
-    console.say(f"{command}: {run_text}, {', '.join(called)}")

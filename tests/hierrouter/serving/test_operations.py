@@ -23,14 +23,8 @@ from hierrouter.replay.open_tree import OpenTree
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.logs import LogShape, read_log
 from hierrouter.serving.router import Router
-from hierrouter.serving.versions import (
-    SERVICE_FILE,
-    Lineup,
-    Service,
-    Version,
-    load_service,
-    save_service,
-)
+from hierrouter.serving.service import SERVICE_FILE, Service, load_service, save_service
+from hierrouter.serving.versions import Lineup, Version
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import COMMAND, Run, Start, once, refused, works
 from tests.hierrouter.serving.serving import (

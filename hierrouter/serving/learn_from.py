@@ -1,0 +1,240 @@
+"""Learning from a server's log: what can be asked for, and `hr.learn_from`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from hierrouter.declarations import flags
+from hierrouter.declarations.checks import check_path, check_text, each
+from hierrouter.declarations.declaration import Flag, declaration, function_of, shown_name
+from hierrouter.paper import PAPER_SCORER, PAPER_SEED
+from hierrouter.replay.open_tree import ignore_note
+from hierrouter.runs.flags import Checkpoint, check_run
+from hierrouter.runs.folders import RUNS, find_run
+from hierrouter.serving.open_router import OnNote
+from hierrouter_cache.errors import InputError
+
+if TYPE_CHECKING:
+    from hierrouter.collection.collection_plan import CollectionPlan
+    from hierrouter.pools.pool import Pool
+    from hierrouter.runs.training import RunCallbacks
+    from hierrouter.serving.learn import Traffic, Verdict
+
+TRAFFIC_CACHE = Path("caches/traffic")
+MAX_SAMPLED_QUESTIONS = 500
+
+# Makes every missing call of a plan, and stores the responses in its cache.
+MakeCalls = Callable[["CollectionPlan"], object]
+
+
+def make_calls_quietly(plan: CollectionPlan) -> None:
+    """Make every missing call without showing the progress.
+
+    Raises:
+        CacheError: the cache is damaged, in use or cannot be written.
+        WorldError: a model, a server or the disk failed; what was committed is safe.
+    """
+    from hierrouter.collection.progress import Progress, require_answers
+
+    require_answers(plan.run(Progress(), ignore_note))
+
+
+@dataclass(frozen=True)
+class LearningResult:
+    """What was learned from a log.
+
+    Attributes:
+        traffic: the questions of the log.
+        judged_queries: how many of the sampled queries have references.
+        candidate: folder of the new router.
+        verdict: whether it is better than the one in service.
+    """
+
+    traffic: Traffic
+    judged_queries: int
+    candidate: Path
+    verdict: Verdict
+
+    def as_object(self) -> dict[str, Any]:
+        """Return JSON values."""
+        from hierrouter.serving.learn import as_json
+
+        return as_json(self.traffic, self.judged_queries, self.candidate, self.verdict)
+
+
+@declaration
+class LearnFrom:
+    """Learn a router from the questions of a log; see `learn_from` for the attributes."""
+
+    log: Annotated[Path, Flag("", "LOG", "What `hierrouter serve --log` wrote.", check=check_path)]
+    judge: Annotated[
+        str,
+        Flag(
+            "--judge",
+            "consensus|thumbs|JUDGE.toml|FILE",
+            "What is right: what the pool's answers agree on; answers whose line has a good "
+            "`quality`; a model, see docs/scorers.md; or JSON lines of question and answers.",
+            check=check_text,
+        ),
+    ] = "consensus"
+    checkpoint: Checkpoint = None
+    alpha: flags.Alpha = None
+    candidate: Annotated[
+        Path | None,
+        Flag(
+            "--candidate", "NAME|DIR", "Judge this router instead of training one.", check=check_run
+        ),
+    ] = None
+    pool: flags.PoolToUse = None
+    allow_endpoints: flags.AllowEndpoints = ()
+    cache: flags.Cache = TRAFFIC_CACHE
+    limit: Annotated[
+        int, Flag("--limit", "N", "Questions that are sampled, at most.", minimum=1)
+    ] = MAX_SAMPLED_QUESTIONS
+    scorer: flags.Scorer = PAPER_SCORER
+    seed: flags.Seed = PAPER_SEED
+    out: flags.Out = None
+    allow_large: Annotated[bool, Flag("--yes", help="Start even a very large collection.")] = False
+
+    def run(
+        self,
+        make_calls: MakeCalls = make_calls_quietly,
+        on_note: OnNote = ignore_note,
+        callbacks: RunCallbacks | None = None,
+    ) -> LearningResult:
+        """Collect, learn and compare; see `learn_from` for the errors.
+
+        Args:
+            make_calls: makes the missing calls of the sampled questions.
+            on_note: receives how many questions the log has.
+            callbacks: for the progress of the training.
+        """
+        from hierrouter.collection.collection_plan import CollectionPlan
+        from hierrouter.runs.checkpoint import router_at
+        from hierrouter.runs.training import RunCallbacks
+        from hierrouter.serving import learn
+        from hierrouter.serving.router import live_run
+        from hierrouter.serving.service import Service, load_service, save_service
+
+        traffic = learn.read_traffic(self.log, self.limit, self.seed)
+        service = load_service(RUNS)
+        in_service = self.checkpoint
+        if in_service is None:
+            in_service = Path(service.run) if service else live_run(self.alpha)
+        old = router_at(in_service, self.alpha)
+        pool = self._pool_of(in_service)
+        queries = traffic.queries
+        needs_calls_first = self.judge == learn.CONSENSUS_JUDGE
+        if not needs_calls_first:
+            queries = learn.judge_queries(traffic, self.judge, self.cache)
+        on_note(
+            f"{traffic.lines:,} lines, {traffic.distinct:,} questions, {len(queries):,} taken, as "
+            f"{in_service} is in service"
+        )
+        plan = CollectionPlan(pool, queries, self.cache)
+        plan.check(self.allow_large)
+        make_calls(plan)
+        if needs_calls_first:
+            queries = learn.judge_queries(traffic, self.judge, self.cache)
+            # All calls are there by now; this stores the references.
+            make_calls(CollectionPlan(pool, queries, self.cache))
+        scorer = self.judge if self.judge.endswith(".toml") else self.scorer
+        tree = learn.open_traffic(self.cache, old, scorer)
+        candidate = self.candidate
+        if candidate is None:
+            candidate = learn.retrain(tree, old, self.out, callbacks or RunCallbacks()).folder
+        new = router_at(candidate, old.alpha)
+        verdict = learn.compare_routers(old, new, tree.split("test"))
+        refusal = "" if verdict.is_better else str(verdict)
+        service = service or Service(str(in_service))
+        save_service(service.with_verdict(str(candidate), refusal), RUNS)
+        return LearningResult(traffic, len(queries), candidate, verdict)
+
+    def _pool_of(self, run: Path) -> Pool:
+        """Return the models that a run's router calls, without reference models.
+
+        Raises:
+            InputError: the run has no pool, and none is given.
+        """
+        from hierrouter.pools.files import load_pool
+        from hierrouter.runs import bundle
+
+        if self.pool is not None:
+            return replace(load_pool(self.pool), references=())
+        stored = bundle.load_bundle(run)
+        if stored is None:
+            raise InputError(
+                f"no live.json, so no pool: {run}; give {shown_name(LearnFrom, 'pool')}"
+            )
+        return replace(bundle.callable_pool(stored, run, self.allow_endpoints), references=())
+
+
+@function_of(LearnFrom)
+def learn_from(
+    log: str | os.PathLike[str],
+    *,
+    judge: str | Path = "consensus",
+    run: str | os.PathLike[str] | None = None,
+    alpha: float | None = None,
+    candidate: str | os.PathLike[str] | None = None,
+    pool: str | Path | None = None,
+    allow_endpoints: str | Sequence[str] = (),
+    cache: str | Path = TRAFFIC_CACHE,
+    limit: int = MAX_SAMPLED_QUESTIONS,
+    scorer: str = PAPER_SCORER,
+    seed: int = PAPER_SEED,
+    out: str | Path | None = None,
+    allow_large: bool = False,
+    on_note: OnNote = ignore_note,
+) -> LearningResult:
+    """Collect a sample of the questions of a log, learn from it, and compare with the old router.
+
+    The new router and the one in service are compared on questions that neither of them learned
+    from. `deploy` refuses one that is not better, except as a shadow.
+
+    Args:
+        log: of `hierrouter serve --log`.
+        judge: gives the references: "consensus" takes what the pool's calls agree on, "thumbs"
+            answers whose line has a good `quality`; a judge's TOML file is a model; another file
+            has JSON lines with `question` and `answers`.
+        run: the run in service; default: the one that was deployed, else the newest.
+        alpha: price of cost; default: the one the run was trained for.
+        candidate: a run to compare, instead of training one.
+        pool: name or TOML file; default: the pool in the run's `live.json`.
+        allow_endpoints: hosts on this machine or a private network that `live.json` may name.
+        cache: folder of the calls.
+        limit: the largest number of questions.
+        scorer: name of Q, or "module:function".
+        seed: of the sample and the folds.
+        out: folder of the new run; default: a new one below `runs`.
+        allow_large: make more than 100,000 calls, or calls that take more than a day.
+        on_note: called with how many questions the log has.
+
+    Returns:
+        The new run, and whether it is better.
+
+    Raises:
+        InputError: no such run, a bad line in the log, too few questions with references, or too
+            many calls.
+        CacheError: the cache is damaged, in use or cannot be written.
+        WorldError: a model, a server or the disk failed; what was committed is safe.
+    """
+    return LearnFrom(
+        log=Path(log),
+        judge=str(judge),
+        checkpoint=None if run is None else find_run(run),
+        alpha=alpha,
+        candidate=None if candidate is None else find_run(candidate),
+        pool=None if pool is None else str(pool),
+        allow_endpoints=each(check_text)(allow_endpoints, "allow_endpoints="),
+        cache=Path(cache),
+        limit=limit,
+        scorer=scorer,
+        seed=seed,
+        out=None if out is None else Path(out),
+        allow_large=allow_large,
+    ).run(on_note=on_note)
