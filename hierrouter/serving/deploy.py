@@ -42,9 +42,9 @@ class Deploy:
         Raises:
             InputError: settings that contradict each other.
         """
-        shadow, share, back, run = (
-            shown_name(Deploy, name) for name in ("shadow", "share", "back", "run_folder")
-        )
+        shadow, share, back = (shown_name(Deploy, name) for name in ("shadow", "share", "back"))
+        # The function's argument is called `run`, which a field cannot be, because of the method.
+        run = shown_name(Deploy, "run_folder").replace("run_folder", "run")
         modes = self.shadow + (self.share is not None) + self.back
         needs_run = self.shadow or self.share is not None
         if modes > 1 or (self.run_folder is None and needs_run):
@@ -97,7 +97,7 @@ def deploy(
 ) -> Service:
     """Set which run servers answer with: in service, or as a candidate beside the one in service.
 
-    Servers that were started without a run of their own take it when they reload (SIGHUP, or POST
+    Servers that were started without a run take it when they reload (SIGHUP, or POST
     /admin/reload). Without arguments it returns what was set last.
 
     Args:

@@ -45,7 +45,7 @@ def make_calls_quietly(plan: CollectionPlan) -> None:
 
 @dataclass(frozen=True)
 class LearningResult:
-    """What was learned from a log.
+    """The result of learning from a log.
 
     Attributes:
         traffic: the questions of the log.

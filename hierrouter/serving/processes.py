@@ -17,7 +17,7 @@ from hierrouter.serving.application import Application
 from hierrouter.serving.watching import METRICS_FOLDER_VARIABLE
 from hierrouter_cache.errors import HierRouterError, WorldError
 
-SHUTDOWN_TIMEOUT_S = 30  # for requests under way when the server is told to end
+SHUTDOWN_TIMEOUT_S = 30  # for requests under way while the server shuts down
 WORKER_START_TIMEOUT_S = 600  # of a worker, which loads its models
 FAILED_START_CODE = 3  # exit code of a worker that could not start
 UVICORN_SETTINGS: dict[str, Any] = {
@@ -50,7 +50,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def run_one(application: Application, listener: socket.socket, url: str) -> None:
-    """Serve in this process until it is told to end; requests under way are finished first.
+    """Serve in this process until a signal ends it; requests under way are finished first.
 
     Args:
         application: answers.
@@ -79,7 +79,7 @@ def run_one(application: Application, listener: socket.socket, url: str) -> None
 
 
 def run_workers(application: Application, listener: socket.socket, url: str, workers: int) -> None:
-    """Serve in several processes that share the address, until this process is told to end.
+    """Serve in several processes that share the address, until a signal ends this process.
 
     A worker that dies is replaced. SIGHUP replaces all, each when its successor answers.
 

@@ -31,7 +31,7 @@ def ignore_hop(hop: Hop) -> None:
 
 @dataclass(frozen=True)
 class FirstAction:
-    """What a policy would do first with a question.
+    """The first action of a policy for a question.
 
     Attributes:
         action: its name, see `Actions.names`.
@@ -92,8 +92,8 @@ class Route:
         is_stdin = str(self.file) == STDIN
         if is_stdin and sys.stdin is None:
             # A closed stdin frees its descriptor, which some other file has by now.
-            shown = shown_value(file, STDIN)
-            raise InputError(f"stdin is closed: {shown}; give JSON lines there, or a file")
+            flag = shown_value(file, STDIN)
+            raise InputError(f"stdin is closed: {flag}; give JSON lines there, or a file")
         if not is_stdin and not self.file.is_file():
             raise InputError(f"no such file: {self.file}; give JSON lines, or - for stdin")
 

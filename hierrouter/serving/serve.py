@@ -100,7 +100,7 @@ class Serve:
         on_note: OnNote = ignore_note,
         set_up_process: Callable[[], None] = do_nothing,
     ) -> None:
-        """Serve until the process is told to end; requests under way are finished first.
+        """Serve until a signal ends the process; requests under way are finished first.
 
         Args:
             opening: the router. Without `checkpoint` and `alpha` it is the one that was deployed,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import hierrouter as hr
 from hierrouter.learning.config import Objective
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.open_tree import OpenTree
@@ -56,6 +57,19 @@ def test_a_router_learned_from_the_log_is_better_and_can_be_deployed(
     for flags in (["--shadow"], ["--share", "0.1"], []):
         stdout = works(hierrouter("deploy", "new", *flags, cwd=drifted)).stdout
     assert stdout == "in service: new\nbefore:     old\n"
+
+
+def test_python_learns_as_the_command_does(
+    drifted: Path, learned: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The calls and the router are there, so that only the comparison is made again."""
+    monkeypatch.chdir(drifted)
+    notes: list[str] = []
+    result = hr.learn_from(
+        "log.jsonl", run="old", judge="right.jsonl", candidate="new", on_note=notes.append
+    )
+    assert result.as_object() == learned
+    assert notes == ["180 lines, 160 questions, 160 taken, as old is in service"]
 
 
 def test_a_worse_router_is_refused_with_the_reason(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import hierrouter as hr
 from benchmarks.off_policy import Setting, logging_table
 from benchmarks.off_policy import lines_of as episodes_of
 from hierrouter.engines.encoders import HashedNgrams
@@ -238,6 +239,20 @@ def test_savings_agree_with_the_tree(live_log: tuple[Path, Tree], hierrouter: Ru
     assert "The best alone at alpha 0.1 is " in done.stdout
     sheet = workspace.does("off-policy --log drawn --checkpoint run --savings --format csv").stdout
     assert sheet.startswith("model,measure,router,single,difference,low,high")
+
+
+def test_python_gives_the_figures_of_the_command(
+    live_log: tuple[Path, Tree], hierrouter: Run
+) -> None:
+    folder, _ = live_log
+    workspace = Place(folder, hierrouter)
+    log, run = folder / "drawn", folder / "run"
+    flags = "off-policy --log drawn --checkpoint run"
+    assert hr.savings(log, run=run) == workspace.tells(f"{flags} --savings")["rows"]
+    notes: list[str] = []
+    result = hr.off_policy(log, run=run, on_note=notes.append)
+    assert json.loads(as_json(result))["estimates"] == workspace.tells(flags)["estimates"]
+    assert "1 lines are left out" in notes[-1]
 
 
 def test_savings_that_the_log_cannot_tell_are_null(

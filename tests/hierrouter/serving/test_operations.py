@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
+import hierrouter as hr
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Response
 from hierrouter.learning.config import Objective
@@ -368,6 +369,20 @@ def test_deploy_refuses_bad_arguments(
 ) -> None:
     assert message in refused(hierrouter("deploy", *flags, cwd=folder))
     assert not (folder / "runs" / SERVICE_FILE).exists()
+
+
+def test_python_deploys_as_the_command_does(
+    folder: Path, hierrouter: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(InputError, match="nothing was deployed"):
+        hr.deploy()
+    assert hr.deploy("old") == Service("old")
+    assert hr.deploy("new", share=0.5) == Service("old", candidate="new", share=0.5)
+    assert works(hierrouter("deploy", cwd=folder)).stdout.endswith("new, answers 50%\n")
+    assert hr.deploy(back=True) == hr.deploy() == Service("old")
+    with pytest.raises(InputError, match="not clear; give run=, or run= with shadow= or share= X"):
+        hr.deploy(shadow=True)
 
 
 def test_several_workers_share_the_address_and_are_exchanged_one_by_one(
