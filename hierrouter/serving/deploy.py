@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Deploy:
     """Set which run servers answer with; see `deploy` for the attributes."""
 
-    run_folder: Annotated[
+    checkpoint: Annotated[
         Path | None, Flag("", "RUN", "Name or folder of a run.", check=check_run)
     ] = None
     shadow: Annotated[
@@ -43,16 +43,16 @@ class Deploy:
             InputError: settings that contradict each other.
         """
         shadow, share, back = (shown_name(Deploy, name) for name in ("shadow", "share", "back"))
-        # The function's argument is called `run`, which a field cannot be, because of the method.
-        run = shown_name(Deploy, "run_folder").replace("run_folder", "run")
+        # The function calls it `run`; a field cannot have that name, because of the method.
+        run = shown_name(Deploy, "checkpoint").replace("checkpoint", "run")
         modes = self.shadow + (self.share is not None) + self.back
         needs_run = self.shadow or self.share is not None
-        if modes > 1 or (self.run_folder is None and needs_run):
+        if modes > 1 or (self.checkpoint is None and needs_run):
             raise InputError(
                 f"that is not clear; give {run}, or {run} with {shadow} or {share} X, or {back}"
             )
-        if self.run_folder is not None and self.back:
-            raise InputError(f"{back} takes no run: {self.run_folder}; leave one of them out")
+        if self.checkpoint is not None and self.back:
+            raise InputError(f"{back} takes no run: {self.checkpoint}; leave one of them out")
 
     def run(self) -> Service:
         """Set it, or only look if there is nothing to set; see `deploy`."""
@@ -60,13 +60,13 @@ class Deploy:
 
         self.check()
         service = load_service(RUNS)
-        if self.run_folder is not None:
-            service = self._with_run(service, self.run_folder)
+        if self.checkpoint is not None:
+            service = self._with_run(service, self.checkpoint)
         elif self.back and service is not None:
             service = service.go_back()
         if service is None:
             raise InputError("nothing was deployed; name a run")
-        if self.run_folder is not None or self.back:
+        if self.checkpoint is not None or self.back:
             save_service(service, RUNS)
         return service
 
@@ -116,7 +116,7 @@ def deploy(
         WorldError: the disk is full or failed.
     """
     return Deploy(
-        run_folder=None if run is None else find_run(run),
+        checkpoint=None if run is None else find_run(run),
         shadow=shadow,
         share=share,
         back=back,
