@@ -252,7 +252,7 @@ class Collection:
                 f"{outage}; {self.summary.calls} calls committed, the same command makes the rest"
             )
 
-    # Making calls: whole levels by models on this machine, whatever is known by servers.
+    # Making calls: a whole level at once on this machine, and by servers as soon as possible.
 
     @contextmanager
     def _open_lanes(self, max_calls: int, last_level: int) -> Iterator[None]:
@@ -264,7 +264,7 @@ class Collection:
         """
         self._last_level = last_level
         self._lanes = {
-            model.name: self._lane(model)
+            model.name: self._open_lane(model)
             for model in self.pool.all_models
             if model.name not in self.outages
         }
@@ -288,7 +288,7 @@ class Collection:
             self._lanes = {}
             self._visited.clear()
 
-    def _lane(self, model: ModelSpec) -> Lane:
+    def _open_lane(self, model: ModelSpec) -> Lane:
         count = self.ledger.count_response
         if model.backend == OPENAI:
             return ServedLane(model, self._residency.engines, self._stop, self._events, count)
