@@ -31,6 +31,7 @@ from hierrouter.learning.network import (
     TrainingFold,
     best_iterate,
     make_adam,
+    reproducible,
     state_table,
     steps_taken,
 )
@@ -229,11 +230,10 @@ def train_featured(
         outcome = policy_outcome(fold, pools[0].fold.actions, choice, "", "router")
         return float(outcome.reward(objective.alpha).mean())
 
-    def start() -> FeaturedLearner:
+    with reproducible(seed):
         network = FeaturedRouter(tree.hops, tree.dim)
-        return FeaturedLearner(network, pools, config, np.random.default_rng(seed))
-
-    network, _ = best_iterate(start, value, folds, config, seed)
+        learner = FeaturedLearner(network, pools, config, np.random.default_rng(seed))
+        best_iterate(learner, value, folds, config)
     return TrainedFeatured(
         network=network, objective=objective, origin=Origin.of(tree, config, seed)
     )

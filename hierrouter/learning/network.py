@@ -439,46 +439,45 @@ class BestIterate:
 
 
 def best_iterate(
-    start: Callable[[], Learner[NetworkT]],
+    learner: Learner[NetworkT],
     value: Callable[[NetworkT, Fold], float],
     folds: tuple[Fold, Fold],
     config: NetworkConfig,
-    seed: int,
     on_epoch: OnEpoch = ignore_epoch,
-) -> tuple[NetworkT, BestIterate]:
-    """Train epoch after epoch; keep the weights that are best on validation.
+) -> BestIterate:
+    """Train epoch after epoch; leave the network with the weights that are best on validation.
+
+    Call it within `reproducible`, in which the network and its learner were made.
 
     Args:
-        start: makes the network and its learner; called once torch's generator is seeded.
+        learner: trains its network; after this the network is frozen.
         value: exact value of a network on a fold.
         folds: to learn from, and to choose the iterate on. If they are the same fold it is valued
             once.
         config: number of epochs, patience, and how often to evaluate.
-        seed: of everything random.
         on_epoch: called after each evaluation.
 
     Returns:
-        The network with its best weights, frozen, and the record of the training.
+        The record of the training.
 
     Raises:
         InputError: the training diverged.
     """
     learn_from, choose_on = folds
-    with _reproducible(seed):
-        learner = start()
-        network = learner.router
-        best = BestIterate(_copy_weights(network))
-        for epoch in range(1, config.epochs + 1):
-            _run_epoch(learner, epoch)
-            if epoch == config.epochs or epoch % config.evaluate_every == 0:
-                train = value(network, learn_from)
-                validation = train if choose_on is learn_from else value(network, choose_on)
-                best.offer(network, train, validation, config.min_gain)
-                on_epoch(epoch, config.epochs, train, validation)
-            if config.patience and best.evaluations_without_gain >= config.patience:
-                break
+    network = learner.router
+    best = BestIterate(_copy_weights(network))
+    for epoch in range(1, config.epochs + 1):
+        _run_epoch(learner, epoch)
+        if epoch == config.epochs or epoch % config.evaluate_every == 0:
+            train = value(network, learn_from)
+            validation = train if choose_on is learn_from else value(network, choose_on)
+            best.offer(network, train, validation, config.min_gain)
+            on_epoch(epoch, config.epochs, train, validation)
+        if config.patience and best.evaluations_without_gain >= config.patience:
+            break
     network.load_state_dict(best.weights)
-    return network.requires_grad_(False).eval(), best
+    network.requires_grad_(False).eval()
+    return best
 
 
 def _run_epoch(learner: Learner[nn.Module], number: int) -> None:
@@ -502,7 +501,7 @@ def _copy_weights(module: nn.Module) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _reproducible(seed: int) -> Iterator[None]:
+def reproducible(seed: int) -> Iterator[None]:
     """Seed the global generators of torch and numpy, on one thread; restore both after.
 
     New layers draw from torch's, and so do Tianshou's policies; its mini-batches come from numpy's.

@@ -417,7 +417,7 @@ class PPOLearner:
     """Learns the paper's router for one alpha from sampled episodes.
 
     An epoch is `config.iterations` iterations of rollouts and updates. Tianshou draws actions from
-    torch's global generator and mini-batches from numpy's; `network.best_iterate` seeds both.
+    torch's global generator and mini-batches from numpy's; `network.reproducible` seeds both.
 
     Args:
         router: trained in place.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -69,53 +69,40 @@ def train(
     origin = Origin.of(tree, config, seed)
     if isinstance(config, ValueConfig):
         model = fit_value(tree, [objective.alpha], objective, config, on_epoch)
-        router = ValueRouter(model, objective.alpha)
-        return TrainedRouter(router, objective, origin, history=())
+        value_router = ValueRouter(model, objective.alpha)
+        return TrainedRouter(value_router, objective, origin, history=())
     assert isinstance(config, NetworkConfig)
-    network, history = _train_network(tree, objective, config, seed, on_epoch or ignore_epoch)
-    return TrainedRouter(network, objective, origin, history)
-
-
-def _train_network(
-    tree: RouteTree, objective: Objective, config: NetworkConfig, seed: int, on_epoch: OnEpoch
-) -> tuple[TrainedNetwork, tuple[float, ...]]:
-    """Train a network; return it with its value on validation at each evaluation."""
     from hierrouter.learning import network  # torch: see above
 
+    alpha = objective.alpha
     folds = network.fold_pair(training_folds(tree), objective)
     learn_from, _ = folds
 
-    def start() -> Learner[RouterNetwork]:
-        shape = network.shape_for(learn_from.tree, learn_from.actions, config)
-        router = network.RouterNetwork(shape)
+    def value(router: RouterNetwork, fold: TrainingFold) -> float:
+        return fold.value(router, alpha)
+
+    with network.reproducible(seed):
+        router = network.RouterNetwork(
+            network.shape_for(learn_from.tree, learn_from.actions, config)
+        )
         router.standardise(learn_from.table)
         rng = np.random.default_rng(seed)
-        return _learner(router, learn_from, objective.alpha, config, rng)
-
-    def value(router: RouterNetwork, fold: TrainingFold) -> float:
-        return fold.value(router, objective.alpha)
-
-    router, best = network.best_iterate(start, value, folds, config, seed, on_epoch)
-    return router.export(), tuple(best.history)
+        learner = _learner_class(config)(router, learn_from, alpha, config, rng)
+        best = network.best_iterate(learner, value, folds, config, on_epoch or ignore_epoch)
+    return TrainedRouter(router.export(), objective, origin, tuple(best.history))
 
 
-def _learner(
-    router: RouterNetwork,
-    fold: TrainingFold,
-    alpha: float,
-    config: NetworkConfig,
-    rng: np.random.Generator,
-) -> Learner[RouterNetwork]:
-    """The learner that the settings belong to."""
+def _learner_class(config: NetworkConfig) -> Callable[..., Learner[RouterNetwork]]:
+    """The class of the learner that the settings belong to."""
     if isinstance(config, PPOConfig):
         # Imported here because Tianshou takes longer to import than a training by enumeration.
         from hierrouter.learning.ppo import PPOLearner
 
-        return PPOLearner(router, fold, alpha, config, rng)
+        return PPOLearner
     assert isinstance(config, ExactConfig)
     from hierrouter.learning.exact import ExactLearner
 
-    return ExactLearner(router, fold, alpha, config, rng)
+    return ExactLearner
 
 
 def fit_value(
