@@ -37,6 +37,13 @@ def test_links_lead_somewhere() -> None:
             assert page == PAGES[0] or target.resolve().is_relative_to(DOCS), f"{page.name}: {link}"
 
 
+def test_the_page_of_decisions_lists_all_of_them() -> None:
+    page = DOCS / "decisions.md"
+    listed = re.findall(r"^ *- \[(.+)\]\(#.+\)$", page.read_text(), re.M)
+    assert len(listed) > 100
+    assert listed == re.findall(r"^##+ (.+)$", page.read_text(), re.M)
+
+
 def test_every_page_is_in_the_navigation_once() -> None:
     listed = Counter(_leaves(yaml.safe_load(CONFIG.read_text())["nav"]))
     assert listed == Counter(str(page.relative_to(DOCS)) for page in PAGES[1:])
