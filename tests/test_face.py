@@ -317,11 +317,15 @@ def test_a_look_at_the_test_fold_is_logged(
     monkeypatch.chdir(shutil.copytree(place, tmp_path / "copy"))
     tree = hr.open("caches/mine")
     query = tree.query_ids[int(tree.rows("test")[0])]
+    notes: list[str] = []
     for _ in range(2):  # the same look again adds no line
-        hr.report(tree, "runs/mine")
+        hr.report(tree, "runs/mine", on_note=notes.append)
         hr.explain(tree, query, "runs/mine")
     lines = Path("runs/mine/test_looks.jsonl").read_text().splitlines()
     assert [json.loads(line)["command"] for line in lines] == ["report", "explain"]
+    assert any(
+        note.startswith("report: test fold at alpha 0.3; checkpoint runs/m") for note in notes
+    )
 
 
 def test_of_many_queries_some_of_each_fold_are_compared(

@@ -179,10 +179,10 @@ class Report(WithPolicies):
             InputError: something does not fit together, or there is nothing to report on.
             CacheError: the cache that the tree was opened from is gone or damaged.
         """
+        self.check()
         # Last, because it needs torch: everything else is refused before it is imported.
         from hierrouter.reports.report import evaluate_report
 
-        self.check()
         return evaluate_report(self, trees, on_note, show_progress)
 
     def run(self, tree: Tree, on_note: OnNote = ignore_note) -> FinishedReport:
@@ -221,6 +221,7 @@ def report(
     p95_below: float | None = None,
     figures: str | Sequence[str] = (),
     out: str | Path | None = None,
+    on_note: OnNote = ignore_note,
 ) -> FinishedReport:
     """Evaluate everything on one fold, exactly, with intervals by bootstrap over the queries.
 
@@ -228,10 +229,11 @@ def report(
 
     Args:
         tree: all folds.
-        run: of `train` or `sweep`, or its folder; default: the newest that learned from the tree.
+        run: a run of `train` or `sweep`, or its folder; default: the newest that learned from the
+            tree.
         alpha: price of cost; default: the one that the router was trained for.
         split: the fold to evaluate on; "all" is all of them, which is no test.
-        sweep: of `sweep`, or its folder, for the frontier; default: the newest.
+        sweep: a run of `sweep`, or its folder, for the frontier; default: the newest.
         retrain: train the run and the sweep again if they do not fit the tree; they are new runs.
         defer_to: a model whose direct call takes what the router doubts.
         defer_share: at most this share of the queries; default: the share that gives the highest R.
@@ -242,6 +244,7 @@ def report(
         figures: formats of figures to write beside the page: "svg", "pdf", "png".
         out: folder for the page, the JSON and the figures; default: nothing is written, or, with
             `figures`, a new folder below `runs`.
+        on_note: called with each line on which router it is, and on looks at the test fold.
 
     Returns:
         The report, with its tables, its page and its JSON.
@@ -265,7 +268,7 @@ def report(
         figures=figures,
         out=None if out is None else Path(out),
         price_lists=price_lists,
-    ).run(tree)
+    ).run(tree, on_note)
 
 
 @declaration
@@ -330,9 +333,9 @@ class Compare(WithPolicies):
             InputError: something does not fit together, or there is nothing to compare on.
             CacheError: the cache that the tree was opened from is gone or damaged.
         """
+        self.check()
         from hierrouter.reports.comparison import evaluate_comparison
 
-        self.check()
         return evaluate_comparison(self, tree, on_note, show_progress)
 
     def run(
@@ -365,6 +368,7 @@ def compare(
     sweep: str | os.PathLike[str] | None = None,
     out: str | Path | None = None,
     progress: OnFitted | None = None,
+    on_note: OnNote = ignore_note,
 ) -> Standings:
     """Fit the baselines on the train fold, and compare them with the learned router.
 
@@ -373,7 +377,8 @@ def compare(
 
     Args:
         tree: all folds.
-        run: of `train` or `sweep`, or its folder; default: the newest that learned from the tree.
+        run: a run of `train` or `sweep`, or its folder; default: the newest that learned from the
+            tree.
         alpha: price of cost; default: the one that the router was trained for.
         split: the fold to compare on.
         baselines: names, or `module:Class`, as a list or as "a,b"; default: all built-in ones.
@@ -381,10 +386,11 @@ def compare(
         policies: your own policies, to be evaluated beside them; see
             `hierrouter.evaluation.policies`.
         seed: seed of the baselines' random draws.
-        sweep: of `sweep`, or its folder, whose router takes part instead of that of a run; default:
-            the newest, if there is no run for this alpha.
+        sweep: a run of `sweep`, or its folder, whose router takes part instead of that of `run`;
+            default: the newest, if there is no run for this alpha.
         out: folder for the JSON and the tables as Markdown; default: nothing is written.
         progress: called with (done, total, name) after each fit.
+        on_note: called with each line on which router it is, and on looks at the test fold.
 
     Returns:
         The comparison, with its tables and its JSON.
@@ -405,7 +411,7 @@ def compare(
         policies=policies,
         seed=seed,
         out=None if out is None else Path(out),
-    ).run(tree, show_progress=lambda: nullcontext(progress or ignore_progress))
+    ).run(tree, on_note, lambda: nullcontext(progress or ignore_progress))
 
 
 @declaration
@@ -463,9 +469,9 @@ class Explain:
                 router for a regret.
             CacheError: the cache that the tree was opened from is gone or damaged.
         """
+        self.check()
         from hierrouter.reports.explain import explain_selection
 
-        self.check()
         return explain_selection(self, tree, on_note)
 
 
@@ -478,6 +484,7 @@ def explain(
     worst: int | None = None,
     split: str | None = None,
     alpha: float | None = None,
+    on_note: OnNote = ignore_note,
 ) -> Explanations:
     """Explain a query: every answer, what it is worth, the router's route and what it lost.
 
@@ -487,10 +494,11 @@ def explain(
     Args:
         tree: all folds.
         query: id of a query, its dataset and id as "dataset/id", or the beginning of either.
-        run: of `train`, or its folder; default: the newest that learned from the tree.
+        run: a run of `train`, or its folder; default: the newest that learned from the tree.
         worst: instead of `query`: how many of the queries with the largest regret.
         split: fold of `worst`; default: "validation".
         alpha: price of cost; default: the one that the router was trained for.
+        on_note: called with each line on which router it is, and on looks at the test fold.
 
     Returns:
         The explanations, as values, text and JSON.
@@ -506,7 +514,7 @@ def explain(
         split=split,
         checkpoint=None if run is None else folders.find_run(run),
         alpha=alpha,
-    ).run(tree)
+    ).run(tree, on_note)
 
 
 @declaration
@@ -585,9 +593,9 @@ class Explore(WithPolicies):
             CacheError: the cache that the tree was opened from is gone or damaged.
             WorldError: the disk is full or failed.
         """
+        self.check()
         from hierrouter.reports.explore import write_page
 
-        self.check()
         return write_page(self, tree, on_note, show_progress)
 
 
@@ -603,6 +611,7 @@ def explore(
     texts: int = 500,
     out: str | Path | None = None,
     progress: OnAlpha | None = None,
+    on_note: OnNote = ignore_note,
 ) -> Path:
     """Write a page on which alpha, prices and models can be changed, query by query.
 
@@ -611,8 +620,8 @@ def explore(
 
     Args:
         tree: all folds.
-        run: of `train`, or its folder; default: the newest that learned from the tree.
-        sweep: of `sweep`, or its folder; default: the newest, unless there is a `run`.
+        run: a run of `train`, or its folder; default: the newest that learned from the tree.
+        sweep: a run of `sweep`, or its folder; default: the newest, unless `run` is given.
         policies: your own policies, to be shown beside the router; see
             `hierrouter.evaluation.policies`.
         baselines: names, or `module:Class`, as a list or as "a,b", to be fitted and shown beside
@@ -621,6 +630,7 @@ def explore(
         texts: at most this many queries come with question and answers.
         out: the page's file; default: in a new folder below `runs`.
         progress: called with (alphas done, all alphas) while a sweep is evaluated.
+        on_note: called with each line on which router it is, and on looks at the test fold.
 
     Returns:
         The page's file.
@@ -638,4 +648,4 @@ def explore(
         split=split,
         texts=texts,
         out=None if out is None else Path(out),
-    ).run(tree, show_progress=lambda: nullcontext(progress or ignore_progress))
+    ).run(tree, on_note, lambda: nullcontext(progress or ignore_progress))

@@ -56,12 +56,17 @@ def example(
     outcomes: Sequence[Outcome] | None = None,
     datasets: Sequence[str] = DATASETS,
     resamples: int = 200,
-    found: EstimateTable | None = None,
+    table: EstimateTable | None = None,
     **fields: Any,
 ) -> ReportData:
     """A report on these outcomes.
 
-    `found`: a table with more in it; `fields`: of `build_report`, instead of these.
+    Args:
+        outcomes: default: `policies`.
+        datasets: the dataset of each query.
+        resamples: of the bootstrap.
+        table: a table that has more lines already.
+        fields: arguments of `build_report`, instead of the usual ones.
     """
     chosen = policies() if outcomes is None else list(outcomes)
     swept = [outcome for outcome in chosen if outcome.kind in ("router", "oracle")]
@@ -72,7 +77,7 @@ def example(
         "provenance": {"cache": "caches/default", "seed": 42, "encoder": {"name": "mpnet"}},
         "frontier": [(alpha, one) for one in swept for alpha in (0.2, 0.1)],
     }
-    table = found or EstimateTable(datasets, Bootstrap(n=resamples, seed=7))
+    table = table or EstimateTable(datasets, Bootstrap(n=resamples, seed=7))
     return build_report(table, chosen, **{**usual, **fields})
 
 
@@ -85,20 +90,20 @@ def two_prices(depths: bool = False) -> ReportData:
     """`example` under its own prices and where every query costs 2 more."""
     dearer = [replace(policy, cost=policy.cost + 2) for policy in policies()]
     lists = {"cheap": policies(), "dear": dearer}
-    found = depths_added() if depths else None
-    return example(found=found, price_lists=lists, cost_unit="USD per question")
+    table = depths_added() if depths else None
+    return example(table=table, price_lists=lists, cost_unit="USD per question")
 
 
 def depths_added() -> EstimateTable:
     """A table of a router that stops; intervals reach a tenth to both sides."""
-    found = EstimateTable(DATASETS, Bootstrap(n=200, seed=7))
+    table = EstimateTable(DATASETS, Bootstrap(n=200, seed=7))
     for hop, figures in enumerate(((0.25, 0.3, 0.6, 0.24), (0.75, 0.8, 1.2, 0.68)), start=1):
         estimates = [Estimate(value, value - 0.1, value + 0.1) for value in figures]
         names = ("share", "quality", "cost", "reward")
-        found.add_values("depths", dict(zip(names, estimates, strict=True)), hop=hop)
+        table.add_values("depths", dict(zip(names, estimates, strict=True)), hop=hop)
     none = {"share": Estimate(0.0, -0.1, 0.1), "quality": None, "cost": None, "reward": None}
-    found.add_values("depths", none, hop=3)
-    return found
+    table.add_values("depths", none, hop=3)
+    return table
 
 
 def stopping(**fields: Any) -> ReportData:
@@ -115,13 +120,15 @@ def stopping(**fields: Any) -> ReportData:
         },
         "frontier": [(ALPHA, router)],
     }
-    return example([*policies(), short], found=depths_added(), **{**usual, **fields})
+    return example([*policies(), short], table=depths_added(), **{**usual, **fields})
 
 
 def deferring(stronger: str = "big", **changes: Any) -> ReportData:
     """`example` of a router that hands over; nothing between a share of .05 and one of .4.
 
-    `changes`: of `HandingOver`.
+    Args:
+        stronger: the model that it hands over to.
+        changes: fields of `DeferralSummary`.
     """
     both = outcome(f"hierrouter, else {stronger}", "baseline", [0.9, 0.4, 0.9, 0.8])
     curve = (
@@ -132,8 +139,8 @@ def deferring(stronger: str = "big", **changes: Any) -> ReportData:
         DeferralPoint(np.inf, 1.0, 0.4, 4.0, 0.2, 0.2, 0.2),
     )
     chosen = DeferralPoint(-0.2, 0.3, 0.77, 1.7, 0.6, 0.48, 0.67)
-    handing = DeferralSummary(stronger, "validation", None, chosen, curve)
-    return replace(example([*policies(), both]), deferral=replace(handing, **changes))
+    summary = DeferralSummary(stronger, "validation", None, chosen, curve)
+    return replace(example([*policies(), both]), deferral=replace(summary, **changes))
 
 
 def hostile() -> ReportData:

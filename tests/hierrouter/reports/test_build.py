@@ -14,8 +14,8 @@ from tests.hierrouter.reports import examples
 
 
 def row(report: ReportData, policy: str, dataset: str = "all") -> Row:
-    [found] = [row for row in report.rows if (row.policy, row.dataset) == (policy, dataset)]
-    return found
+    [result_row] = [row for row in report.rows if (row.policy, row.dataset) == (policy, dataset)]
+    return result_row
 
 
 def test_each_policy_has_a_row_for_each_dataset_and_for_all() -> None:
@@ -24,9 +24,9 @@ def test_each_policy_has_a_row_for_each_dataset_and_for_all() -> None:
     expected = [(policy.name, name) for policy in examples.policies() for name in report.datasets]
     assert [(row.policy, row.dataset) for row in report.rows] == expected
     assert [row.n for row in report.by_policy[0]] == [2, 2, 4]
-    found = row(report, "big", "mbpp")
-    assert (found.accuracy, found.cost) == (0, 4)
-    assert (found.quality, found.reward) == pytest.approx((0.3, 0.3 - examples.ALPHA * 4))
+    result_row = row(report, "big", "mbpp")
+    assert (result_row.accuracy, result_row.cost) == (0, 4)
+    assert (result_row.quality, result_row.reward) == pytest.approx((0.3, 0.3 - examples.ALPHA * 4))
 
 
 def test_gap_closed_by_hand() -> None:
@@ -58,9 +58,9 @@ def test_difference_is_router_minus_policy_paired_and_null_for_the_router() -> N
     quality = np.random.default_rng(0).random(60)
     router = examples.outcome("hierrouter", "router", quality.tolist())
     worse = examples.outcome("a>a", "route", (quality - 0.2).tolist())
-    found = row(examples.example([router, worse], ["one"] * 60), "a>a")
-    assert found.reward_high - found.reward_low > 0.05
-    assert (found.difference_low, found.difference_high) == pytest.approx((0.2, 0.2))
+    result_row = row(examples.example([router, worse], ["one"] * 60), "a>a")
+    assert result_row.reward_high - result_row.reward_low > 0.05
+    assert (result_row.difference_low, result_row.difference_high) == pytest.approx((0.2, 0.2))
 
 
 @settings(deadline=None, max_examples=25)
@@ -69,10 +69,10 @@ def test_difference_is_router_minus_policy_paired_and_null_for_the_router() -> N
     cost=st.lists(st.floats(0, 10), min_size=30, max_size=30),
 )
 def test_intervals_contain_the_mean(quality: list[float], cost: list[float]) -> None:
-    found = row(
+    result_row = row(
         examples.example([examples.outcome("a", "single", quality, cost)], ["one"] * 30), "a"
     )
-    assert found.reward_low - 1e-12 <= found.reward <= found.reward_high + 1e-12
+    assert result_row.reward_low - 1e-12 <= result_row.reward <= result_row.reward_high + 1e-12
 
 
 def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,8 +54,10 @@ def made(**kwargs):
 
 
 def test_values_are_between_the_best_as_each_fold_has_them():
-    found = made()
-    named = [(value.value, value.chosen_on, value.first, value.second) for value in found.values]
+    standings = made()
+    named = [
+        (value.value, value.chosen_on, value.first, value.second) for value in standings.values
+    ]
     assert named == [
         ("second hop", "test", "high on B", "high on A"),
         ("adaptivity", "test", "hierrouter", "high on B"),
@@ -65,10 +67,10 @@ def test_values_are_between_the_best_as_each_fold_has_them():
         ("lead", "validation", "hierrouter", "cascade on B"),
     ]
     # They are differences on the fold shown.
-    reward = [row.entry.outcome.reward(ALPHA) for row in found.rows]
+    reward = [row.entry.outcome.reward(ALPHA) for row in standings.rows]
     drawn = np.random.default_rng([QUICK.seed, 3])  # the stream after those of its three datasets
     expected = interval(reward[3] - reward[1], QUICK.n, rng=drawn)
-    hop = found.values[0]
+    hop = standings.values[0]
     assert (hop.difference_low, hop.difference_high) == pytest.approx(expected)
     assert hop.difference == pytest.approx((reward[3] - reward[1]).mean())
     # On the validation fold they are given once.
@@ -81,25 +83,25 @@ def test_of_equals_the_cheaper_on_that_very_fold_is_the_best():
         for cost, tried in ((0.1, 0.4), (0.4, 0.2))
     ]
     other = entry("other", "B", 0.5, 0.5)
-    found = build_standings(
+    standings = build_standings(
         of([*alike, other], alpha=0.0, split="validation"), "token_f1", {}, QUICK
     )
     cheaper = of([*alike, other])
-    assert found.values[0].second == "at 0.4 on A"  # more quality where cost is free
+    assert standings.values[0].second == "at 0.4 on A"  # more quality where cost is free
     on_validation = build_standings(cheaper, "token_f1", {}, QUICK).values[-1]
     assert (on_validation.chosen_on, on_validation.second) == ("validation", "at 0.4 on A")
 
 
 def test_without_a_router_or_both_sets_fewer_values_are_claimed():
-    found = made(router=False)
-    assert {value.value for value in found.values} == {"second hop"}
-    assert all(row.difference is None and row.simultaneous is None for row in found.rows)
-    shown = [column.title for column in contest_tables(found)[0].columns]
+    standings = made(router=False)
+    assert {value.value for value in standings.values} == {"second hop"}
+    assert all(row.difference is None and row.simultaneous is None for row in standings.rows)
+    shown = [column.title for column in contest_tables(standings)[0].columns]
     assert shown == ["Router", "Q", "C", "R", "95% interval"]
     # Without both sets there is none.
-    found = build_standings(of(held().entries[:2], sets=("A",)), "token_f1", {}, QUICK)
-    assert found.values == ()
-    titles = [table.heading for table in contest_tables(found)]
+    standings = build_standings(of(held().entries[:2], sets=("A",)), "token_f1", {}, QUICK)
+    assert standings.values == ()
+    titles = [table.heading for table in contest_tables(standings)]
     assert [title.partition(" ")[2][:1] for title in titles] == ["1", "2", "3"]
     assert not any("second hop" in title for title in titles)
     # With one hop there is no second one, and nothing to adapt to.
@@ -126,7 +128,7 @@ def test_tables_say_who_chooses_from_what():
 def test_every_figure_is_that_of_a_report_on_the_same_queries():
     contestants = held()
     outcomes = [one.outcome for one in contestants.entries]
-    report = example(outcomes, found=EstimateTable(DATASETS, QUICK), alpha=ALPHA, frontier=())
+    report = example(outcomes, table=EstimateTable(DATASETS, QUICK), alpha=ALPHA, frontier=())
     told = json.loads(as_json(build_standings(contestants, "token_f1", {}, QUICK)))
     reported = [row for row in json.loads(report_json(report))["rows"] if row["dataset"] == "all"]
     for here, there in zip(told["rows"], reported, strict=True):

@@ -60,11 +60,11 @@ def all_of_test(
 
 
 def test_nodes_are_those_of_tree_and_cache(testbed_cache: Path, tree: RouteTree) -> None:
-    [found] = explain_queries(testbed_cache, tree, [7], ALPHA)
-    stored = ask_cache(testbed_cache, CALLS.format(name=found.name)).to_pylist()
-    assert len(found.nodes) == len(stored) == tree.routes.calls
+    [explanation] = explain_queries(testbed_cache, tree, [7], ALPHA)
+    stored = ask_cache(testbed_cache, CALLS.format(name=explanation.name)).to_pylist()
+    assert len(explanation.nodes) == len(stored) == tree.routes.calls
     by_route = {row["route"]: row for row in stored}
-    for node in found.nodes:
+    for node in explanation.nodes:
         row = by_route[node.route]
         assert (node.model, node.answer) == (row["model"], row["response"])
         assert (node.tokens_in, node.tokens_out) == (row["tokens_in"], row["tokens_out"])
@@ -72,11 +72,16 @@ def test_nodes_are_those_of_tree_and_cache(testbed_cache: Path, tree: RouteTree)
         assert node.quality == tree.score[7, node.number]
         assert node.accuracy == tree.accuracy[7, node.number]
         assert node.reward == tree.node_reward(ALPHA)[7, node.number]
-        assert len(found.ancestors(node.number)) == row["hop"]
-    [asked] = ask_cache(testbed_cache, f"SELECT * FROM queries WHERE id = '{found.id}'").to_pylist()
-    assert (found.question, list(found.references)) == (asked["question"], asked["answers"])
-    assert (found.dataset, found.split) == (asked["dataset"], asked["split"])
-    assert found.router is None and found.regret is None
+        assert len(explanation.ancestors(node.number)) == row["hop"]
+    [asked] = ask_cache(
+        testbed_cache, f"SELECT * FROM queries WHERE id = '{explanation.id}'"
+    ).to_pylist()
+    assert (explanation.question, list(explanation.references)) == (
+        asked["question"],
+        asked["answers"],
+    )
+    assert (explanation.dataset, explanation.split) == (asked["dataset"], asked["split"])
+    assert explanation.router is None and explanation.regret is None
 
 
 def test_routes_are_worth_what_the_outcomes_say(
@@ -85,13 +90,15 @@ def test_routes_are_worth_what_the_outcomes_say(
     """Summed up again over the fold: the router, the oracle, and the best fixed route."""
     fold, alpha, stop = tree.split("test"), trained.alpha, trained.objective.allow_stop
     fixed = best_fixed_route(tree.split("train"), alpha, fold, stop)
-    assert {found.node(found.fixed).route for found in all_of_test} == {fixed.name}
+    assert {explanation.node(explanation.fixed).route for explanation in all_of_test} == {
+        fixed.name
+    }
     for end, outcome in [
-        (lambda found: found.router.node, trained.outcome(fold)),
-        (lambda found: found.best, oracle(fold, alpha, stop)),
-        (lambda found: found.fixed, fixed),
+        (lambda explanation: explanation.router.node, trained.outcome(fold)),
+        (lambda explanation: explanation.best, oracle(fold, alpha, stop)),
+        (lambda explanation: explanation.fixed, fixed),
     ]:
-        nodes = [found.node(end(found)) for found in all_of_test]
+        nodes = [explanation.node(end(explanation)) for explanation in all_of_test]
         assert [node.quality for node in nodes] == pytest.approx(outcome.quality.tolist())
         assert [node.cost for node in nodes] == pytest.approx(outcome.cost.tolist())
         assert [node.reward for node in nodes] == pytest.approx(outcome.reward(alpha).tolist())
@@ -103,22 +110,22 @@ def test_choices_are_those_of_the_greedy_policy(
     fold = tree.split("test")
     probabilities = trained.probabilities(fold)
     taken = greedy(probabilities, fold.base_rate).argmax(axis=2)
-    for row, found in enumerate(all_of_test):
-        way = found.ancestors(found.router.node)
-        assert [choice.state for choice in found.router.choices] == [0, *way[:-1]]
-        for choice in found.router.choices:
+    for row, explanation in enumerate(all_of_test):
+        way = explanation.ancestors(explanation.router.node)
+        assert [choice.state for choice in explanation.router.choices] == [0, *way[:-1]]
+        for choice in explanation.router.choices:
             assert choice.probabilities == pytest.approx(probabilities[row, choice.state], abs=1e-6)
             assert choice.chosen == choice.actions[taken[row, choice.state]]
-        assert found.router.choices[-1].chosen.endswith(">stop") == (len(way) < tree.hops)
-        assert found.node(found.router.node).route.count(">") == max(1, len(way) - 1)
+        assert explanation.router.choices[-1].chosen.endswith(">stop") == (len(way) < tree.hops)
+        assert explanation.node(explanation.router.node).route.count(">") == max(1, len(way) - 1)
 
 
 def test_regret_is_the_sum_over_the_choices(all_of_test: list[QueryExplanation]) -> None:
-    for found in all_of_test:
-        parts = [choice.regret for choice in found.router.choices]
-        assert found.regret == pytest.approx(sum(parts), abs=1e-9)
+    for explanation in all_of_test:
+        parts = [choice.regret for choice in explanation.router.choices]
+        assert explanation.regret == pytest.approx(sum(parts), abs=1e-9)
         assert min(parts) >= -1e-12
-    assert max(found.regret for found in all_of_test) > 0.1
+    assert max(explanation.regret for explanation in all_of_test) > 0.1
 
 
 def test_the_worst_lose_most_and_nothing_lost_is_left_out(
@@ -128,26 +135,30 @@ def test_the_worst_lose_most_and_nothing_lost_is_left_out(
     all_of_test: list[QueryExplanation],
 ) -> None:
     every = worst_queries(tree, "test", trained.alpha, trained, len(tree))
-    regrets = {found.name: found.regret for found in all_of_test}
+    regrets = {explanation.name: explanation.regret for explanation in all_of_test}
     shown = explain_queries(testbed_cache, tree, every, trained.alpha, trained)
-    ordered = [found.regret for found in shown]
+    ordered = [explanation.regret for explanation in shown]
     assert ordered == pytest.approx(sorted(ordered, reverse=True), abs=2e-9)
-    assert {found.name for found in shown} == {n for n, lost in regrets.items() if lost > 1e-8}
+    assert {explanation.name for explanation in shown} == {
+        n for n, lost in regrets.items() if lost > 1e-8
+    }
     assert worst_queries(tree, "test", trained.alpha, trained, 3) == every[:3]
 
 
 def test_the_fixed_route_is_chosen_on_train_alone(testbed_cache: Path, tree: RouteTree) -> None:
-    [found] = explain_queries(
+    [explanation] = explain_queries(
         testbed_cache, replace(tree, splits=("test",) * len(tree)), [0], ALPHA
     )
-    assert found.fixed is None
+    assert explanation.fixed is None
 
 
 def test_hostile_answers_are_kept_and_other_caches_refused(tmp_path: Path, tree: RouteTree) -> None:
     collect_hostile(tmp_path)
-    found = explain_queries(tmp_path, OpenTree(cache=tmp_path).run(), list(range(len(HARM))), ALPHA)
-    assert {node.answer for query in found for node in query.nodes} == set(HARM)
-    assert [query.references for query in found] == [(text,) for text in HARM]
+    explanations = explain_queries(
+        tmp_path, OpenTree(cache=tmp_path).run(), list(range(len(HARM))), ALPHA
+    )
+    assert {node.answer for query in explanations for node in query.nodes} == set(HARM)
+    assert [query.references for query in explanations] == [(text,) for text in HARM]
     with pytest.raises(CacheError, match="1 of 1 queries are not in the cache"):
         explain_queries(tmp_path, tree, [0], ALPHA)
 
@@ -206,8 +217,8 @@ def stopped() -> QueryExplanation:
 
 def hostile() -> QueryExplanation:
     texts = tuple(f"{text} {HOSTILE[-1]}" for text in HOSTILE[:6])
-    found = query(texts, question="\n".join(HOSTILE))
-    return replace(found, id=HOSTILE[0], dataset=HOSTILE[6], references=HOSTILE)
+    explanation = query(texts, question="\n".join(HOSTILE))
+    return replace(explanation, id=HOSTILE[0], dataset=HOSTILE[6], references=HOSTILE)
 
 
 def test_text_shows_every_node_with_its_numbers_and_whose_it_is() -> None:
@@ -250,11 +261,11 @@ def test_hostile_text_is_shown_and_steers_nothing() -> None:
 
 def test_json_holds_everything_whole() -> None:
     text = json_text(as_object(hostile()), "query")
-    found = json.loads(text)
-    assert [item["answer"] for item in found["nodes"]] == [item.answer for item in hostile().nodes]
-    assert found["question"] == hostile().question
-    assert found["regret"] == pytest.approx(0.8)
-    assert found["router"]["choices"][1]["probabilities"] == [0.625, 0.375]
+    data = json.loads(text)
+    assert [item["answer"] for item in data["nodes"]] == [item.answer for item in hostile().nodes]
+    assert data["question"] == hostile().question
+    assert data["regret"] == pytest.approx(0.8)
+    assert data["router"]["choices"][1]["probabilities"] == [0.625, 0.375]
     assert not STEERING.search(text)
 
 

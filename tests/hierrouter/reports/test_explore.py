@@ -58,8 +58,8 @@ def explored_of(
 def data_of(page: str) -> dict[str, Any]:
     """What a page holds, unpacked."""
     packed = page.split('id="data">')[1].split("</script>")[0]
-    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed, validate=True)))
-    return found
+    data: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed, validate=True)))
+    return data
 
 
 @pytest.fixture(scope="module")
@@ -75,34 +75,34 @@ def sweep(tree: RouteTree) -> TrainedSweep:
 def test_positions_hold_the_alphas_asked_for_and_all_changes(
     tree: RouteTree, sweep: TrainedSweep
 ) -> None:
-    found = slider_alphas(
+    alphas = slider_alphas(
         tree, "test", sweep, replace(trainings.glimpse(tree), objective=Objective(0.0123))
     )
-    assert {0.0, trainings.ALPHA, 0.0123, *trainings.GRID} <= set(found)
-    assert list(found) == sorted(found) and 90 < len(found) < 115
-    assert found[-1] > np.quantile(oracle_break_points(tree.split("train")), 0.99)
+    assert {0.0, trainings.ALPHA, 0.0123, *trainings.GRID} <= set(alphas)
+    assert list(alphas) == sorted(alphas) and 90 < len(alphas) < 115
+    assert alphas[-1] > np.quantile(oracle_break_points(tree.split("train")), 0.99)
     # They are not chosen on the fold shown.
     test = np.array(tree.splits) == "test"
     other = replace(tree, score=np.where(test[:, None], 0.5, tree.score))
     assert slider_alphas(other, "test", sweep, None) == slider_alphas(tree, "test", sweep, None)
 
 
-def ends(learned: EndingSeries, position: int) -> np.ndarray:
+def ends(series: EndingSeries, position: int) -> np.ndarray:
     """int64[queries]: the node where each query ends at one alpha of the grid."""
-    found = learned.start.copy()
-    for changed, node in list(zip(learned.changed, learned.node, strict=True))[: position + 1]:
-        found[changed] = node
-    return found
+    nodes = series.start.copy()
+    for changed, node in list(zip(series.changed, series.node, strict=True))[: position + 1]:
+        nodes[changed] = node
+    return nodes
 
 
 def test_endings_are_those_of_the_router_of_each_alpha(
     tree: RouteTree, sweep: TrainedSweep
 ) -> None:
-    found = explored_of(tree, trainings.glimpse(tree), sweep)
-    swept, alone = found.routers
+    exploration = explored_of(tree, trainings.glimpse(tree), sweep)
+    swept, alone = exploration.routers
     fold = tree.split("test")
     seen = set()
-    for position, alpha in enumerate(found.alphas):
+    for position, alpha in enumerate(exploration.alphas):
         expected = sweep.at(alpha).endings(fold).argmax(axis=1)
         np.testing.assert_array_equal(ends(swept, position), expected)
         seen.add(tuple(expected))
@@ -111,7 +111,7 @@ def test_endings_are_those_of_the_router_of_each_alpha(
         ends(alone, 50), trainings.glimpse(tree).endings(fold).argmax(axis=1)
     )
     assert sum(map(len, alone.changed)) == 0
-    assert found.alphas[found.start] == trainings.ALPHA
+    assert exploration.alphas[exploration.start] == trainings.ALPHA
 
 
 def test_an_empty_fold_is_refused(tree: RouteTree) -> None:
@@ -123,29 +123,36 @@ def test_an_empty_fold_is_refused(tree: RouteTree) -> None:
 def test_texts_are_those_of_the_largest_regrets_and_long_ones_are_cut(testbed_cache: Path) -> None:
     tree = OpenTree(cache=testbed_cache).run()
     trained = train(tree, Objective(trainings.ALPHA), trainings.EXACT_GLIMPSE, 0)
-    found = explore_fold(testbed_cache, tree, "validation", shown(trained), texts=3)
+    exploration = explore_fold(testbed_cache, tree, "validation", shown(trained), texts=3)
     fold = tree.split("validation")
     regret = split_regret(fold, trainings.ALPHA, trained.endings(fold)).sum(axis=1)
-    assert len(found.texts) == 3
-    assert regret[list(found.texts)].min() >= np.delete(regret, list(found.texts)).max() - 1e-9
+    assert len(exploration.texts) == 3
+    assert (
+        regret[list(exploration.texts)].min()
+        >= np.delete(regret, list(exploration.texts)).max() - 1e-9
+    )
     everything = explore_fold(testbed_cache, tree, "validation", shown(), texts=10_000)
     assert list(everything.texts) == list(range(len(fold)))
     assert everything.texts[0].question and len(everything.texts[0].answers) == fold.routes.nodes
-    long = replace(found.texts[min(found.texts)], question="x" * (explore.MAX_TEXT_LENGTH + 1))
-    [texts] = as_object(replace(found, texts={0: long}))["texts"].values()
+    long = replace(
+        exploration.texts[min(exploration.texts)], question="x" * (explore.MAX_TEXT_LENGTH + 1)
+    )
+    [texts] = as_object(replace(exploration, texts={0: long}))["texts"].values()
     assert texts["question"] == "x" * explore.MAX_TEXT_LENGTH + explore.TRUNCATION_MARK
 
 
 def test_a_large_tree_has_the_answers_on_somebodys_way() -> None:
     tree = planted_tree(models=6, hops=3, per_family=(6, 2, 4), dim=8)
     tree = replace(tree, encoder="planted")
-    found, fold = explored_of(tree, sweep=trainings.sweep_glimpse(tree)), tree.split("test")
+    exploration, fold = explored_of(tree, sweep=trainings.sweep_glimpse(tree)), tree.split("test")
     texts = Texts("q", ("r",), tuple(map(str, range(fold.routes.nodes))))
-    data = as_object(replace(found, texts={3: texts, 5: texts}))["texts"]
+    data = as_object(replace(exploration, texts={3: texts, 5: texts}))["texts"]
     for row, of in ((3, data["3"]), (5, data["5"])):
         said = set(map(int, of["answers"]))
-        wanted = {int(ends(found.routers[0], at)[row]) for at in range(len(found.alphas))}
-        for alpha in found.alphas:
+        wanted = {
+            int(ends(exploration.routers[0], at)[row]) for at in range(len(exploration.alphas))
+        }
+        for alpha in exploration.alphas:
             reward = fold.score[row] - alpha * fold.cost[row]
             wanted.add(int(fold.routes.leaves.start + reward[fold.routes.leaves].argmax()))
         assert wanted <= said and len(said) < fold.routes.nodes / 2

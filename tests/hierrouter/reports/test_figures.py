@@ -36,9 +36,9 @@ def texts(svg: str) -> list[str]:
 
 
 def ids(svg: str) -> set[str]:
-    found = re.findall(r' id="([^"]+)"', svg)
-    assert found and len(found) == len(set(found))
-    return set(found)
+    ids = re.findall(r' id="([^"]+)"', svg)
+    assert ids and len(ids) == len(set(ids))
+    return set(ids)
 
 
 def test_svg_is_deterministic_whatever_the_settings_which_are_left_as_they_were() -> None:

@@ -78,7 +78,7 @@ def test_a_budget_is_reported_with_what_it_comes_to_on_the_fold(split: str) -> N
     reached = chosen.outcome(fold)
     best = optimum_at_mean_cost(fold, 1.5).quality.mean()
     expected = [1.5, reached.cost.mean(), reached.quality.mean(), best]
-    told = [float(found) for found in re.findall(NUMBER, note)]
+    told = [float(number) for number in re.findall(NUMBER, note)]
     assert told == pytest.approx(expected, abs=1e-3)
     (note,) = shown(replace(router(EXACT), budget=0.01)).notes
     assert note.endswith("No policy is that cheap here.")
@@ -94,15 +94,18 @@ def test_a_router_that_hands_over_is_one_more_baseline(share: float | None) -> N
     assert row.reward == pytest.approx(deferral.outcome(fold).reward(ALPHA).mean())
     alone = trained.outcome(fold).reward(ALPHA).mean()
     assert row.difference == pytest.approx(alone - row.reward)
-    found = report.deferral
-    assert found is not None and (found.chosen_on, found.share_allowed) == ("validation", share)
-    assert found.chosen.reward == pytest.approx(row.reward)
-    assert found.chosen.share == pytest.approx(deferral.on_fold(fold).share(deferral.threshold))
+    summary = report.deferral
+    assert summary is not None and (summary.chosen_on, summary.share_allowed) == (
+        "validation",
+        share,
+    )
+    assert summary.chosen.reward == pytest.approx(row.reward)
+    assert summary.chosen.share == pytest.approx(deferral.on_fold(fold).share(deferral.threshold))
     single = next(row for row in report.overall if row.policy == "large")
     assert report.router is not None
-    assert (found.curve[0].share, found.curve[-1].share) == (0, 1)
-    assert found.curve[0].reward == pytest.approx(report.router.reward)
-    assert found.curve[-1].reward == pytest.approx(single.reward)
+    assert (summary.curve[0].share, summary.curve[-1].share) == (0, 1)
+    assert summary.curve[0].reward == pytest.approx(report.router.reward)
+    assert summary.curve[-1].reward == pytest.approx(single.reward)
     assert shown(trained).deferral is None
 
 

@@ -45,8 +45,8 @@ def loaded(report: ReportData) -> dict[str, Any]:
 @cache
 def schema() -> dict[str, Any]:
     text = resources.files("hierrouter.reports").joinpath("schema.json").read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    data: dict[str, Any] = json.loads(text)
+    return data
 
 
 @cache
@@ -92,13 +92,13 @@ def keys_of(value: Any) -> Iterator[str]:
 
 def documented() -> dict[str, list[str]]:
     """The keys in the first column below each heading that names an object of the schema."""
-    found: dict[str, list[str]] = {}
+    data: dict[str, list[str]] = {}
     section, _, _ = DOCS.read_text("utf-8").partition("\n## Compare")
     for part in re.split(r"^### ", section, flags=re.M)[1:]:
         rows = [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")]
         keys = sorted(key for row in rows for key in re.findall(r"`(\w+)`", row))
-        found[part.split(":")[0]] = keys
-    return found
+        data[part.split(":")[0]] = keys
+    return data
 
 
 def objects() -> dict[str, list[str]]:
@@ -123,9 +123,9 @@ def test_reports_are_valid(report: Any) -> None:
 
 
 def test_a_key_more_or_less_is_not_valid() -> None:
-    found, validator = loaded(everything()), Draft202012Validator(schema())
+    data, validator = loaded(everything()), Draft202012Validator(schema())
     for change in ("surplus", "rung"):
-        changed = copy.deepcopy(found)
+        changed = copy.deepcopy(data)
         rung = changed["analysis"]["ladder"][0]
         if rung.pop(change, None) is None:
             rung[change] = 1
@@ -147,16 +147,16 @@ def test_every_key_is_documented_and_every_documented_key_is_there() -> None:
 
 
 def test_where_the_router_stops() -> None:
-    found = loaded(stopping())
-    depths = [(row["calls"], row["share"], row["reward"]) for row in found["depths"]]
+    data = loaded(stopping())
+    depths = [(row["calls"], row["share"], row["reward"]) for row in data["depths"]]
     assert depths == [(1, 0.25, 0.24), (2, 0.75, 0.68), (3, 0.0, None)]
     assert loaded(example())["depths"] == []
 
 
 def test_an_infinite_threshold_is_null() -> None:
-    found = loaded(deferring())["deferral"]
-    assert (found["chosen"]["threshold"], found["chosen"]["chance"]) == (-0.2, 0.48)
-    assert [point["threshold"] for point in found["curve"]] == [None, -0.5, -0.1, 0.9, None]
+    data = loaded(deferring())["deferral"]
+    assert (data["chosen"]["threshold"], data["chosen"]["chance"]) == (-0.2, 0.48)
+    assert [point["threshold"] for point in data["curve"]] == [None, -0.5, -0.1, 0.9, None]
 
 
 def test_identical_inputs_give_identical_sorted_bytes_of_short_floats() -> None:

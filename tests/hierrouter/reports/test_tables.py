@@ -214,10 +214,14 @@ def test_an_estimate_has_a_row_a_stage_that_has_something_and_one_for_all() -> N
         ("hop 2", "a", "0", "unknown", "6", "70", "9 s"),
         ("all", "all", "4", "unknown", "8", "1.57k", "unknown"),
     ]
-    found = estimate_object(ESTIMATE)
-    assert found["notes"] == ("a note",)
-    assert found["stages"][2]["calls"] is None
-    assert [found["total"][name] for name in ("there", "calls", "most_calls")] == [4, None, 8]
+    estimate_json = estimate_object(ESTIMATE)
+    assert estimate_json["notes"] == ("a note",)
+    assert estimate_json["stages"][2]["calls"] is None
+    assert [estimate_json["total"][name] for name in ("there", "calls", "most_calls")] == [
+        4,
+        None,
+        8,
+    ]
 
 
 def test_numbers_have_three_digits_sizes_and_times_units() -> None:
