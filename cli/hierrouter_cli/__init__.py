@@ -1,5 +1,6 @@
-"""The command line: parses, calls, prints.
+"""The command line: it reads flags, calls the library and prints.
 
-One file a command. Nothing heavy is imported before a command's body runs, so `--help` and a
-wrong flag answer at once.
+Each command has a function here, and its job is a declaration in the library (see
+`hierrouter.declarations`). Nothing heavy is imported before a command's body runs, so that
+`--help` and a wrong flag answer at once.
 """

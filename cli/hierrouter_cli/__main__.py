@@ -4,12 +4,12 @@ import sys
 
 
 def main() -> None:
-    """Run it; Ctrl-C while it is still imported ends as it does later, without a trace."""
+    """Run the command line; Ctrl-C ends it without a trace, even while it is being imported."""
     try:
         from hierrouter_cli import app
     except KeyboardInterrupt:
         sys.stderr.write("error: interrupted; nothing was begun\n")
-        sys.exit(130)
+        sys.exit(130)  # `EXIT_INTERRUPTED` of the module that could not be imported
     app.main()
 
 

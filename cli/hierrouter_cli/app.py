@@ -1,4 +1,4 @@
-"""The `hierrouter` command: registers, runs, reports errors."""
+"""The `hierrouter` command: registers the commands, runs one, and reports its errors."""
 
 import errno
 import functools
@@ -25,14 +25,18 @@ from hierrouter_cli import (
     serve,
     train,
 )
-from hierrouter_cli.console import MAX_ERROR, say, say_error
+from hierrouter_cli.console import MAX_ERROR_LENGTH, say, say_error
 from hierrouter_cli.help import PAGE_WIDTH, GroupPage, add
 
 DEBUG_FLAG = "--debug"
-INTERRUPTED = 130
-# What the system says of a path that is merely looked at, where no file can be.
-NO_PATH = (errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP)
-NO_OUTPUT = (errno.ENOSPC, errno.EBADF, errno.EIO)  # of stdout: a full disk, closed
+EXIT_FAILED = 1
+EXIT_WRONG_INPUT = 2
+EXIT_BAD_CACHE = 3
+EXIT_INTERRUPTED = 130  # as a shell reports SIGINT
+# Errors of the system for a path at which no file can be: the user has to give another path.
+UNUSABLE_PATH_ERRORS = (errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP)
+# Errors of writing to stdout: its disk is full, it is closed, or its device failed.
+STDOUT_ERRORS = (errno.ENOSPC, errno.EBADF, errno.EIO)
 
 EXIT_CODES = """\
 0    done
@@ -40,14 +44,19 @@ EXIT_CODES = """\
 2    the input is wrong: flag, file, dataset, checkpoint
 3    the cache cannot serve it: missing, incomplete, damaged, locked, newer
 130  Ctrl-C; what was committed or saved is safe"""
-JOB, LOOK, LIVE, AROUND = "The job", "Look closer", "With live models", "What is there"
+
+# The headings of the list of commands.
+JOB = "The job"
+LOOK = "Look closer"
+LIVE = "With live models"
+AROUND = "What is there"
 
 app = typer.Typer(
     name="hierrouter",
     cls=GroupPage,
     epilog=EXIT_CODES,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: rich costs half of the start-up
+    rich_markup_mode=None,  # plain help: rich takes half of the start-up time
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": PAGE_WIDTH},
 )
 for path, command, short_help, group in (
@@ -78,8 +87,9 @@ app.add_typer(
 )
 
 
-def _version(show: bool) -> None:
-    if show:
+def _print_version(is_requested: bool) -> None:
+    """Print the version and end, if `--version` was given."""
+    if is_requested:
         from hierrouter import __version__
 
         typer.echo(f"hierrouter {__version__}")
@@ -89,7 +99,7 @@ def _version(show: bool) -> None:
 @app.callback()
 def options(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version."
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
     ),
     debug: bool = typer.Option(
         False, DEBUG_FLAG, help="Show the trace of an error; goes anywhere."
@@ -98,27 +108,34 @@ def options(
     """Multi-hop routing of language models, learned on a cached tree of every route."""
 
 
-# Set before the libraries that read them are imported; what the user has set stays.
+# Environment variables, set before the libraries that read them are imported. A value that the
+# user has set is kept.
 LIBRARY_SETTINGS = {
-    "OMP_WAIT_POLICY": "PASSIVE",  # idle threads sleep, and leave the cores to who works
-    "OPENBLAS_NUM_THREADS": "1",  # numpy's products are small here: no sooner with two, and dearer
+    "OMP_WAIT_POLICY": "PASSIVE",  # idle threads sleep, so that the cores are free for others
+    "OPENBLAS_NUM_THREADS": "1",  # numpy's products are small here: more threads only take cores
     "TOKENIZERS_PARALLELISM": "false",
 }
 
 
 @functools.cache
 def root_command() -> typer.core.TyperGroup:
-    """The command with all that is below it."""
+    """Return the whole command as typer builds it, with all its subcommands."""
     command = typer.main.get_command(app)
     assert isinstance(command, typer.core.TyperGroup)
     return command
 
 
 def main() -> None:
-    """Entry point of the installed command."""
+    """Run the command line; the entry point of the installed command.
+
+    Raises:
+        SystemExit: always, with one of `EXIT_CODES`.
+    """
     for name, value in LIBRARY_SETTINGS.items():
         os.environ.setdefault(name, value)
-    if sys.stdout is None:  # closed: else the next file that is opened had its number
+    if sys.stdout is None:
+        # Stdout is closed. Without this, the next file that is opened would get its number, 1, and
+        # whatever is printed would go into that file.
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     arguments = sys.argv[1:]
     debug = DEBUG_FLAG in arguments
@@ -127,20 +144,23 @@ def main() -> None:
         code = _run(arguments, debug)
     try:
         sys.stdout.flush()
-    except OSError:  # told already, or whoever read has gone
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  until the end
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is said: no trace out of what cleans up
+    except OSError:  # was reported already, or the reader of the pipe has gone
+        # Python flushes stdout once more when it ends, which must not fail again.
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    # The result is printed: Ctrl-C while Python cleans up needs no trace.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 
 
 def _run(arguments: list[str], debug: bool) -> int:
+    """Run a command; print its error in one line, and return the exit code."""
     try:
         result = root_command().main(arguments, prog_name="hierrouter", standalone_mode=False)
     except typer.TyperException as error:  # a wrong command line
         say_error(error.format_message())
-        return 2
+        return EXIT_WRONG_INPUT
     except (KeyboardInterrupt, typer.Abort):
-        result = INTERRUPTED
+        result = EXIT_INTERRUPTED
     except HierRouterError as error:
         if debug:
             say(traceback.format_exc())
@@ -149,20 +169,25 @@ def _run(arguments: list[str], debug: bool) -> int:
     except Exception as error:
         if debug:
             say(traceback.format_exc())
-        if isinstance(error, OSError) and error.errno in NO_PATH:
+        if isinstance(error, OSError) and error.errno in UNUSABLE_PATH_ERRORS:
             say_error(f"{error.strerror}: {error.filename!s:.60}; give another path")
-            return 2
-        if isinstance(error, OSError) and error.errno in NO_OUTPUT and error.filename is None:
+            return EXIT_WRONG_INPUT
+        if isinstance(error, OSError) and error.errno in STDOUT_ERRORS and error.filename is None:
             say_error(f"cannot print: {error.strerror}; the result has no other place to go")
-            return 1
-        text = f"{type(error).__name__}: {error}".splitlines()[0][: MAX_ERROR - 60]
+            return EXIT_FAILED
+        text = f"{type(error).__name__}: {error}".splitlines()[0][: MAX_ERROR_LENGTH - 60]
         say_error(f"unexpected: {text}; run again with --debug for the trace")
-        return 1
-    if result == INTERRUPTED:
+        return EXIT_FAILED
+    if result == EXIT_INTERRUPTED:
         say_error("interrupted; what was committed or saved is safe")
     return result if isinstance(result, int) else 0
 
 
 def _exit_code(error: HierRouterError) -> int:
-    codes = {InputError: 2, CacheError: 3, Interrupted: INTERRUPTED}
-    return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
+    if isinstance(error, InputError):
+        return EXIT_WRONG_INPUT
+    if isinstance(error, CacheError):
+        return EXIT_BAD_CACHE
+    if isinstance(error, Interrupted):
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED

@@ -1,4 +1,4 @@
-"""Everything a person sees while a command runs."""
+"""Print for commands: messages and bars on stderr, results on stdout."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-
-MAX_ERROR = 300  # characters of the line, `error: ` included
-PIPE_WIDTH = 160  # columns where the output is not a terminal
-WIDE = 120  # columns with room for a long bar
+MAX_ERROR_LENGTH = 300  # in characters, `error: ` included
+PIPE_WIDTH = 160  # in columns, if the output is not a terminal
+LONG_BAR_WIDTH = 120  # columns from which on a terminal has room for a long bar
 
 
 def say(message: str) -> None:
-    """A line for the person, on stderr."""
+    """Print a message for the user on stderr."""
     print(safe_text(message), file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -37,30 +36,33 @@ def say_of(command: str, message: str) -> None:
 
 
 def say_error(message: str) -> None:
-    """The one line in which a failed command says what is wrong."""
+    """Print what is wrong with a failed command, in one line on stderr."""
     line = " ".join(safe_text(f"error: {message}").split())
-    say(line if len(line) <= MAX_ERROR else line[: MAX_ERROR - 3] + "...")
+    if len(line) > MAX_ERROR_LENGTH:
+        line = line[: MAX_ERROR_LENGTH - 3] + "..."
+    say(line)
 
 
 class SafeFormatter(logging.Formatter):
-    """Log lines and traces in which foreign text steers no terminal."""
+    """Formats log lines and traces so that foreign text cannot control the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return safe_text(super().format(record))
 
 
 def log_to_stderr() -> None:
-    """Show what libraries warn of, and their traces."""
+    """Show the warnings and the errors that libraries log, with their traces."""
     handler = logging.StreamHandler()
     handler.setFormatter(SafeFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 def put(text: str) -> bool:
-    """A result, on stdout, exactly as it is; a reader that has gone away is no error.
+    """Print a result on stdout, exactly as it is; a reader that has gone away is no error.
 
     Returns:
-        Whether somebody still reads; asked after the first time that nobody did, it is not known.
+        False if the reader has gone away. It is noticed once: later output goes nowhere, and the
+        result is True.
     """
     encoding = sys.stdout.encoding or "utf-8"
     try:
@@ -72,9 +74,13 @@ def put(text: str) -> bool:
     return True
 
 
-def put_json(found: Any, sort_keys: bool = False) -> bool:
-    """`put` values as one line of JSON; finite numbers only, as JSON has no others."""
-    return put(json.dumps(found, sort_keys=sort_keys, allow_nan=False) + "\n")
+def put_json(values: Any, sort_keys: bool = False) -> bool:
+    """Print values as one line of JSON, see `put`.
+
+    Raises:
+        ValueError: a number is not finite, which JSON cannot express.
+    """
+    return put(json.dumps(values, sort_keys=sort_keys, allow_nan=False) + "\n")
 
 
 def put_as(
@@ -84,10 +90,14 @@ def put_as(
     long_table: Callable[[Result], Table],
     tables: Callable[[Result], Sequence[Table]],
 ) -> None:
-    """A result on stdout, in one of `options.FORMATS`.
+    """Print a result on stdout in one of `options.FORMATS`.
 
-    `as_json`: the whole of it as text; `long_table`: one row a fact, for CSV; `tables`: what a
-    person reads, on a terminal or in a paper.
+    Args:
+        format: name of the format.
+        result: to be printed.
+        as_json: returns the complete result as JSON text.
+        long_table: returns a table with one row a fact, for CSV.
+        tables: returns the tables that people read, on a terminal or in a paper.
     """
     from hierrouter.tables import as_csv, as_latex, as_markdown
 
@@ -103,50 +113,71 @@ def put_as(
 
 
 def page_width() -> int:
-    """Columns of the terminal, or of a page where the output is none."""
+    """Return the width of the terminal in columns; `PIPE_WIDTH` if the output is no terminal."""
     from rich.console import Console
 
     return Console().width if sys.stdout.isatty() else PIPE_WIDTH
 
 
 def put_tables(tables: Iterable[Table]) -> None:
-    """Tables on stdout, as wide as the terminal, in colour on one only."""
+    """Print tables on stdout, as wide as the terminal; in colour only on a terminal."""
     from hierrouter.tables import as_rich
 
     width = page_width()
     put_rich((as_rich(table, width) for table in tables), width)
 
 
-def put_rich(items: Iterable[Any], width: int) -> None:
-    """What rich can print, on stdout, in colour on a terminal only."""
+def put_rich(renderables: Iterable[Any], width: int) -> None:
+    """Print texts and tables of rich on stdout; in colour only on a terminal.
+
+    Args:
+        renderables: whatever rich can print.
+        width: in columns.
+    """
     import io
 
     from rich.console import Console
 
     text = io.StringIO()
     page = Console(file=text, force_terminal=sys.stdout.isatty(), width=width)
-    for item in items:
-        page.print(item)
+    for renderable in renderables:
+        page.print(renderable)
     put(text.getvalue())
 
 
 class _Stage:
-    """Bars of one stage of a longer work: all they do is move the bar of the whole."""
+    """The bars of one stage of a longer job, with rich's methods; they only move the job's bar.
+
+    Attributes:
+        bars: rich's, with the bar of the job.
+        task: of the job in `bars`.
+        number: of the stage, from 0.
+        console: of `bars`.
+        done: how much of the stage is done.
+        total: how much that is in all; 0 if it is not known.
+    """
 
     def __init__(self, bars: Any, task: TaskID, number: int) -> None:
-        self.bars, self.task, self.number, self.console = bars, task, number, bars.console
-        self.done, self.of = 0.0, 0.0
+        self.bars = bars
+        self.task = task
+        self.number = number
+        self.console = bars.console
+        self.done = 0.0
+        self.total = 0.0
 
     def add_task(self, description: str, total: float | None, note: str) -> TaskID:
-        self.done, self.of = 0.0, total or 0.0
+        """Begin anew at the start of the stage."""
+        self.done = 0.0
+        self.total = total or 0.0
         return self.task
 
     def reset(self, task: TaskID, **changes: Any) -> None:
-        """Nothing: the parts of a task count for the whole of it."""
+        """Do nothing: the parts of a task are not shown one by one."""
 
     def update(self, task: TaskID, note: str = "", **changes: Any) -> None:
+        """Move the job's bar within this stage."""
         self.done = changes.get("completed", self.done + changes.get("advance", 0))
-        share = min(self.done / self.of, 1.0) if self.of else 0.0
+        share = min(self.done / self.total, 1.0) if self.total else 0.0
         self.bars.update(task, completed=self.number + share, note=note)
 
 
@@ -155,7 +186,14 @@ _stage: ContextVar[_Stage | None] = ContextVar("stage", default=None)
 
 @contextmanager
 def one_bar(stages: int) -> Iterator[Callable[[int, str], None]]:
-    """One bar for several stages, whatever bars they have; it is told when one begins, from 0."""
+    """Show one bar for a job of several stages, instead of the bars that the stages show.
+
+    Args:
+        stages: their number.
+
+    Returns:
+        A context whose value is called when a stage begins, with its number from 0 and its label.
+    """
     with progress_bars() as bars:
         task = bars.add_task("", total=stages, note="")
 
@@ -171,7 +209,7 @@ def one_bar(stages: int) -> Iterator[Callable[[int, str], None]]:
 
 @contextmanager
 def progress_bars() -> Iterator[Any]:
-    """Bars with an estimated end on stderr; nothing where that is not a terminal."""
+    """Show bars with an estimated end on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -195,11 +233,12 @@ def progress_bars() -> Iterator[Any]:
             return Text(text, no_wrap=True, overflow="ellipsis")
 
     console = Console(stderr=True)
-    # The only column that may shrink: on a narrow terminal rich takes from all, and cuts numbers.
+    # The only column that may shrink. Otherwise rich narrows all columns on a narrow terminal, and
+    # cuts numbers.
     note = Column(no_wrap=False)
     with Progress(
         SafeColumn("{task.description:<16}"),
-        BarColumn(bar_width=28 if console.width >= WIDE else 10),
+        BarColumn(bar_width=28 if console.width >= LONG_BAR_WIDTH else 10),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
@@ -213,11 +252,20 @@ def progress_bars() -> Iterator[Any]:
 
 @contextmanager
 def bar(label: str, note: str = "") -> Iterator[Callable[..., None]]:
-    """One of `progress_bars`, and what moves it: told how much is done and of how much."""
+    """Show one bar, see `progress_bars`.
+
+    Args:
+        label: in front of the bar.
+        note: behind it.
+
+    Returns:
+        A context whose value moves the bar. It is called with how much is done, how much there is
+        in all, and perhaps another note and label.
+    """
     with progress_bars() as bars:
         task = bars.add_task(label, total=None, note=note)
 
-        def show(done: int, total: int | None, note: str = "", label: str | None = None) -> None:
+        def move(done: int, total: int | None, note: str = "", label: str | None = None) -> None:
             bars.update(task, description=label, completed=done, total=total, note=note)
 
-        yield show
+        yield move

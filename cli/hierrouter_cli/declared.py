@@ -1,4 +1,4 @@
-"""A command's flags out of the declarations of its jobs."""
+"""Give a command the flags of the declarations of its jobs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from hierrouter.declarations.declaration import Flag, Parameter, parameters_of
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the flags of the declarations among its arguments.
 
-    An argument whose type is a declaration stands for all flags of that declaration. Flags that
-    two declarations share are one flag, whose value goes to both. Another argument is a flag of
-    its own.
+    An argument whose type is a declaration is replaced by all flags of that declaration. Flags that
+    two declarations share are one flag, whose value goes to both. Every other argument is a flag,
+    too.
 
     Args:
         command: takes all its arguments by name.
+
+    Returns:
+        A function with a flag for each argument, which makes the declarations and calls `command`.
     """
     jobs: dict[str, type] = {}
     flags: dict[str, inspect.Parameter] = {}
@@ -50,7 +53,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _job(declared: type, values: dict[str, Any]) -> Any:
-    """Make a declaration of the values of its flags; a flag that was not given is its default."""
+    """Make a declaration from the values of its flags; a missing value means the default."""
     settings = {}
     for parameter in parameters_of(declared):
         value = values[parameter.name]
@@ -65,15 +68,16 @@ def _is_positional(argument: inspect.Parameter) -> bool:
 
 
 def _flag_argument(parameter: Parameter) -> inspect.Parameter:
-    """Return a declaration's field as an argument that typer reads a flag off."""
+    """Return the argument from which typer makes the flag of a declaration's field."""
     flag = parameter.flag
     flag_type, is_repeatable = _type_of_flag(parameter)
     default = parameter.default
     if default is inspect.Parameter.empty:
-        flag_type = _without_none(flag_type)  # typer demands what may not be None
-    elif is_repeatable or default == ():
+        flag_type = _without_none(flag_type)  # typer demands a value that may not be None
+    elif is_repeatable or default == ():  # the help shows no empty default
         default = None
-    elif flag.check and default is not None:  # typer shows and parses it as text
+    elif flag.check and default is not None:
+        # Typer shows a default in the help, and parses it like the text of a user.
         default = ",".join(default) if isinstance(default, tuple) else str(default)
     settings: dict[str, Any] = {"help": flag.help, "rich_help_panel": flag.group}
     if flag.metavar:
@@ -94,14 +98,15 @@ def _flag_argument(parameter: Parameter) -> inspect.Parameter:
 
 
 def _without_none(flag_type: Any) -> Any:
+    """Return `str` for `str | None`."""
     return next(option for option in get_args(flag_type) if option is not type(None))
 
 
 def _type_of_flag(parameter: Parameter) -> tuple[Any, bool]:
-    """Return what typer makes of a flag's text, and whether the flag may be repeated.
+    """Return the type that typer converts a flag's text to, and whether the flag is repeatable.
 
-    A flag with a check gets the text as it was typed, because the check knows better what is wrong
-    with it.
+    The text of a flag with a check is not converted, because the messages of the check are better
+    than those of typer.
     """
     options = [parameter.type]
     if get_origin(parameter.type) in (Union, UnionType):
@@ -120,7 +125,7 @@ def _type_of_flag(parameter: Parameter) -> tuple[Any, bool]:
 
 
 def _completion(flag: Flag) -> Callable[[str], list[str]]:
-    """Return what offers the words that begin with what was typed, of a list its last item."""
+    """Return a function that completes a word, or the last word of a list with commas."""
 
     def offer(incomplete: str) -> list[str]:
         if not flag.is_list:

@@ -1,4 +1,4 @@
-"""How the help of a command is laid out, and what a person could type."""
+"""The help pages of the commands: their layout, and an example for each command."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,9 +34,10 @@ EXAMPLES: Mapping[str, str] = {
     "datasets": "hierrouter datasets --datasets riddle --show 3",
 }
 
-GROUPED_FROM = 15  # flags; fewer are found without headings
-ARGUMENTS, OPTIONS = "Arguments", "Options"
-PAGE_WIDTH = 100  # columns at most; typer alone stops at 80
+MIN_GROUPED_FLAGS = 15  # fewer flags are easily found without headings
+ARGUMENTS_HEADING = "Arguments"
+OPTIONS_HEADING = "Options"
+PAGE_WIDTH = 100  # maximum, in columns; typer alone stops at 80
 
 
 def add(
@@ -45,9 +46,13 @@ def add(
     """Register a command with its example.
 
     Args:
+        app: the command or group that it belongs to.
         path: what a user types after `hierrouter`.
-        short_help: the command in a list of commands; its docstring's first line where None.
-        group: heading that it stands below there.
+        short_help: describes the command in a list of commands; None is its docstring's first line.
+        group: the heading above the command in that list.
+
+    Returns:
+        A decorator of the command's function.
     """
     return app.command(
         path.split()[-1],
@@ -59,46 +64,52 @@ def add(
 
 
 class CommandPage(TyperCommand):
-    """The page of one command."""
+    """The help page of one command."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, then the flags: the command's own, and those of each group."""
-        records = [(each, each.get_help_record(ctx)) for each in self.get_params(ctx)]
-        shown = [(each, record) for each, record in records if record]
-        lists: dict[str, list[Any]] = {ARGUMENTS: [], OPTIONS: []}
-        for each, record in shown:
-            heading = _group(each) if len(shown) >= GROUPED_FROM else ""
-            if each.param_type_name == "argument":
-                heading = ARGUMENTS
-            lists.setdefault(heading or OPTIONS, []).append(record)
+        """Write the arguments, the command's own flags, and those of each group."""
+        records = []
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record:  # a hidden flag has none
+                records.append((parameter, record))
+        is_grouped = len(records) >= MIN_GROUPED_FLAGS
+        lists: dict[str, list[Any]] = {ARGUMENTS_HEADING: [], OPTIONS_HEADING: []}
+        for parameter, record in records:
+            heading = _group(parameter) if is_grouped else ""
+            if parameter.param_type_name == "argument":
+                heading = ARGUMENTS_HEADING
+            lists.setdefault(heading or OPTIONS_HEADING, []).append(record)
         _write_lists(formatter, lists)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The example, on a line of its own, so that it can be copied."""
+        """Write the example on a separate line, so that it can be copied."""
         _write_lines(formatter, "Example", self.epilog)
 
 
 class GroupPage(TyperGroup):
-    """The page of a group of commands."""
+    """The help page of a group of commands."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The commands below the headings that they name."""
+        """Write the commands below the headings of their groups."""
         names = self.list_commands(ctx)
-        widest = max(map(len, names))
-        room = formatter.width - 6 - widest
+        name_width = max(map(len, names))
+        help_width = formatter.width - 6 - name_width  # 6: indentation and the space between
         lists: dict[str, list[Any]] = {}
         for name in names:
-            row = name.ljust(widest), self.commands[name].get_short_help_str(room)
-            lists.setdefault(_group(self.commands[name]) or "Commands", []).append(row)
+            command = self.commands[name]
+            row = (name.ljust(name_width), command.get_short_help_str(help_width))
+            lists.setdefault(_group(command) or "Commands", []).append(row)
         _write_lists(formatter, lists)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """What all its commands share."""
+        """Write the exit codes, which all commands share."""
         _write_lines(formatter, "Exit codes", self.epilog)
 
 
-def _group(of: Any) -> str:
-    return getattr(of, "rich_help_panel", None) or ""
+def _group(documented: Any) -> str:
+    """Return the heading of a command, a flag or an argument; "" if it has none."""
+    return getattr(documented, "rich_help_panel", None) or ""
 
 
 def _write_lists(formatter: Any, lists: Mapping[str, list[Any]]) -> None:

@@ -1,10 +1,10 @@
-"""Opening trees with a bar, and modules of the user's own."""
+"""Run jobs of the library with a bar: open trees, and check jobs that import modules of users."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,49 +16,63 @@ if TYPE_CHECKING:
     from hierrouter.replay.tree import Tree
     from hierrouter.reports.jobs import Compare, Explore, Report
 
-DERIVATIONS = {"embed": "embed states", "score": "score responses"}
+DERIVATION_LABELS = {"embed": "embed states", "score": "score responses"}
 
 
 def make_importable(folder: Path) -> None:
-    """Let `module:name` on the command line find a module there, after all that is installed."""
+    """Let `module:name` on the command line find modules in a folder, after installed ones."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
 
 def check_job(job: Report | Compare | Explore) -> None:
-    """Check a job before a cache is read; policies and baselines of the user are imported."""
+    """Check a job before a cache is read; this imports policies and baselines of the user."""
     has_own_code = bool(job.policies) or bool(getattr(job, "baselines", None))
     if has_own_code:
         make_importable(Path.cwd())
-    with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
+    with contextlib.redirect_stdout(sys.stderr):  # output of a user's module is no result
         job.check()
 
 
 @contextmanager
 def quiet_bar(label: str) -> Iterator[Callable[..., None]]:
-    """Show a bar, and print to stderr whatever is printed meanwhile.
+    """Show a bar, and send to stderr whatever is printed meanwhile.
 
-    A policy or a baseline of the user may print, and that is no result of the command.
+    A policy or a baseline of the user may print, which is no result of the command.
     """
     with console.bar(label) as on_progress, contextlib.redirect_stdout(sys.stderr):
         yield on_progress
 
 
 def open_trees(opening: OpenTree) -> dict[str, Tree]:
-    """Open a tree under each price list, with a bar; say what a reader should know of it."""
-    if ":" in opening.scorer:
+    """Open a tree under each price list, with a bar; print the notes for readers of its figures."""
+    if ":" in opening.scorer:  # a function of the user's
         make_importable(Path.cwd())
-    with console.bar("open") as show:
-        return opening.run_each(
-            lambda label, done, total: show(done, total, label=DERIVATIONS[label]), console.say
-        )
+    with labelled_bar("open", DERIVATION_LABELS) as on_derive:
+        return opening.run_each(on_derive, console.say)
 
 
 def open_tree(opening: OpenTree) -> Tree:
-    """Open a tree, with a bar; say what a reader should know of it."""
-    if ":" in opening.scorer:
+    """Open a tree, with a bar; print the notes for readers of its figures."""
+    if ":" in opening.scorer:  # a function of the user's
         make_importable(Path.cwd())
-    with console.bar("open") as show:
-        return opening.run(
-            lambda label, done, total: show(done, total, label=DERIVATIONS[label]), console.say
-        )
+    with labelled_bar("open", DERIVATION_LABELS) as on_derive:
+        return opening.run(on_derive, console.say)
+
+
+@contextmanager
+def labelled_bar(
+    label: str, labels: Mapping[str, str]
+) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar whose label tells which task of a job is under way.
+
+    Args:
+        label: before the first task.
+        labels: by the names that the library calls the tasks.
+
+    Returns:
+        A context whose value is called with the name of a task, how much is done, and how much
+        there is in all.
+    """
+    with console.bar(label) as move:
+        yield lambda task, done, total: move(done, total, label=labels[task])

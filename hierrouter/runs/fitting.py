@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from operator import itemgetter
@@ -14,6 +14,7 @@ from hierrouter.questions.scoring import SCORERS_BY_NAME
 from hierrouter.replay.stored_pool import open_pool
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import folders
+from hierrouter.tables import Column, Line, Table, duration
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError
 from hierrouter_cache.keys import digest
 from hierrouter_cache.reader import CacheReader
@@ -23,6 +24,7 @@ FITS = "yes"
 NOT_KNOWN = "not known"
 NOT_FINISHED = "not finished"
 DAMAGED = "damaged"
+INTERVAL_COLUMNS = ("gain", "low", "high")  # shown with their sign
 LISTED_RESULTS = ("algo", "alphas", "cache", "questions", "reward", "gain", "low", "high")
 
 
@@ -132,3 +134,21 @@ def list_runs() -> list[dict[str, Any]]:
             row["fits"] = f"{DAMAGED}: {error}".partition(";")[0]
         rows.append((rank, row))
     return [row for _, row in sorted(rows, key=itemgetter(0), reverse=True)]
+
+
+def damaged_runs(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the damaged ones of the runs of `list_runs`."""
+    return [run["name"] for run in runs if str(run["fits"]).startswith(DAMAGED)]
+
+
+def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table with a row for each of the runs of `list_runs`; there is at least one."""
+    rows = []
+    for run in runs:
+        cells = {name: value for name, value in run.items() if name != "age_s"}
+        cells["alphas"] = ", ".join(f"{alpha:g}" for alpha in run["alphas"] or ())
+        cells["age"] = None if run["age_s"] is None else duration(run["age_s"])
+        rows.append(cells)
+    columns = [Column(name, signed=name in INTERVAL_COLUMNS) for name in rows[0]]
+    lines = [Line("", tuple(cells.values())) for cells in rows]
+    return Table("Runs, the newest first", tuple(columns), tuple(lines))

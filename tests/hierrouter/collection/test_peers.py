@@ -8,8 +8,9 @@ import pytest
 
 from hierrouter.collection import peers
 from hierrouter.collection.formats import IMPORTS, OWN
+from hierrouter.collection.importers import READERS, guess_format
 from hierrouter.collection.tables import Answer
-from hierrouter.collection.transfer import READERS, guess_format, import_
+from hierrouter.collection.transfer import import_
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from hierrouter.collection.files import export_jsonl, import_jsonl, read_header
+from hierrouter.collection.importers import guess_format
 from hierrouter.collection.plan import Call, failures_table
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.collection.tables import gather, read_rows, read_table
-from hierrouter.collection.transfer import guess_format
 from hierrouter.engines.generator import Failure
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import CacheLocked, InputError

@@ -28,7 +28,7 @@ BESIDES = {"tree", "price_lists", "run", "progress", "on_note"}
 # Values that mean that an argument was not given.
 ABSENT: tuple[Any, ...] = (None, (), False, inspect.Parameter.empty)
 # Fields of a declaration that a function takes under another name, as an object.
-OTHERWISE = {"checkpoint": "run"}
+OTHERWISE = {"checkpoint": "run", "price": "prices"}
 
 
 def declared_functions() -> dict[str, Callable[..., Any]]:
