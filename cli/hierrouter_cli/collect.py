@@ -15,7 +15,7 @@ from hierrouter.collection.collect import Collect
 from hierrouter.tables import money
 from hierrouter_cli import console, options
 from hierrouter_cli.declared import with_flags
-from hierrouter_cli.selecting import DERIVATIONS
+from hierrouter_cli.selecting import DERIVATION_LABELS
 
 if TYPE_CHECKING:
     from hierrouter.collection.collection_plan import CollectionPlan
@@ -43,7 +43,8 @@ def collect(
     summary = make_calls(plan)
     with console.bar("open") as show:
         plan.finish(
-            lambda label, done, total: show(done, total, label=DERIVATIONS[label]), console.say
+            lambda label, done, total: show(done, total, label=DERIVATION_LABELS[label]),
+            console.say,
         )
     if format == "json":
         console.put_json(asdict(summary), sort_keys=True)
