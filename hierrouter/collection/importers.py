@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from hierrouter.collection import files, peers, storing, tables
-from hierrouter.collection.formats import IMPORTS, OWN
-from hierrouter.collection.transfer import ImportResult
+from hierrouter.collection.formats import IMPORTS, NOTES, OWN
+from hierrouter.pools.pool import Pool
 from hierrouter.questions.duplicates import near_duplicates_note
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate
@@ -20,6 +21,113 @@ READERS: Mapping[str, Reader] = {
     "llmrouter": lambda path: (peers.read_llmrouter(path), None),
     "routerbench": peers.read_routerbench,
 }
+MAX_LISTED_GAPS = 5  # models that lack answers, those that lack most first
+
+
+@dataclass(frozen=True, repr=False)
+class ImportResult:
+    """The result of an import; it can be used as a path, which is the cache's folder.
+
+    Attributes:
+        cache: the cache's folder.
+        format: of the file.
+        merge: counts of new and known rows.
+        answers: of a table; None for the project's own format.
+        pool: the models of a table by their names in the cache, with prices.
+        unpriced: whether every token of every model costs 1, because prices are unknown.
+        digest_known: whether the project's own format had a digest, so that an edit is detected.
+        duplicates_note: describes near-duplicates across the folds of a table; None if it has none.
+    """
+
+    cache: Path
+    format: str
+    merge: storing.Merge
+    answers: tables.Answers | None = None
+    pool: Pool | None = None
+    unpriced: bool = False
+    digest_known: bool = True
+    duplicates_note: str | None = None
+
+    @property
+    def line(self) -> str:
+        """One line: how many rows are new, and how many were known."""
+        new = ", ".join(f"{count:,} {kind}" for kind, count in self.merge.added.items() if count)
+        present = self.merge.present.total() - self.merge.repeated.total()
+        return f"{self.cache}: {new or 'nothing'} new, {present:,} rows known already"
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user of the cache should know about the file, a line each."""
+        notes = []
+        if not self.digest_known:
+            notes.append("no sha256 in the header, so nobody can tell whether a line was edited")
+        if self.answers and self.pool:
+            notes += _table_notes(self.format, self.answers, self.pool, self.unpriced)
+        if self.duplicates_note:
+            notes.append(self.duplicates_note)
+        if self.merge.another_plan and not any(self.merge.added.values()):
+            notes.append("train and report now open the models and queries of this file")
+        for kind, count in self.merge.different.items():
+            if count:
+                notes.append(
+                    f"{count:,} {kind} with another content under a key of the cache; what was "
+                    "there stays"
+                )
+        return notes
+
+    def __fspath__(self) -> str:
+        return str(self.cache)
+
+    def __repr__(self) -> str:
+        return f"ImportResult({self.line})"
+
+
+def _table_notes(format: str, answers: tables.Answers, pool: Pool, unpriced: bool) -> list[str]:
+    """Describe a table of answers, with its gaps and what it does not say, a line each."""
+    kind = "chains: only the paths that the file has, so open some with --models"
+    if pool.context_free:
+        kind = "context-free: later hops are the models' own answers, no model saw an earlier one"
+    notes = [
+        f"{format}, {len(answers.queries):,} queries x {len(pool.models)} models, "
+        f"{pool.hops} hops; {kind}"
+    ]
+    for model in pool.models:
+        if model.name != model.model:
+            notes.append(f"model {model.model} is called {model.name} here")
+    notes += _gap_notes(answers, pool)
+    has_references = all(query.answers for query in answers.queries)
+    if not has_references:
+        notes.append("no reference answers in the file; use --scorer given")
+    if unpriced:
+        notes.append("prices unknown: 1 per token for every model; reprice with --prices")
+        notes.append("cost counts tokens; take a small alpha such as 1e-5")
+    unscored = answers.scores.count(None)
+    has_scores = unscored < len(answers.scores)
+    if has_scores and has_references:
+        notes.append("it has given scores: --scorer given")
+    if has_scores and unscored:
+        notes.append(f"{unscored:,} answers have no score; --scorer given will refuse them")
+    if format in NOTES:
+        notes.append(NOTES[format])
+    return notes
+
+
+def _gap_notes(answers: tables.Answers, pool: Pool) -> list[str]:
+    """Say of which models answers are missing, and what to do about it."""
+    lacking = answers.lacking
+    if not lacking:
+        return []
+    name_in_pool = {model.model: model.name for model in pool.models}
+    notes = [
+        f"{count:,} queries lack an answer of {name_in_pool.get(model, model)}"
+        for model, count in lacking.most_common(MAX_LISTED_GAPS)
+    ]
+    unlisted = len(lacking) - MAX_LISTED_GAPS
+    others = f"{unlisted} more models lack some; " if unlisted > 0 else ""
+    notes.append(
+        f"{others}leave models out with --without, or these queries with --allow-incomplete"
+    )
+    return notes
 
 
 def import_cache(
