@@ -1,4 +1,4 @@
-"""`hierrouter off-policy` and `learn-from`: what a log of traffic tells, and what it teaches."""
+"""`hierrouter off-policy` and `learn-from`: estimates from a log, and learning from one."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def _put_savings(rows: Sequence[Mapping[str, Any]], alpha: float, format: str) -
 
 @with_flags
 def learn_from(*, learning: LearnFrom, format: options.ShortFormat = "text") -> None:
-    """Collect a sample of the questions of a log, learn from it, and say whether that is better.
+    """Collect a sample of the questions of a log, learn from it, and compare with the old router.
 
     The new router and the one in service (see `deploy`) are compared on questions that neither of
-    them learned from. One that is not shown to be better is not deployed, but as a shadow.
+    them learned from. One that is not shown to be better can only be deployed as a shadow.
     """
     from hierrouter_cli.collect import make_calls
     from hierrouter_cli.train import callbacks_with_bars

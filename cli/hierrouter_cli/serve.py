@@ -20,15 +20,16 @@ def serve(*, opening: OpenRouter, serving: Serve) -> None:
     """Answer OpenAI's chat completions with the live models of the pool.
 
     The router is that of --checkpoint, else the one that `deploy` put in service, else the newest
-    of `train`; one of a sweep answers every alpha, as the model `hierrouter@0.02`. A server that
-    is down at the start is said; SIGHUP, or POST /admin/reload, looks again which router it is.
-    --defer-to is calibrated on the questions of --cache, as in a report, at each listed alpha.
+    of `train`; one of a sweep answers every alpha, as the model `hierrouter@0.02`. A model's server
+    that is down at the start is reported; SIGHUP, or POST /admin/reload, takes the router that is
+    deployed by then. --defer-to is calibrated on the questions of --cache, as in a report, at each
+    listed alpha.
     """
     say = partial(console.say_of, "serve")
     try:
         serving.run(opening, say, console.log_to_stderr)
     except KeyboardInterrupt:  # the usual end of a server, not an error
-        # Here already, because this exit passes by the end of `app.main`, which does it, too.
+        # Here already, because this exit skips the end of `app.main`, which does the same.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         say("ended")
         raise SystemExit(INTERRUPTED_CODE) from None
@@ -36,10 +37,10 @@ def serve(*, opening: OpenRouter, serving: Serve) -> None:
 
 @with_flags
 def deploy(*, deploying: Deploy, format: options.ShortFormat = "text") -> None:
-    """Say which router servers are to have: in service, or as a candidate beside it.
+    """Set which router servers answer with: in service, or as a candidate beside it.
 
-    Servers that were started without --checkpoint hear it at their next reload (SIGHUP, or POST
-    /admin/reload) and lose no request over it. Without flags it shows what was said last.
+    Servers that were started without --checkpoint take it at their next reload (SIGHUP, or POST
+    /admin/reload) and lose no request. Without arguments it shows what was set last.
     """
     service = deploying.run()
     if format == "json":
