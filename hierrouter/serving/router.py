@@ -438,6 +438,7 @@ class _Routing:
     hops: list[Hop] = field(default_factory=list)
 
     async def run(self) -> RouteResult:
+        """Decide and call until the route ends; see `Router.aroute` for the errors."""
         returned: ReturnAction | None = None
         has_ended = False
         while not has_ended:
