@@ -14,7 +14,7 @@ WORD_OF_NAME = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def rows() -> list[tuple[str, str, list[str], list[str]]]:
-    """Word, meaning, names that stand for it, and words that are not used for it."""
+    """Word, meaning, its names in files, and words that are not used for it."""
     table = []
     for line in GLOSSARY.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

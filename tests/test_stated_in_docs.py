@@ -35,15 +35,15 @@ def page(name: str) -> str:
 def section(name: str, title: str) -> str:
     """The text below a heading of a page, up to the next heading of its level."""
     level, _, _ = title.partition(" ")
-    _, found, text = page(name).partition(f"\n{title}\n")
-    assert found, title
+    _, heading, text = page(name).partition(f"\n{title}\n")
+    assert heading, title
     return text.partition(f"\n{level} ")[0]
 
 
 def table(text: str, head: str) -> list[list[str]]:
     """The cells of a table's rows, by how its first line begins."""
-    _, found, rest = text.partition(f"\n| {head}")
-    assert found, head
+    _, first_line, rest = text.partition(f"\n| {head}")
+    assert first_line, head
     lines = rest.partition("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 

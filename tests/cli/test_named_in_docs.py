@@ -46,8 +46,10 @@ def flags_of_commands() -> set[str]:
     """Each flag of each command, and of the program itself."""
     commands = [context(path).command for path in COMMANDS] + [ROOT]
     parameters = [parameter for command in commands for parameter in command.params]
-    named = {flag for each in parameters for flag in [*each.opts, *each.secondary_opts]}
-    return {"--help", *named}
+    flags = {"--help"}
+    for parameter in parameters:
+        flags |= {*parameter.opts, *parameter.secondary_opts}
+    return flags
 
 
 @cache
@@ -60,15 +62,15 @@ def flags_of_benchmarks() -> set[str]:
 def is_there(name: str) -> bool:
     """Whether a dotted name leads to a module, or to something within one."""
     first, *rest = name.split(".")
-    found: Any = hr if first == "hr" else import_module(first)
-    module = found.__name__
+    value: Any = hr if first == "hr" else import_module(first)
+    module = value.__name__
     for part in rest:
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             try:
                 import_module(f"{module}.{part}")
             except ImportError:
                 return False
-        found = getattr(found, part)
+        value = getattr(value, part)
         module = f"{module}.{part}"
     return True
 
@@ -94,10 +96,10 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PROSE, ids=short)
 def test_every_flag_that_a_page_names_is_there(page: Path) -> None:
-    named = set(FLAG.findall(without_old_names(page))) - FLAGS_OF_OTHERS
+    flags = set(FLAG.findall(without_old_names(page))) - FLAGS_OF_OTHERS
     if page.name in HISTORY:
-        named -= FLAGS_TAKEN_OUT
-    assert sorted(named - flags_of_commands() - flags_of_benchmarks()) == []
+        flags -= FLAGS_TAKEN_OUT
+    assert sorted(flags - flags_of_commands() - flags_of_benchmarks()) == []
 
 
 ARCHITECTURE = SOURCES / "docs/architecture.md"
@@ -112,13 +114,13 @@ def test_the_page_of_the_code_shows_the_floors_that_are_checked() -> None:
         floors[path.name.removeprefix("hierrouter_")] = int(floor)
         assert path.is_dir(), folder
         assert all((path / name).exists() for name in re.findall(r"`(.+?)`", files)), files
-    alone = re.findall(r"`(\w+)\.py`[^`]+?\((\d)\)", ARCHITECTURE.read_text())
-    assert floors | {name: int(floor) for name, floor in alone} == FLOOR
+    single_files = re.findall(r"`(\w+)\.py`[^`]+?\((\d)\)", ARCHITECTURE.read_text())
+    assert floors | {name: int(floor) for name, floor in single_files} == FLOOR
 
 
 @pytest.mark.parametrize("page", FOR_DEVELOPERS, ids=short)
 def test_every_class_and_constant_that_developers_are_told_of_is_there(page: Path) -> None:
-    """Also functions that end in `()`, and files that stand without the package's name."""
+    """Also functions that end in `()`, and files that are named without their package."""
     code = "".join(path.read_text() for path in SOURCES.glob("[bcht]*/**/*.py"))
     text = page.read_text()
     names = re.findall(r"`@?([A-Z]\w*[a-z]\w*|[A-Z]+_[A-Z_]+|STATES|SCORERS|\w+(?=\(\)`))", text)
