@@ -1,4 +1,4 @@
-"""What can be collected: the pools that come with the package, and the datasets.
+"""List what can be collected: the pools that come with the package, and the datasets.
 
 Each job is declared once, see `hierrouter.declarations`. The modules that do the work are imported
 when a job runs, because they need pyarrow.

@@ -57,7 +57,7 @@ class ImportResult:
 
     @property
     def notes(self) -> list[str]:
-        """What a user of the cache should know about the file, a line each."""
+        """Facts about the file for users of the cache, a line each."""
         notes = []
         if not self.digest_known:
             notes.append("no sha256 in the header, so nobody can tell whether a line was edited")

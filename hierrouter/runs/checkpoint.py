@@ -1,4 +1,8 @@
-"""What training leaves on disk: a policy, or a sweep of them."""
+"""Save and load what training has made: a router, or the routers of a sweep.
+
+A checkpoint is a safetensors file: its tensors are the weights, and its header has a checksum and a
+description of the policy in JSON. The keys of the description are the names of the attributes.
+"""
 
 from __future__ import annotations
 
@@ -27,25 +31,33 @@ from hierrouter_cache.errors import InputError, open_plain
 from hierrouter_cache.writer import write_atomically
 
 Array = NDArray[Any]
-FORMAT = 7
-TRAINING_FORMAT = 4  # of what names a training
-HEADER = "hierrouter"  # in a safetensors file: checksum and description; two keys have no order
+CHECKPOINT_FORMAT = 7
+TRAINING_FORMAT = 4  # of `training_identity`
+# Key in the header of a safetensors file, of checksum and description. They share one key, because
+# the order in which safetensors writes several keys is not fixed.
+HEADER_KEY = "hierrouter"
 MAX_NUMBERS = 1 << 28  # in a file: the paper's network has 2 million, a value model the most
-MAX_NODES = 1 << 25
-HEX = 64  # characters of a checksum
+MAX_TREE_NODES = 1 << 25
+DIGEST_LENGTH = 64  # characters of a SHA-256 in hexadecimal
 LFS_POINTER = b"version https://git-lfs"
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip around one
-AS_WRITTEN = ("hops", "encoder", "view", "seed", "fingerprint", "version")  # of an origin
-WHOLE = ("numbers", "learned", "kernel", "columns")  # of the value model: whole numbers
-RETRAIN = "train again"
-TYPES = ("F32", "I64")  # of tensors, as safetensors calls them
+# Attributes of an origin that are in the description as they are.
+PLAIN_ORIGIN_KEYS = ("hops", "encoder", "view", "seed", "fingerprint", "version")
+INTEGER_TENSORS = ("numbers", "learned", "kernel", "columns")  # of the value model
+RETRAIN_REMEDY = "train again"
+TENSOR_TYPES = ("F32", "I64")  # as safetensors calls them
 Part = TypeVar("Part", TextProjection, StateRegression)
 
 
 def save_checkpoint(policy: Policy, folder: Path) -> None:
-    """Write a policy into `folder`, replacing what is there.
+    """Write a policy into a folder, replacing the one that is there.
 
-    Raises WorldError: the disk is full or failed.
+    Args:
+        policy: a router, or a sweep.
+        folder: made if it does not exist.
+
+    Raises:
+        WorldError: the disk is full or failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(describe(policy), sort_keys=True, allow_nan=False)
@@ -55,11 +67,13 @@ def save_checkpoint(policy: Policy, folder: Path) -> None:
 def load_checkpoint(path: Path) -> Policy:
     """Read a checkpoint.
 
-    Raises InputError: there is none, it is truncated or no safetensors file, it was not written by
-    `save_checkpoint` or by that of another format, its checksum or that of its run is another, or
-    its weights are not finite.
+    Args:
+        path: the folder, or its `policy.safetensors` under any name.
 
-    `path`: the folder, or its `policy.safetensors` under any name.
+    Raises:
+        InputError: there is none, it is truncated or no safetensors file, `save_checkpoint` did not
+            write it or has another format now, its checksum or that in the record of its run does
+            not match, or its weights are not finite.
     """
     file = path / folders.WEIGHTS if path.is_dir() else path
     if not file.exists() and is_sweep(path):
@@ -70,78 +84,94 @@ def load_checkpoint(path: Path) -> Policy:
         )
     tensors, text = read_tensors(file)
     folders.require_listed(file)
-    if not all(np.isfinite(value).all() for value in tensors.values()):
-        raise InputError(f"checkpoint has weights that are not finite (NaN): {file}; {RETRAIN}")
+    if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
+        raise InputError(
+            f"checkpoint has weights that are not finite (NaN): {file}; {RETRAIN_REMEDY}"
+        )
     return rebuild(text, tensors, file)
 
 
 def router_at(path: Path, alpha: float | None) -> TrainedRouter:
-    """The router in a checkpoint, for `alpha` where it holds one for every alpha.
+    """Load the router in a checkpoint.
 
-    Raises InputError: see `load_checkpoint`.
+    Args:
+        path: see `load_checkpoint`.
+        alpha: which router of a sweep; None is the one for the smallest alpha of its grid. The
+            checkpoint of a single router ignores it.
 
-    `alpha`: None is the alpha it was trained for; of a sweep's, the smallest of its grid.
+    Raises:
+        InputError: see `load_checkpoint`.
     """
-    found = load_checkpoint(path)
-    if isinstance(found, TrainedRouter):
-        return found
-    return found.at(found.alphas[0] if alpha is None else alpha)
+    policy = load_checkpoint(path)
+    if isinstance(policy, TrainedRouter):
+        return policy
+    return policy.at(policy.alphas[0] if alpha is None else alpha)
 
 
 def is_sweep(path: Path) -> bool:
-    """Whether a folder is that of a run of `sweep-alpha`.
+    """Return whether a folder is that of a run of `sweep-alpha`.
 
-    Raises InputError: its record is damaged.
+    Raises:
+        InputError: its record is damaged.
     """
     record = folders.read_record(path)
     return record is not None and record.command == "sweep-alpha"
 
 
-def learned(policy: Policy) -> dict[str, Any]:
-    """What the record of a run says of its policy, as JSON values."""
+def policy_record(policy: Policy) -> dict[str, Any]:
+    """Return the facts about a policy for the record of its run, as JSON values."""
     origin = policy.origin
-    return {
-        **({"second": origin.second} if origin.second else {}),
+    facts: dict[str, Any] = {
         "algo": origin.config.algo,
         "encoder": origin.encoder,
         "fingerprint": origin.fingerprint,
         "objective": policy.objective.as_object(),
         "view": origin.view,
     }
+    if origin.second:  # the records of runs without a price of time have no such key
+        facts["second"] = origin.second
+    return facts
 
 
 def describe(policy: Policy) -> dict[str, Any]:
-    """Everything but the tensors, as JSON values."""
+    """Return everything about a policy except its tensors, as JSON values."""
     origin = policy.origin
-    found = {
+    description: dict[str, Any] = {
         **asdict(origin),
-        "format": FORMAT,
+        "format": CHECKPOINT_FORMAT,
         "models": list(origin.models),
         "rate": [list(pair) for pair in origin.rate],
         "algo": origin.config.algo,
         "objective": policy.objective.as_object(),
     }
-    if not origin.second:  # as before there was one
-        del found["second"]
+    if not origin.second:  # checkpoints without a price of time have no such key
+        del description["second"]
     if isinstance(policy, TrainedSweep):
-        constants = [one and asdict(one) for one in policy.constants]
-        return {**found, **_told(policy.model), "constants": constants, "alphas": policy.alphas}
-    found["history"] = list(policy.history)
+        description.update(_describe_value_model(policy.model))
+        description["constants"] = [
+            None if constant is None else asdict(constant) for constant in policy.constants
+        ]
+        description["alphas"] = policy.alphas
+        return description
+    description["history"] = list(policy.history)
     if policy.budget is not None:
-        found["budget"] = policy.budget
+        description["budget"] = policy.budget
     if policy.constant:
-        found["constant"] = asdict(policy.constant)
+        description["constant"] = asdict(policy.constant)
     if isinstance(policy.router, ValueRouter):
-        return {**found, **_told(policy.router.model)}
-    return {**found, "shape": asdict(policy.router.shape)}
+        description.update(_describe_value_model(policy.router.model))
+    else:
+        description["shape"] = asdict(policy.router.shape)
+    return description
 
 
-def _told(model: ValueModel) -> dict[str, Any]:
+def _describe_value_model(model: ValueModel) -> dict[str, Any]:
+    """Return what the tensors of a value model do not hold, as JSON values."""
     return {"knots": model.knots, "texts": len(model.texts)}
 
 
 def tensors_of(policy: Policy) -> dict[str, Array]:
-    """The weights."""
+    """Return the weights of a policy by name."""
     if isinstance(policy, TrainedSweep):
         return _tensors_of_model(policy.model)
     if isinstance(policy.router, ValueRouter):
@@ -152,90 +182,117 @@ def tensors_of(policy: Policy) -> dict[str, Array]:
 def _tensors_of_model(model: ValueModel) -> dict[str, Array]:
     arrays = {"learned": model.learned, "numbers": model.numbers}
     for kind, parts in (("text", model.texts), ("state", model.positions)):
-        arrays |= {
-            f"{kind}{number}.{name}": value
-            for number, part in enumerate(parts)
-            for name, value in vars(part).items()
-        }
+        for number, part in enumerate(parts):
+            for name, array in vars(part).items():
+                arrays[f"{kind}{number}.{name}"] = array
     return arrays
 
 
 def rebuild(text: str, tensors: dict[str, Array], file: Path) -> Policy:
-    """The policy of which these are the description and the tensors.
+    """Make a policy from its description and its tensors.
 
-    Raises InputError: another format, or parts that are missing, impossible or do not fit together.
+    Args:
+        text: the description, as JSON; see `describe`.
+        tensors: the weights; see `tensors_of`.
+        file: that they come from, for messages.
+
+    Raises:
+        InputError: another format, or parts that are missing, impossible or do not fit together.
     """
     try:
-        found = folders.parse_json(text.encode())
-        if not isinstance(found["format"], int):
-            raise TypeError(f"format {found['format']}")
-        if found["format"] != FORMAT:
-            remedy = RETRAIN if found["format"] < FORMAT else "upgrade hierrouter"
-            raise InputError(
-                f"checkpoint has format {found['format']}, this version reads {FORMAT}: {file}; "
-                f"{remedy}"
-            )
+        description = folders.parse_json(text.encode())
+        _require_format(description["format"], file)
         try:
-            objective = Objective(**found["objective"])
+            objective = Objective(**description["objective"])
         except InputError as error:
-            raise InputError(f"checkpoint is damaged, {error}: {file}; {RETRAIN}") from error
-        return _policy(found, objective, tensors)
+            raise InputError(f"checkpoint is damaged, {error}: {file}; {RETRAIN_REMEDY}") from error
+        return _policy(description, objective, tensors)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
         raise InputError(
-            f"checkpoint is damaged, weights and description do not fit: {file}; {RETRAIN}"
+            f"checkpoint is damaged, weights and description do not fit: {file}; {RETRAIN_REMEDY}"
         ) from error
 
 
-def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Array]) -> Policy:
+def _require_format(number: Any, file: Path) -> None:
+    """Require the format that this version reads.
+
+    Raises:
+        InputError: it is older or newer.
+        TypeError: it is no number.
+    """
+    if not isinstance(number, int):
+        raise TypeError(f"format {number}")
+    if number != CHECKPOINT_FORMAT:
+        remedy = RETRAIN_REMEDY if number < CHECKPOINT_FORMAT else "upgrade hierrouter"
+        raise InputError(
+            f"checkpoint has format {number}, this version reads {CHECKPOINT_FORMAT}: {file}; "
+            f"{remedy}"
+        )
+
+
+def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str, Array]) -> Policy:
+    """Make a policy from its description as JSON values; any error means that it is damaged."""
     origin = Origin(
-        models=tuple(found["models"]),
+        models=tuple(description["models"]),
         rate=tuple(
-            (float(tokens_in), float(tokens_out)) for tokens_in, tokens_out in found["rate"]
+            (float(tokens_in), float(tokens_out)) for tokens_in, tokens_out in description["rate"]
         ),
-        config=CONFIG_CLASSES[found["algo"]](**found["config"]),
-        **{name: found[name] for name in AS_WRITTEN},
-        second=float(found.get("second", 0.0)),
+        config=CONFIG_CLASSES[description["algo"]](**description["config"]),
+        **{key: description[key] for key in PLAIN_ORIGIN_KEYS},
+        second=float(description.get("second", 0.0)),
     )
-    shape = RouterShape(**found["shape"]) if "shape" in found else None
+    shape = RouterShape(**description["shape"]) if "shape" in description else None
     _check_fit(origin, objective, shape)
+    if "alphas" in description and shape is None:
+        return _sweep(description, origin, objective, tensors)
+    router: TrainedNetwork | ValueRouter
     if shape is None:
-        model = _value_model(found, origin, objective, tensors)
-        if "alphas" in found:
-            grid = tuple(map(float, found["alphas"]))
-            if not grid or not all(0 <= alpha < np.inf for alpha in grid):
-                raise ValueError(f"alphas {grid}")
-            constants = [_constant(one, origin) for one in found["constants"]]
-            if constants and len(constants) != len(grid):
-                raise ValueError(f"{len(constants)} constants")
-            return TrainedSweep(model, grid, objective, origin, tuple(constants))
-        router: TrainedNetwork | ValueRouter = ValueRouter(model, objective.alpha)
+        model = _value_model(description, origin, objective, tensors)
+        router = ValueRouter(model, objective.alpha)
     else:
         router = TrainedNetwork(shape, tensors)
-    budget = found.get("budget")  # None where alpha was given, and in files of before
+    budget = description.get("budget")  # None if alpha was given, and in older files
     if budget is not None and not 0 < budget < np.inf:
         raise ValueError(f"budget {budget}")
-    history = tuple(map(float, found["history"]))
-    constant = _constant(found.get("constant"), origin)
+    history = tuple(map(float, description["history"]))
+    constant = _constant(description.get("constant"), origin)
     return TrainedRouter(router, objective, origin, history, budget, constant)
 
 
+def _sweep(
+    description: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
+) -> TrainedSweep:
+    model = _value_model(description, origin, objective, tensors)
+    grid = tuple(map(float, description["alphas"]))
+    if not grid or not all(0 <= alpha < np.inf for alpha in grid):
+        raise ValueError(f"alphas {grid}")
+    constants = [_constant(constant, origin) for constant in description["constants"]]
+    if constants and len(constants) != len(grid):
+        raise ValueError(f"{len(constants)} constants")
+    return TrainedSweep(model, grid, objective, origin, tuple(constants))
+
+
 def _value_model(
-    found: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
+    description: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
 ) -> ValueModel:
-    for name, value in tensors.items():
-        if (name.rpartition(".")[2] in WHOLE) != (value.dtype == np.int64):
-            raise TypeError(f"{name} of {value.dtype}")
+    for name, tensor in tensors.items():
+        is_integer = tensor.dtype == np.int64
+        if is_integer != (name.rpartition(".")[2] in INTEGER_TENSORS):
+            raise TypeError(f"{name} of {tensor.dtype}")
     actions = Actions(origin.routes, objective.allow_stop, objective.allow_return)
 
-    def part(kind: type[Part], name: str) -> Part:
-        return kind(**{one.name: tensors[f"{name}.{one.name}"] for one in fields(kind)})
+    def part(part_class: type[Part], name: str) -> Part:
+        names = [field.name for field in fields(part_class)]
+        return part_class(**{field: tensors[f"{name}.{field}"] for field in names})
 
     return ValueModel(
         actions=actions,
-        knots=tuple(map(float, found["knots"])),
+        knots=tuple(map(float, description["knots"])),
         rate=origin.rate,
         fingerprint=origin.fingerprint,
-        texts=tuple(part(TextProjection, f"text{number}") for number in range(found["texts"])),
+        texts=tuple(
+            part(TextProjection, f"text{number}") for number in range(description["texts"])
+        ),
         numbers=tensors["numbers"],
         positions=tuple(
             part(StateRegression, f"state{number}") for number in range(actions.states)
@@ -244,20 +301,29 @@ def _value_model(
     )
 
 
-def _constant(found: dict[str, Any] | None, origin: Origin) -> Constant | None:
-    if found is None:
+def _constant(values: dict[str, Any] | None, origin: Origin) -> Constant | None:
+    """Make a constant choice from its JSON values; None stays None."""
+    if values is None:
         return None
-    constant = Constant(**found)
-    figures = constant.gain, constant.low, constant.high
-    whole = isinstance(constant.node, int) and isinstance(constant.needed, int)
-    if not whole or not 0 < constant.node < origin.routes.nodes or not np.isfinite(figures).all():
-        raise ValueError(f"no constant choice: {found}")
+    constant = Constant(**values)
+    has_integers = isinstance(constant.node, int) and isinstance(constant.needed, int)
+    figures = (constant.gain, constant.low, constant.high)
+    if (
+        not has_integers
+        or not 0 < constant.node < origin.routes.nodes
+        or not np.isfinite(figures).all()
+    ):
+        raise ValueError(f"no constant choice: {values}")
     return constant
 
 
 def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) -> None:
-    """The parts of a description agree with each other."""
-    if origin.hops * math.log(len(origin.models) + 1) >= math.log(MAX_NODES):
+    """Require that the parts of a description agree with each other.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if origin.hops * math.log(len(origin.models) + 1) >= math.log(MAX_TREE_NODES):
         raise ValueError("more nodes than can be counted")
     actions = Actions(origin.routes, objective.allow_stop, objective.allow_return)
     texts = (*origin.models, origin.encoder, origin.view, origin.fingerprint, origin.version)
@@ -280,32 +346,44 @@ def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) 
 
 
 def member_folder(run: Path, seed: int) -> Path:
-    """Where the checkpoint of a seed lies in the folder of a sweep."""
+    """Return the folder of the checkpoint of a seed, within the folder of a sweep."""
     return run / f"seed-{seed}"
 
 
 def load_sweep(run: Path) -> TrainedSweep:
-    """A finished sweep.
+    """Load a finished sweep.
 
-    Raises InputError: there is no finished sweep in `run`, or its checkpoint is missing or damaged.
+    Args:
+        run: folder of the sweep.
+
+    Raises:
+        InputError: there is no finished sweep, or its checkpoint is missing or damaged.
     """
     record = folders.read_record(run)
     if record is None or not record.is_finished or record.command != "sweep-alpha":
         raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first")
     try:
-        (seed,) = map(int, record.result["seeds"])
+        [seed] = map(int, record.result["seeds"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise InputError(f"{folders.RECORD} of a sweep is damaged: {run}; sweep again") from error
-    found = load_checkpoint(member_folder(run, seed))
-    if not isinstance(found, TrainedSweep):
+    policy = load_checkpoint(member_folder(run, seed))
+    if not isinstance(policy, TrainedSweep):
         raise InputError(f"the sweep's checkpoint is for one alpha: {run}; sweep again")
-    return found
+    return policy
 
 
-def training_named(
+def training_identity(
     origin: Origin, objective: Objective, alphas: tuple[float, ...] = ()
 ) -> dict[str, Any]:
-    """What is being trained, as JSON values: what is there is taken only for itself."""
+    """Return what tells a training from all others, as JSON values.
+
+    A policy in a folder is used again only if its training has the same identity.
+
+    Args:
+        origin: what the policy learns from, and how.
+        objective: what it is trained for.
+        alphas: the grid of a sweep; empty for a single router.
+    """
     return {
         "algo": origin.config.algo,
         "alphas": list(alphas),
@@ -319,70 +397,100 @@ def training_named(
     }
 
 
-def finished(folder: Path, named: dict[str, Any]) -> Policy | None:
-    """The checkpoint in `folder` where it is of this very training, else None.
+def load_finished(folder: Path, identity: dict[str, Any]) -> Policy | None:
+    """Load the checkpoint in a folder, if it comes from a certain training.
 
-    Raises InputError: the checkpoint is damaged.
+    Args:
+        folder: perhaps with a checkpoint.
+        identity: of the training, see `training_identity`.
+
+    Returns:
+        The policy; None if there is none, or it comes from another training.
+
+    Raises:
+        InputError: the checkpoint is damaged.
     """
     if not (folder / folders.WEIGHTS).is_file():
         return None
-    found = load_checkpoint(folder)
-    alphas = found.alphas if isinstance(found, TrainedSweep) else ()
-    same = training_named(found.origin, found.objective, alphas) == named
-    return found if same else None
+    policy = load_checkpoint(folder)
+    alphas = policy.alphas if isinstance(policy, TrainedSweep) else ()
+    if training_identity(policy.origin, policy.objective, alphas) != identity:
+        return None
+    return policy
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Array], text: str) -> None:
-    """Replace `file`; the same tensors and text give the same bytes.
+    """Write tensors and a text into a safetensors file; equal ones give equal bytes.
 
-    Raises WorldError: the disk is full or failed; the old file is untouched then.
+    Args:
+        file: is replaced.
+        tensors: by name.
+        text: for the header.
+
+    Raises:
+        WorldError: the disk is full or failed; the old file is untouched then.
     """
-    whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    write_atomically(file, save(whole, metadata={HEADER: _digest(whole, text) + text}))
+    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    header = {HEADER_KEY: _digest(contiguous, text) + text}
+    write_atomically(file, save(contiguous, metadata=header))
 
 
 def _digest(tensors: Mapping[str, Array], text: str) -> str:
-    """SHA-256 over the text and each tensor's name, dtype, shape and bytes."""
-    found = hashlib.sha256(text.encode())
-    for name, value in sorted(tensors.items()):
-        found.update(f"{name} torch.{value.dtype} {tuple(value.shape)}\n".encode())
-        found.update(np.ascontiguousarray(value).tobytes())
-    return found.hexdigest()
+    """Return the SHA-256 over the text and each tensor's name, dtype, shape and bytes."""
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        # "torch." because the first checkpoints were digested as tensors of torch.
+        digest.update(f"{name} torch.{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(np.ascontiguousarray(tensor).tobytes())
+    return digest.hexdigest()
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Array], str]:
-    """The tensors of a file that `write_tensors` wrote, and the text in its header.
+    """Read a file that `write_tensors` wrote.
 
-    Raises InputError: there is none, it is something else, or it was altered.
+    Returns:
+        (tensors by name, the text in the header).
+
+    Raises:
+        InputError: there is none, it is something else, or it was altered.
     """
     _check_start(file)
     try:
         with safe_open(file, framework="np") as opened:
-            held = (opened.metadata() or {}).get(HEADER)
+            header = (opened.metadata() or {}).get(HEADER_KEY)
             shapes = (opened.get_slice(name).get_shape() for name in opened.keys())  # noqa: SIM118
             if sum(map(prod, shapes)) > MAX_NUMBERS:
-                raise InputError(f"checkpoint has more numbers than any router: {file}; {RETRAIN}")
-            if any(opened.get_slice(name).get_dtype() not in TYPES for name in opened.keys()):  # noqa: SIM118
                 raise InputError(
-                    f"checkpoint has weights of a type that no router has: {file}; {RETRAIN}"
+                    f"checkpoint has more numbers than any router: {file}; {RETRAIN_REMEDY}"
+                )
+            types = {opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
+            if not types <= set(TENSOR_TYPES):
+                raise InputError(
+                    f"checkpoint has weights of a type that no router has: {file}; {RETRAIN_REMEDY}"
                 )
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise InputError(
-            f"checkpoint is truncated, damaged or not a safetensors file: {file}; {RETRAIN}"
+            f"checkpoint is truncated, damaged or not a safetensors file: {file}; {RETRAIN_REMEDY}"
         ) from error
-    if held is None:
-        raise InputError(f"checkpoint was not written by hierrouter: {file}; {RETRAIN}")
-    digest, text = held[:HEX], held[HEX:]
+    if header is None:
+        raise InputError(f"checkpoint was not written by hierrouter: {file}; {RETRAIN_REMEDY}")
+    digest = header[:DIGEST_LENGTH]
+    text = header[DIGEST_LENGTH:]
     if digest != _digest(tensors, text):
         raise InputError(
-            f"checkpoint is damaged, or of an earlier version: {file}: checksum mismatch; {RETRAIN}"
+            f"checkpoint is damaged, or of an earlier version: {file}: checksum mismatch; "
+            f"{RETRAIN_REMEDY}"
         )
     return tensors, text
 
 
 def _check_start(file: Path) -> None:
-    """Name the usual wrong files for what they are."""
+    """Refuse files that are often taken for a checkpoint, with what they are.
+
+    Raises:
+        InputError: there is no file, or it is a git-lfs pointer or a pickle.
+    """
     try:
         with open_plain(file) as stream:
             start = stream.read(len(LFS_POINTER))

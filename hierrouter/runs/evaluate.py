@@ -1,4 +1,4 @@
-"""The exact value of a policy on each query of a fold: anybody's, or what was trained here."""
+"""Evaluate any policy exactly on each query of a fold: a router, or one of the user."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ DEFAULT_FOLD = "validation"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """What a policy is worth on each query of a fold, in expectation and without sampling error.
+    """The value of a policy on each query of a fold, in expectation and without sampling error.
 
     Attributes:
+        name: of the policy.
+        alpha: price of cost in R.
         split: the fold: "train", "validation" or "test".
         query_ids: of the queries, in the order of the arrays.
+        datasets: of the queries, likewise.
         quality: float64[queries], expected Q, in [0, 1].
         accuracy: float64[queries], probability of a right answer.
         cost: float64[queries], expected C, in money.
@@ -70,7 +73,7 @@ class Evaluation:
         )
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a query: query, dataset, split, quality, accuracy, cost, reward."""
+        """Return a row for each query: query, dataset, split, quality, accuracy, cost, reward."""
         import pandas
 
         names = ("split", "quality", "accuracy", "cost", "reward")
@@ -88,28 +91,31 @@ def evaluate(
     split: str | None = None,
     texts: policies.TextLoader | None = None,
 ) -> Evaluation:
-    """The exact value of a policy on each query of a fold.
+    """Return the exact value of a policy on each query of a fold.
 
     Args:
         tree: one fold, or several.
-        policy: a function of an `Observation` or an object with `act(observation)`, which gives
-            the number or the name of an action, or float[A], the probability of each; a model of
-            Stable-Baselines3, which is asked deterministically; float64[queries, S, A], a row
-            for each query of `tree`; a run, or its folder; or a name: `calc` is a direct call,
-            `text>calc` a fixed route, `oracle` the best route in hindsight. Where stopping is
-            allowed, probabilities of the M models alone are of calls that do not stop.
-        alpha: cost penalty of R = Q - alpha * C (paper section 3.1); None is what a router was
-            trained for.
-        allow_stop: whether the policy may end before L calls (paper appendix A); None is what
-            a router, a table or a model of Stable-Baselines3 can do, and False for all others.
-        allow_return: whether it may end after any answer with any answer of its route; None is
-            what a router can do, and False for all others.
-        split: the fold; None is that of the tree, and validation where the tree has several.
-        texts: from a tree to the texts of its queries, for policies that read them; None takes the
-            tree's own `texts`, where it has them.
+        policy: one of:
+            a function of an `Observation`, or an object with `act(observation)`, which returns the
+            number or the name of an action, or float[A], the probability of each action;
+            a model of Stable-Baselines3, whose deterministic actions are taken;
+            float64[queries, S, A], a row for each query of `tree`;
+            a run, or its folder;
+            or a name: `calc` is a direct call, `text>calc` a fixed route, `oracle` the best route
+            in hindsight. If stopping is allowed, probabilities of only the M models mean calls
+            that do not stop.
+        alpha: price of cost in R = Q - alpha * C (paper section 3.1); None is the one that a router
+            was trained for.
+        allow_stop: whether the policy may end before L calls (paper appendix A); None is the
+            ability of a router, a table or a model of Stable-Baselines3, and False for all others.
+        allow_return: whether it may end after any call with any response of its route; None is the
+            ability of a router, and False for all others.
+        split: the fold; None is that of the tree, or validation if the tree has several.
+        texts: returns the texts of the queries of a tree, for policies that read them; None is the
+            `texts` of the tree itself, if it has them.
 
     Raises:
-        InputError: nothing to value it on, no alpha, or a policy that fails or gives what is
+        InputError: no queries to evaluate it on, no alpha, or a policy that fails or returns
             neither an action nor probabilities; the message names the query and the stage.
     """
     folds = sorted(set(tree.splits))
@@ -120,14 +126,17 @@ def evaluate(
             f"no query to value a policy on: the {fold_name} fold is empty; this tree has "
             f"{', '.join(folds) or 'none'}"
         )
-    named = None
+    outcome_by_name = None
     if policies.policy_kind(policy) == "name":
-        policy = named = _named(fold, policy, alpha, bool(allow_stop or allow_return))
+        policy = _policy_by_name(fold, policy, alpha, bool(allow_stop or allow_return))
+        # Only an outcome that was made here is known to be of the queries of this fold.
+        if isinstance(policy, Outcome):
+            outcome_by_name = policy
     alpha = _alpha_of(policy, alpha)
-    if isinstance(named, Outcome):  # one that is handed in may be of other queries
-        outcome = named
+    if outcome_by_name is not None:
+        outcome = outcome_by_name
     elif policies.policy_kind(policy) == "router":
-        outcome = _of_router(fold, policy, allow_stop, allow_return)
+        outcome = _router_outcome(fold, policy, allow_stop, allow_return)
     else:
         returns = bool(allow_return)
         if isinstance(policy, np.ndarray):
@@ -135,7 +144,8 @@ def evaluate(
             policy = policies.as_table(policy, tree, states)[np.array(tree.splits) == fold_name]
         stop = policies.can_stop(policy, fold, returns) if allow_stop is None else allow_stop
         table = policies.policy_table(fold, policy, alpha, stop, texts, returns)
-        actions, name = Actions(fold.routes, stop, returns), policies.policy_name(policy)
+        actions = Actions(fold.routes, stop, returns)
+        name = policies.policy_name(policy)
         outcome = policy_outcome(fold, actions, table, name, "baseline")
     return Evaluation(
         name=outcome.name,
@@ -150,6 +160,11 @@ def evaluate(
 
 
 def _alpha_of(policy: Any, alpha: float | None) -> float:
+    """Return alpha, or else the one that a router was trained for.
+
+    Raises:
+        InputError: there is none, or it is no alpha.
+    """
     if alpha is None and policies.policy_kind(policy) == "router":
         alpha = policy.alpha
     if alpha is None:
@@ -159,37 +174,48 @@ def _alpha_of(policy: Any, alpha: float | None) -> float:
     return check_alpha(alpha)
 
 
-def _named(
-    fold: RouteTree, given: str | os.PathLike[str], alpha: float | None, ends_early: bool
+def _policy_by_name(
+    fold: RouteTree, name: str | os.PathLike[str], alpha: float | None, ends_early: bool
 ) -> Outcome | TrainedRouter:
-    """The direct call, the route or the oracle of this name, or the router in this folder."""
-    if given == "oracle":
-        return oracle(fold, _alpha_of(given, alpha), ends_early)
+    """Return the direct call, the route or the oracle of a name, or the router in a folder.
+
+    Raises:
+        InputError: there is no policy of this name.
+    """
+    if name == "oracle":
+        return oracle(fold, _alpha_of(name, alpha), ends_early)
     for outcome in (*single_calls(fold), *fixed_routes(fold, True)):
-        if outcome.name == given:
+        if outcome.name == name:
             return outcome
-    folder = find_run(given)
+    folder = find_run(name)
     if not folder.is_dir():
         raise InputError(
-            f"unknown policy: {os.fspath(given)}; give a model for its direct call "
+            f"unknown policy: {os.fspath(name)}; give a model for its direct call "
             f"({', '.join(fold.direct.models) or 'none here'}), a route such as "
             f"{fold.routes.name(fold.routes.states, fold.models)}, oracle, or the folder of a run"
         )
-    from hierrouter.runs.checkpoint import router_at  # needs torch
+    from hierrouter.runs.checkpoint import router_at  # imports torch
 
     return router_at(folder, alpha)
 
 
-def _of_router(
+def _router_outcome(
     fold: RouteTree, router: Any, allow_stop: bool | None, allow_return: bool | None
 ) -> Outcome:
-    stop, back = router.actions.allow_stop, router.actions.allow_return
-    for name, given, own, may in (
-        ("allow_stop", allow_stop, stop, "may stop early" if stop else "makes all its calls"),
-        ("allow_return", allow_return, back, "may return answers" if back else "returns none"),
-    ):
-        if given not in (None, own):
-            raise InputError(
-                f"the router was trained otherwise: it {may}, {name} is {given}; leave {name} out"
-            )
+    """Evaluate a router, whose abilities cannot be changed any more.
+
+    Raises:
+        InputError: an argument contradicts the router.
+    """
+    can_stop = router.actions.allow_stop
+    can_return = router.actions.allow_return
+    ability = ""
+    if allow_stop not in (None, can_stop):
+        ability = "may stop early" if can_stop else "makes all its calls"
+        contradiction = f"allow_stop is {allow_stop}; leave allow_stop out"
+    elif allow_return not in (None, can_return):
+        ability = "may return answers" if can_return else "returns none"
+        contradiction = f"allow_return is {allow_return}; leave allow_return out"
+    if ability:
+        raise InputError(f"the router was trained otherwise: it {ability}, {contradiction}")
     return router.outcome(fold)

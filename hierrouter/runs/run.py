@@ -24,14 +24,16 @@ from hierrouter_cache.tree import RouteTree
 
 @dataclass(frozen=True)
 class Performance:
-    """Mean R of a router on queries that do not flatter it, and of what it is compared with.
+    """Mean R of a router, of the best fixed route and of the oracle.
+
+    It is measured on queries that the router did not learn from.
 
     The names of the attributes are keys of `run.json`.
 
     Attributes:
-        where: on which queries, in words.
+        where: the queries, in words.
         reward: mean R of the router.
-        fixed: mean R of the fixed route that is best on what the router learned from.
+        fixed: mean R of the fixed route that is best on the queries that the router learned from.
         oracle: mean R of the best routes in hindsight.
         low: lower end of the 95 % interval of `reward` less `fixed`, over the queries.
         high: upper end of it.
@@ -82,7 +84,7 @@ def _refuse_folder_alone() -> NoReturn:
 
 
 def judged_in_words(trained: TrainedRouter, fold: RouteTree) -> str:
-    """Return on which queries a router was judged; see `TrainedRouter.judging_fold`."""
+    """Return the queries on which a router is evaluated, in words; see `judging_fold`."""
     if trained.holds_out:
         return f"{len(fold):,} held-out questions"
     return choosing_fold(fold)
@@ -93,9 +95,9 @@ class Run:
     """A finished training in its folder; it can be given wherever a path can.
 
     Attributes:
-        folder: where it lies.
+        folder: of the run.
         trained: the router.
-        reached: how good the router is; None if the run was only loaded.
+        reached: performance of the router; None if the run was only loaded.
         seeds: of the best of several trainings, the runs of all of them.
     """
 
@@ -110,7 +112,7 @@ class Run:
 
         Args:
             folder: of the run, or its name.
-            tree: that it learned from; then `reached` is worked out.
+            tree: that it learned from; if it is given, `reached` is computed.
 
         Raises:
             InputError: there is no run, or it is not for this tree.
@@ -135,7 +137,7 @@ class Run:
         return self.trained.actions
 
     def outcome(self, tree: RouteTree) -> Outcome:
-        """Return its exact outcome on every query of a tree; see `TrainedRouter.outcome`."""
+        """Return the exact outcome of the router on every query of a tree."""
         return self.trained.outcome(tree)
 
     def __fspath__(self) -> str:
@@ -153,9 +155,9 @@ class SweepRun:
     """A finished sweep in its folder; it can be given wherever a path can.
 
     Attributes:
-        folder: where it lies.
+        folder: of the run.
         sweep: the routers of all alphas.
-        table: how good they are at each alpha, as text.
+        table: their performance at each alpha, as text.
     """
 
     folder: Path
@@ -182,7 +184,10 @@ class SweepRun:
 
 
 def sweep_table(sweep: TrainedSweep, tree: RouteTree) -> str:
-    """Return alpha, quality, cost and reward on queries that do not flatter the routers."""
+    """Return a table of the routers of a sweep: alpha, quality, cost and reward.
+
+    They are measured on queries that the routers did not learn from.
+    """
     routers = sweep.routers
     fold = routers[0].judging_fold(tree)
     lines = [f"alpha      Q      C      R    ({judged_in_words(routers[0], fold)})"]
@@ -200,7 +205,7 @@ def sweep_table(sweep: TrainedSweep, tree: RouteTree) -> str:
 def describe_training(
     objective: Objective, config: TrainConfig, budget: float | None = None
 ) -> str:
-    """Return what is trained and how, in words."""
+    """Return the objective and the algorithm of a training, in words."""
     price = f"alpha {objective.alpha:g}" if budget is None else f"mean cost {budget:g}"
     stop = ", may stop early" if objective.allow_stop else ""
     returns = ", may return earlier answers" if objective.allow_return else ""

@@ -1,4 +1,4 @@
-"""Which finished run a command shows, and why."""
+"""Select the finished run that a command shows, and say why it is that one."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -128,11 +128,11 @@ def select_run(
 
 
 def as_trained(opening: OpenTree, run: Path | None) -> OpenTree:
-    """Return an opening that shows the states as a run saw them, where nothing else is asked for.
+    """Return an opening with the settings of a run, except those that the user has given.
 
     Args:
-        opening: what was asked for.
-        run: the run that is to be shown; None leaves the opening as it is.
+        opening: with the user's settings.
+        run: the run to show, which may have seen the states otherwise; None changes nothing.
 
     Raises:
         InputError: there is no such run, or it is damaged.
@@ -155,10 +155,10 @@ def as_trained(opening: OpenTree, run: Path | None) -> OpenTree:
 def latest_run(
     tree: RouteTree, command: str, alpha: float | None = None
 ) -> tuple[Path | None, str]:
-    """Return the newest finished run that learned from this very tree in this view, and why.
+    """Return the newest finished run that learned from exactly this tree and view, and why.
 
-    If there is none, it is the newest one that learned from the tree under other prices; else None,
-    with how the newest of all was trained.
+    If there is none, return the newest one that learned from the tree under other prices. If there
+    is none of these either, return None, and how the newest run was trained.
 
     Args:
         tree: to be shown.
@@ -187,11 +187,11 @@ UNUSABLE = 4  # distance of a run that cannot be shown on a tree
 
 
 def _distance(result: Mapping[str, Any], tree: RouteTree, alpha: float | None) -> tuple[int, str]:
-    """Return how far a run is from what is asked for, 0 if not at all, and in words."""
+    """Return how much a run differs from the requested one, as a number from 0 and in words."""
     objective = result.get("objective", {})
     fingerprint = str(result["fingerprint"])
     allows_return = bool(objective.get("allow_return"))
-    if tree.numbers:  # there are more of them if the last answer is seen
+    if tree.numbers:  # a tree that shows the last response has more of them
         sees_same_states = tree.shows_leaves == allows_return
     else:
         sees_same_states = tree.shows_leaves >= allows_return
@@ -217,12 +217,12 @@ def provenance(
     swept_in: Path | None,
     price_lists: Mapping[str, RouteTree],
 ) -> dict[str, object]:
-    """Return what was read, and how the router was made, as JSON values for reports.
+    """Return the sources of a report, as JSON values: cache, prices, and how the router was made.
 
     Args:
         tree: that is reported on.
         cache: the folder that it was opened from.
-        trained_in: folder of the router's run; None if there is none.
+        trained_in: folder of the run of the router; None if there is none.
         trained: the router.
         swept_in: folder of the sweep that is shown; None if there is none.
         price_lists: the same tree under other prices, by name.

@@ -1,4 +1,7 @@
-"""Training routers on an opened tree: what can be asked for, `hr.train` and `hr.sweep`."""
+"""The jobs that train routers on an opened tree: `hr.train` and `hr.sweep`.
+
+Each job is declared once, for Python and for the command line, see `hierrouter.declarations`.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +57,13 @@ class Train:
 
     @property
     def objective(self) -> Objective:
-        """What the router is trained for."""
+        """The objective of the router."""
         alpha = PAPER_ALPHA if self.alpha is None else self.alpha
         return Objective(alpha, self.allow_stop, self.allow_return)
 
     @property
     def folder(self) -> Path | None:
-        """The folder of the run, or what those of several begin with; None makes a new one.
+        """The folder of the run, or the prefix of the folders of several; None makes a new one.
 
         Raises:
             InputError: a name that cannot be used, or one that contradicts `out`.
@@ -73,12 +76,13 @@ class Train:
         return range(self.seed, self.seed + self.seeds)
 
     def check(self) -> None:
-        """Refuse whatever can be refused before a cache is read.
+        """Refuse settings that can be refused before a cache is read.
 
         Raises:
             InputError: settings that contradict each other, or a folder that is in use.
         """
-        self.config  # noqa: B018  refuses what does not fit
+        # These properties raise if settings contradict each other.
+        self.config  # noqa: B018
         self.objective  # noqa: B018
         run_folders = [self.folder]
         if self.seeds > 1:
@@ -89,7 +93,7 @@ class Train:
             folders.check_out(folder, "train")
 
     def plan(self, tree: Tree) -> TrainingPlan:
-        """Return the trainings that this comes to on a tree.
+        """Return the trainings on a tree, ready to run.
 
         Args:
             tree: all folds; the test fold is not read.
@@ -99,9 +103,10 @@ class Train:
         """
         from hierrouter.replay.opening import training_tree
 
-        config, objective = self.config, self.objective
+        config = self.config
+        objective = self.objective
         learns_from = training_tree(tree)
-        # What needs torch comes after everything that can be refused without it.
+        # This imports torch, which takes seconds: everything above is refused before.
         from hierrouter.runs.training import TrainingPlan, require_possible
 
         require_possible(learns_from, self.budget, objective)
@@ -147,7 +152,7 @@ class Sweep:
         return folders.chosen_folder(self.name, self.out)
 
     def check(self) -> None:
-        """Refuse whatever can be refused before a cache is read.
+        """Refuse settings that can be refused before a cache is read.
 
         Raises:
             InputError: a name or a folder that cannot be used.
@@ -155,7 +160,7 @@ class Sweep:
         folders.check_out(self.folder, "sweep-alpha")
 
     def plan(self, tree: Tree) -> SweepPlan:
-        """Return the training that this comes to on a tree.
+        """Return the training on a tree, ready to run.
 
         Args:
             tree: all folds; the test fold is not read.
@@ -166,7 +171,7 @@ class Sweep:
         from hierrouter.replay.opening import training_tree
 
         learns_from = training_tree(tree)
-        # What needs torch comes after everything that can be refused without it.
+        # This imports torch, which takes seconds: everything above is refused before.
         from hierrouter.learning.sweep import alpha_grid
         from hierrouter.runs.training import SweepPlan, Training
 
@@ -205,9 +210,10 @@ def train(
 ) -> Run:
     """Learn a router from the folds "train" and "validation"; no model is called.
 
-    The validation fold chooses the checkpoint of a network; the value model learns from both folds
-    and is judged on each query as if it had not seen it. Given the same `out` again, an interrupted
-    training is made anew, to the same bytes, and what is finished there is not done again.
+    The validation fold chooses the weights of a network. The value model learns from both folds,
+    and is evaluated on each query as if it had not learned from it. Given the same `out`, an
+    interrupted training is repeated, with the same bytes as its result, and a finished one is only
+    loaded.
 
     Args:
         tree: all folds; the test fold is not read.
@@ -216,19 +222,19 @@ def train(
             and C of every action in closed form.
         preset: training hyperparameters, "default" or "paper".
         allow_stop: the router may stop before the last hop.
-        allow_return: after each answer the router may end with any answer of its route; the tree
-            was opened with `allow_return`, too.
-        seed: of everything that is drawn.
-        seeds: how many trainings, from `seed` on, each a run of its own in a folder `<out>-seed-N`;
+        allow_return: after each call the router may end with any response of its route; the tree
+            must have been opened with `allow_return`, too.
+        seed: of all random numbers.
+        seeds: how many trainings, from `seed` on, each a separate run in a folder `<out>-seed-N`;
             the one that is best on validation is returned, and is the newest run.
         epochs: length of the training; default: the preset's.
         out: the run's folder; default: a new one below `runs`.
-        name: instead of `out`: the run is `runs/<name>`, and the name stands for it wherever a run
-            is asked for.
-        budget: mean cost of a query in money, instead of alpha: the alpha that meets it is looked
-            for.
-        keep_anyway: ship the router even where it shows no gain over the best fixed route; without
-            it such a run is that route, and its notes say why.
+        name: instead of `out`: the run is `runs/<name>`, and can be given by its name to all that
+            takes a run.
+        budget: mean cost of a query in money, instead of alpha: the smallest alpha that keeps
+            within it is found.
+        keep_anyway: keep the router even if it shows no gain over the best fixed route; without
+            it such a run is that route, and its notes give the reason.
         progress: called with (label, epochs done, epochs in all, R on train, R on validation or
             NaN).
 

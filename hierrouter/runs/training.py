@@ -1,8 +1,8 @@
 """From an objective to a stored run: the one way in which commands and Python train.
 
-A `Training` says what is learned. `stored_policy` fits it into a folder, unless it is there
-already. `TrainingPlan` and `SweepPlan` make whole runs of that, with a record that says what was
-asked for, so that an interrupted run is gone on with by giving the same settings again.
+A `Training` states what to learn. `stored_policy` trains it and saves the policy in a folder,
+unless it is there already. `TrainingPlan` and `SweepPlan` make complete runs of trainings, with a
+record of the settings. So an interrupted run can be resumed by giving the same settings again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hierrouter.replay.opening import LEARNED_FROM, few_queries_note, training_t
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.bundle import bundle_of, save_bundle
-from hierrouter.runs.checkpoint import load_sweep, member_folder, training_named
+from hierrouter.runs.checkpoint import load_sweep, member_folder, training_identity
 from hierrouter.runs.fitting import trained_on
 from hierrouter.runs.run import (
     Performance,
@@ -46,20 +46,20 @@ from hierrouter_cache.tree import RouteTree
 
 TRAIN = "train"
 SWEEP = "sweep-alpha"
-AS_OPENED = ("fingerprint", "view", "encoder")  # attributes of a tree that a run learned from
+COMPARED_ATTRIBUTES = ("fingerprint", "view", "encoder")  # of a tree, and of the origin of a run
 # Called with the label of a training, epochs done, epochs in all, R on train, R on validation.
 OnTrainingEpoch = Callable[[str, int, int, float, float], None]
 
 
 @dataclass(frozen=True)
 class RunCallbacks:
-    """What is called while runs are made; by default nothing is.
+    """Callbacks of the making of runs; by default they do nothing.
 
     Attributes:
         on_folder: called with the run's folder before anything is trained.
-        on_note: called with a line on what is not done again, or was chosen.
-        training: makes the context in which each training runs, of its label, its number of epochs
-            and its folder; the context gives what is called after each evaluation.
+        on_note: called with a line on each training that was done before, and on each choice.
+        training: called with the label of a training, its number of epochs and its folder; returns
+            the context in which it runs. The value of the context is called after each evaluation.
     """
 
     on_folder: Callable[[Path], None] = lambda folder: None
@@ -70,7 +70,7 @@ class RunCallbacks:
 
     @classmethod
     def of(cls, on_epoch: OnTrainingEpoch | None) -> RunCallbacks:
-        """Return callbacks of which only evaluations call something."""
+        """Return callbacks that only report evaluations."""
         if on_epoch is None:
             return cls()
         return cls(training=lambda label, *_: nullcontext(partial(on_epoch, label)))
@@ -78,12 +78,12 @@ class RunCallbacks:
 
 @dataclass(frozen=True)
 class Training:
-    """What is learned, and how.
+    """The settings of one training.
 
     Attributes:
-        objective: what for; of a sweep its alpha is not looked at.
+        objective: what to train for; a sweep ignores its alpha.
         config: settings of the algorithm.
-        seed: of everything that is drawn.
+        seed: of all random numbers.
         alphas: the grid of a sweep, whose policy is one for every alpha; empty for one alpha.
     """
 
@@ -92,13 +92,13 @@ class Training:
     seed: int
     alphas: tuple[float, ...] = ()
 
-    def named(self, tree: RouteTree) -> dict[str, Any]:
-        """Return JSON values that name this training on a tree, and no other one."""
+    def identity(self, tree: RouteTree) -> dict[str, Any]:
+        """Return what tells this training on a tree from all others, as JSON values."""
         origin = Origin.of(tree, self.config, self.seed)
-        return training_named(origin, self.objective, self.alphas)
+        return training_identity(origin, self.objective, self.alphas)
 
     def fit(self, tree: RouteTree, on_epoch: OnEpoch) -> Policy:
-        """Learn from a tree; a policy that shows no gain ships a constant choice instead.
+        """Learn from a tree; a policy that shows no gain is replaced by a constant choice.
 
         Args:
             tree: of `training_tree`.
@@ -120,15 +120,14 @@ def stored_policy(
         training: what to learn.
         tree: of `training_tree`.
         folder: of the checkpoint.
-        callbacks: what is called meanwhile.
+        callbacks: see `RunCallbacks`.
 
     Raises:
         InputError: the checkpoint in the folder is damaged, or the training diverged.
         WorldError: the disk is full or failed.
     """
     label = "fit" if training.alphas else f"train {training.objective.alpha:g}"
-    named = training.named(tree)
-    stored = checkpoint.finished(folder, named)
+    stored = checkpoint.load_finished(folder, training.identity(tree))
     if stored:
         callbacks.on_note(f"{label}: already there, {folder}")
         return stored
@@ -143,14 +142,14 @@ def stored_policy(
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """One or several trainings for one alpha or budget, ready to be run; see `train.Train`.
+    """One or several trainings for one alpha or budget, ready to run; see `train.Train`.
 
     Attributes:
         tree: of `training_tree`.
-        objective: what for; with a budget its alpha is not looked at.
+        objective: what to train for; with a budget its alpha is ignored.
         config: settings of the algorithm.
         budget: mean cost of a query, in money, instead of alpha; None is no budget.
-        seeds: of the trainings, each a run of its own.
+        seeds: of the trainings; each of them is a separate run.
         out: the folder of one run, or what the folders of several begin with; None makes a new
             folder.
     """
@@ -164,21 +163,21 @@ class TrainingPlan:
 
     @property
     def run_folders(self) -> dict[int, Path | None]:
-        """The folder of each run by its seed; None where a new one is to be made."""
+        """The folder of each run by its seed; None if a new one is to be made."""
         if len(self.seeds) == 1:
             return {self.seeds[0]: self.out}
-        assert self.out, "several runs have a common beginning of their folders"
+        assert self.out, "the folders of several runs have a common prefix"
         return {**folders.seed_folders(self.out, self.seeds)}
 
     def __str__(self) -> str:
-        drawn = f"seed {self.seeds[0]}"
+        seeds = f"seed {self.seeds[0]}"
         if len(self.seeds) > 1:
-            drawn = f"seeds {self.seeds[0]} to {self.seeds[-1]}, in {self.out}-seed-N"
+            seeds = f"seeds {self.seeds[0]} to {self.seeds[-1]}, in {self.out}-seed-N"
         training = describe_training(self.objective, self.config, self.budget)
-        return f"train: {training}, {drawn}: {describe_tree(self.tree)}"
+        return f"train: {training}, {seeds}: {describe_tree(self.tree)}"
 
     def notes(self) -> list[str]:
-        """Return what a person should know before the training, a line each."""
+        """Return what the user should know before the training, a line each."""
         notes = []
         deviation = encoder_note(self.config.preset, self.tree.encoder)
         if deviation:
@@ -193,11 +192,11 @@ class TrainingPlan:
         """Make the runs, one after the other.
 
         Args:
-            callbacks: what is called meanwhile.
+            callbacks: see `RunCallbacks`; None does nothing.
             replace_existing: replace another run in the folder, instead of refusing.
 
         Returns:
-            The run, or the best of several, which becomes the newest one.
+            The run; of several the best, which becomes the newest one.
 
         Raises:
             InputError: the folder holds something else, or the training diverged.
@@ -224,20 +223,20 @@ class TrainingPlan:
     ) -> Run:
         """Make one run, from its folder to its record."""
         training = Training(self.objective, self.config, seed)
-        asked = {**training.named(self.tree), "budget": self.budget}
-        with folders.begin_or_resume(TRAIN, asked, out, replace_existing) as record:
+        settings = {**training.identity(self.tree), "budget": self.budget}
+        with folders.begin_or_resume(TRAIN, settings, out, replace_existing) as record:
             callbacks.on_folder(record.folder)
             if not record.is_finished:
                 keep_for_live(self.tree, record.folder)
             if self.budget is None:
                 policy = stored_policy(training, self.tree, record.folder, callbacks)
-                assert isinstance(policy, TrainedRouter)  # no grid was asked for
+                assert isinstance(policy, TrainedRouter)  # the training has no grid
                 router = policy
             else:
                 router = self._router_within_budget(training, record, callbacks)
             reached = Performance.of(router, self.tree)
             result = {
-                **checkpoint.learned(router),
+                **checkpoint.policy_record(router),
                 "gain": reached.reward - reached.fixed,
                 "alphas": [router.alpha],
                 **asdict(reached),
@@ -251,12 +250,12 @@ class TrainingPlan:
     def _router_within_budget(
         self, training: Training, record: folders.Record, callbacks: RunCallbacks
     ) -> TrainedRouter:
-        """Learn for every alpha, and take the smallest alpha that keeps within the budget."""
+        """Learn for every alpha, and return the router of the smallest one within the budget."""
         assert self.budget is not None
         grid = alpha_grid(self.tree, allow_stop=self.objective.ends_early)
         for_all_alphas = replace(training, alphas=grid)
         sweep = stored_policy(for_all_alphas, self.tree, record.folder / "alphas", callbacks)
-        assert isinstance(sweep, TrainedSweep)  # a grid was asked for
+        assert isinstance(sweep, TrainedSweep)  # the training has a grid
         router = meet_budget(sweep, self.tree, self.budget)
         if not record.is_finished:
             checkpoint.save_checkpoint(router, record.folder)
@@ -266,7 +265,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """One fit for many alphas, ready to be run; see `train.Sweep`.
+    """One fit for many alphas, ready to run; see `train.Sweep`.
 
     Attributes:
         tree: of `training_tree`.
@@ -292,20 +291,21 @@ class SweepPlan:
         callbacks = callbacks or RunCallbacks()
         seed = self.training.seed
         alphas = self.training.alphas
-        # Whose alpha is the first of the grid has always been written down so.
+        # The record names an alpha, although a sweep has none: the first of the grid, as in the
+        # records of earlier versions, so that their runs can be resumed.
         training = replace(
             self.training, objective=replace(self.training.objective, alpha=alphas[0])
         )
-        asked = {**training.named(self.tree), "seeds": [seed]}
-        with folders.begin_or_resume(SWEEP, asked, self.folder, replace_existing) as record:
+        settings = {**training.identity(self.tree), "seeds": [seed]}
+        with folders.begin_or_resume(SWEEP, settings, self.folder, replace_existing) as record:
             callbacks.on_folder(record.folder)
             if not record.is_finished:
                 keep_for_live(self.tree, record.folder)
-            place = member_folder(record.folder, seed)
-            sweep = stored_policy(training, self.tree, place, callbacks)
-            assert isinstance(sweep, TrainedSweep)  # a grid was asked for
+            policy_folder = member_folder(record.folder, seed)
+            sweep = stored_policy(training, self.tree, policy_folder, callbacks)
+            assert isinstance(sweep, TrainedSweep)  # the training has a grid
             result = {
-                **checkpoint.learned(sweep),
+                **checkpoint.policy_record(sweep),
                 "alphas": list(alphas),
                 "seeds": [seed],
                 **trained_on(self.tree),
@@ -320,10 +320,10 @@ def require_possible(tree: RouteTree, budget: float | None, objective: Objective
     Args:
         tree: of `training_tree`.
         budget: mean cost of a query, in money; None is no budget.
-        objective: what the policy may do.
+        objective: whether the policy may stop early or return earlier responses.
 
     Raises:
-        InputError: it is too small; the message has what is possible.
+        InputError: it is too small; the message says which budgets are possible.
     """
     from hierrouter.learning.value import training_queries
 
@@ -332,13 +332,13 @@ def require_possible(tree: RouteTree, budget: float | None, objective: Objective
 
 
 def retrain(command: str, run: Path | None, tree: Tree, callbacks: RunCallbacks) -> Path | None:
-    """Train with the settings of a run on the tree as it is now, if the run does not fit it.
+    """Train again with the settings of a run, if the run does not fit the tree any more.
 
     Args:
         command: "train" or "sweep-alpha".
         run: the run; None is the latest that fits the tree best.
         tree: all folds.
-        callbacks: what is called meanwhile.
+        callbacks: see `RunCallbacks`.
 
     Returns:
         The folder of the run if it fits, else of the new one; None if there is no run.
@@ -352,7 +352,7 @@ def retrain(command: str, run: Path | None, tree: Tree, callbacks: RunCallbacks)
         return None
     policy = load_sweep(run) if command == SWEEP else checkpoint.load_checkpoint(run)
     origin = policy.origin
-    if all(getattr(origin, name) == getattr(tree, name) for name in AS_OPENED):
+    if all(getattr(origin, name) == getattr(tree, name) for name in COMPARED_ATTRIBUTES):
         return run
     callbacks.on_note(f"{run} is trained again")
     learns_from = training_tree(tree)
@@ -367,28 +367,28 @@ def retrain(command: str, run: Path | None, tree: Tree, callbacks: RunCallbacks)
 
 
 def keep_for_live(tree: Tree, folder: Path) -> None:
-    """Put beside a policy what it needs to route live questions, if its models can be called."""
+    """Save what routing live questions needs beside a policy, if its models can be called."""
     bundle = bundle_of(tree.root, tree, tree.pool)
     if bundle.can_be_asked:
         save_bundle(bundle, folder)
 
 
 def describe_tree(tree: RouteTree) -> str:
-    """Return the size of a tree that is learned from, in words."""
+    """Return the size of the tree of a training, in words."""
     sizes = ", ".join(f"{tree.splits.count(fold)} {fold}" for fold in LEARNED_FROM)
     return f"{len(tree)} queries ({sizes}) x {tree.routes.calls} nodes, {len(tree.models)} models"
 
 
 def _gap_in_words(run: Run) -> str:
-    """Return what a run reaches, and its share of the gap to the oracle, in words."""
+    """Return the performance of a run, and its share of the gap to the oracle, in words."""
     reached = run.reached
-    assert reached  # it was just trained
+    assert reached  # the run was just trained
     share = "" if reached.share is None else f", {reached.share:.3f} of the gap"
     return f"R {reached.reward:.4f} on {reached.where}{share}"
 
 
 def _budget_note(router: TrainedRouter, fold: RouteTree, budget: float) -> str:
-    """Return what was reached with a budget, and what was possible with hindsight, in words."""
+    """Return the performance with a budget, and the best with hindsight, in words."""
     best = optimum_at_mean_cost(fold, budget, router.objective.ends_early)
     outcome = router.outcome(fold)
     return (

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig, ValueConfig
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
-from hierrouter.runs.checkpoint import learned, member_folder, save_checkpoint
+from hierrouter.runs.checkpoint import member_folder, policy_record, save_checkpoint
 from hierrouter.runs.folders import WEIGHTS, Record, file_digest, finish_run
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
@@ -51,7 +51,7 @@ def finished(trained: TrainedRouter, folder: Path) -> Record:
     """A finished run of `train` in `folder`; the newest."""
     save_checkpoint(trained, folder)
     Record(folder, "train", {}).write()
-    return finish_run(folder, learned(trained))
+    return finish_run(folder, policy_record(trained))
 
 
 def finished_sweep(folder: Path, sweep: TrainedSweep | TrainedRouter) -> None:
@@ -59,7 +59,7 @@ def finished_sweep(folder: Path, sweep: TrainedSweep | TrainedRouter) -> None:
     seed = sweep.origin.seed
     save_checkpoint(sweep, member_folder(folder, seed))
     Record(folder, "sweep-alpha", {}).write()
-    finish_run(folder, {**learned(sweep), "seeds": [seed]})
+    finish_run(folder, {**policy_record(sweep), "seeds": [seed]})
 
 
 def digest(trained: TrainedRouter | TrainedSweep, folder: Path) -> str:

@@ -18,7 +18,7 @@ from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.runs import checkpoint
 from hierrouter.runs.checkpoint import (
-    HEADER,
+    HEADER_KEY,
     load_checkpoint,
     read_tensors,
     save_checkpoint,
@@ -117,7 +117,7 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
     ),
     "of before": (
         "of an earlier version: .*: checksum mismatch",
-        lambda file: save_file({"x": torch.ones(1)}, file, metadata={HEADER: '{"format": 2}'}),
+        lambda file: save_file({"x": torch.ones(1)}, file, metadata={HEADER_KEY: '{"format": 2}'}),
     ),
     "older": (
         r"has format 1, this version reads 7: .*; train again$",

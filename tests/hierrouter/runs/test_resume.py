@@ -9,7 +9,7 @@ from typing import Any
 
 from hierrouter.learning.config import TrainConfig
 from hierrouter.learning.training import Origin, TrainedRouter
-from hierrouter.runs.checkpoint import finished, training_named
+from hierrouter.runs.checkpoint import load_finished, training_identity
 from hierrouter.runs.folders import WEIGHTS, Record, make_newest, new_run, remove_drafts
 from tests.conftest import SOURCES, environment
 from tests.hierrouter.learning import trainings
@@ -29,23 +29,23 @@ write_tensors(Path(sys.argv[1]), {}, "")
 def named(
     config: TrainConfig = trainings.GLIMPSE, seed: int = 3, alphas: tuple[float, ...] = ()
 ) -> dict[str, Any]:
-    return training_named(Origin.of(small_tree(), config, seed), OBJECTIVE, alphas)
+    return training_identity(Origin.of(small_tree(), config, seed), OBJECTIVE, alphas)
 
 
 def test_a_finished_training_is_known_as_itself_only(tmp_path: Path) -> None:
-    assert finished(tmp_path, named()) is None
+    assert load_finished(tmp_path, named()) is None
     digest(trainings.glimpse(small_tree(), 3), tmp_path)
-    assert isinstance(finished(tmp_path, named()), TrainedRouter)
+    assert isinstance(load_finished(tmp_path, named()), TrainedRouter)
     for other in (
         named(seed=4),
         named(replace(trainings.GLIMPSE, clip=0.3)),
         named(alphas=trainings.GRID),
     ):
-        assert finished(tmp_path, other) is None
+        assert load_finished(tmp_path, other) is None
     digest(trainings.sweep_glimpse(small_tree(), 3), tmp_path)
-    assert finished(tmp_path, named()) is None
-    assert finished(tmp_path, named(trainings.VALUE, alphas=trainings.GRID)) is not None
-    assert finished(tmp_path, named(trainings.VALUE, alphas=trainings.GRID[1:])) is None
+    assert load_finished(tmp_path, named()) is None
+    assert load_finished(tmp_path, named(trainings.VALUE, alphas=trainings.GRID)) is not None
+    assert load_finished(tmp_path, named(trainings.VALUE, alphas=trainings.GRID[1:])) is None
 
 
 def test_the_draft_of_a_killed_save_is_removed_and_nothing_else(tmp_path: Path, warm: Warm) -> None:
