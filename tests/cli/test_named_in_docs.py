@@ -118,6 +118,20 @@ def test_the_page_of_the_code_shows_the_floors_that_are_checked() -> None:
     assert floors | {name: int(floor) for name, floor in single_files} == FLOOR
 
 
+def test_the_page_of_the_code_lists_all_declarations() -> None:
+    _, _, table = ARCHITECTURE.read_text().partition("\n| file | jobs |\n")
+    documented: dict[str, str] = {}
+    for line in table.partition("\n\n")[0].splitlines()[1:]:
+        files, jobs = (re.findall(r"`(.+?)`", cell) for cell in line.split("|")[1:3])
+        for number, job in enumerate(jobs):
+            documented[job] = files[min(number, len(files) - 1)]
+    declared = {}
+    for path in (SOURCES / "hierrouter").rglob("*.py"):
+        for job in re.findall(r"^@declaration\nclass (\w+)", path.read_text(), re.M):
+            declared[job] = str(path.relative_to(SOURCES / "hierrouter"))
+    assert documented == declared
+
+
 @pytest.mark.parametrize("page", FOR_DEVELOPERS, ids=short)
 def test_every_class_and_constant_that_developers_are_told_of_is_there(page: Path) -> None:
     """Also functions that end in `()`, and files that are named without their package."""
