@@ -283,8 +283,9 @@ class RouteTree:
         tokens_in: int64[queries, nodes], prompt tokens of the call that led to the node.
         tokens_out: int64[queries, nodes], generated tokens of this call.
         rate: float64[M, 2], cost of a token in and of a token out of each model.
-        parts: what a policy reads of each state's texts, side by side; empty if it reads no text.
-            Stage and cost belong to a state in any case.
+        parts: what a policy reads of each state, side by side: vectors of its texts, and numbers on
+            its answers; empty if the view shows neither. Stage and cost belong to a state in any
+            case.
         direct: the direct calls.
         scorer: name of the scorer that gives Q.
         content: digest of pool, queries, scores, tokens and encoder, without prices. A selection
@@ -303,7 +304,7 @@ class RouteTree:
         second: cost of a second; 0 if C counts tokens alone.
         encoder: name of the encoder, as the user wrote it; "" if there is none.
         unembedded: reason why the texts have no vectors; "" if they have.
-        view: which texts `parts` are of, see `hierrouter.replay.states`.
+        view: name of the texts and numbers that are in `parts`, see `hierrouter.replay.states`.
     """
 
     models: tuple[str, ...]

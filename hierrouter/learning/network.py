@@ -41,7 +41,8 @@ class States(NamedTuple):
     """Some states, a row each (paper section 3.1: s_t = (c_t, l_t, C_t)).
 
     Attributes:
-        embedding: float32[n, dim], the frozen encoder's vectors of the visible texts of c_t.
+        embedding: float32[n, dim], what the view shows of c_t: the frozen encoder's vectors of its
+            texts, and then numbers on its answers.
         node: int64[n], number of the node: the called models, in order; its depth is l_t.
         cost: float32[n], C_t in money.
         legal: bool[n, A], which actions may be chosen; see `Actions.legal`.

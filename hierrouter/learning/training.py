@@ -150,7 +150,8 @@ class Origin:
         hops: L.
         rate: M pairs, cost of a token in and of a token out at the time of training.
         encoder: name of the encoder whose embeddings are read.
-        view: the texts that these are of, see `hierrouter.replay.states`.
+        view: name of the texts and numbers of a state that the policy reads, see
+            `hierrouter.replay.states`.
         config: the settings of the training.
         seed: of the training.
         fingerprint: of the tree it was trained on.

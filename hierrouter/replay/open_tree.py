@@ -63,7 +63,7 @@ class OpenTree:
 
     @property
     def view(self) -> str:
-        """Which texts of a state a policy reads; one of `hierrouter.replay.states.VIEWS`."""
+        """The texts and numbers of a state that a policy reads: a name in `states.STATE_VIEWS`."""
         return self.state or flags.DEFAULT_VIEW
 
     def price_lists(self) -> dict[str, dict[str, Price]]:

@@ -1,7 +1,8 @@
 """Opening a cache as a tree, with everything that is derived from its texts.
 
-`open_tree.OpenTree` says what can be asked for; `open_trees` reads it. Trees are kept between
-openings (`hierrouter_cache.kept`), and served again only while nothing they rest on has changed.
+`open_tree.OpenTree` says what can be asked for; `open_trees` reads it. Trees are saved between
+openings (`hierrouter_cache.saved_trees`), and a saved one is returned only while nothing that it
+was built from has changed.
 """
 
 from __future__ import annotations

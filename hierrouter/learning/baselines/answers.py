@@ -45,7 +45,7 @@ def load_answers(
         tree: the opened tree, or some of its queries.
         sets: names in `arms.ARM_SETS`, at least one; their answers share the vectors of their
             texts.
-        pool: as in `hierrouter.replay.opening.Selection`.
+        pool: as in `hierrouter.replay.open_tree.OpenTree`.
 
     Raises:
         CacheError: there is no cache, it is damaged, or it is not the cache of this tree.
