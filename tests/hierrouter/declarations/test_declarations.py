@@ -7,7 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import pytest
 
@@ -15,6 +15,7 @@ import hierrouter as hr
 from hierrouter.declarations.checks import check_alpha, check_alphas, check_cost, check_share
 from hierrouter.declarations.declaration import (
     Flag,
+    Parameter,
     declaration,
     messages_name_flags,
     parameters_of,
@@ -70,6 +71,93 @@ def test_a_function_documents_every_argument(name: str) -> None:
     documented = textwrap.dedent(text.partition("Args:\n")[2].partition("\n\n")[0])
     names = {line.partition(":")[0] for line in documented.splitlines() if line[:1].strip()}
     assert names == set(inspect.signature(FUNCTIONS[name]).parameters)
+
+
+# A value of each field that is not its default.
+SAMPLES: dict[str, Any] = {
+    "adaptive": True,
+    "algo": "exact",
+    "allow_endpoints": ["localhost"],
+    "alpha": 0.25,
+    "alphas": [0.0, 0.25],
+    "base_url": "http://127.0.0.1:1",
+    "baselines": ["knn"],
+    "budget": 2.5,
+    "datasets": ["arith"],
+    "defer_share": 0.5,
+    "engine": "ray",
+    "figures": ["svg"],
+    "format": "table",
+    "max_spend": 2.5,
+    "models": ["calc"],
+    "p95_below": 2.5,
+    "policies": ["module:name"],
+    "preset": "paper",
+    "price": ["calc=1"],
+    "price_of_second": 0.5,
+    "prices": {"calc": 1.0},
+    "sets": ["A"],
+    "share": 0.5,
+    "split": "train",
+    "timeout": 2.5,
+    "until": 0.5,
+    "without": ["calc"],
+}
+
+
+def sample(parameter: Parameter) -> Any:
+    """A value that the flag takes, other than the default."""
+    if parameter.name in SAMPLES:
+        return SAMPLES[parameter.name]
+    if not parameter.flag.metavar:
+        return True
+    kinds = [parameter.type, *get_args(parameter.type)]
+    if int in kinds:
+        return 7
+    if float in kinds:
+        return 0.5
+    return Path("given") if Path in kinds else "given"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_argument_reaches_its_declaration(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    function = FUNCTIONS[name]
+    declared = function.declaration
+    monkeypatch.chdir(tmp_path)
+    jobs: list[Any] = []
+
+    def keep(job: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+        jobs.append(job)
+        return job, job
+
+    # A declaration may have a second function, called as its method.
+    monkeypatch.setattr(declared, name if hasattr(declared, name) else "run", keep)
+    signature = inspect.signature(function)
+    arguments: dict[str, Any] = {}
+    expected = {}
+    for parameter in parameters_of(declared):
+        if parameter.name in signature.parameters:
+            arguments[parameter.name] = sample(parameter)
+            job = declared(**{**required(declared), parameter.name: sample(parameter)})
+            expected[parameter.name] = getattr(job, parameter.name)
+    for argument in signature.parameters.values():
+        if argument.name not in arguments and argument.default is argument.empty:
+            arguments[argument.name] = "given"
+    function(**arguments)
+    [job] = jobs
+    for field, value in expected.items():
+        assert getattr(job, field) == value, field
+
+
+def required(declared: type) -> dict[str, Any]:
+    """A value of each field without a default."""
+    return {
+        parameter.name: sample(parameter)
+        for parameter in parameters_of(declared)
+        if parameter.default is inspect.Parameter.empty
+    }
 
 
 def commands() -> Iterator[tuple[str, Any]]:
