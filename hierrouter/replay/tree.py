@@ -112,8 +112,9 @@ def first_call_confidence(tree: Tree) -> NDArray[np.float64]:
     """Read how confident each model was of its answer when it was called first.
 
     Returns:
-        float64[queries, M]: the probability of the whole answer, NaN if it is unknown. If it is
-        unknown of all answers, minus their length in tokens takes its place.
+        float64[queries, M]: the probability of the whole answer, NaN if it is unknown. If no
+        answer's probability is known: minus the answer's number of tokens, see
+        `hierrouter.evaluation.confidence_rules`.
 
     Raises:
         CacheError: as `load_texts`.

@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 from hierrouter.evaluation import bounds, outcome
+from hierrouter.evaluation.confidence_rules import apply_rules_per_dataset
 from hierrouter.evaluation.intervals import share_interval
-from hierrouter.evaluation.looks import looks_per_dataset
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.replay.tree import Tree, first_call_confidence
@@ -63,7 +63,7 @@ def _add_looks(
     sureness = first_call_confidence(tree)
     train = tree.split("train"), sureness[tree.rows("train")]
     fold = tree.split(split), sureness[tree.rows(split)]
-    rules, with_look = looks_per_dataset(train, fold, alpha, stop)
+    rules, with_look = apply_rules_per_dataset(train, fold, alpha, stop)
     gains = {
         "quality": with_look.quality - blind.quality,
         "cost": alpha * (with_look.cost - blind.cost),

@@ -8,7 +8,7 @@ from typing import Any
 
 from hierrouter.declarations.flags import TEST_FOLD
 from hierrouter.evaluation.policies import OwnPolicy
-from hierrouter.runs.looks import record_looks
+from hierrouter.runs.look_log import record_looks
 from hierrouter.runs.selection import SelectedRun
 from hierrouter_cache.tree import RouteTree
 

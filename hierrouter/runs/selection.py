@@ -14,7 +14,7 @@ from hierrouter.pools.pool import price_table
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.runs import folders
 from hierrouter.runs.checkpoint import load_checkpoint, load_sweep, router_at
-from hierrouter.runs.looks import count_test_looks
+from hierrouter.runs.look_log import count_test_looks
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 

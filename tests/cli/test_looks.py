@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hierrouter.runs.looks import LOOKS_FILE
+from hierrouter.runs.look_log import LOOKS_FILE
 from tests.cli.conftest import Place
 
 

@@ -11,7 +11,7 @@ import pytest
 from hierrouter.learning.config import Objective
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
-from hierrouter.runs.looks import LOOKS_FILE, count_test_looks, log_test_look, read_test_looks
+from hierrouter.runs.look_log import LOOKS_FILE, count_test_looks, log_test_look, read_test_looks
 from hierrouter.runs.selection import RETRAIN_HINT, latest_run, select_run
 from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.conftest import environment
@@ -204,7 +204,7 @@ def test_processes_that_log_at_once_lose_nothing(place: Path, warm: Warm) -> Non
     run = folder()
     code = (
         "import sys; from pathlib import Path\n"
-        "from hierrouter.runs.looks import log_test_look\n"
+        "from hierrouter.runs.look_log import log_test_look\n"
         "for n in range(50): log_test_look([Path('runs/a')], sys.argv[1], {'n': n})"
     )
     started = [warm.start("-c", code, name, cwd=place, env=environment()) for name in "xy"]

@@ -1,8 +1,17 @@
-"""The worth of reading one answer: call a model, then continue by how confident it was.
+"""Rules that read one thing: how confident the first model was of its answer.
 
-The rule is fitted on the train fold, dataset by dataset: which model to call first, how confident
-it must be, and how the episode ends in both cases. Nothing of the question is read, so this is what
-the first answer alone adds to a perfect classifier of datasets.
+A rule says: call model m first. If its confidence is at least t, the episode ends at node a, else
+at node b. (If no such rule earns more than the best fixed route, the rule is that route.) The four
+values m, t, a and b are fitted on the train fold, for each dataset. Tables call this policy "best
+look per dataset". It reads nothing of the question, so its gain over the best route per dataset is
+what the first answer alone adds to a perfect classifier of datasets.
+
+Confidence is the probability of the whole answer under the model, from 0 to 1. If the engine gave
+no probability for any answer, confidence is minus the number of the answer's tokens instead: a
+shorter answer then counts as more confident. A rule only compares confidences with its threshold,
+so it works with both. The sign of the threshold says which of the two it is: a threshold of -12
+means "the answer has at most 12 tokens". `hierrouter.replay.tree.first_call_confidence` reads the
+values.
 """
 
 from dataclasses import dataclass
@@ -12,18 +21,19 @@ import numpy as np
 from hierrouter.evaluation import bounds, outcome
 from hierrouter_cache.tree import Routes, RouteTree
 
-LOOK_POLICY = "best look per dataset"
+RULE_POLICY = "best look per dataset"
 MAX_THRESHOLDS = 32  # about as many thresholds are tried for each first model
 MIN_QUERIES_PER_SIDE = 5  # queries of the train fold on either side of a threshold
 
 
 @dataclass(frozen=True)
-class LookRule:
+class ConfidenceRule:
     """The rule of one dataset.
 
     Attributes:
-        first: number of the model whose answer is read; None if the route is fixed.
-        threshold: how confident that model must be.
+        first: number of the model whose confidence is read; None if the rule is a fixed route.
+        threshold: the least confidence that counts as confident; below 0 it is a number of tokens,
+            see the module's docstring.
         confident_node: node where the episode ends if the model is that confident, or if the route
             is fixed.
         doubtful_node: node where the episode ends otherwise.
@@ -38,7 +48,7 @@ class LookRule:
         """Apply the rule.
 
         Args:
-            confidence: float64[n, M], see `fit`.
+            confidence: float64[n, M], see `fit_rule`.
 
         Returns:
             int64[n], the nodes where the episodes end.
@@ -51,8 +61,7 @@ class LookRule:
     def name(self, models: tuple[str, ...], routes: Routes) -> str:
         """Describe the rule, for example `nano 0.83 sure: >nano, else nano>calc`.
 
-        A threshold below 0 is minus a length in tokens, see
-        `hierrouter.replay.tree.first_call_confidence`.
+        With a threshold below 0: `nano up to 12 tokens: …`, see the module's docstring.
         """
         confident_route = routes.name(self.confident_node, models)
         if self.first is None:
@@ -70,15 +79,15 @@ def _nan_as_lowest(confidence: outcome.Floats) -> outcome.Floats:
     return np.nan_to_num(confidence, nan=-np.inf)
 
 
-def fit(
+def fit_rule(
     tree: RouteTree, confidence: outcome.Floats, alpha: float, allow_stop: bool = False
-) -> LookRule:
+) -> ConfidenceRule:
     """Find the best rule for all queries of a tree.
 
     Args:
         tree: the queries.
         confidence: float64[queries, M], how confident each model was of its answer when it was
-            called first; only the order counts, NaN is below all numbers.
+            called first. Only the order counts; NaN (unknown) is below all numbers.
         alpha: cost penalty of R = Q - alpha * C.
         allow_stop: whether routes of fewer than L calls count.
 
@@ -88,7 +97,7 @@ def fit(
     routes = tree.routes
     reward = tree.node_reward(alpha)
     best_ending = bounds.best_ending(tree, alpha, allow_stop)
-    best_rule = LookRule(None, -np.inf, best_ending, best_ending)
+    best_rule = ConfidenceRule(None, -np.inf, best_ending, best_ending)
     best_reward = float(reward[:, best_ending].sum())
     endings = range(routes.nodes)[outcome.Actions(routes, allow_stop).endings]
     for first in range(routes.models):
@@ -108,7 +117,7 @@ def fit(
         if len(cuts) and earned.max() > best_reward + bounds.REWARD_ROUNDING:
             best_cut = int(earned.argmax())
             best_reward = float(earned.max())
-            best_rule = LookRule(
+            best_rule = ConfidenceRule(
                 first=first,
                 threshold=float(ranked[cuts[best_cut]]),
                 confident_node=int(candidates[above[best_cut].argmax()]),
@@ -117,17 +126,17 @@ def fit(
     return best_rule
 
 
-def looks_per_dataset(
+def apply_rules_per_dataset(
     selection: tuple[RouteTree, outcome.Floats],
     evaluation: tuple[RouteTree, outcome.Floats],
     alpha: float,
     allow_stop: bool = False,
-) -> tuple[dict[str, LookRule], outcome.Outcome]:
+) -> tuple[dict[str, ConfidenceRule], outcome.Outcome]:
     """Fit a rule for each dataset on one fold and apply it on another.
 
     Args:
-        selection: the fold to fit on and its confidence, see `fit`. A dataset that it lacks gets
-            the rule of all its queries.
+        selection: the fold to fit on and its confidence, see `fit_rule`. A dataset that it lacks
+            gets the rule of all its queries.
         evaluation: the fold to apply the rules on and its confidence.
         alpha: cost penalty of R = Q - alpha * C.
         allow_stop: whether routes of fewer than L calls count.
@@ -146,7 +155,7 @@ def looks_per_dataset(
         if not len(train_rows):
             train_rows = np.arange(len(train))
         fold_rows = np.flatnonzero(fold_datasets == dataset)
-        rule = fit(train.select(train_rows), train_confidence[train_rows], alpha, allow_stop)
+        rule = fit_rule(train.select(train_rows), train_confidence[train_rows], alpha, allow_stop)
         rules[dataset] = rule
         nodes[fold_rows] = rule.nodes(fold_confidence[fold_rows])
-    return rules, outcome.from_nodes(fold, nodes, LOOK_POLICY, "baseline")
+    return rules, outcome.from_nodes(fold, nodes, RULE_POLICY, "baseline")

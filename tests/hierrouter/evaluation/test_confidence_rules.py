@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hierrouter as hr
-from hierrouter.evaluation import bounds, looks
+from hierrouter.evaluation import bounds, confidence_rules
 from hierrouter.evaluation.intervals import interval, share_interval
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import Objective
@@ -39,7 +39,7 @@ def test_no_rule_of_one_look_is_better_on_the_fold_it_is_fitted_on(
     sure = np.broadcast_to(sure, (queries, routes.models)).copy()
     sure[rng.random(sure.shape) < 0.1] = np.nan
     reward, rows = tree.node_reward(alpha), np.arange(queries)
-    rule = looks.fit(tree, sure, alpha, stop)
+    rule = confidence_rules.fit_rule(tree, sure, alpha, stop)
     found = reward[rows, rule.nodes(sure)].sum()
     endings = range(routes.nodes)[Actions(routes, stop).endings]
     best = max(reward[:, node].sum() for node in endings)
@@ -47,7 +47,7 @@ def test_no_rule_of_one_look_is_better_on_the_fold_it_is_fitted_on(
         under = [node for node in endings if routes.path(node)[0] == first]
         for least in np.unique(sure[~np.isnan(sure[:, first]), first]):
             is_sure = sure[:, first] >= least
-            if min(is_sure.sum(), (~is_sure).sum()) < looks.MIN_QUERIES_PER_SIDE:
+            if min(is_sure.sum(), (~is_sure).sum()) < confidence_rules.MIN_QUERIES_PER_SIDE:
                 continue
             sides = (reward[side][:, under].sum(axis=0).max() for side in (is_sure, ~is_sure))
             best = max(best, sum(sides))
@@ -58,9 +58,9 @@ def test_a_dataset_without_train_questions_follows_the_rule_of_all() -> None:
     tree = replace(random_tree(Routes(2, 2), 40, 1), datasets=("a",) * 20 + ("b",) * 20)
     sure = np.random.default_rng(0).random((40, 2))
     train, shown = ((tree.select(at), sure[at]) for at in (np.arange(20), np.arange(20, 40)))
-    rules, looked = looks.looks_per_dataset(train, shown, 0.1)
+    rules, looked = confidence_rules.apply_rules_per_dataset(train, shown, 0.1)
     assert list(rules) == ["b"]
-    assert rules["b"] == looks.fit(*train, 0.1)
+    assert rules["b"] == confidence_rules.fit_rule(*train, 0.1)
     expected = tree.score[np.arange(20, 40), rules["b"].nodes(shown[1])]
     assert np.array_equal(looked.quality, expected)
 
@@ -71,7 +71,9 @@ def test_a_report_says_what_a_look_is_worth_and_costs(testbed_cache: Path) -> No
     sure, fold = first_call_confidence(tree), tree.split("test")
     assert ((sure > 0) & (sure <= 1)).all()
     train = tree.split("train"), sure[tree.rows("train")]
-    rules, looked = looks.looks_per_dataset(train, (fold, sure[tree.rows("test")]), 1.0)
+    rules, looked = confidence_rules.apply_rules_per_dataset(
+        train, (fold, sure[tree.rows("test")]), 1.0
+    )
     more = looked.reward(1.0) - bounds.best_route_per_dataset(train[0], 1.0, fold).reward(1.0)
     [whole] = [row for row in report.looks if row.dataset == "all"]
     assert whole.reward == pytest.approx(more.mean())
@@ -90,14 +92,20 @@ def test_a_report_says_what_a_look_is_worth_and_costs(testbed_cache: Path) -> No
 def test_where_no_engine_told_the_length_of_an_answer_stands_for_it() -> None:
     routes = Routes(2, 2)
     assert (
-        looks.LookRule(1, 0.834, 2, 5).name(("nano", "calc"), routes).startswith("calc 0.83 sure: ")
+        confidence_rules.ConfidenceRule(1, 0.834, 2, 5)
+        .name(("nano", "calc"), routes)
+        .startswith("calc 0.83 sure: ")
     )
-    assert looks.LookRule(1, -12.0, 2, 5).name(("a", "b"), routes).startswith("b up to 12 tokens: ")
-    assert looks.LookRule(None, -np.inf, 3, 3).name(("a", "b"), routes) == routes.name(
-        3, ("a", "b")
+    assert (
+        confidence_rules.ConfidenceRule(1, -12.0, 2, 5)
+        .name(("a", "b"), routes)
+        .startswith("b up to 12 tokens: ")
     )
+    assert confidence_rules.ConfidenceRule(None, -np.inf, 3, 3).name(
+        ("a", "b"), routes
+    ) == routes.name(3, ("a", "b"))
     tree = random_tree(routes, 30, 3)
-    blind = looks.fit(tree, np.full((30, 2), np.nan), 0.1)
+    blind = confidence_rules.fit_rule(tree, np.full((30, 2), np.nan), 0.1)
     assert blind.first is None
     assert blind.confident_node == bounds.best_ending(tree, 0.1)
 
