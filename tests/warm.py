@@ -39,7 +39,7 @@ HEAVY = """
     hierrouter.learning.baselines.registry hierrouter.collection.scheduler hierrouter.learning.ppo
     hierrouter.reports.fold_report hierrouter.learning.sweep hierrouter.runs.checkpoint ray.dag
     hierrouter.reports.page hierrouter.reports.figures hierrouter.reports.results torch._dynamo
-    hierrouter.replay.opening hierrouter_cli.app hierrouter.serving.server
+    hierrouter.replay.opening hierrouter_cli.app hierrouter.serving.http_app
     hierrouter.engines.endpoint sklearn.feature_extraction.text
 """
 

@@ -22,11 +22,11 @@ from hierrouter.serving import ServerSettings, chat
 from hierrouter.serving.guard import CLIENT_CLOSED_STATUS, status_of
 from hierrouter.serving.messages import Unroutable
 from hierrouter.serving.models import CallFailed, OnText
+from hierrouter.serving.monitoring import Metrics, RequestLog
+from hierrouter.serving.remote_model import ServedModel
 from hierrouter.serving.results import Hop, RouteResult
 from hierrouter.serving.router import RouteOptions
-from hierrouter.serving.served import ServedModel
 from hierrouter.serving.versions import Version, Versions
-from hierrouter.serving.watching import Metrics, RequestLog
 from hierrouter_cache.errors import InputError
 
 ROUTE_HEADER = "x-hierrouter-route"

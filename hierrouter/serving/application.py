@@ -1,4 +1,7 @@
-"""The application of a server: which routers it answers with, now and after a reload."""
+"""The application of a server: which routers it answers with, now and after a reload.
+
+Its HTTP paths are in `hierrouter.serving.http_app`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from hierrouter.pools.pool import OPENAI
 from hierrouter.runs.folders import RUNS
 from hierrouter.serving import ServerSettings
 from hierrouter.serving.chat import ModelNames
+from hierrouter.serving.http_app import make_app
+from hierrouter.serving.monitoring import RequestLog
 from hierrouter.serving.open_router import OnNote, OpenRouter, called_models_note
+from hierrouter.serving.remote_model import ServedModel
 from hierrouter.serving.router import Router
-from hierrouter.serving.served import ServedModel
-from hierrouter.serving.server import make_app
-from hierrouter.serving.service import Service, load_service
+from hierrouter.serving.service_file import Service, load_service
 from hierrouter.serving.versions import Lineup, Version, Versions
-from hierrouter.serving.watching import RequestLog
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError, suggestion
 

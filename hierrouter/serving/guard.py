@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hierrouter.pools.pool import is_loopback
 from hierrouter.serving.chat import UnknownModel, error_object
 from hierrouter.serving.models import CallFailed
-from hierrouter.serving.watching import Metrics
+from hierrouter.serving.monitoring import Metrics
 from hierrouter_cache.errors import InputError
 
 MAX_BODY_BYTES = 8_000_000

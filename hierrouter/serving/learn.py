@@ -22,7 +22,7 @@ from hierrouter.replay.opening import training_tree
 from hierrouter.replay.tree import Tree
 from hierrouter.runs.run import Run
 from hierrouter.runs.training import RunCallbacks, TrainingPlan
-from hierrouter.serving.watching import LOG_VERSION, query_id
+from hierrouter.serving.monitoring import LOG_VERSION, query_id
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 

@@ -1,4 +1,7 @@
-"""Logged episodes: the JSON lines of a log file, and the arrays that estimators read."""
+"""Logged episodes: the JSON lines of a log file, and the arrays that estimators read.
+
+This module only reads logs; a server writes them with `hierrouter.serving.monitoring.RequestLog`.
+"""
 
 import math
 import sys

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
 from hierrouter.serving.application import Application
-from hierrouter.serving.watching import METRICS_FOLDER_VARIABLE
+from hierrouter.serving.monitoring import METRICS_FOLDER_VARIABLE
 from hierrouter_cache.errors import HierRouterError, WorldError
 
 SHUTDOWN_TIMEOUT_S = 30  # for requests under way while the server shuts down

@@ -372,7 +372,7 @@ def _live_model(spec: ModelSpec, engines: Engines, needs_confidence: bool) -> Li
     if spec.backend != OPENAI:
         return BatchedModel(spec.name, generator)
     from hierrouter.engines.endpoint import PROBE_PROMPT, EndpointGenerator
-    from hierrouter.serving.served import ServedModel
+    from hierrouter.serving.remote_model import ServedModel
 
     if needs_confidence:
         for _, response in generator.generate([PROBE_PROMPT]):
@@ -389,7 +389,7 @@ def _live_model(spec: ModelSpec, engines: Engines, needs_confidence: bool) -> Li
 def _unreachable_model(spec: ModelSpec, fault: str) -> LiveModel:
     """Return a served model that does not answer yet; it is tried again at each call."""
     from hierrouter.engines.endpoint import Caller
-    from hierrouter.serving.served import ServedModel
+    from hierrouter.serving.remote_model import ServedModel
 
     return ServedModel(spec, Caller(spec, endpoint_of(spec)), fault)
 

@@ -23,11 +23,11 @@ from hierrouter.runs.bundle import bundle_of, load_bundle, save_bundle
 from hierrouter.runs.checkpoint import save_checkpoint
 from hierrouter.serving import ServerSettings
 from hierrouter.serving.chat import ModelNames
+from hierrouter.serving.http_app import make_app
 from hierrouter.serving.models import OnText
+from hierrouter.serving.monitoring import RequestLog
 from hierrouter.serving.router import Router
-from hierrouter.serving.server import make_app
 from hierrouter.serving.versions import Lineup, Version, Versions
-from hierrouter.serving.watching import RequestLog
 from tests.engines import scripted_answer
 from tests.hierrouter.learning.trainings import VALUE
 from tests.servers import MODEL, Server

@@ -14,7 +14,7 @@ from hierrouter.engines.generator import Answer, Failure, Response
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec
 from hierrouter.serving.models import BatchedModel, CallFailed
-from hierrouter.serving.served import ServedModel
+from hierrouter.serving.remote_model import ServedModel
 from tests.engines import Scripted, answers_in_order, scripted_answer
 from tests.servers import MODEL, Reply, Script, Server, completion, good, late, refusal, serving
 

@@ -25,9 +25,9 @@ from hierrouter.runs.bundle import bundle_of, save_bundle
 from hierrouter.runs.checkpoint import save_checkpoint
 from hierrouter.serving.estimators import Log
 from hierrouter.serving.logs import Episode, LogShape, Step, log_and_states, log_of, read_log
+from hierrouter.serving.monitoring import RequestLog
 from hierrouter.serving.off_policy import as_json, long_table, result_tables, value_from_log
 from hierrouter.serving.router import RouteOptions, Router
-from hierrouter.serving.watching import RequestLog
 from hierrouter.tables import as_csv, as_latex, as_markdown
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree

@@ -24,7 +24,7 @@ from hierrouter.replay.open_tree import OpenTree
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.logs import LogShape, read_log
 from hierrouter.serving.router import Router
-from hierrouter.serving.service import SERVICE_FILE, Service, load_service, save_service
+from hierrouter.serving.service_file import SERVICE_FILE, Service, load_service, save_service
 from hierrouter.serving.versions import Lineup, Version
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import COMMAND, Run, Start, once, refused, works
@@ -62,7 +62,7 @@ def version(router: Router, name: str = "test") -> Version:
 def test_a_server_starts_with_a_model_that_is_down_and_notices_its_return(
     live_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hierrouter.serving.served.CHECK_S", 0.1)
+    monkeypatch.setattr("hierrouter.serving.remote_model.CHECK_S", 0.1)
     messages: list[str] = []
     with serving(Server()) as upstream:
         pool = with_server(live_run, upstream, "facts", attempts=1)

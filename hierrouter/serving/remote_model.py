@@ -1,4 +1,4 @@
-"""A model that a server answers for, called prompt by prompt."""
+"""A model on another server, called over HTTP, prompt by prompt."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial

@@ -1,4 +1,8 @@
-"""The router as an OpenAI-compatible server."""
+"""The router as an OpenAI-compatible HTTP application: its paths, and what each of them does.
+
+`hierrouter.serving.application` loads the routers that it answers with, and
+`hierrouter.serving.answering` answers one chat completion.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +28,9 @@ from hierrouter.serving.chat import ChatRequest, DecideRequest, decision_object
 from hierrouter.serving.guard import Guard, error_reply, error_response
 from hierrouter.serving.messages import text_and_images
 from hierrouter.serving.models import CallFailed
+from hierrouter.serving.monitoring import RequestLog, check_canaries
 from hierrouter.serving.router import RouteOptions
 from hierrouter.serving.versions import Versions
-from hierrouter.serving.watching import RequestLog, check_canaries
 from hierrouter_cache.errors import HierRouterError, InputError
 
 LOG = logging.getLogger(__name__)

@@ -1,4 +1,7 @@
-"""How a server is observed: metrics for Prometheus, a log of its requests, and model canaries."""
+"""How a server is observed: metrics for Prometheus, a log of its requests, and model canaries.
+
+This module only writes the log; `hierrouter.serving.logs` reads it.
+"""
 
 from __future__ import annotations
 
