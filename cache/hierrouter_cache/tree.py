@@ -131,13 +131,13 @@ class Routes:
 
 @dataclass(frozen=True)
 class Rate:
-    """Cost of one token of one model.
-
-    Source: paper section 3.1, where a base rate applies to both kinds of tokens.
+    """Price of the tokens of one model, in money per token.
 
     Attributes:
-        tokens_in: cost of a prompt token.
-        tokens_out: cost of a generated token.
+        tokens_in: price of one prompt token; not a count of tokens.
+        tokens_out: price of one generated token; not a count of tokens.
+
+    Source: paper section 3.1, where a base rate applies to both kinds of tokens.
     """
 
     tokens_in: float
@@ -147,6 +147,17 @@ class Rate:
     def base(cls, rate: float) -> Rate:
         """Return the paper's base rate: the same cost for tokens in and out."""
         return cls(rate, rate)
+
+    def cost(self, tokens_in: float, tokens_out: float) -> float:
+        """Compute the cost of calls, in money.
+
+        `cost_of` does this for arrays. With equal rates it rounds differently.
+
+        Args:
+            tokens_in: number of prompt tokens.
+            tokens_out: number of generated tokens.
+        """
+        return self.tokens_in * tokens_in + self.tokens_out * tokens_out
 
 
 def rate_table(models: Sequence[str], prices: Mapping[str, Rate]) -> NDArray[np.float64]:

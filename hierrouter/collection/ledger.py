@@ -89,9 +89,9 @@ class Ledger:
         self.responses[call.key] = response.text
 
     def count_response(self, model: ModelSpec, response: Response) -> None:
-        """Count one more response, for everybody who watches the progress; thread-safe."""
+        """Count one more response, for the summary and the progress; thread-safe."""
         rate = self._rates[model.name]
-        cost = rate.tokens_in * response.tokens_in + rate.tokens_out * response.tokens_out
+        cost = rate.cost(response.tokens_in, response.tokens_out)
         spending = Spending(1, 0, response.tokens_in, response.tokens_out, cost)
         with self._counting:
             self.summary.spend(model.name, spending)

@@ -226,7 +226,7 @@ def stored_spending(root: Path, rates: Mapping[str, Rate]) -> dict[str, Spending
         model = row.pop("model")
         rate = rates.get(model)
         if rate:
-            cost = rate.tokens_in * row["tokens_in"] + rate.tokens_out * row["tokens_out"]
+            cost = rate.cost(row["tokens_in"], row["tokens_out"])
             spending[model] = Spending(**row, cost=cost)
     return spending
 

@@ -250,7 +250,15 @@ def split_regret(
     allow_stop: bool = False,
     allow_return: bool = False,
 ) -> outcome.Floats:
-    """Split the regret of a policy, relative to the tree oracle, by decision.
+    """Split the regret of a policy by decision.
+
+    Regret is R of the oracle less R of the policy. The oracle may do what the policy may: end
+    before L calls, or return an earlier answer. Let W(l) be the expected R of a query if the policy
+    makes the first l decisions and the oracle all later ones. W(0) is R of the oracle; W of all
+    decisions is R of the policy. The loss of decision l + 1 is W(l) - W(l + 1).
+
+    A decision chooses the next call, perhaps with a stop. With `allow_return` there is a decision
+    after the last call, too: which answer to return.
 
     Args:
         tree: the queries.
@@ -258,17 +266,18 @@ def split_regret(
         endings: float64[queries, endings], the probability of each ending; rows sum to 1. For a
             stochastic policy all values are expectations; the mean of several seeds is one such
             policy.
-        allow_stop: whether the oracle, too, may end before L calls.
-        allow_return: whether the policy chooses the answer to return after it has read the
-            answers. That is then one more decision, even after the last call.
+        allow_stop: whether policy and oracle may end before L calls.
+        allow_return: whether policy and oracle may return any answer of the route.
 
     Returns:
         float64[queries, L], with return L + 1 columns: column 0 is the loss of the first decision,
-        the plan; column l that of decision l + 1. Not below 0, up to rounding. The sum of a row is
-        R of the tree oracle less R of the policy.
+        that is of the first call; column l that of decision l + 1. Not below 0, up to rounding. The
+        sum of a row is the regret on that query.
 
     Raises:
         ValueError: an episode ends at a node at which none can end.
+
+    Source: docs/metrics.md.
     """
     possible = outcome.Actions(tree.routes, allow_stop, allow_return).endings
     if endings[:, : possible.start].any():
@@ -276,20 +285,30 @@ def split_regret(
     routes = tree.routes
     width = endings.shape[1]
     earned = endings * outcome.ending_reward(tree, alpha, width)
+    policy_reward = earned.sum(axis=1)
+    if width > routes.nodes:  # several endings at one node, each with another answer
+        earned = outcome.endings_by_node(routes, earned)
     if allow_return:
+        # At each node there is a decision, even after the last call. So every node that is called
+        # is a state from which the oracle can go on.
+        decisions = routes.hops + 1
         reach = outcome.call_probability(routes, endings)
     else:
+        # A decision is made only where a call follows; endings at a node leave nothing to decide.
+        decisions = routes.hops
         reach = outcome.continuation_probability(routes, endings)
-    future = reach * best_ahead(tree, alpha, allow_stop, allow_return)
-    # W(l), the mean R if the oracle takes over after l decisions; the last is R of the policy.
-    assisted = [earned.sum(axis=1)]
-    if width > routes.nodes:
-        earned = outcome.endings_by_node(routes, earned)
-    for level in reversed(range(routes.hops + allow_return)):
-        over = routes.level_start(level if allow_return else level + 1)
-        assisted.append(earned[:, :over].sum(axis=1) + future[:, routes.level(level)].sum(axis=1))
-    gains: outcome.Floats = np.diff(np.stack(assisted[::-1], axis=1), axis=1)
-    return -gains
+    oracle_reward = reach * best_ahead(tree, alpha, allow_stop, allow_return)
+    rewards = [policy_reward]  # W of all decisions; the loop adds W(l) for falling l
+    for level in reversed(range(decisions)):
+        # After `level` decisions of the policy an episode is over, or it is at a node of this
+        # level. With return an episode that ends at this level is not over yet, because the next
+        # decision ends it.
+        first_open_level = level if allow_return else level + 1
+        ended_nodes = routes.level_start(first_open_level)
+        ended_reward = earned[:, :ended_nodes].sum(axis=1)
+        rewards.append(ended_reward + oracle_reward[:, routes.level(level)].sum(axis=1))
+    changes: outcome.Floats = np.diff(np.stack(rewards[::-1], axis=1), axis=1)
+    return -changes
 
 
 def best_ahead(

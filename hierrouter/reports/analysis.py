@@ -108,7 +108,7 @@ def add_regret(table: EstimateTable, policy: str, regret: outcome.Floats) -> Non
     Args:
         table: the report's figures, which are added to.
         policy: name of the policy.
-        regret: float64[queries, choices], see `bounds.split_regret`.
+        regret: float64[queries, decisions], see `bounds.split_regret`.
     """
     parts = {
         "whole": regret.sum(axis=1),

@@ -1,6 +1,6 @@
 """The log of looks at the test fold, in the folder of each run that was looked at.
 
-Whoever changes something after a look at the test fold tunes on it, so every different look counts.
+A change made after a look at the test fold is tuned on that fold, so each different look counts.
 """
 
 import errno

@@ -24,6 +24,7 @@ from hierrouter.serving.service_file import Service, load_service
 from hierrouter.serving.versions import Lineup, Version, Versions
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.tree import Rate
 
 MINUTES_PER_DAY = 1440
 
@@ -128,7 +129,7 @@ def _require_served(lineup: Lineup, name: str) -> None:
 def _canary_notes(router: Router, minutes: float) -> Iterator[str]:
     """Describe which models are checked for changes, what that costs, and which cannot be."""
     origin = router.policy.origin
-    rates = dict(zip(origin.models, origin.rate, strict=True))
+    rates = {name: Rate(*rate) for name, rate in zip(origin.models, origin.rate, strict=True)}
     names = []
     calls = 0
     cost = 0.0
@@ -137,7 +138,7 @@ def _canary_notes(router: Router, minutes: float) -> Iterator[str]:
             names.append(name)
         calls += len(canaries)
         for canary in canaries:
-            cost += canary.tokens_in * rates[name][0] + canary.tokens_out * rates[name][1]
+            cost += rates[name].cost(canary.tokens_in, canary.tokens_out)
     if names:
         yield (
             f"{calls} collected questions go to {', '.join(names)} again, now and every "

@@ -22,6 +22,7 @@ from hierrouter.replay.states import numbers_kind, state_texts
 from hierrouter.serving.decisions import live_numbers
 from hierrouter.serving.estimators import Log, LoggedStates, logged_states
 from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.tree import Rate
 
 MIN_PROPENSITY = 1e-9  # smaller ones would make the weights of their episodes explode
 MAX_POLICY_NAME = 200  # characters
@@ -230,8 +231,9 @@ def _cost(step: Mapping[str, Any], where: str, rate: tuple[float, float]) -> flo
         return _number(step, "cost", where, 0.0)
     if step.get("tokens_in") is None or step.get("tokens_out") is None:
         raise InputError(f"no cost: {where}; give cost, or tokens_in and tokens_out")
-    tokens = [_number(step, name, where, 0.0) for name in ("tokens_in", "tokens_out")]
-    return math.fsum(count * price for count, price in zip(tokens, rate, strict=True))
+    tokens_in = _number(step, "tokens_in", where, 0.0)
+    tokens_out = _number(step, "tokens_out", where, 0.0)
+    return Rate(*rate).cost(tokens_in, tokens_out)
 
 
 def _number(

@@ -55,6 +55,7 @@ from hierrouter.serving.messages import Question, question_of
 from hierrouter.serving.models import BatchedModel, CallFailed, LiveModel, OnText
 from hierrouter.serving.results import Call, FailedCalls, Hop, ReturnAction, RouteResult
 from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.tree import Rate
 
 MAX_CONCURRENT_QUESTIONS = 16  # of `route_all`
 DEFER_ACTION = -1  # the deferral has no number among the policy's own actions
@@ -473,8 +474,8 @@ class _Routing:
 
     def _cost(self, response: Response, rate: tuple[float, float], seconds: float) -> float:
         """C of one call, in money."""
-        tokens = response.tokens_in * rate[0] + response.tokens_out * rate[1]
-        return tokens + self.trained.origin.second * seconds
+        token_cost = Rate(*rate).cost(response.tokens_in, response.tokens_out)
+        return token_cost + self.trained.origin.second * seconds
 
     async def _next(self) -> Hop | ReturnAction:
         """Decide and act; if the call fails and another may take its place, try the next action."""

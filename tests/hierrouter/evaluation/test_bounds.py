@@ -153,10 +153,10 @@ def test_reference_models_are_in_no_rung() -> None:
     assert rungs(better, 0.0, better) == rungs(tree, 0.0, tree)
 
 
-def helped(
+def assisted_reward(
     tree: RouteTree, query: int, table: np.ndarray, alpha: float, choices: int, path: Path = ()
 ) -> float:
-    """Expected R of who makes the next `choices` choices of a policy, then the best ones."""
+    """Expected R if a policy makes the next `choices` decisions and the oracle all later ones."""
     stop = table.shape[2] > len(tree.models)
     if choices == 0:
         ahead = [route for route in paths(tree, stop) if route[: len(path)] == path != route]
@@ -167,7 +167,7 @@ def helped(
         if action >= len(tree.models) or len(further) == tree.hops:
             total += probability * reward(tree, query, further, alpha)
         else:
-            total += probability * helped(tree, query, table, alpha, choices - 1, further)
+            total += probability * assisted_reward(tree, query, table, alpha, choices - 1, further)
     return total
 
 
@@ -181,7 +181,7 @@ def test_each_part_of_the_regret_is_what_walking_the_choices_gives(
     assert parts.shape == (len(tree), tree.hops)
     assert (parts >= -1e-12).all()
     for query in range(len(tree)):
-        worth = [helped(tree, query, table, alpha, made) for made in range(tree.hops + 1)]
+        worth = [assisted_reward(tree, query, table, alpha, made) for made in range(tree.hops + 1)]
         np.testing.assert_allclose(parts[query], -np.diff(worth), atol=1e-12)
 
 

@@ -89,21 +89,14 @@ def test_a_report_says_what_a_look_is_worth_and_costs(testbed_cache: Path) -> No
     assert len(as_object(report)["analysis"]["looks"]) == len(rules) + 1
 
 
-def test_where_no_engine_told_the_length_of_an_answer_stands_for_it() -> None:
+def test_without_probabilities_a_shorter_answer_counts_as_more_confident() -> None:
     routes = Routes(2, 2)
-    assert (
-        confidence_rules.ConfidenceRule(1, 0.834, 2, 5)
-        .name(("nano", "calc"), routes)
-        .startswith("calc 0.83 sure: ")
-    )
-    assert (
-        confidence_rules.ConfidenceRule(1, -12.0, 2, 5)
-        .name(("a", "b"), routes)
-        .startswith("b up to 12 tokens: ")
-    )
-    assert confidence_rules.ConfidenceRule(None, -np.inf, 3, 3).name(
-        ("a", "b"), routes
-    ) == routes.name(3, ("a", "b"))
+    by_probability = confidence_rules.ConfidenceRule(1, 0.834, 2, 5)
+    assert by_probability.name(("nano", "calc"), routes).startswith("calc 0.83 sure: ")
+    by_length = confidence_rules.ConfidenceRule(1, -12.0, 2, 5)
+    assert by_length.name(("a", "b"), routes).startswith("b up to 12 tokens: ")
+    fixed = confidence_rules.ConfidenceRule(None, -np.inf, 3, 3)
+    assert fixed.name(("a", "b"), routes) == routes.name(3, ("a", "b"))
     tree = random_tree(routes, 30, 3)
     blind = confidence_rules.fit_rule(tree, np.full((30, 2), np.nan), 0.1)
     assert blind.first is None

@@ -14,7 +14,7 @@ from hierrouter.evaluation.outcome import (
     policy_outcome,
 )
 from hierrouter.evaluation.policies import policy_endings, policy_table
-from hierrouter.learning import network
+from hierrouter.learning import exact
 from hierrouter.replay.env import ReplayEnv, walk
 from hierrouter.reports.build import add_depths
 from hierrouter.reports.estimates import Bootstrap, EstimateTable, pivot
@@ -38,7 +38,7 @@ def exact_optimum(tree: RouteTree, alpha: float, stop: bool, returns: bool) -> n
     pays = torch.from_numpy(ending_reward(tree, alpha, actions.width))
     table, illegal = torch.from_numpy(table_for(tree, actions, 0)), ~actions.legal()
     for _ in range(actions.steps):  # policy improvement: a level is right after each
-        values = network.action_values(actions, table, pays)
+        values = exact.action_values(actions, table, pays)
         values = values.masked_fill(torch.from_numpy(illegal), -np.inf)
         table = torch.nn.functional.one_hot(values.argmax(dim=2), actions.count).double()
     walked = walk(
@@ -47,7 +47,7 @@ def exact_optimum(tree: RouteTree, alpha: float, stop: bool, returns: bool) -> n
         np.arange(len(tree)),
         lambda state: table.reshape(-1, actions.count)[state].argmax(dim=1).numpy(),
     )
-    found = network.expected_return(actions, table, pays).numpy()
+    found = exact.expected_return(actions, table, pays).numpy()
     assert walked.reward.sum(axis=1).tolist() == found.tolist()
     return found
 
@@ -125,8 +125,8 @@ def test_expectations_are_sums_over_all_episodes(
     np.testing.assert_allclose(lost.sum(axis=1), best - reward, atol=1e-9)
     pays = torch.from_numpy(ending_reward(tree, alpha, actions.width))
     policy = torch.from_numpy(table)
-    assert network.expected_return(actions, policy, pays).numpy() == pytest.approx(reward)
-    values = network.action_values(actions, policy, pays).numpy()
+    assert exact.expected_return(actions, policy, pays).numpy() == pytest.approx(reward)
+    values = exact.action_values(actions, policy, pays).numpy()
     np.testing.assert_allclose((table * values)[:, 0].sum(axis=1), reward, atol=1e-9)
 
 
