@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -24,9 +23,6 @@ from hierrouter_cli import console, options
 from hierrouter_cli.declared import with_flags
 from hierrouter_cli.help import GroupPage, add
 from hierrouter_cli.selecting import labelled_bar
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MAX_SHOWN_ROWS = 100
 MAX_CELL_WIDTH = 60
@@ -89,7 +85,12 @@ def sql(
     if format == "csv":
         console.put(rows_as_csv(rows))
         return
-    console.put(_as_text(rows))
+    shown_rows = rows.slice(0, MAX_SHOWN_ROWS).to_pylist()
+    console.put_columns(
+        [one_line(name) for name in rows.column_names],
+        [[_cell_text(value) for value in row.values()] for row in shown_rows],
+        MAX_CELL_WIDTH,
+    )
     if rows.num_rows > MAX_SHOWN_ROWS:
         console.say(
             f"the first {MAX_SHOWN_ROWS} of {rows.num_rows:,} rows; --format csv has them all"
@@ -140,25 +141,6 @@ def pull(*, pulling: Pull) -> None:
     console.put(f"{result.copied:,} parts copied from {result.store}\n")
     if result.conflicts:
         raise CacheError(result.note)
-
-
-def _as_text(rows: pa.Table) -> str:
-    """Return the first rows as a table for a terminal."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE)
-    for name in rows.column_names:
-        table.add_column(Text(one_line(name)), overflow="ellipsis", max_width=MAX_CELL_WIDTH)
-    for row in rows.slice(0, MAX_SHOWN_ROWS).to_pylist():
-        table.add_row(*(Text(_cell_text(value)) for value in row.values()))
-    text = io.StringIO()
-    # Wide enough for all columns: a narrower page would cut them by itself. 3: space between two.
-    page = Console(file=text, width=(MAX_CELL_WIDTH + 3) * rows.num_columns)
-    page.print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
 def _cell_text(value: Any) -> str:

@@ -59,14 +59,13 @@ def make_calls(plan: CollectionPlan, brief: bool = False) -> Summary:
     """
     from hierrouter.collection.progress import require_answers, spending_table
 
-    nodes = len(plan.queries) * (plan.pool.routes.calls + len(plan.pool.all_models))
     progress = None
     try:
         with _finish_part_on_interrupt() as stop, _library_notes():
             if not brief:
                 _announce(plan)
             every_s = QUICKSTART_SECONDS_PER_LINE if brief else None
-            with progress_display(nodes, every_s) as progress:
+            with progress_display(plan.max_calls, every_s) as progress:
                 summary = plan.run(progress, say_note, stop)
         console.say(summary_line(summary))
     finally:  # money that was spent is shown after an interruption or an error, too

@@ -145,6 +145,32 @@ def put_rich(renderables: Iterable[Any], width: int) -> None:
     put(text.getvalue())
 
 
+def put_columns(names: Sequence[str], rows: Iterable[Sequence[str]], max_width: int) -> None:
+    """Print a plain table on stdout, as wide as its columns are.
+
+    Args:
+        names: of the columns.
+        rows: cells.
+        max_width: of a column; longer cells are cut.
+    """
+    import io
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE)
+    for name in names:
+        table.add_column(Text(name), overflow="ellipsis", max_width=max_width)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    text = io.StringIO()
+    # Rich would squeeze the columns on a narrower page. 3: the space between two columns.
+    Console(file=text, width=(max_width + 3) * len(names)).print(table)
+    put("\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n")
+
+
 class _Stage:
     """The bars of one stage of a longer job, with rich's methods; they only move the job's bar.
 

@@ -26,14 +26,13 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     Returns:
         A function with a flag for each argument, which makes the declarations and calls `command`.
     """
-    jobs: dict[str, type] = {}
+    jobs = declaration_arguments(command)
     flags: dict[str, inspect.Parameter] = {}
     own_names = []
     signature = inspect.signature(command, eval_str=True)
     for argument in signature.parameters.values():
-        if getattr(argument.annotation, "__dataclass_fields__", None):
-            jobs[argument.name] = argument.annotation
-            for parameter in parameters_of(argument.annotation):
+        if argument.name in jobs:
+            for parameter in parameters_of(jobs[argument.name]):
                 flags.setdefault(parameter.name, _flag_argument(parameter))
         else:
             own_names.append(argument.name)
@@ -50,6 +49,16 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     others = [flag for flag in flags.values() if not _is_positional(flag)]
     run.__signature__ = signature.replace(parameters=[*positional, *others])  # type: ignore[attr-defined]
     return run
+
+
+def declaration_arguments(command: Callable[..., None]) -> dict[str, type]:
+    """Return the declarations among the arguments of a command, by the argument's name."""
+    arguments = inspect.signature(command, eval_str=True).parameters.values()
+    return {
+        argument.name: argument.annotation
+        for argument in arguments
+        if getattr(argument.annotation, "__dataclass_fields__", None)
+    }
 
 
 def _job(declared: type, values: dict[str, Any]) -> Any:

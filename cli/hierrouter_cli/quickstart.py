@@ -36,7 +36,7 @@ class Quickstart:
 
     Attributes:
         alpha: of the router and of the report.
-        limit: at most so many queries of each dataset; None is 300.
+        limit: the largest number of queries of each dataset; None is 300.
         seed: of the draw and of the training.
         out: folder for cache, runs and report; None is the usual folders.
     """

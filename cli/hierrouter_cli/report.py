@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.reports.jobs import Report
 from hierrouter.tables import one_line, safe_text
+from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
 from hierrouter_cli.declared import with_flags
@@ -39,7 +40,7 @@ def report(
     style: Annotated[
         str,
         options.choice(
-            "--style", STYLES, "All of it, or the paper's tables and the frontier.", what="style"
+            "--style", STYLES, "All of it, or the paper's tables and the frontier.", subject="style"
         ),
     ] = FULL_STYLE,
     format: options.Format = "text",
@@ -147,7 +148,7 @@ def show_message(
         lines.append(Text(f"note: {len(notes)} more on the page"))
     console.put_rich([*lines, Text()], width)
     flags = ""
-    if cache != options.DEFAULT_CACHE:
+    if cache != CACHE:
         flags += f" --cache {shlex.quote(str(cache))}"
     if checkpoint and judgement != "untrained":
         flags += f" --checkpoint {shlex.quote(str(checkpoint))}"

@@ -122,6 +122,11 @@ class CollectionPlan:
         return self.shard.own(self.queries) if self.shard else self.queries
 
     @property
+    def max_calls(self) -> int:
+        """Calls of all queries: nodes and direct calls, whether they are in the cache or not."""
+        return len(self.queries) * (self.pool.routes.calls + len(self.pool.all_models))
+
+    @property
     def spent(self) -> float:
         """Cost of all calls of the pool's models in the cache, in money.
 

@@ -20,7 +20,6 @@ from hierrouter.replay.states import STATE_VIEWS
 from hierrouter.reports import jobs
 from hierrouter.reports.figures import FIGURE_FORMATS
 from hierrouter_cache.tree import SPLITS
-from hierrouter_cli import options
 from hierrouter_cli.app import root_command
 from hierrouter_cli.help import EXAMPLES
 from tests.conftest import SOURCES, spawned
@@ -128,13 +127,13 @@ def test_bash_completes_commands_flags_and_names(tmp_path: Path) -> None:
 
 
 def test_the_offered_words_are_those_there_are() -> None:
-    assert sorted(options.POOLS) == sorted(pool_names())
+    assert sorted(flags.POOLS) == sorted(pool_names())
     assert sorted(flags.BASELINES) == sorted(BASELINES_BY_NAME)
-    assert sorted(options.DATASETS) == sorted(dataset_names())
-    assert sorted(options.SCORERS) == sorted([*SCORERS_BY_NAME, "given"])
-    assert sorted(options.BACKENDS) == sorted(CALLABLE_BACKENDS)
+    assert sorted(flags.DATASETS) == sorted(dataset_names())
+    assert sorted(flags.SCORERS) == sorted([*SCORERS_BY_NAME, "given"])
+    assert sorted(flags.BACKENDS) == sorted(CALLABLE_BACKENDS)
     assert sorted(jobs.FIGURE_FORMATS) == sorted(FIGURE_FORMATS)
-    assert tuple(SPLITS) == options.FOLDS
-    assert tuple(STATE_VIEWS) == options.STATES
-    assert {*options.PRESETS} == {name for name, _ in PRESET_CONFIGS}
-    assert {*options.ALGORITHMS} == {algo for _, algo in PRESET_CONFIGS}
+    assert tuple(SPLITS) == flags.FOLDS
+    assert tuple(STATE_VIEWS) == flags.STATES
+    assert {*flags.PRESETS} == {name for name, _ in PRESET_CONFIGS}
+    assert {*flags.ALGORITHMS} == {algo for _, algo in PRESET_CONFIGS}

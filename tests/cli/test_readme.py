@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hierrouter.paper import PAPER_ALPHA
 from hierrouter.questions.sources import PAPER_DATASETS
 from hierrouter.questions.testbed import world
-from hierrouter_cli import options
+from hierrouter_cache import CACHE
 from tests.cli import pages
 from tests.cli.conftest import Place
 from tests.cli.test_help import COMMANDS, context
@@ -133,8 +134,8 @@ def test_the_examples_beyond_the_pool_run_from_top_to_bottom(own: Place, python:
 
 def test_the_documented_defaults_are_the_real_ones() -> None:
     table = (pages.DOCS / "cli.md").read_text()
-    assert f"| `--cache DIR` | `{options.DEFAULT_CACHE}` |" in table
-    assert f"| `--alpha X` | {options.DEFAULT_ALPHA} |" in table
+    assert f"| `--cache DIR` | `{CACHE}` |" in table
+    assert f"| `--alpha X` | {PAPER_ALPHA} |" in table
     assert "gsm8k" in PAPER_DATASETS
 
 
