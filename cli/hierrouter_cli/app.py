@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable, Mapping, Sequence
 
 import typer
 import typer.core
@@ -45,12 +46,6 @@ EXIT_CODES = """\
 3    the cache cannot serve it: missing, incomplete, damaged, locked, newer
 130  Ctrl-C; what was committed or saved is safe"""
 
-# The headings of the list of commands.
-JOB = "The job"
-LOOK = "Look closer"
-LIVE = "With live models"
-AROUND = "What is there"
-
 app = typer.Typer(
     name="hierrouter",
     cls=GroupPage,
@@ -59,31 +54,43 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: rich takes half of the start-up time
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": PAGE_WIDTH},
 )
-for path, command, short_help, group in (
-    ("quickstart", quickstart.quickstart, "The whole job on the testbed, in one command.", JOB),
-    ("collect", collect.collect, "Run every route of every query, once.", JOB),
-    ("train", train.train, "Train a router on what was collected.", JOB),
-    ("sweep-alpha", train.sweep_alpha, "Train a router for each price of cost.", JOB),
-    ("report", report.report, "Evaluate on the test fold: tables, figures, page.", JOB),
-    ("explain", explain.explain, "One query's tree, route and regret.", LOOK),
-    ("explore", explain.explore, "A page: drag alpha, walk a query's tree.", LOOK),
-    ("compare", compare.compare, "The usual routers beside the learned one.", LOOK),
-    ("off-policy", off_policy.off_policy, "A router's value from another policy's log.", LOOK),
-    ("route", route.route, "Answer questions with the models themselves.", LIVE),
-    ("serve", serve.serve, "The same behind an OpenAI-compatible address.", LIVE),
-    ("learn-from", off_policy.learn_from, "A better router from a log of traffic.", LIVE),
-    ("deploy", serve.deploy, "Which router servers are to have.", LIVE),
-    ("pools", catalogue.pools, "The pools that come with the package.", AROUND),
-    ("datasets", catalogue.datasets, "Known datasets, and samples of their questions.", AROUND),
-    ("runs", catalogue.runs, "The runs that were trained here, and which still fit.", AROUND),
-    ("verify", catalogue.verify, "Whether all that figures rest on is as written.", AROUND),
-):
-    add(app, path, short_help, group)(command)
+REFERENCE_HEADING = "What is there"
+# By the heading in the list of commands: name, function and description of each command.
+COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None], str]]] = {
+    "The job": (
+        ("quickstart", quickstart.quickstart, "The whole job on the testbed, in one command."),
+        ("collect", collect.collect, "Run every route of every query, once."),
+        ("train", train.train, "Train a router on what was collected."),
+        ("sweep-alpha", train.sweep_alpha, "Train a router for each price of cost."),
+        ("report", report.report, "Evaluate on the test fold: tables, figures, page."),
+    ),
+    "Look closer": (
+        ("explain", explain.explain, "One query's tree, route and regret."),
+        ("explore", explain.explore, "A page: drag alpha, walk a query's tree."),
+        ("compare", compare.compare, "The usual routers beside the learned one."),
+        ("off-policy", off_policy.off_policy, "A router's value from another policy's log."),
+    ),
+    "With live models": (
+        ("route", route.route, "Answer questions with the models themselves."),
+        ("serve", serve.serve, "The same behind an OpenAI-compatible address."),
+        ("learn-from", off_policy.learn_from, "A better router from a log of traffic."),
+        ("deploy", serve.deploy, "Which router servers are to have."),
+    ),
+    REFERENCE_HEADING: (
+        ("pools", catalogue.pools, "The pools that come with the package."),
+        ("datasets", catalogue.datasets, "Known datasets, and samples of their questions."),
+        ("runs", catalogue.runs, "The runs that were trained here, and which still fit."),
+        ("verify", catalogue.verify, "Whether all that figures rest on is as written."),
+    ),
+}
+for heading, commands in COMMANDS.items():
+    for name, command, short_help in commands:
+        add(app, name, short_help, heading)(command)
 app.add_typer(
     cache.app,
     name="cache",
     short_help="Look into a cache: info, sql, repair.",
-    rich_help_panel=AROUND,
+    rich_help_panel=REFERENCE_HEADING,
 )
 
 

@@ -38,7 +38,7 @@ TRAINING_FORMAT = 4  # of `training_identity`
 HEADER_KEY = "hierrouter"
 MAX_NUMBERS = 1 << 28  # in a file: the paper's network has 2 million, a value model the most
 MAX_TREE_NODES = 1 << 25
-DIGEST_LENGTH = 64  # characters of a SHA-256 in hexadecimal
+CHECKSUM_LENGTH = 64  # characters of a SHA-256 in hexadecimal
 LFS_POINTER = b"version https://git-lfs"
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip around one
 # Attributes of an origin that are in the description as they are.
@@ -475,8 +475,8 @@ def read_tensors(file: Path) -> tuple[dict[str, Array], str]:
         ) from error
     if header is None:
         raise InputError(f"checkpoint was not written by hierrouter: {file}; {RETRAIN_REMEDY}")
-    digest = header[:DIGEST_LENGTH]
-    text = header[DIGEST_LENGTH:]
+    digest = header[:CHECKSUM_LENGTH]
+    text = header[CHECKSUM_LENGTH:]
     if digest != _digest(tensors, text):
         raise InputError(
             f"checkpoint is damaged, or of an earlier version: {file}: checksum mismatch; "

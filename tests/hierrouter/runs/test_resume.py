@@ -26,26 +26,26 @@ write_tensors(Path(sys.argv[1]), {}, "")
 """
 
 
-def named(
+def identity(
     config: TrainConfig = trainings.GLIMPSE, seed: int = 3, alphas: tuple[float, ...] = ()
 ) -> dict[str, Any]:
     return training_identity(Origin.of(small_tree(), config, seed), OBJECTIVE, alphas)
 
 
 def test_a_finished_training_is_known_as_itself_only(tmp_path: Path) -> None:
-    assert load_finished(tmp_path, named()) is None
+    assert load_finished(tmp_path, identity()) is None
     digest(trainings.glimpse(small_tree(), 3), tmp_path)
-    assert isinstance(load_finished(tmp_path, named()), TrainedRouter)
+    assert isinstance(load_finished(tmp_path, identity()), TrainedRouter)
     for other in (
-        named(seed=4),
-        named(replace(trainings.GLIMPSE, clip=0.3)),
-        named(alphas=trainings.GRID),
+        identity(seed=4),
+        identity(replace(trainings.GLIMPSE, clip=0.3)),
+        identity(alphas=trainings.GRID),
     ):
         assert load_finished(tmp_path, other) is None
     digest(trainings.sweep_glimpse(small_tree(), 3), tmp_path)
-    assert load_finished(tmp_path, named()) is None
-    assert load_finished(tmp_path, named(trainings.VALUE, alphas=trainings.GRID)) is not None
-    assert load_finished(tmp_path, named(trainings.VALUE, alphas=trainings.GRID[1:])) is None
+    assert load_finished(tmp_path, identity()) is None
+    assert load_finished(tmp_path, identity(trainings.VALUE, alphas=trainings.GRID)) is not None
+    assert load_finished(tmp_path, identity(trainings.VALUE, alphas=trainings.GRID[1:])) is None
 
 
 def test_the_draft_of_a_killed_save_is_removed_and_nothing_else(tmp_path: Path, warm: Warm) -> None:
