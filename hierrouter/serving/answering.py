@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -50,7 +50,7 @@ class Server:
     Args:
         versions: answer the questions.
         settings: of the server.
-        log: receives a line for each question.
+        log: receives one line for each question.
     """
 
     def __init__(self, versions: Versions, settings: ServerSettings, log: RequestLog) -> None:
@@ -61,9 +61,9 @@ class Server:
         self.metrics = Metrics()
         self._background = set[asyncio.Task[None]]()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start work in the background."""
-        task = asyncio.create_task(work)
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Run a coroutine, or a task that was started already, in the background."""
+        task = asyncio.ensure_future(work)
         # Keep a reference: asyncio has only weak ones, and might drop the task before its end.
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -89,6 +89,8 @@ class ChatAnswer:
         question: of its messages, as models see it.
         call_options: what the client wants beside a text.
         hops: the calls so far.
+        unlogged_failure: the question was too long for every model, and the request may still be
+            passed on. How that ends decides about the request's only line in the log.
     """
 
     server: Server
@@ -98,6 +100,7 @@ class ChatAnswer:
     question: str = ""
     call_options: CallOptions = NO_OPTIONS
     hops: list[Hop] = field(default_factory=list)
+    unlogged_failure: CallFailed | None = None
 
     async def response(self) -> Response:
         """Answer the client.
@@ -108,6 +111,20 @@ class ChatAnswer:
             HTTPException: the client has left.
         """
         try:
+            return await self._route_or_forward()
+        except (asyncio.CancelledError, Exception) as error:
+            if self.unlogged_failure is not None:  # it was not passed on either
+                failures = (*self.unlogged_failure.earlier, self.unlogged_failure)
+                self._log_failure(error, failures)
+            raise
+
+    async def _route_or_forward(self) -> Response:
+        """Answer with a route; pass on a request that no route can answer.
+
+        Here `--otherwise` comes in: for a request that the router cannot take, or a question that
+        is too long for every model that `_Routing` of `hierrouter.serving.router` has tried.
+        """
+        try:
             self.question, self.call_options = self.request.question_and_options()
             version = self._version()
             self._require_able_model(version)
@@ -115,12 +132,18 @@ class ChatAnswer:
                 return await self._stream(version)
             return await self._complete(version)
         except (Unroutable, CallFailed) as error:
-            may_forward = isinstance(error, Unroutable) or error.is_too_long
-            otherwise = self.server.settings.otherwise
-            if otherwise is None or not may_forward:
+            otherwise = self._forward_target(error)
+            if otherwise is None:
                 raise
             reason = str(error)
         return await self._forward(otherwise, reason)
+
+    def _forward_target(self, error: Unroutable | CallFailed) -> str | None:
+        """Return the model that a request with this failure is passed on to; None for none."""
+        if isinstance(error, CallFailed) and (error.has_begun or not error.is_too_long):
+            # Once the client has read the beginning of an answer, no other model can go on.
+            return None
+        return self.server.settings.otherwise
 
     def _version(self) -> Version:
         """Return the version that answers.
@@ -130,7 +153,7 @@ class ChatAnswer:
         lineup = self.server.versions.lineup
         version = lineup.pick(self.question)
         try:
-            version.names.alpha(self.request.model)
+            version.names.require(self.request.model)
         except chat.UnknownModel:
             version = lineup.current
         return version
@@ -151,7 +174,7 @@ class ChatAnswer:
 
     async def _complete(self, version: Version) -> Response:
         """Return the answer in one piece."""
-        result = await self._unless_client_leaves(self._route(version, None))
+        result = await self._unless_client_leaves(version.start(self._route(version, None)))
         headers = {
             **self._ignored_header(version),
             ROUTE_HEADER: quote(result.route, safe=">./:@+ "),  # names may have any characters
@@ -175,7 +198,10 @@ class ChatAnswer:
         return {IGNORED_HEADER: chat.setting_list(settings)} if settings else {}
 
     async def _route(self, version: Version, on_text: OnText | None) -> RouteResult:
-        """Route the question, and record how it ended in log and metrics."""
+        """Route the question, and record how it ended in log and metrics.
+
+        `Version.start` has to start it, so that a reload waits for its end.
+        """
         server = self.server
         model = self.request.model
         alpha = self.request.hierrouter.alpha
@@ -189,24 +215,20 @@ class ChatAnswer:
             on_text=on_text,
             on_hop=self._on_hop,
         )
-        log_failure = partial(
-            server.log.log_failure, self.completion_id, model, self.question, self.hops
-        )
         try:
-            with version.at_work():
-                result = await version.router.aroute(self.question, options)
+            result = await version.router.aroute(self.question, options)
         except InputError:  # refused before any call, so there is nothing to log
             raise
         except CallFailed as error:
             for call in (*error.earlier, error):
                 server.metrics.failed.labels(call.model).inc()
-            log_failure(status_of(error), str(error), error.earlier)
+            if self._forward_target(error) is None:
+                self._log_failure(error, error.earlier)
+            else:
+                self.unlogged_failure = error  # `response` logs it if no other model answers
             raise
-        except asyncio.CancelledError:
-            log_failure(CLIENT_CLOSED_STATUS, "the client left")
-            raise
-        except Exception as error:
-            log_failure(500, f"unexpected: {type(error).__name__}")
+        except (asyncio.CancelledError, Exception) as error:
+            self._log_failure(error)
             raise
         server.metrics.answered.labels(version.name).inc()
         shadow = server.versions.lineup.shadow
@@ -214,8 +236,34 @@ class ChatAnswer:
             server.log.log_answer(self.completion_id, model, version.name, result)
         else:
             # The client does not wait for the shadow's decisions.
-            server.spawn(self._log_with_shadow(version, shadow, result))
+            server.spawn(shadow.start(self._log_with_shadow(version, shadow, result)))
         return result
+
+    def _log_failure(self, error: BaseException, instead_of: Sequence[CallFailed] = ()) -> None:
+        """Log that the question gets no answer.
+
+        Args:
+            error: why.
+            instead_of: as in `RequestLog.log_failure`.
+        """
+        if isinstance(error, CallFailed):
+            status = status_of(error)
+            reason = str(error)
+        elif isinstance(error, asyncio.CancelledError | HTTPException):
+            status = CLIENT_CLOSED_STATUS
+            reason = "the client left"
+        else:
+            status = 500
+            reason = f"unexpected: {type(error).__name__}"
+        self.server.log.log_failure(
+            self.completion_id,
+            self.request.model,
+            self.question,
+            self.hops,
+            status,
+            reason,
+            instead_of,
+        )
 
     async def _log_with_shadow(
         self, version: Version, shadow: Version, result: RouteResult
@@ -226,16 +274,15 @@ class ChatAnswer:
             options = RouteOptions(shadow.names.alpha(self.request.model))
             router = shadow.router
             names = router.policy.at(options.alpha).actions.names(router.policy.origin.models)
-            with shadow.at_work():
-                shadow_log["would"] = []
-                for calls, hop in enumerate(result.hops):
-                    decision = await router.decide(result.question, result.hops[:calls], options)
-                    shadow_action = names[decision.action]
-                    if decision.deferred_to:
-                        shadow_action = f"{DEFERRAL_PREFIX}{decision.deferred_to}"
-                    shadow_log["would"].append(shadow_action)
-                    is_same = shadow_action == _action_name(hop)
-                    self.server.metrics.shadow.labels(str(is_same).lower()).inc()
+            shadow_log["would"] = []
+            for calls, hop in enumerate(result.hops):
+                decision = await router.decide(result.question, result.hops[:calls], options)
+                shadow_action = names[decision.action]
+                if decision.deferred_to:
+                    shadow_action = f"{DEFERRAL_PREFIX}{decision.deferred_to}"
+                shadow_log["would"].append(shadow_action)
+                is_same = shadow_action == _action_name(hop)
+                self.server.metrics.shadow.labels(str(is_same).lower()).inc()
         except Exception as error:  # whatever it is, the client has its answer: log that
             shadow_log["error"] = str(error) or type(error).__name__
         self.server.log.log_answer(
@@ -249,7 +296,7 @@ class ChatAnswer:
     async def _stream(self, version: Version) -> Response:
         """Return the answer as it grows; an error before its first text fails the request."""
         texts: asyncio.Queue[str | None] = asyncio.Queue()
-        task = asyncio.create_task(self._route(version, texts.put_nowait))
+        task = version.start(self._route(version, texts.put_nowait))
         first = await self._first(task, texts)
         headers = {**self._ignored_header(version), **UNBUFFERED_HEADERS}
         events = self._events(task, texts, first)

@@ -102,6 +102,14 @@ class ModelNames:
             hint += f"; any alpha as {BASE_NAME}@ALPHA"
         raise UnknownModel(f"model not found: {name[:80]!r}; {hint}")
 
+    def require(self, name: str) -> None:
+        """Refuse a name that clients cannot ask for.
+
+        Raises:
+            UnknownModel: there is no such name.
+        """
+        self.alpha(name)
+
 
 class StreamOptions(BaseModel):
     """How a stream ends."""

@@ -127,7 +127,7 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
 
     @app.get("/v1/models/{name}")
     async def model(name: str) -> dict[str, Any]:
-        versions.lineup.current.names.alpha(name)  # raises if there is no such name
+        versions.lineup.current.names.require(name)
         return _model_object(name)
 
     @app.post("/v1/decide")
@@ -150,7 +150,9 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(request: ChatRequest, http: Request) -> Response:
-        versions.lineup.current.names.alpha(request.model)  # raises if there is no such name
+        # Before anything else, because `ChatAnswer` falls back on the current version if the
+        # candidate does not have the name.
+        versions.lineup.current.names.require(request.model)
         return await ChatAnswer(server, request, http).response()
 
     return app

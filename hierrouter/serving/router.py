@@ -58,7 +58,9 @@ from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import Rate
 
 MAX_CONCURRENT_QUESTIONS = 16  # of `route_all`
-DEFER_ACTION = -1  # the deferral has no number among the policy's own actions
+# The action to defer. It has no number among the policy's own actions, so it must never be used as
+# an index: `_Routing._model` and `_Routing._rate` ask for it first.
+DEFER_ACTION = -1
 
 
 class Router:
@@ -443,7 +445,7 @@ class _Routing:
         returned: ReturnAction | None = None
         has_ended = False
         while not has_ended:
-            action = await self._next()
+            action = await self._next_hop_with_fallback()
             if isinstance(action, ReturnAction):
                 returned = action
                 break
@@ -477,8 +479,22 @@ class _Routing:
         token_cost = Rate(*rate).cost(response.tokens_in, response.tokens_out)
         return token_cost + self.trained.origin.second * seconds
 
-    async def _next(self) -> Hop | ReturnAction:
-        """Decide and act; if the call fails and another may take its place, try the next action."""
+    async def _next_hop_with_fallback(self) -> Hop | ReturnAction:
+        """Decide and make the next call; if it fails, perhaps call another model instead.
+
+        Here a failed model is replaced, by the next action of `_attempts`: after any failure with
+        `RouteOptions.reroute` (`--reroute`), and without it only if the prompt is too long for the
+        model's window. A model that has failed in this hop is not called again.
+
+        `--otherwise` comes in later, when the failure of the last attempt has left the router: then
+        `hierrouter.serving.answering.ChatAnswer` passes the whole request on to a named model.
+
+        Returns:
+            The call with its response; or that an earlier answer is returned.
+
+        Raises:
+            CallFailed: no attempt gave a response; it lists the earlier ones.
+        """
         decision = self._restrict(await self.decide(self.hops))
         failures: list[CallFailed] = []
         for action in self._attempts(decision):
@@ -587,10 +603,8 @@ class _Routing:
             raise
         model_s = perf_counter() - started
         propensity: float | None = decision.propensity
-        rate = self.trained.origin.rate[action % len(self.router.pool.models)]
-        if is_deferred and self.router.policy.deferral:
+        if is_deferred:
             propensity = 1.0
-            rate = self.router.policy.deferral.rate
         if failures:
             propensity = None
         return Hop(
@@ -600,7 +614,7 @@ class _Routing:
             propensity=propensity,
             chances=tuple(decision.chances.tolist()),
             stops=self._stops(action),
-            cost=self._cost(response, rate, model_s),
+            cost=self._cost(response, self._rate(action), model_s),
             router_s=decision.router_s,
             instead_of=_failed_calls(failures),
             is_deferred=is_deferred,
@@ -608,10 +622,29 @@ class _Routing:
 
     def _model(self, action: int) -> ModelSpec:
         """Return the model that an action calls."""
+        if action == DEFER_ACTION:
+            return self._deferral.model
+        return self.router.pool.models[self._model_number(action)]
+
+    def _rate(self, action: int) -> tuple[float, float]:
+        """Return what a token in and a token out of the model that an action calls cost."""
+        if action == DEFER_ACTION:
+            return self._deferral.rate
+        return self.trained.origin.rate[self._model_number(action)]
+
+    def _model_number(self, action: int) -> int:
+        """Return the number of the model that an action of the policy calls.
+
+        With M models, actions M to 2M - 1 call the same models as 0 to M - 1, and stop.
+        """
+        assert action >= 0
+        return action % len(self.router.pool.models)
+
+    @property
+    def _deferral(self) -> LiveDeferral:
         deferral = self.router.policy.deferral
-        if action == DEFER_ACTION and deferral:
-            return deferral.model
-        return self.router.pool.models[action % len(self.router.pool.models)]
+        assert deferral  # only a policy that defers has the action to defer
+        return deferral
 
 
 def _failed_calls(failures: Iterable[CallFailed]) -> FailedCalls:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from anyio import to_thread
 
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.router import Router
 from hierrouter_cache.keys import text_digest
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -38,12 +40,28 @@ class Version:
         try:
             yield
         finally:
-            self._under_way -= 1
-            self._end_if_done()
+            self._finish()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start work on a question in a task, and count it as under way from now on.
+
+        The caller must not await between picking this version and this call. A task takes its first
+        step only in a later turn of the event loop: if the count began there, a reload between
+        would end the thread that the work is about to use.
+        """
+        task = asyncio.create_task(work)
+        self._under_way += 1
+        # A callback, because a task that is cancelled before its first step runs no `finally`.
+        task.add_done_callback(lambda _: self._finish())
+        return task
 
     def retire(self) -> None:
         """Take no more questions, and end the router's thread after the last one."""
         self._is_retired = True
+        self._end_if_done()
+
+    def _finish(self) -> None:
+        self._under_way -= 1
         self._end_if_done()
 
     def _end_if_done(self) -> None:
@@ -88,16 +106,14 @@ class Versions:
 
     Args:
         lineup: to begin with.
-        make_next: makes the next lineup from the current one; raises InputError or WorldError if
-            there is none.
+        make_next: makes the next lineup from the current one, for `reload`; raises InputError or
+            WorldError if there is none.
 
     Attributes:
         lineup: the current one.
     """
 
-    def __init__(
-        self, lineup: Lineup, make_next: Callable[[Lineup], Lineup] = lambda current: current
-    ) -> None:
+    def __init__(self, lineup: Lineup, make_next: Callable[[Lineup], Lineup]) -> None:
         self.lineup = lineup
         self._make_next = make_next
         self._lock = asyncio.Lock()
@@ -131,6 +147,8 @@ class Versions:
 
     async def close(self) -> None:
         """Close all models."""
-        for version in self.lineup.versions[1:]:
-            version.router.stop_deciding()
+        # All versions call the models of the current router (`Router.sibling`), so closing that one
+        # closes them for all. A candidate has only a thread besides.
+        if self.lineup.candidate is not None:
+            self.lineup.candidate.router.stop_deciding()
         await self.lineup.current.router.aclose()

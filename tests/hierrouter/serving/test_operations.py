@@ -1,5 +1,6 @@
 """Models that go and come back, a router that is exchanged, a log that is moved away."""
 
+import asyncio
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from hierrouter.engines.generator import Response
 from hierrouter.learning.config import Objective
 from hierrouter.pools.files import load_pool
 from hierrouter.replay.open_tree import OpenTree
+from hierrouter.serving.answering import Server as AnsweringServer
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.logs import LogShape, read_log
 from hierrouter.serving.router import Router
@@ -206,6 +208,44 @@ def test_a_reload_takes_the_other_router_and_loses_nothing(live_run: Path, other
         assert sum(count.result() for count in counts) > 32
     assert not wrong, wrong[0]
     assert routes == {"one", "two"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_router_that_is_retired_right_after_it_was_picked_answers(
+    live_run: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """The next turn of the event loop retires it, before any task can begin to route."""
+    pick = Lineup.pick
+
+    def pick_and_retire(lineup: Lineup, question: str) -> Version:
+        picked = pick(lineup, question)
+        asyncio.get_running_loop().call_soon(picked.retire)
+        return picked
+
+    monkeypatch.setattr(Lineup, "pick", pick_and_retire)
+    with served(over(live_run, Double())) as url:
+        reply = ask(url, stream=stream)
+    assert reply.status_code == 200, reply.text
+
+
+def test_a_shadow_that_is_retired_right_after_the_answer_still_decides(
+    live_run: Path, other_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn = AnsweringServer.spawn
+
+    def retire_and_spawn(server: AnsweringServer, work: Any) -> None:
+        asyncio.get_running_loop().call_soon(lineup.candidate.retire)
+        spawn(server, work)
+
+    router = Router(live_run)
+    lineup = Lineup(version(router, "old"), version(router.sibling(other_run), "new"))
+    monkeypatch.setattr(AnsweringServer, "spawn", retire_and_spawn)
+    log = tmp_path / "log"
+    with served(router, lineup=lineup, log=log) as url:
+        assert ask(url).status_code == 200
+    [line] = lines_of(log)
+    assert "error" not in line["shadow"]
+    assert line["shadow"]["would"]
 
 
 def test_a_router_of_another_pool_is_refused(

@@ -197,3 +197,33 @@ def test_a_model_whose_window_is_too_small_is_skipped(live_run: Path) -> None:
             refused = ask(url)
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("is_forward_refused", [False, True])
+def test_a_question_too_long_for_every_model_has_one_line_in_the_log(
+    live_run: Path, tmp_path: Path, is_forward_refused: bool, stream: bool
+) -> None:
+    def short(prompt: str, before: int) -> Reply:
+        is_forward = "user" in upstream.requests[-1]  # routed calls do not name the client
+        if is_forward and not is_forward_refused:
+            return good(prompt)
+        return refusal(400, "maximum context length is 5 tokens")
+
+    log = tmp_path / "log"
+    with serving(Server(short)) as upstream:
+        router = Router(live_run, with_server(live_run, upstream))
+        with served(router, otherwise="facts", log=log) as url:
+            reply = ask(url, user="somebody", stream=stream)
+    assert len(upstream.requests) == len(MODELS) + 1
+    [line] = lines_of(log)
+    assert line["status"] == reply.status_code
+    if is_forward_refused:
+        assert reply.status_code == 502
+        assert line["error"] == reply.json()["error"]["message"]
+        assert line["question"] == QUESTION
+        assert sorted(call["model"] for call in line["instead_of"]) == sorted(MODELS)
+    else:
+        assert reply.status_code == 200
+        assert line["otherwise"] == "facts"
+        assert "maximum context length" in line["reason"]
