@@ -47,7 +47,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Stage:
-    """One model at one level.
+    """One model at one level: the calls that differ only in their context.
+
+    Not the stage l_t of the paper, which is the number of calls made so far.
 
     Attributes:
         label: for people, e.g. `hop 1 calc`.

@@ -248,7 +248,7 @@ class Summary:
         example: detail of the first of them.
         missing: nodes and direct calls that are absent because of them.
         incomplete: queries that lack any.
-        pruned: nodes and direct calls that were left out, because they hardly could be the best.
+        pruned: nodes and direct calls that were left out, because they could hardly be the best.
         spent: spending of the calls made now, by model, at the pool's rates.
     """
 

@@ -4,6 +4,12 @@ Each model has a lane, see `lanes`. A model on this machine gets a whole level a
 batches are fast. A model behind a server gets each call as soon as its context is known, because
 servers answer side by side. From there on both are treated alike: one method receives every answer,
 repeats what failed, and commits what is due; `ledger` remembers the calls.
+
+Levels count from 0: `levels[0]` holds the stages of the first hop, and a context at level l has l
+responses. A request's level says when its answer is needed: before the next level begins. No level
+begins after a direct call, so direct calls have the level after the last hop, `len(levels)`, and
+only the end of the collection waits for them. A `Stage` is here a model at one level, see `plan`;
+the stage l_t of the paper, the number of calls made so far, is the level of a context.
 """
 
 from __future__ import annotations
@@ -189,10 +195,11 @@ class Collection:
         self._lanes: dict[str, Lane] = {}
         self._has_servers = False
         self._events = SimpleQueue[Event]()
-        # Requests without a final answer: their keys, and how many there are at each level.
+        # Requests without a final answer: their keys, and the number of them by level.
         self._requested = set[str]()
-        self._owed = Counter[int]()
-        # How far servers may look ahead: the last level, and the contexts that they have passed.
+        self._outstanding = Counter[int]()
+        # Servers are asked ahead of the models on this machine: the last level at which they are
+        # asked, and the contexts at which they have been asked already.
         self._last_level = 0
         self._visited = set[str]()
 
@@ -211,15 +218,16 @@ class Collection:
         """
         contexts = plan.root_contexts(query.question for query in queries)
         with self._open_lanes(len(queries) * self.per_query, len(self.levels) - 1):
-            self._look_ahead(contexts, 0, self.direct)
+            self._ask_servers(contexts, 0, self.direct)
             # The references first: they are the large models, and not called again.
             for stage in sorted(self.direct, key=lambda stage: stage.model in self.pool.models):
+                # Nothing waits for direct calls, so their level is the one after the last hop.
                 self._run_batch(stage, contexts, len(self.levels))
                 if stage.model in self.pool.references:
                     self._residency.release(stage.model.name)
             for level in range(len(self.levels)):
                 contexts = self._run_level(level, contexts)
-            self._settle(len(self.levels))
+            self._settle(len(self.levels))  # of direct calls, too
         self.require_models()
 
     def run_level(self, level: int, contexts: plan.Contexts) -> plan.Contexts:
@@ -238,7 +246,7 @@ class Collection:
             WorldError: a model or the disk failed.
         """
         with self._open_lanes(len(contexts) * len(self.levels[level]), level):
-            self._look_ahead(contexts, level)
+            self._ask_servers(contexts, level)
             return self._run_level(level, contexts)
 
     def require_models(self) -> None:
@@ -279,7 +287,7 @@ class Collection:
         finally:
             for lane in self._lanes.values():
                 lane.end()
-            self._keep_deliveries()
+            self._store_late_responses()
             for lane in self._lanes.values():
                 self._commit(lane)
             if self._has_servers:
@@ -289,22 +297,25 @@ class Collection:
             self._visited.clear()
 
     def _open_lane(self, model: ModelSpec) -> Lane:
+        """Make the lane of one model: served if it is behind a server, else local."""
         count = self.ledger.count_response
         if model.backend == OPENAI:
             return ServedLane(model, self._residency.engines, self._stop, self._events, count)
         return LocalLane(model, self._residency, self._stop, self._events, count)
 
-    def _look_ahead(
+    def _ask_servers(
         self, contexts: plan.Contexts, level: int, direct: Sequence[plan.Stage] = ()
     ) -> None:
         """Ask the servers at these contexts, and at all that follow from known responses.
+
+        Models on this machine are not asked here: `_run_batch` asks them, level by level.
 
         Args:
             contexts: where to ask.
             level: of the contexts.
             direct: stages of direct calls at these contexts.
         """
-        if not self._can_look_ahead(level):
+        if not self._may_ask_servers(level):
             return
         for context, texts in contexts.items():
             if context in self._visited:
@@ -314,28 +325,43 @@ class Collection:
                 response = self._request(stage, context, texts, level, self._served_lane(stage))
                 if response is not None:
                     following = {next_context(context, response): (*texts, response)}
-                    self._look_ahead(following, level + 1)
+                    self._ask_servers(following, level + 1)
             for stage in direct:
                 lane = self._served_lane(stage)
                 self._request(stage, context, texts, len(self.levels), lane)
 
-    def _can_look_ahead(self, level: int) -> bool:
+    def _may_ask_servers(self, level: int) -> bool:
+        """Whether there are servers, and contexts of this level are to be called at."""
         return self._has_servers and level <= self._last_level
 
     def _run_level(self, level: int, contexts: plan.Contexts) -> plan.Contexts:
+        """Make the calls of one hop: run the local models, wait for the servers.
+
+        Args:
+            level: of the contexts, 0 before the first hop.
+            contexts: where to call.
+
+        Returns:
+            The contexts after the hop; the servers are asked at them already.
+
+        Raises:
+            Interrupted: `stop` returned true and calls are missing.
+            CacheError: the cache cannot be written.
+            WorldError: a model or the disk failed.
+        """
         stages = self.levels[level]
         # Loaded models first: loading another one may push them out of memory.
         for stage in sorted(stages, key=lambda stage: stage.model.name not in self._residency):
             self._run_batch(stage, contexts, level)
         self._settle(level)
         following = plan.next_contexts(stages, contexts, self.ledger.responses)
-        self._look_ahead(following, level + 1)
+        self._ask_servers(following, level + 1)
         return following
 
     def _run_batch(self, stage: plan.Stage, contexts: plan.Contexts, level: int) -> None:
         """Make a stage's calls at all these contexts, if its model is on this machine.
 
-        A server is not asked here: `_look_ahead` has done so already.
+        A server is not asked here, because `_ask_servers` has asked it already.
         """
         lane = self._lanes.get(stage.model.name)
         if not isinstance(lane, LocalLane):
@@ -375,7 +401,7 @@ class Collection:
             return response
         if not (self.ledger.is_settled(key) or key in self._requested or self._stop()):
             self._requested.add(key)
-            self._owed[level] += 1
+            self._outstanding[level] += 1
             lane.ask(Request(stage.call(context, texts), level, texts))
         return None
 
@@ -385,17 +411,22 @@ class Collection:
         Raises:
             Interrupted: `stop` returned true and calls are missing.
         """
-        while self._is_owed(level):
+        while self._is_outstanding(level):
             self._handle_event(EVENT_WAIT_S)
-        self._require_going()
+        self._raise_if_stopped()
 
-    def _is_owed(self, level: int) -> bool:
+    def _is_outstanding(self, level: int) -> bool:
         """Whether an answer is outstanding up to this level; after a stop, at any level."""
         if self._stop():  # wait for everything under way, because it is paid for
-            return self._owed.total() > 0
-        return any(count > 0 for at_level, count in self._owed.items() if at_level <= level)
+            return self._outstanding.total() > 0
+        return any(count > 0 for at_level, count in self._outstanding.items() if at_level <= level)
 
-    def _require_going(self) -> None:
+    def _raise_if_stopped(self) -> None:
+        """Commit everything and count what is missing, if `stop` returned true.
+
+        Raises:
+            Interrupted: calls are missing.
+        """
         if not self._stop():
             return
         for lane in self._lanes.values():
@@ -440,25 +471,26 @@ class Collection:
         """Keep an answer and ask what follows from it, or repeat the request if that may help."""
         request = lane.open.pop(position)
         if isinstance(answer, generator.Response):
-            self._keep(lane, request, answer)
+            self._store_response(lane, request, answer)
             self._follow(request, answer.text)
-            self._owed[request.level] -= 1
+            self._outstanding[request.level] -= 1
         elif answer.is_retryable and request.attempt < MAX_ATTEMPTS:
             lane.retries.append(request)
         else:
             lane.failures.append((request, answer))
-            self._owed[request.level] -= 1
+            self._outstanding[request.level] -= 1
         if not lane.open and lane.retries:
             # The second attempt comes after all the others: what was busy may be free by then.
             lane.ask_again()
 
     def _follow(self, request: Request, response: str) -> None:
         """Ask the servers at the context after a response."""
-        if self._can_look_ahead(request.level + 1):
+        if self._may_ask_servers(request.level + 1):
             context = next_context(request.call.context, response)
-            self._look_ahead({context: (*request.texts, response)}, request.level + 1)
+            self._ask_servers({context: (*request.texts, response)}, request.level + 1)
 
-    def _keep(self, lane: Lane, request: Request, response: generator.Response) -> None:
+    def _store_response(self, lane: Lane, request: Request, response: generator.Response) -> None:
+        """Add a response to its lane's part, which is committed later, and to the ledger."""
         lane.part.append((request.call, response))
         self.ledger.record(request.call, response)
         self._requested.discard(request.call.key)
@@ -481,12 +513,12 @@ class Collection:
     def _forget_requests(self, lane: Lane) -> None:
         """Expect no answer any more to what a lane has not answered."""
         for request in (*lane.open.values(), *lane.retries):
-            self._owed[request.level] -= 1
+            self._outstanding[request.level] -= 1
             self._requested.discard(request.call.key)
         lane.open.clear()
         lane.retries.clear()
 
-    def _keep_deliveries(self) -> None:
+    def _store_late_responses(self) -> None:
         """Keep the responses that were not handled when the lanes ended: they are paid for."""
         while True:
             try:
@@ -495,8 +527,8 @@ class Collection:
                 return
             if isinstance(event, Delivery) and isinstance(event.answer, generator.Response):
                 request = event.lane.open.pop(event.position)
-                self._owed[request.level] -= 1
-                self._keep(event.lane, request, event.answer)
+                self._outstanding[request.level] -= 1
+                self._store_response(event.lane, request, event.answer)
 
     def _commit(self, lane: Lane) -> None:
         """Write the answers and the final failures of a lane to the cache; begin a new part."""
