@@ -123,6 +123,13 @@ def test_the_names_of_scorers_views_algorithms_and_pools() -> None:
     assert all(f"`{name}`" in section("collect.md", "## Choose a pool") for name in pool_names())
 
 
+def test_both_tables_of_baselines_have_a_row_for_each() -> None:
+    differences = section("reference/baselines.md", "## How they differ from their sources")
+    for text in (page("compare.md"), differences):
+        listed = [name for cells in table(text, "`--baselines`") for name in names(cells[0])]
+        assert listed == list(BASELINES_BY_NAME)
+
+
 def test_numbers_that_the_pages_state() -> None:
     config = ValueConfig()
     assert f"at most {config.queries:,}." in page("train.md")

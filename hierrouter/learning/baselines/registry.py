@@ -12,7 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hierrouter.engines.devices import torch_threads
-from hierrouter.learning.baselines import cascades, classifiers, simple
+from hierrouter.learning.baselines import cascades, classifiers, factorisation, simple
 from hierrouter.learning.baselines.arms import Arms, Baseline, FitResult, Play, RouterInputs
 from hierrouter.questions.own_code import import_path, own_code
 from hierrouter_cache.errors import InputError, suggestion
@@ -25,7 +25,7 @@ BUILT_IN_BASELINES: tuple[Baseline, ...] = (  # pyright: ignore  class variables
     classifiers.RidgePerArm(),
     classifiers.Mlp(),
     classifiers.Svm(),
-    simple.Factorisation(),
+    factorisation.Factorisation(),
     *cascades.CASCADES,
     cascades.CascadeRouting(),
 )
@@ -126,7 +126,7 @@ class OwnBaseline:
     def _call(self, step: str, function: Any, *arguments: Any) -> Any:
         """Call a user's function; `step` names it in the error."""
         failure = f"baseline failed: {self.path}: {step}"
-        with own_code(failure, "mend it, or leave it out", passing=(InputError,)):
+        with own_code(failure, "correct it, or leave it out", passing=(InputError,)):
             return function(*arguments)
 
 
