@@ -102,9 +102,10 @@ class NetworkConfig(TrainConfig):
         embedding_noise: length of the random vector added to the embedding of each visited state,
             drawn anew on each visit of the training; keeps a router from memorising single
             questions.
-        standardise_reward: take from each reward the mean over all routes of its query, and
-            divide by the standard deviation of the train fold. The best policy stays the best;
-            differences between queries that no route can change are noise, and vanish.
+        standardise_reward: subtract from each reward the mean of its query over all possible
+            endings, and divide by the standard deviation over all queries and endings of the train
+            fold. The best policy stays the best; differences between queries that no route can
+            change are noise, and vanish.
     """
 
     epochs: int

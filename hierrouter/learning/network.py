@@ -338,8 +338,8 @@ class TrainingFold:
 
         Args:
             alpha: reward lost per unit of cost.
-            standardise: take from each reward the mean of its query over all possible endings, and
-                divide by the standard deviation over all of them.
+            standardise: subtract from each reward the mean of its query over all possible endings,
+                and divide by the standard deviation over all queries and endings of this fold.
 
         Returns:
             float64[queries, endings].

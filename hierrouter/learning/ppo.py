@@ -10,9 +10,13 @@ The path of one epoch, in the order of this file:
 3. Advantage and loss: Tianshou's own. `PPO._preprocess_batch` evaluates the buffer once and
    computes generalised advantages (`compute_episodic_return`). `PPO._update_with_batch` cuts the
    buffer into mini-batches and makes a gradient step on each: clipped ratio, plus value loss, less
-   entropy bonus. `build_ppo` sets all coefficients.
+   entropy bonus. `build_ppo` sets all coefficients of the loss. Advantages are normalised within
+   each mini-batch, which is Tianshou's default (`advantage_normalization=True`).
 4. Loop: `PPOLearner.epoch` alternates between rollouts and updates. `network.best_iterate` calls
    it epoch after epoch, evaluates the greedy policy exactly, and keeps the best weights.
+
+In Tianshou's terms, an iteration is one training step (a collection step and an update step), an
+epoch is `iterations` of them, and `update_epochs` is the number of repetitions of an update step.
 
 Not covered: the network itself and the optimiser's schedule; both are in `network`.
 """
@@ -105,7 +109,7 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
     Args:
         policy: Tianshou's algorithm or policy that chooses the actions.
         tree: the queries to play on.
-        alpha: reward lost per unit of cost.
+        alpha: reward lost per unit of cost; with `reward` it has no effect.
         allow_stop: whether an episode may end before L calls.
         allow_return: whether it may end after any answer, with any answer of its route.
         buffer: a plain `ReplayBuffer` for the transitions; by default a new one.
@@ -113,7 +117,8 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
             all have been drawn once.
         draw: function from n to int64[n], the queries of the next n episodes, instead of that
             order; a test collector takes `np.arange`, and as many episodes as there are queries.
-        reward: float64[queries, endings], reward of an episode with this ending, instead of R.
+        reward: float64[queries, endings], reward of an episode with this ending. By default
+            R = Q - alpha * C; `hierrouter train` passes rewards that are standardised.
     """
 
     def __init__(
@@ -129,7 +134,8 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         draw: Callable[[int], NDArray[np.int64]] | None = None,
         reward: NDArray[np.float64] | None = None,
     ) -> None:
-        # Never stepped: Tianshou's base class reads the spaces and the length of an environment.
+        # Tianshou's base class only reads the spaces and the length of this environment. It is
+        # never stepped, so its own rewards are not used.
         env = SizedVectorEnv(tree, alpha, 1, allow_stop, allow_return=allow_return)
         super().__init__(
             policy, cast(Any, env), ReplayBuffer(DEFAULT_BUFFER_SIZE) if buffer is None else buffer
