@@ -83,13 +83,14 @@ def choice(
         words: the values that there are.
         help: one line.
         group: heading in a long help page.
-        subject: what the words are, to refuse others with; "" leaves that to the job.
+        subject: what a word names, for the error about an unknown word, e.g. "algorithm"; "" if the
+            job checks the words.
     """
     check = one_of(subject, words) if subject else None
     return Flag(name, "|".join(words), help, group, check, completions=words)
 
 
-# Flags of which jobs say more, or something else, in their help.
+# Flags whose help differs from job to job.
 pool_flag = partial(works_on, "--pool", "NAME|FILE.toml", check=check_text, completions=POOLS)
 datasets_flag = partial(
     works_on, "--datasets", "A,B", check=check_names, completions=DATASETS, is_list=True

@@ -113,9 +113,9 @@ class Actions:
     def legal(self) -> Booleans:
         """Compute bool[S, A]: which actions a policy may choose at each state.
 
-        At the last call only the half that does not stop is legal: the episode ends anyway, or the
-        answer can be returned after it, and there shall be only one action for one effect. Only
-        existing answers can be returned, and after the last call nothing else is legal.
+        Stopping with the last call is illegal, because the episode ends there anyway (or the answer
+        can be returned after it): no two legal actions do the same. Only answers that exist can be
+        returned, and after the last call returning one is the only choice.
         """
         routes = self.routes
         legal = np.ones((self.states, self.count), dtype=np.bool_)

@@ -313,7 +313,7 @@ class _TreePolicy:
         """Call a function or an `act` at one state: float64[A]."""
         where = self._where(query, node)
         act = getattr(self.policy, "act", self.policy)
-        with own_code(f"policy failed: {where}", "mend it, or leave it out", (HierRouterError,)):
+        with own_code(f"policy failed: {where}", "correct it, or leave it out", (HierRouterError,)):
             returned = act(Observation(self, query, node))
         action = _action_number(returned, self.action_names)
         if action is not None:

@@ -60,8 +60,8 @@ def data_notes(tree: RouteTree) -> list[str]:
     sure = getattr(tree, "sure", None)
     if sure is not None and sure < 1 and tree.view.endswith(SIGNALS):
         notes.append(
-            f"How sure its model was is known of {sure:.0%} of the answers that a router looks at; "
-            "of the others a state says that it is not known."
+            f"The model's confidence is known for {sure:.0%} of the answers that a router reads; "
+            "for the others the state says that it is unknown."
         )
     return notes
 
@@ -139,8 +139,9 @@ def pruned_note(tree: RouteTree) -> str:
     complete = tree.splits.count("train")
     return (
         f"{np.isnan(score).sum():,} of {score.size:,} calls of {len(score):,} train queries were "
-        "left out, because they hardly could be the best (collect --adaptive): the value model "
-        f"learns from them all, everybody else from the {complete:,} whole trees of the train fold."
+        "left out, because they could hardly be the best (collect --adaptive): the value model "
+        f"learns from all of them, other algorithms from the {complete:,} whole trees of the train "
+        "fold."
     )
 
 

@@ -335,9 +335,12 @@ def _notes_on_folds_and_sets(tree: RouteTree, split: str, sets: Sequence[str]) -
     if "validation" not in tree.splits:
         notes.append("No validation fold: baselines take the first of their settings.")
     if split == "train":
-        notes.append("Shown on the fold that everybody was fitted on: this is memory, not skill.")
+        notes.append(
+            "Shown on the train fold, to which all policies were fitted: "
+            "expect lower figures on other queries."
+        )
     if split == "validation":
-        notes.append("Shown on the fold that chose the settings: all that is tuned looks better.")
+        notes.append("Shown on the fold that chose the settings: tuned policies look better.")
     for name, reason in unusable_sets(tree, sets).items():
         notes.append(f"Set {name} is left out: {reason}.")
     return notes
@@ -348,7 +351,7 @@ def _notes_on_left_out(baselines: Sequence[Baseline]) -> list[str]:
     if not baselines:
         return []
     names = ", ".join(baseline.name for baseline in baselines)
-    return [f"Left out, because nobody loaded the texts of answers: {names}."]
+    return [f"Left out, because the texts of answers are not loaded: {names}."]
 
 
 def _notes_on_router(trained: TrainedRouter | None, tree: RouteTree, alpha: float) -> list[str]:

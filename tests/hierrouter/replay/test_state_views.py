@@ -267,4 +267,4 @@ def test_answers_that_tell_nothing_of_how_sure_models_were(tmp_path: Path) -> No
     tree = hr.open(tmp_path, state="query+agreement")
     assert (tree.sure, data_notes(tree)) == (0.0, [])
     half = replace(tree, sure=0.5, view="query+signals")
-    assert data_notes(half)[0].startswith("How sure its model was is known of 50% of the answers")
+    assert data_notes(half)[0].startswith("The model's confidence is known for 50% of the answers")

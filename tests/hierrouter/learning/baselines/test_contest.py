@@ -42,7 +42,7 @@ def entry(found, name, arms):
     return one
 
 
-def test_everybody_is_valued_as_the_bounds_are_and_no_baseline_beats_them(tree):
+def test_policies_are_evaluated_as_the_bounds_are_and_no_baseline_beats_them(tree):
     told = []
     found = contest(tree, ALPHA, STATIC, on_fitted=lambda *progress: told.append(progress))
     train, test = tree.split("train"), tree.split("test")
@@ -153,7 +153,7 @@ def test_an_entry_says_what_validation_said(tree):
 def test_without_texts_who_reads_answers_is_left_out_by_name(tree):
     found = contest(tree, ALPHA, (BestStatic(), Reader()))
     assert {e.outcome.name for e in found.entries if e.arms == "B"} == {"best static"}
-    assert "Left out, because nobody loaded the texts of answers: reader." in found.notes
+    assert "Left out, because the texts of answers are not loaded: reader." in found.notes
 
 
 @pytest.mark.parametrize(
