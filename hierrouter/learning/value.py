@@ -2,7 +2,7 @@
 
 At each state one kernel ridge regression predicts what follows each action until the episode ends,
 once for each of some alphas (knots): what follows depends on the later choices, and these on alpha.
-The fit goes from the last decisions to the first (`_backward_induction`). Each choice on a query is
+The fit goes from the last decisions to the first (`_BackwardInduction`). Each choice on a query is
 predicted without that query (leave-one-out, in closed form), so that no fold has to be held back.
 There are no epochs, and nothing is random.
 
@@ -13,7 +13,7 @@ a state, m landmarks. The last axis of a value, of length 2, is Q and C from the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,9 +34,6 @@ Array = NDArray[np.float32]
 Booleans = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-# A callback of the induction. From a state, its legal actions int64[a], and what followed each of
-# them on each query float64[queries, a, K, 2], to predictions of that, of the same shape.
-PredictState = Callable[[int, Integers, Floats], Floats]
 
 # The kernels by number: Gaussians of these widths, then Laplace's.
 GAUSSIAN_WIDTHS = (0.5, 2.0)
@@ -329,9 +326,10 @@ class ValueModel:
         return values
 
     def _held_out_predictions(self, tree: RouteTree, row: Integers) -> Array:
-        """Predict each query without itself.
+        """Predict each query as if the model had not learned from it (leave-one-out).
 
-        At the prices it was learned under, whatever they are now: only for these is it exact.
+        Uses the prices of the training, whatever they are now: leave-one-out is exact only for
+        them.
 
         Args:
             tree: queries that it learned from.
@@ -343,13 +341,15 @@ class ValueModel:
         tree = replace(tree, rate=np.array(self.rate))
         values = self._plain_predictions(tree)
 
-        def predict_state(state: int, choices: Integers, target: Floats) -> Floats:
+        legal = self.actions.legal()
+        induction = _BackwardInduction(tree, self.actions, self.knots)
+        for state in induction.states():
+            choices = np.flatnonzero(legal[state])
+            target = induction.targets(state, choices)
             leverage = self.positions[state].leverage[row][:, :, None, None]
             held_out = _leave_one_out(values[:, state, choices], target, leverage)
             values[:, state, choices] = held_out
-            return held_out.astype(np.float64)
-
-        _backward_induction(tree, self.actions, self.knots, predict_state)
+            induction.set_value(state, target, held_out.astype(np.float64))
         return values
 
     def _learned_rows(self, tree: RouteTree) -> Integers:
@@ -487,26 +487,11 @@ def fit(
     """
     actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
     fold = training_queries(tree).with_pruned()
-    # In the order of their digests, so that the first ones are an arbitrary choice.
+    # A fixed subset, as good as random: the first queries in the order of their digests.
     fold = fold.select(np.argsort(_query_digests(fold), kind="stable")[: config.queries])
     parts = fold.require_embedded(actions.allow_return)
     knots = _knots(fold, alphas, objective)
     regressions: dict[int, StateRegression] = {}
-
-    def predict_state(state: int, choices: Integers, target: Floats) -> Floats:
-        rows = _reached_queries(fold, state)
-        predicted = np.full(target.shape, np.nan)
-        state_texts, state_numbers = _state_inputs(fold, rows, state, texts)
-        regression, predicted[rows] = _fit_state(
-            state_texts, state_numbers, target[rows], np.array(knots), config.landmarks
-        )
-        # The state was not reached on the other queries, so these decide nothing.
-        leverage = np.zeros((len(fold), regression.leverage.shape[1]), np.float32)
-        leverage[rows] = regression.leverage
-        regressions[state] = replace(regression, leverage=leverage)
-        on_state(len(regressions), actions.states)
-        return predicted
-
     # One thread: another number of threads adds up in another order.
     with threadpool_limits(1):
         texts = tuple(
@@ -514,7 +499,23 @@ def fit(
             for part in parts
             if part.is_text
         )
-        _backward_induction(fold, actions, knots, predict_state)
+        legal = actions.legal()
+        induction = _BackwardInduction(fold, actions, knots)
+        for state in induction.states():
+            choices = np.flatnonzero(legal[state])
+            target = induction.targets(state, choices)
+            rows = _reached_queries(fold, state)
+            predicted = np.full(target.shape, np.nan)
+            state_texts, state_numbers = _state_inputs(fold, rows, state, texts)
+            regression, predicted[rows] = _fit_state(
+                state_texts, state_numbers, target[rows], np.array(knots), config.landmarks
+            )
+            # The state was not reached on the other queries, so these decide nothing.
+            leverage = np.zeros((len(fold), regression.leverage.shape[1]), np.float32)
+            leverage[rows] = regression.leverage
+            regressions[state] = replace(regression, leverage=leverage)
+            on_state(len(regressions), actions.states)
+            induction.set_value(state, target, predicted)
     present = [(part.vectors[part.row] != 0).any(axis=(0, 1)) for part in parts if not part.is_text]
     return ValueModel(
         actions=actions,
@@ -601,45 +602,77 @@ def _split_inputs(
     return np.concatenate(components, axis=1), numbers
 
 
-def _backward_induction(
-    tree: RouteTree, actions: Actions, knots: Sequence[float], predict_state: PredictState
-) -> None:
-    """Go from the last decisions to the first: what follows each action, and the choice then.
+class _BackwardInduction:
+    """What follows each action, from the last decisions to the first.
 
-    At each state the best action by prediction is chosen, at each knot. The true value of that
-    action is then the value of the state, which follows the call that leads to it. If the action
-    was never called, its predicted value takes the place of the true one.
+    For each state of `states()`, first `targets`, then `set_value`. Both uses of the value model
+    go this way: fitting, which learns to predict the targets, and predicting without the query
+    itself.
 
-    Args:
+    Attributes:
         tree: the queries; NaN in `tree.score` for a call that was never made.
         actions: what may be chosen.
-        knots: K alphas.
-        predict_state: called for each state, children before parents.
     """
-    cost = tree.cost
-    endings = ending_table(tree.routes)
-    alphas = np.array(knots)
-    legal = actions.legal()
-    # float64[queries, K, 2] of each state whose parent has not been handled: what follows it.
-    values_from: dict[int, Floats] = {}
-    for state in reversed(range(actions.states)):
-        choices = np.flatnonzero(legal[state])
-        target = np.empty((len(tree), len(choices), len(knots), 2))
+
+    def __init__(self, tree: RouteTree, actions: Actions, knots: Sequence[float]) -> None:
+        """Begin at the last decisions.
+
+        Args:
+            tree: the queries.
+            actions: what may be chosen.
+            knots: K alphas.
+        """
+        self.tree = tree
+        self.actions = actions
+        self._alphas = np.array(knots)
+        self._endings = ending_table(tree.routes)
+        # Q and C from a state on, float64[queries, K, 2]; of states whose parent is still to come.
+        self._values: dict[int, Floats] = {}
+
+    def states(self) -> Iterable[int]:
+        """The numbers of all states, children before parents."""
+        return reversed(range(self.actions.states))
+
+    def targets(self, state: int, choices: Integers) -> Floats:
+        """Compute the observed Q and C from a state on, after each action.
+
+        Args:
+            state: its number; all of its children have a value.
+            choices: int64[a], its legal actions.
+
+        Returns:
+            float64[queries, a, K, 2]; NaN for a call that was never made.
+        """
+        cost = self.tree.cost
+        target = np.empty((len(self.tree), len(choices), len(self._alphas), 2))
         for column, action in enumerate(choices.tolist()):
-            child, ending, is_over = actions.transition(state, action)
+            child, ending, is_over = self.actions.transition(state, action)
             if is_over:
-                end_node = endings.node[ending]
-                target[:, column, :, 0] = tree.score[:, endings.answer_node[ending], None]
+                end_node = self._endings.node[ending]
+                answer_node = self._endings.answer_node[ending]
+                target[:, column, :, 0] = self.tree.score[:, answer_node, None]
                 target[:, column, :, 1] = (cost[:, end_node] - cost[:, state])[:, None]
             else:
-                target[:, column] = values_from.pop(int(child))
+                target[:, column] = self._values.pop(int(child))
                 target[:, column, :, 1] += (cost[:, child] - cost[:, state])[:, None]
-        predicted = predict_state(state, choices, target)
-        best = (predicted[..., 0] - alphas * predicted[..., 1]).argmax(axis=1)
+        return target
+
+    def set_value(self, state: int, target: Floats, predicted: Floats) -> None:
+        """Set the state's value, which its parent uses.
+
+        It is the observed value of the action that is predicted to be the best, at each knot. If
+        that action was never called, its predicted value takes the place of the observed one.
+
+        Args:
+            state: its number.
+            target: float64[queries, a, K, 2], of `targets`.
+            predicted: float64[queries, a, K, 2], predictions of them.
+        """
+        best = (predicted[..., 0] - self._alphas * predicted[..., 1]).argmax(axis=1)
         index = best[:, None, :, None]
-        true_value = np.take_along_axis(target, index, 1)[:, 0]
+        observed_value = np.take_along_axis(target, index, 1)[:, 0]
         predicted_value = np.take_along_axis(predicted, index, 1)[:, 0]
-        values_from[state] = np.where(np.isnan(true_value), predicted_value, true_value)
+        self._values[state] = np.where(np.isnan(observed_value), predicted_value, observed_value)
 
 
 @dataclass(frozen=True)
