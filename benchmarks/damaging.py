@@ -8,13 +8,19 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 
+from hierrouter.replay.open_tree import OpenTree
+from hierrouter.runs import progress
 from hierrouter.runs.folders import file_digest
+from hierrouter.runs.train import Train
+from hierrouter.runs.training import RunCallbacks
 from hierrouter_cache.keys import call_key
 from hierrouter_cache.parts import ROW_SCHEMAS, parts_folder
 from hierrouter_cache.writer import PartWriter
@@ -36,6 +42,7 @@ FILE_PATTERNS = {
     "record": r"run\.json",
     "checkpoint": r"(.*/)?policy\.safetensors",
     "live file": r"live\.json",
+    "training state": r"(.*/)?progress\.safetensors",
     "looks": r"(.*/)?test_looks\.jsonl",
     "contents": r"contents\.json",
     "report": r"[^/]*\.(html|json|md|svg|pdf|png)",
@@ -60,7 +67,10 @@ COMMANDS = {
     "train": "train --algo exact --epochs 2 --out new",
     "route": "route --dry-run What_is_19_x_23?",
     "explore": "explore --texts 3 --out new/page.html",
+    "resume": "train --epochs 8 --out runs/interrupted",
 }
+INTERRUPTED_EPOCHS = 8  # as in "resume"
+PROGRESS_LINE = re.compile(r": epoch \d+ of \d+, ")
 
 
 def build(folder: Path, run: Run, seed: int = 42, older: Path | None = None) -> None:
@@ -91,7 +101,28 @@ def build(folder: Path, run: Run, seed: int = 42, older: Path | None = None) -> 
     rows = {"failures": failure, "decisions": [*failure[:4], False, 0.25, [0.5]]}
     for kind, row in rows.items():
         writer.append(kind, pa.table([[value] for value in row], names=ROW_SCHEMAS[kind].names))
+    interrupt_training(folder)
     execute(COMMANDS["report"])  # stores the tree of the cache as it is now
+
+
+def interrupt_training(folder: Path) -> None:
+    """Leave a training that was interrupted in its third epoch, with its saved state."""
+
+    class Interruption(Exception):
+        """Ends the training."""
+
+    def on_epoch(label: str, done: int, *_: float) -> None:
+        if done == 3:
+            raise Interruption
+
+    tree = OpenTree(cache=folder / CACHE).run()
+    training = Train(epochs=INTERRUPTED_EPOCHS, out=folder / RUNS / "interrupted")
+    with (
+        patch.object(progress, "SECONDS_BETWEEN_SAVES", 0.0),
+        patch.object(progress, "MAX_SAVING_SHARE", float("inf")),
+        suppress(Interruption),
+    ):
+        training.run(tree, RunCallbacks.of(on_epoch))
 
 
 def files_of(world: Path) -> dict[str, list[Path]]:
@@ -169,7 +200,11 @@ class Bench:
         result = "" if command == "verify" else completed.stdout
         result += "".join(file_digest(file) for file in new_files if file.name != "run.json")
         assert "Traceback" not in completed.stderr, completed.stderr
-        return completed.returncode, result, completed.stderr
+        # Whether a training prints its progress depends on the time that it takes.
+        messages = [
+            line for line in completed.stderr.splitlines() if not PROGRESS_LINE.search(line)
+        ]
+        return completed.returncode, result, "\n".join(messages)
 
     def verdict(self, damage: Callable[[Path], None], command: str) -> str:
         """Run a command on a damaged copy, and judge its reaction.

@@ -27,11 +27,14 @@ from hierrouter.learning.exact import (
 )
 from hierrouter.learning.forward import ILLEGAL_LOGIT
 from hierrouter.learning.network import (
+    LearnerState,
     States,
     TrainingFold,
     best_iterate,
     make_adam,
+    optimiser_state,
     reproducible,
+    restore_optimiser,
     state_table,
     steps_taken,
 )
@@ -276,6 +279,14 @@ class FeaturedLearner:
         """Make one gradient step on each batch of queries."""
         for query in query_batches(self._queries, self._config, self._rng):
             self._step(torch.from_numpy(query))
+
+    def state(self) -> LearnerState:
+        """Return a copy of the state between two epochs."""
+        return optimiser_state(self._adam, self._rng)
+
+    def restore(self, state: LearnerState) -> None:
+        """Put back what `state` returned."""
+        restore_optimiser(self._adam, self._rng, state)
 
     def _step(self, query: Tensor) -> None:
         """Make one gradient step on some queries, int64[n], in one of the pools."""

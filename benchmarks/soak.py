@@ -264,7 +264,7 @@ class Day:
         is_same = (killed / "policy.safetensors").read_bytes() == (
             undisturbed / "policy.safetensors"
         ).read_bytes()
-        promise(is_same, "a training that was killed and made again ended with other bytes")
+        promise(is_same, "a training that was killed and given again ended with other bytes")
         self.commands.run(
             "report", "--cache", self.cache, "--checkpoint", killed, "--format", "json"
         )

@@ -27,9 +27,9 @@ def train(*, opening: OpenTree, training: Train, dry_run: options.CheckOnly = Fa
     """Train the router with PPO on the replayed tree; no model is called.
 
     The test fold is out of reach. The same flags with the folder of an interrupted training as
-    --out make it anew, to the same bytes. With --seeds each training is a run, in a folder whose
-    name ends with its seed; the best of them, without a look at the test fold, becomes the latest
-    run, which `report` takes.
+    --out go on from its last saved epoch, to the same bytes. With --seeds each training is a run,
+    in a folder whose name ends with its seed; the best of them, without a look at the test fold,
+    becomes the latest run, which `report` takes.
     """
     training.check()
     plan = training.plan(open_tree(opening))

@@ -2,6 +2,7 @@
 
 `training` trains a router for one alpha, `sweep` fits one for every alpha. There are three
 algorithms, one file each: `ppo`, `exact` and `value`. `config` holds their settings; `network` what
-the first two share, and `forward` the trained network without torch. `deferral` decides when a
+the first two share, `resumption` the state from which an interrupted one goes on, and `forward` the
+trained network without torch. `deferral` decides when a
 router passes a query on to a stronger model.
 """

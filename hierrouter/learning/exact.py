@@ -17,11 +17,14 @@ from hierrouter.evaluation.outcome import Actions, ending_table
 from hierrouter.learning.config import ExactConfig
 from hierrouter.learning.forward import ILLEGAL_LOGIT
 from hierrouter.learning.network import (
+    LearnerState,
     RouterNetwork,
     States,
     TrainingFold,
     add_noise,
     make_adam,
+    optimiser_state,
+    restore_optimiser,
     steps_taken,
 )
 
@@ -60,6 +63,18 @@ class ExactLearner:
         """Make one gradient step on each batch of queries."""
         for query in query_batches(len(self._fold.tree), self._config, self._rng):
             self._step(torch.from_numpy(query))
+
+    def state(self) -> LearnerState:
+        """Return a copy of the state between two epochs: the optimiser and the generator."""
+        return optimiser_state(self._adam, self._rng)
+
+    def restore(self, state: LearnerState) -> None:
+        """Put back what `state` returned, so that the next epoch is the same one.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not a state of this learner.
+        """
+        restore_optimiser(self._adam, self._rng, state)
 
     def _step(self, query: Tensor) -> None:
         """Make one gradient step on the trees of some queries, int64[n]."""

@@ -1,8 +1,9 @@
 """What PPO and learning by enumeration share: the paper's network, its states, and the epochs.
 
 From top to bottom: the states of a tree as tensors, the network that reads them, one fold of a
-training with its reward and its exact value, the loop over epochs that keeps the best weights, and
-the optimiser. How an epoch changes the weights is in `ppo` and in `exact`.
+training with its reward and its exact value, the loop over epochs that keeps the best weights, the
+state from which an interrupted training goes on, and the optimiser. How an epoch changes the
+weights is in `ppo` and in `exact`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -30,11 +32,14 @@ from hierrouter.learning.forward import (
     RouterShape,
     TrainedNetwork,
 )
+from hierrouter.learning.resumption import Array, Resumption, TrainingState, prefix, select
 from hierrouter.replay.env import walk
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 
 MIN_SPREAD = 1e-6  # a standard deviation below this is rounding: the values are all the same
+ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch names them in the state of a parameter
+MERSENNE_WORDS = 624  # in the state of numpy's global generator
 
 
 class States(NamedTuple):
@@ -380,8 +385,20 @@ NetworkT = TypeVar("NetworkT", bound=nn.Module)
 NetworkT_co = TypeVar("NetworkT_co", bound=nn.Module, covariant=True)
 
 
+class LearnerState(NamedTuple):
+    """Everything that the next epochs of a learner depend on, apart from the network's weights.
+
+    Attributes:
+        arrays: float32 or int64 arrays by name.
+        values: the rest, as JSON values by name.
+    """
+
+    arrays: dict[str, Array]
+    values: dict[str, Any]
+
+
 class Learner(Protocol[NetworkT_co]):
-    """Improves a network, one epoch after the other."""
+    """Improves a network, one epoch after the other; can be saved between two epochs."""
 
     @property
     def router(self) -> NetworkT_co:
@@ -393,6 +410,17 @@ class Learner(Protocol[NetworkT_co]):
 
         Raises:
             FloatingPointError: the network's numbers are not finite any more.
+        """
+
+    def state(self) -> LearnerState:
+        """Return a copy of the state between two epochs."""
+        ...
+
+    def restore(self, state: LearnerState) -> None:
+        """Put back what `state` returned, so that the next epoch is the same one.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not a state of this learner.
         """
 
 
@@ -445,6 +473,7 @@ def best_iterate(
     folds: tuple[Fold, Fold],
     config: NetworkConfig,
     on_epoch: OnEpoch = ignore_epoch,
+    resumption: Resumption | None = None,
 ) -> BestIterate:
     """Train epoch after epoch; leave the network with the weights that are best on validation.
 
@@ -457,17 +486,23 @@ def best_iterate(
             once.
         config: number of epochs, patience, and how often to evaluate.
         on_epoch: called after each evaluation.
+        resumption: the state to go on from, if any, and what may be saved; the result is the same.
 
     Returns:
         The record of the training.
 
     Raises:
-        InputError: the training diverged.
+        InputError: the training diverged, or the state to go on from is not one of this training.
     """
     learn_from, choose_on = folds
+    resumption = resumption or Resumption()
     network = learner.router
     best = BestIterate(_copy_weights(network))
-    for epoch in range(1, config.epochs + 1):
+    epochs_done = 0
+    if resumption.state:
+        _restore_training(learner, best, resumption.state, config)
+        epochs_done = resumption.state.epoch
+    for epoch in range(epochs_done + 1, config.epochs + 1):
         _run_epoch(learner, epoch)
         if epoch == config.epochs or epoch % config.evaluate_every == 0:
             train = value(network, learn_from)
@@ -476,6 +511,8 @@ def best_iterate(
             on_epoch(epoch, config.epochs, train, validation)
         if config.patience and best.evaluations_without_gain >= config.patience:
             break
+        if epoch < config.epochs:
+            resumption.on_state(partial(_training_state, learner, best, epoch))
     network.load_state_dict(best.weights)
     network.requires_grad_(False).eval()
     return best
@@ -499,6 +536,104 @@ def _run_epoch(learner: Learner[nn.Module], number: int) -> None:
 def _copy_weights(module: nn.Module) -> dict[str, Tensor]:
     """A copy of the weights by name."""
     return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def _training_state(learner: Learner[nn.Module], best: BestIterate, epoch: int) -> TrainingState:
+    """The state of a training after an epoch: network, learner, best iterate and generators."""
+    learner_state = learner.state()
+    generator_arrays, generator_values = _global_generators()
+    arrays = {
+        **prefix("present", _as_arrays(_copy_weights(learner.router))),
+        **prefix("best", _as_arrays(best.weights)),
+        **prefix("learner", learner_state.arrays),
+        **prefix("generators", generator_arrays),
+    }
+    values = {
+        "best": {
+            "train": best.train,
+            "validation": best.validation,
+            "history": list(best.history),
+            "evaluations_without_gain": best.evaluations_without_gain,
+            "last_gain": best.last_gain,
+        },
+        "learner": learner_state.values,
+        "generators": generator_values,
+    }
+    return TrainingState(epoch, arrays, values)
+
+
+def _restore_training(
+    learner: Learner[nn.Module], best: BestIterate, state: TrainingState, config: NetworkConfig
+) -> None:
+    """Put back everything that `_training_state` returned.
+
+    Raises:
+        InputError: it is not a state of this training.
+    """
+    try:
+        if not 0 < state.epoch < config.epochs:
+            raise ValueError(f"epoch {state.epoch}")
+        network = learner.router
+        # The network checks names and shapes of the best weights, too.
+        network.load_state_dict(_as_tensors(select(state.arrays, "best")))
+        best.weights = _copy_weights(network)
+        values = state.values["best"]
+        best.train = float(values["train"])
+        best.validation = float(values["validation"])
+        best.history = [float(value) for value in values["history"]]
+        best.evaluations_without_gain = int(values["evaluations_without_gain"])
+        best.last_gain = float(values["last_gain"])
+        network.load_state_dict(_as_tensors(select(state.arrays, "present")))
+        learner.restore(
+            LearnerState(select(state.arrays, "learner"), dict(state.values["learner"]))
+        )
+        _restore_global_generators(select(state.arrays, "generators"), state.values["generators"])
+    except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"the saved state of an interrupted training does not fit it: {state.file}; remove the "
+            "file, and the same command trains from the start"
+        ) from error
+
+
+def _as_arrays(tensors: dict[str, Tensor]) -> dict[str, Array]:
+    return {name: value.numpy() for name, value in tensors.items()}
+
+
+def _as_tensors(arrays: dict[str, Array]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(value) for name, value in arrays.items()}
+
+
+def _global_generators() -> tuple[dict[str, Array], dict[str, Any]]:
+    """The states of the global generators of torch and numpy, see `reproducible`."""
+    numpy_state: dict[str, Any] = np.random.get_state(legacy=False)
+    arrays = {
+        "torch": torch.get_rng_state().numpy().astype(np.int64),
+        "numpy": numpy_state["state"]["key"].astype(np.int64),
+    }
+    values = {
+        "numpy_position": numpy_state["state"]["pos"],
+        "numpy_has_gauss": numpy_state["has_gauss"],
+        "numpy_gauss": numpy_state["gauss"],
+    }
+    return arrays, values
+
+
+def _restore_global_generators(arrays: dict[str, Array], values: dict[str, Any]) -> None:
+    """Put back what `_global_generators` returned."""
+    words = arrays["numpy"].astype(np.uint32)
+    position = int(values["numpy_position"])
+    # Numpy would read beyond its words.
+    if words.shape != (MERSENNE_WORDS,) or not 0 <= position <= MERSENNE_WORDS:
+        raise ValueError("the state of another generator")
+    np.random.set_state(
+        {
+            "bit_generator": "MT19937",
+            "state": {"key": words, "pos": position},
+            "has_gauss": int(values["numpy_has_gauss"]),
+            "gauss": float(values["numpy_gauss"]),
+        }
+    )
+    torch.set_rng_state(torch.from_numpy(arrays["torch"].astype(np.uint8)))
 
 
 @contextmanager
@@ -543,3 +678,39 @@ def steps_taken(adam: torch.optim.Adam) -> int:
     """Gradient steps so far, as Adam itself counts them."""
     first = adam.param_groups[0]["params"][0]
     return int(adam.state[first]["step"]) if first in adam.state else 0
+
+
+def optimiser_state(adam: torch.optim.Adam, rng: np.random.Generator) -> LearnerState:
+    """The state of a learner that has an optimiser and a generator; see `restore_optimiser`."""
+    arrays = {}
+    for number, parameter in enumerate(adam.param_groups[0]["params"]):
+        # A parameter that no gradient has reached has no moments.
+        for name, value in adam.state.get(parameter, {}).items():
+            arrays[f"adam.{number}.{name}"] = value.numpy().copy()
+    return LearnerState(arrays, {"generator": rng.bit_generator.state})
+
+
+def restore_optimiser(
+    adam: torch.optim.Adam, rng: np.random.Generator, state: LearnerState
+) -> None:
+    """Put back what `optimiser_state` returned.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not a state of this optimiser.
+    """
+    arrays = select(state.arrays, "adam")
+    for number, parameter in enumerate(adam.param_groups[0]["params"]):
+        if f"{number}.step" not in arrays:
+            continue
+        step = float(arrays[f"{number}.step"].item())
+        moments = {name: arrays[f"{number}.{name}"] for name in ADAM_MOMENTS}
+        for moment in moments.values():
+            # Fused Adam does not check shapes itself, and would read beyond an array.
+            if moment.shape != tuple(parameter.shape) or moment.dtype != np.float32:
+                raise ValueError("moments of another parameter")
+        if not 0 <= step < math.inf:
+            raise ValueError(f"step {step}")
+        adam.state[parameter] = {"step": torch.tensor(step)}
+        for name, moment in moments.items():
+            adam.state[parameter][name] = torch.from_numpy(moment.copy())
+    rng.bit_generator.state = state.values["generator"]

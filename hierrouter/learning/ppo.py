@@ -43,12 +43,15 @@ from torch.distributions import Categorical
 from hierrouter.evaluation.outcome import ending_reward
 from hierrouter.learning.config import PPOConfig
 from hierrouter.learning.network import (
+    LearnerState,
     RouterNetwork,
     States,
     StateTable,
     TrainingFold,
     add_noise,
     make_adam,
+    optimiser_state,
+    restore_optimiser,
     steps_taken,
 )
 from hierrouter.replay.env import QueryStream, ReplayVectorEnv, Rollouts, walk
@@ -447,6 +450,8 @@ class PPOLearner:
     ) -> None:
         self.router = router
         self._config = config
+        self._rng = rng
+        self._queries = QueryStream(len(fold.tree), rng)
         self._states = NoisyTable(fold.table, config.embedding_noise, rng)
         self._trunk = Trunk(router, self._states.visit)
         steps_per_iteration = config.update_epochs * config.minibatches
@@ -460,7 +465,7 @@ class PPOLearner:
             fold.actions.allow_stop,
             allow_return=fold.actions.allow_return,
             buffer=ReplayBuffer(config.rollouts * fold.actions.steps),
-            draw=QueryStream(len(fold.tree), rng).draw,
+            draw=self._queries.draw,
             reward=fold.episode_reward(alpha, config.standardise_reward),
         )
 
@@ -491,3 +496,31 @@ class PPOLearner:
         minibatch_size = max(2, len(buffer) // config.minibatches)
         self.algorithm.update(buffer, minibatch_size, config.update_epochs)
         self.collector.reset_buffer()
+
+    def state(self) -> LearnerState:
+        """Return a copy of the state between two epochs.
+
+        It has the optimiser, the generator, the queries that wait to be drawn, and the collector's
+        counts. Noise and buffer are not part of it: each iteration begins with empty ones.
+        """
+        state = optimiser_state(self._optim.adam, self._rng)
+        state.arrays["waiting_queries"] = self._queries.waiting.copy()
+        state.values["collect_step"] = self.collector.collect_step
+        state.values["collect_episode"] = self.collector.collect_episode
+        return state
+
+    def restore(self, state: LearnerState) -> None:
+        """Put back what `state` returned, so that the next epoch is the same one.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not a state of this learner.
+        """
+        waiting = state.arrays["waiting_queries"]
+        if waiting.dtype != np.int64 or waiting.ndim != 1:
+            raise TypeError("positions of queries are int64[n]")
+        if not np.isin(waiting, np.arange(len(self.collector.tree))).all():
+            raise ValueError("positions of queries that are not there")
+        restore_optimiser(self._optim.adam, self._rng, state)
+        self._queries.waiting = waiting.copy()
+        self.collector.collect_step = int(state.values["collect_step"])
+        self.collector.collect_episode = int(state.values["collect_episode"])

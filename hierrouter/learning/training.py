@@ -34,6 +34,7 @@ from hierrouter.learning.config import (
     ignore_epoch,
 )
 from hierrouter.learning.forward import TrainedNetwork
+from hierrouter.learning.resumption import Resumption
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
@@ -49,6 +50,7 @@ def train(
     config: TrainConfig,
     seed: int,
     on_epoch: OnEpoch | None = None,
+    resumption: Resumption | None = None,
 ) -> TrainedRouter:
     """Train a router for one alpha, with the algorithm that the settings belong to.
 
@@ -62,9 +64,12 @@ def train(
         config: the settings; their class is the choice of the algorithm.
         seed: of everything random.
         on_epoch: called after each evaluation.
+        resumption: how an interrupted training of a network goes on; the value model is one fit,
+            and always begins anew.
 
     Raises:
-        InputError: there is nothing to train on, or the training diverged.
+        InputError: there is nothing to train on, the training diverged, or the state to go on from
+            is not one of this training.
     """
     origin = Origin.of(tree, config, seed)
     if isinstance(config, ValueConfig):
@@ -88,7 +93,9 @@ def train(
         router.standardise(learn_from.table)
         rng = np.random.default_rng(seed)
         learner = _learner_class(config)(router, learn_from, alpha, config, rng)
-        best = network.best_iterate(learner, value, folds, config, on_epoch or ignore_epoch)
+        best = network.best_iterate(
+            learner, value, folds, config, on_epoch or ignore_epoch, resumption
+        )
     return TrainedRouter(router.export(), objective, origin, tuple(best.history))
 
 

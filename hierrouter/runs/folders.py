@@ -24,6 +24,7 @@ RUNS = Path("runs")
 RECORD = "run.json"  # what a run was asked for, and what it left; see `Record`
 WEIGHTS = "policy.safetensors"
 LIVE = "live.json"
+PROGRESS = "progress.safetensors"  # the state of a training that is not finished
 CONTENTS = "contents.json"  # SHA-256 of each file of a report, by its name
 RECORD_FORMAT = 2
 RECORD_TYPES = {"command": str, "asked": dict, "seq": int, "result": dict, "files": dict}
@@ -136,7 +137,8 @@ def read_record(run: Path) -> Record | None:
 def finish_run(run: Path, result: Mapping[str, Any]) -> Record:
     """Write into `run.json` that a run is finished, what it left, and that it is the newest.
 
-    A run that was finished before is left as it is.
+    A run that was finished before is left as it is. The saved state of a training is removed:
+    nothing is left to go on with.
 
     Args:
         run: its folder.
@@ -148,6 +150,8 @@ def finish_run(run: Path, result: Mapping[str, Any]) -> Record:
     """
     record = read_record(run)
     assert record, "a run is begun before it is finished"
+    for file in sorted(run.rglob(PROGRESS)):
+        remove_file(file)
     files = {
         file.relative_to(run).as_posix(): file_digest(file)
         for name in (WEIGHTS, LIVE)

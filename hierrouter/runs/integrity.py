@@ -9,6 +9,7 @@ from hierrouter.runs import folders
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import load_checkpoint
 from hierrouter.runs.look_log import LOOKS_FILE, looks_in
+from hierrouter.runs.progress import read_progress
 from hierrouter_cache.chain import examine
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import HierRouterError, InputError, NoCache, read_small
@@ -81,6 +82,11 @@ def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
         files = {file for file in listed if file.name == name} | set(run.rglob(name))
         for file in sorted(files):
             yield kind, file, _fault_of(file, file in listed)
+    for file in sorted(run.rglob(folders.PROGRESS)):
+        fault = _fault_of(file, is_listed=False)
+        # A training that finishes meanwhile removes the file.
+        if file.exists():
+            yield "training state", file, fault
     for log in sorted(run.rglob(LOOKS_FILE)):
         torn = looks_in(log).count(None)
         yield "looks", log, f"{torn} lines are not as they were written" if torn else None
@@ -97,6 +103,8 @@ def _fault_of(file: Path, is_listed: bool) -> str | None:
             folders.require_listed(file)
         if file.name == folders.WEIGHTS:
             load_checkpoint(file)
+        elif file.name == folders.PROGRESS:
+            read_progress(file)
         else:
             load_bundle(file.parent)
     except HierRouterError as error:

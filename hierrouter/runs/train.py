@@ -212,8 +212,8 @@ def train(
 
     The validation fold chooses the weights of a network. The value model learns from both folds,
     and is evaluated on each query as if it had not learned from it. Given the same `out`, an
-    interrupted training is repeated, with the same bytes as its result, and a finished one is only
-    loaded.
+    interrupted training goes on from its last saved epoch, with the same bytes as its result, and a
+    finished one is only loaded.
 
     Args:
         tree: all folds; the test fold is not read.

@@ -1,8 +1,9 @@
 """From an objective to a stored run: the one way in which commands and Python train.
 
 A `Training` states what to learn. `stored_policy` trains it and saves the policy in a folder,
-unless it is there already. `TrainingPlan` and `SweepPlan` make complete runs of trainings, with a
-record of the settings. So an interrupted run can be resumed by giving the same settings again.
+unless it is there already; an interrupted training goes on from the state that `progress` saved.
+`TrainingPlan` and `SweepPlan` make complete runs of trainings, with a record of the settings. So an
+interrupted run can be resumed by giving the same settings again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hierrouter.learning.config import (
     ValueConfig,
     ignore_epoch,
 )
+from hierrouter.learning.resumption import Resumption
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, train
 from hierrouter.replay.opening import LEARNED_FROM, few_queries_note, training_tree
@@ -32,6 +34,7 @@ from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.bundle import bundle_of, save_bundle
 from hierrouter.runs.checkpoint import load_sweep, member_folder, training_identity
 from hierrouter.runs.fitting import trained_on
+from hierrouter.runs.progress import TrainingProgress
 from hierrouter.runs.run import (
     Performance,
     Run,
@@ -97,15 +100,19 @@ class Training:
         origin = Origin.of(tree, self.config, self.seed)
         return training_identity(origin, self.objective, self.alphas)
 
-    def fit(self, tree: RouteTree, on_epoch: OnEpoch) -> Policy:
+    def fit(
+        self, tree: RouteTree, on_epoch: OnEpoch, resumption: Resumption | None = None
+    ) -> Policy:
         """Learn from a tree; a policy that shows no gain is replaced by a constant choice.
 
         Args:
             tree: of `training_tree`.
             on_epoch: called after each evaluation.
+            resumption: how an interrupted training of a network goes on.
         """
         if not self.alphas:
-            return train(tree, self.objective, self.config, self.seed, on_epoch).with_fallback(tree)
+            router = train(tree, self.objective, self.config, self.seed, on_epoch, resumption)
+            return router.with_fallback(tree)
         assert isinstance(self.config, ValueConfig)  # the one that learns for every alpha
         sweep = train_sweep(tree, self.alphas, self.objective, self.config, self.seed, on_epoch)
         return sweep.with_fallback(tree)
@@ -116,6 +123,8 @@ def stored_policy(
 ) -> Policy:
     """Return the policy of a training from its folder; train and save it if it is not there.
 
+    A network whose training was interrupted goes on from its last saved state.
+
     Args:
         training: what to learn.
         tree: of `training_tree`.
@@ -123,19 +132,27 @@ def stored_policy(
         callbacks: see `RunCallbacks`.
 
     Raises:
-        InputError: the checkpoint in the folder is damaged, or the training diverged.
+        InputError: the checkpoint or the saved state in the folder is damaged, or the training
+            diverged.
         WorldError: the disk is full or failed.
     """
     label = "fit" if training.alphas else f"train {training.objective.alpha:g}"
-    stored = checkpoint.load_finished(folder, training.identity(tree))
+    identity = training.identity(tree)
+    stored = checkpoint.load_finished(folder, identity)
     if stored:
         callbacks.on_note(f"{label}: already there, {folder}")
         return stored
     epochs = tree.routes.states  # of the value model, which is fitted state by state
+    resumption = None
     if isinstance(training.config, NetworkConfig):
         epochs = training.config.epochs
+        progress = TrainingProgress(folder, identity)
+        state = progress.load()
+        if state:
+            callbacks.on_note(f"{label}: goes on at epoch {state.epoch + 1} of {epochs}")
+        resumption = Resumption(state, progress.save_now_and_then)
     with callbacks.training(label, epochs, folder) as on_epoch:
-        policy = training.fit(tree, on_epoch)
+        policy = training.fit(tree, on_epoch, resumption)
     checkpoint.save_checkpoint(policy, folder)
     return policy
 

@@ -1,6 +1,7 @@
 """Commands that are killed, or stopped for a while, and run again: nothing is lost or doubled."""
 
 import random
+import re
 import shutil
 import signal
 import time
@@ -10,8 +11,9 @@ import pytest
 
 from hierrouter.replay.inspection import ask_cache, verify_cache
 from hierrouter.runs.folders import file_digest
-from tests.cli.conftest import Place
-from tests.conftest import Start, run_cold, works
+from tests.cli.conftest import COMMAND, Place
+from tests.conftest import Start, environment, run_cold, works
+from tests.warm import Warm
 
 ANSWERS = "SELECT query, route, call, response FROM nodes ORDER BY ALL"
 CACHE, OTHER = Path("caches/default"), Path("caches/other")
@@ -87,6 +89,12 @@ COMMANDS = {
 }
 CTRL_C = 130
 KEPT = ("policy.safetensors", "live.json")
+# The state of a training is saved after each epoch, not every few seconds.
+SAVE_OFTEN = """
+from hierrouter.runs import progress
+progress.SECONDS_BETWEEN_SAVES = 0.0
+progress.MAX_SAVING_SHARE = float("inf")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +112,7 @@ def kept(run: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_same_bytes_after_any_number_of_kills(name: str, derived: Place, start: Start) -> None:
-    """It is made anew each time; another hash seed gives the same bytes, too."""
+    """Too short to be saved, it is trained anew; another hash seed gives the same bytes, too."""
     words = COMMANDS[name]
     whole, run = derived / f"whole {name}", derived / name
     first = derived.run if name == "train" else run_cold
@@ -130,6 +138,47 @@ def test_the_same_bytes_after_any_number_of_kills(name: str, derived: Place, sta
     assert kept(run) == kept(whole)
     assert not list(run.rglob("*.tmp"))
     assert "already there" in derived.does(words, "--out", run).stderr
+
+
+@pytest.mark.parametrize("name", ["train", "by enumeration"])
+def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(
+    name: str, derived: Place, warm: Warm
+) -> None:
+    words = COMMANDS[name]
+    whole = derived / f"undisturbed {name}"
+    run = derived / f"killed {name}"
+    state = run / "progress.safetensors"
+    derived.does(words, "--out", whole)
+    assert not list(whole.rglob("progress.safetensors"))
+    command = ["-c", SAVE_OFTEN + COMMAND, *words.split(), "--out", str(run)]
+    before: int | None = None
+    epochs = []
+    for how, code in (
+        (signal.SIGKILL, -signal.SIGKILL),
+        (signal.SIGINT, CTRL_C),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ):
+        process = warm.start(*command, cwd=derived.folder, env=environment())
+        while (now := written(state)) == before:
+            assert process.poll() is None, process.said()
+            time.sleep(0.002)
+        before = now
+        process.send_signal(how)
+        done = process.result()
+        before = written(state)  # it may have saved once more
+        assert done.returncode == code
+        epochs += re.findall(r"goes on at epoch (\d+) of ", done.stderr)
+    sound = state.read_bytes()
+    state.write_bytes(sound[:-1])
+    told = derived.refuses(words, "--out", run)
+    assert f"the saved state of an interrupted training is damaged: {state}; remove" in told
+    state.write_bytes(sound)
+    epochs += re.findall(r"goes on at epoch (\d+) of ", derived.does(words, "--out", run).stderr)
+    assert len(epochs) == 3
+    assert 1 < int(epochs[0]) < int(epochs[1]) < int(epochs[2])
+    assert kept(run) == kept(whole)
+    assert (run / "run.json").read_bytes() == (whole / "run.json").read_bytes()
+    assert {file.name for file in run.iterdir()} == {file.name for file in whole.iterdir()}
 
 
 def written(file: Path) -> int | None:
