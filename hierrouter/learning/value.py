@@ -603,7 +603,7 @@ def _split_inputs(
 
 
 class _BackwardInduction:
-    """What follows each action, from the last decisions to the first.
+    """The values after each action, computed from the last decisions to the first.
 
     For each state of `states()`, first `targets`, then `set_value`. Both uses of the value model
     go this way: fitting, which learns to predict the targets, and predicting without the query
