@@ -83,7 +83,7 @@ def runs(format: options.ShortFormat = "text") -> None:
     best fixed route. A run fits where its cache still has the models, prices and questions that it
     learned from. A run that is damaged is named, and the exit code is 2 then.
     """
-    from hierrouter.runs.fitting import damaged_runs, list_runs, runs_table
+    from hierrouter.runs.freshness import damaged_runs, list_runs, runs_table
 
     listed_runs = list_runs()
     if format == "json":

@@ -92,7 +92,7 @@ def callbacks_with_bars() -> RunCallbacks:
     from hierrouter.runs.training import RunCallbacks
 
     return RunCallbacks(
-        on_note=console.say, training=lambda label, epochs, _: _epoch_bar(label, epochs)
+        on_note=console.say, training_context=lambda label, epochs, _: _epoch_bar(label, epochs)
     )
 
 

@@ -1,6 +1,6 @@
 """From an objective to a stored run: the one way in which commands and Python train.
 
-A `Training` states what to learn. `stored_policy` trains it and saves the policy in a folder,
+A `Training` states what to learn. `load_or_train` trains it and saves the policy in a folder,
 unless it is there already; an interrupted training goes on from the state that `progress` saved.
 `TrainingPlan` and `SweepPlan` make complete runs of trainings, with a record of the settings. So an
 interrupted run can be resumed by giving the same settings again.
@@ -33,7 +33,7 @@ from hierrouter.replay.tree import Tree
 from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.bundle import bundle_of, save_bundle
 from hierrouter.runs.checkpoint import load_sweep, member_folder, training_identity
-from hierrouter.runs.fitting import trained_on
+from hierrouter.runs.freshness import trained_on
 from hierrouter.runs.progress import TrainingProgress
 from hierrouter.runs.run import (
     Performance,
@@ -61,13 +61,14 @@ class RunCallbacks:
     Attributes:
         on_folder: called with the run's folder before anything is trained.
         on_note: called with a line on each training that was done before, and on each choice.
-        training: called with the label of a training, its number of epochs and its folder; returns
-            the context in which it runs. The value of the context is called after each evaluation.
+        training_context: called with the label of a training, its number of epochs and its folder;
+            returns the context in which it runs. The value of the context is called after each
+            evaluation.
     """
 
     on_folder: Callable[[Path], None] = lambda folder: None
     on_note: Callable[[str], None] = lambda note: None
-    training: Callable[[str, int, Path], AbstractContextManager[OnEpoch]] = (
+    training_context: Callable[[str, int, Path], AbstractContextManager[OnEpoch]] = (
         lambda label, epochs, folder: nullcontext(ignore_epoch)
     )
 
@@ -76,7 +77,7 @@ class RunCallbacks:
         """Return callbacks that only report evaluations."""
         if on_epoch is None:
             return cls()
-        return cls(training=lambda label, *_: nullcontext(partial(on_epoch, label)))
+        return cls(training_context=lambda label, *_: nullcontext(partial(on_epoch, label)))
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Training:
         return sweep.with_fallback(tree)
 
 
-def stored_policy(
+def load_or_train(
     training: Training, tree: RouteTree, folder: Path, callbacks: RunCallbacks
 ) -> Policy:
     """Return the policy of a training from its folder; train and save it if it is not there.
@@ -151,7 +152,7 @@ def stored_policy(
         if state:
             callbacks.on_note(f"{label}: goes on at epoch {state.epoch + 1} of {epochs}")
         resumption = Resumption(state, progress.save_now_and_then)
-    with callbacks.training(label, epochs, folder) as on_epoch:
+    with callbacks.training_context(label, epochs, folder) as on_epoch:
         policy = training.fit(tree, on_epoch, resumption)
     checkpoint.save_checkpoint(policy, folder)
     return policy
@@ -246,7 +247,7 @@ class TrainingPlan:
             if not record.is_finished:
                 keep_for_live(self.tree, record.folder)
             if self.budget is None:
-                policy = stored_policy(training, self.tree, record.folder, callbacks)
+                policy = load_or_train(training, self.tree, record.folder, callbacks)
                 assert isinstance(policy, TrainedRouter)  # the training has no grid
                 router = policy
             else:
@@ -271,7 +272,7 @@ class TrainingPlan:
         assert self.budget is not None
         grid = alpha_grid(self.tree, allow_stop=self.objective.ends_early)
         for_all_alphas = replace(training, alphas=grid)
-        sweep = stored_policy(for_all_alphas, self.tree, record.folder / "alphas", callbacks)
+        sweep = load_or_train(for_all_alphas, self.tree, record.folder / "alphas", callbacks)
         assert isinstance(sweep, TrainedSweep)  # the training has a grid
         router = meet_budget(sweep, self.tree, self.budget)
         if not record.is_finished:
@@ -319,7 +320,7 @@ class SweepPlan:
             if not record.is_finished:
                 keep_for_live(self.tree, record.folder)
             policy_folder = member_folder(record.folder, seed)
-            sweep = stored_policy(training, self.tree, policy_folder, callbacks)
+            sweep = load_or_train(training, self.tree, policy_folder, callbacks)
             assert isinstance(sweep, TrainedSweep)  # the training has a grid
             result = {
                 **checkpoint.policy_record(sweep),

@@ -177,7 +177,7 @@ class OpenRouter:
 
 def called_models_note(run: Path, router: Router) -> str:
     """Describe a router: its run and the models that it calls, with the addresses of servers."""
-    from hierrouter.runs.fitting import run_status
+    from hierrouter.runs.freshness import run_status
 
     models = []
     for spec in router.pool.models:

@@ -75,7 +75,7 @@ def imported_by(statement: str) -> set[str]:
         ("hierrouter.replay.opening", {"pydantic"}),  # it checks files that users write
         ("hierrouter.engines.endpoint, hierrouter.collection.collect", {"torch", "transformers"}),
         (
-            "hierrouter.runs.fitting as runs; runs.list_runs()",
+            "hierrouter.runs.freshness as runs; runs.list_runs()",
             {"torch", "pandas", "scipy", "tianshou"},
         ),
     ],

@@ -31,7 +31,7 @@ from hierrouter.runs.folders import (
 )
 from hierrouter.runs.integrity import inspect_files
 from hierrouter.runs.progress import TrainingProgress
-from hierrouter.runs.training import RunCallbacks, Training, stored_policy
+from hierrouter.runs.training import RunCallbacks, Training, load_or_train
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import SOURCES, environment
 from tests.hierrouter.learning import trainings
@@ -163,8 +163,8 @@ def test_a_training_interrupted_twice_ends_as_one_that_was_not(
     # The state after an epoch is saved once it is evaluated: the interrupted epoch is done again.
     for interrupted in (3, 5):
         with pytest.raises(Interruption):
-            stored_policy(training, small_tree(), run, interrupting(interrupted, notes, epochs))
-    stored_policy(training, small_tree(), run, interrupting(0, notes, epochs))
+            load_or_train(training, small_tree(), run, interrupting(interrupted, notes, epochs))
+    load_or_train(training, small_tree(), run, interrupting(0, notes, epochs))
     assert epochs == [1, 2, 3, 3, 4, 5, 5, 6, 7]
     assert notes == [f"train 0.005: goes on at epoch {epoch} of 7" for epoch in (3, 5)]
     assert file_digest(run / WEIGHTS) == expected
@@ -176,7 +176,7 @@ def test_a_training_interrupted_twice_ends_as_one_that_was_not(
 def test_a_short_training_saves_nothing(tmp_path: Path) -> None:
     training = Training(OBJECTIVE, PPO, SEED)
     with pytest.raises(Interruption):
-        stored_policy(training, small_tree(), tmp_path, interrupting(4, [], []))
+        load_or_train(training, small_tree(), tmp_path, interrupting(4, [], []))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -222,8 +222,8 @@ def test_a_full_disk_leaves_the_last_state(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(progress, "write_tensors", save)
     notes: list[str] = []
     with pytest.raises(WorldError):
-        stored_policy(training, small_tree(), tmp_path, RunCallbacks())
-    stored_policy(training, small_tree(), tmp_path, interrupting(0, notes, []))
+        load_or_train(training, small_tree(), tmp_path, RunCallbacks())
+    load_or_train(training, small_tree(), tmp_path, interrupting(0, notes, []))
     assert notes == ["train 0.005: goes on at epoch 3 of 5"]
     assert file_digest(tmp_path / WEIGHTS) == expected
 
@@ -257,7 +257,7 @@ def test_the_state_of_another_training_is_not_used(
 def test_a_training_ignores_the_state_of_another_one(interrupted: Path, tmp_path: Path) -> None:
     training = Training(OBJECTIVE, EXACT, SEED)
     notes: list[str] = []
-    stored_policy(training, small_tree(), interrupted, interrupting(0, notes, []))
+    load_or_train(training, small_tree(), interrupted, interrupting(0, notes, []))
     assert notes == []
     expected = digest(training.fit(small_tree(), lambda *_: None), tmp_path / "whole")
     assert file_digest(interrupted / WEIGHTS) == expected
