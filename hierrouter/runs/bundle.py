@@ -138,11 +138,13 @@ def load_bundle(folder: Path) -> Bundle | None:
     Raises:
         InputError: it is damaged, gone, or of another format.
     """
-    for parent in (folder, *folder.absolute().parents[:2]):
-        file = parent / folders.LIVE
-        record = folders.read_record(parent)
+    file = folder / folders.LIVE
+    record = folders.read_record(folder)
+    for parent in folder.absolute().parents[:2]:
         if record or file.is_file():
             break
+        file = parent / folders.LIVE
+        record = folders.read_record(parent)
     if record and folders.LIVE in record.files:  # a file that has been there must not be missing
         folders.require_listed(file)
     if not file.is_file():

@@ -210,6 +210,7 @@ def _router_outcome(
     can_stop = router.actions.allow_stop
     can_return = router.actions.allow_return
     ability = ""
+    contradiction = ""
     if allow_stop not in (None, can_stop):
         ability = "may stop early" if can_stop else "makes all its calls"
         contradiction = f"allow_stop is {allow_stop}; leave allow_stop out"

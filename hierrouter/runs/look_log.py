@@ -122,7 +122,8 @@ def looks_in(log: Path) -> list[str | None]:
             content = {name: value for name, value in value.items() if name != LINE_CHECKSUM_KEY}
             is_intact = line.decode() == _line_with_checksum(content)
         except (ValueError, TypeError, AttributeError, RecursionError):
-            is_intact = False
+            looks.append(None)
+            continue
         if is_intact:
             compared = content.keys() - set(NOT_COMPARED)
             looks.append(_line({name: content[name] for name in compared}))
