@@ -48,6 +48,10 @@ COMMAND = [sys.executable, "-m", "hierrouter_cli"]
 SOURCES = Path(__file__).parents[1]
 
 
+# Tests compare folders before and after a command, in which no bytecode is to appear.
+os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """For `-n auto`: half as many again as there are cores; the tests wait for processes often."""

@@ -65,7 +65,8 @@ def check_alphas(value: Any, name: str = "alphas=") -> tuple[float, ...] | str:
         items: Sequence[Any] = [item.strip() for item in value.split(",")]
         if not all(items):
             raise InputError(
-                f"empty item in alphas: {shown_value(name, repr(value))}; e.g. 0,0.005,0.02"
+                f"empty item in alphas: {shown_value(name, repr(value))}; "
+                f"e.g. {shown_value(name, '0,0.005,0.02')}"
             )
     else:
         items = list(value)
