@@ -19,8 +19,8 @@ from pathlib import Path
 from hierrouter.questions.datasets import load_queries
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.files import load_pool
-from hierrouter_cli.collect import progress
-with progress(0, every_s=0.05) as report:
+from hierrouter_cli.collect import progress_display
+with progress_display(0, every_s=0.05) as report:
     fill_cache(load_pool("testbed"), load_queries(["story"], 60, 42, Path()), Path("cache"), report)
 """
 KEYS = ["progress", "done", "of", "failed", "tokens_per_s", "eta_s", "spent"]
