@@ -98,7 +98,9 @@ def open_trees(
     registered = [model.name for model in opened.stored.all_models]
     tables = [prices_of(pool, prices, registered) for prices in price_lists]
     currency = currency_of(pool, tables)
-    encoder_asked_for = opening.encoder or default_encoder(pool)
+    encoder_asked_for = opening.encoder
+    if encoder_asked_for is None:  # an empty name is refused below, not replaced
+        encoder_asked_for = default_encoder(pool)
     encoder, unembedded = _encoder(opening, encoder_asked_for)
     encoder_name = encoder.description if encoder else encoder_asked_for
     derivation = Derivation(scorer, accuracy, encoder, encoder_name, unembedded)
