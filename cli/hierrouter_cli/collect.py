@@ -15,7 +15,7 @@ from hierrouter.collection.collect import Collect
 from hierrouter.tables import money
 from hierrouter_cli import console, options
 from hierrouter_cli.declared import with_flags
-from hierrouter_cli.selecting import DERIVATION_LABELS
+from hierrouter_cli.selecting import DERIVATION_LABELS, labelled_bar
 
 if TYPE_CHECKING:
     from hierrouter.collection.collection_plan import CollectionPlan
@@ -41,11 +41,8 @@ def collect(
         return
     plan.check(collecting.allow_large)
     summary = make_calls(plan)
-    with console.bar("open") as show:
-        plan.finish(
-            lambda label, done, total: show(done, total, label=DERIVATION_LABELS[label]),
-            console.say,
-        )
+    with labelled_bar("open", DERIVATION_LABELS) as on_derive:
+        plan.finish(on_derive, console.say)
     if format == "json":
         console.put_json(asdict(summary), sort_keys=True)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hierrouter.declarations.callbacks import OnTask
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cli import console
 
@@ -46,24 +47,25 @@ def quiet_bar(label: str) -> Iterator[Callable[..., None]]:
 
 def open_trees(opening: OpenTree) -> dict[str, Tree]:
     """Open a tree under each price list, with a bar; print the notes for readers of its figures."""
-    if ":" in opening.scorer:  # a function of the user's
-        make_importable(Path.cwd())
-    with labelled_bar("open", DERIVATION_LABELS) as on_derive:
+    with _opening_bar(opening) as on_derive:
         return opening.run_each(on_derive, console.say)
 
 
 def open_tree(opening: OpenTree) -> Tree:
     """Open a tree, with a bar; print the notes for readers of its figures."""
-    if ":" in opening.scorer:  # a function of the user's
-        make_importable(Path.cwd())
-    with labelled_bar("open", DERIVATION_LABELS) as on_derive:
+    with _opening_bar(opening) as on_derive:
         return opening.run(on_derive, console.say)
 
 
+def _opening_bar(opening: OpenTree) -> AbstractContextManager[OnTask]:
+    """Return the bar of an opening; let a scorer of the user's be imported."""
+    if ":" in opening.scorer:  # a function of the user's
+        make_importable(Path.cwd())
+    return labelled_bar("open", DERIVATION_LABELS)
+
+
 @contextmanager
-def labelled_bar(
-    label: str, labels: Mapping[str, str]
-) -> Iterator[Callable[[str, int, int], None]]:
+def labelled_bar(label: str, labels: Mapping[str, str]) -> Iterator[OnTask]:
     """Show a bar whose label tells which task of a job is under way.
 
     Args:

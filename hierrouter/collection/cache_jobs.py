@@ -10,12 +10,12 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.declarations import flags
+from hierrouter.declarations.callbacks import OnCount, ignore_count
 from hierrouter.declarations.checks import check_text
 from hierrouter.declarations.declaration import Flag, declaration
 from hierrouter_cache import CACHE
@@ -26,13 +26,7 @@ if TYPE_CHECKING:
     from hierrouter_cache.maintenance import Compaction
     from hierrouter_cache.mirror import PullResult
 
-OnParts = Callable[[int, int], None]  # called with (parts done, parts in all)
-
 Mirror = Annotated[str, Flag("", "URL", "A folder, s3://, gs://, abfs://, ...", check=check_text)]
-
-
-def ignore_parts(done: int, total: int) -> None:
-    """Do nothing: the `OnParts` of a caller that shows no progress."""
 
 
 @declaration
@@ -154,7 +148,7 @@ class Compact:
 
     cache: flags.Cache = CACHE
 
-    def run(self, on_parts: OnParts = ignore_parts) -> CompactionResult:
+    def run(self, on_parts: OnCount = ignore_count) -> CompactionResult:
         """Merge parts, then embedding files.
 
         Args:
@@ -240,7 +234,7 @@ class Push:
     url: Mirror
     cache: flags.Cache = CACHE
 
-    def run(self, on_parts: OnParts = ignore_parts) -> tuple[int, str]:
+    def run(self, on_parts: OnCount = ignore_count) -> tuple[int, str]:
         """Copy the parts; nothing in the mirror is changed.
 
         Args:
@@ -273,7 +267,7 @@ class Pull:
     url: Mirror
     cache: flags.Cache = CACHE
 
-    def run(self, on_parts: OnParts = ignore_parts) -> PullResult:
+    def run(self, on_parts: OnCount = ignore_count) -> PullResult:
         """Copy the parts; nothing in the cache is changed.
 
         Args:

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.declarations import flags
+from hierrouter.declarations.callbacks import OnNote, ignore_note
 from hierrouter.declarations.declaration import Flag, declaration
 from hierrouter.paper import PAPER_SEED
-from hierrouter.replay.open_tree import ignore_note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hierrouter.pools.pool import Pool
     from hierrouter.questions.datasets import DatasetSummary, KnownDataset
     from hierrouter.tables import Table
@@ -108,7 +106,7 @@ class ShowDatasets:
 
         return known_datasets(self.data)
 
-    def run(self, on_note: Callable[[str], None] = ignore_note) -> list[DatasetSummary]:
+    def run(self, on_note: OnNote = ignore_note) -> list[DatasetSummary]:
         """Load the datasets.
 
         Args:

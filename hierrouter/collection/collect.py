@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.declarations import flags
+from hierrouter.declarations.callbacks import OnNote, ignore_note
 from hierrouter.declarations.checks import check_alphas, check_cost, check_text, one_of
 from hierrouter.declarations.declaration import Flag, declaration, function_of
 from hierrouter.paper import PAPER_SEED
@@ -24,13 +25,6 @@ TESTBED_DATASET = "testbed"
 PAPER_POOL = "paper"
 DATA = Path("data")  # of <dataset>.jsonl or .parquet files
 ENGINES = ("local", "ray")
-
-# Called with a line that a person should know.
-OnNote = Callable[[str], None]
-
-
-def ignore_note(note: str) -> None:
-    """Do nothing with a note."""
 
 
 @declaration

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from hierrouter.collection.estimate import Estimate, estimate, estimate_object, 
 from hierrouter.collection.plan import Shard, shard_status
 from hierrouter.collection.progress import Progress, Summary, stored_spending
 from hierrouter.collection.scheduler import fill_cache
+from hierrouter.declarations.callbacks import OnNote, OnTask, ignore_note, ignore_task
 from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never
 from hierrouter.engines.preflight import Availability, weights_needed
 from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import Query
-from hierrouter.replay.open_tree import OnDerive, OpenTree, ignore_note, ignore_progress
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError, Interrupted
 from hierrouter_cache.mirror import part_copier, pull
@@ -165,9 +166,7 @@ class CollectionPlan:
         if self.encoder:
             require_encoder(self.encoder)
 
-    def run(
-        self, progress: Progress, on_note: Callable[[str], None], stop: Stop = never
-    ) -> Summary:
+    def run(self, progress: Progress, on_note: OnNote, stop: Stop = never) -> Summary:
         """Make every missing call of the plan, or of the shard; see `scheduler.fill_cache`.
 
         Args:
@@ -205,9 +204,7 @@ class CollectionPlan:
                 "spent on this cache; all answers are kept, the same command with more goes on"
             ) from error
 
-    def _make_calls(
-        self, progress: Progress, on_note: Callable[[str], None], stop: Stop
-    ) -> Summary:
+    def _make_calls(self, progress: Progress, on_note: OnNote, stop: Stop) -> Summary:
         if self.on_ray:
             # Ray is an extra, and slow to import.
             from hierrouter.collection.cluster import collect_on_ray
@@ -251,9 +248,7 @@ class CollectionPlan:
             on_note(pull(store, self.cache).note)  # what other shards have done meanwhile
         return summary
 
-    def finish(
-        self, on_derive: OnDerive = ignore_progress, on_note: Callable[[str], None] = ignore_note
-    ) -> None:
+    def finish(self, on_derive: OnTask = ignore_task, on_note: OnNote = ignore_note) -> None:
         """Embed and score what was collected; of a shard only note how far all shards are.
 
         Args:

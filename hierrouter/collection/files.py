@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.csv
 
 from hierrouter.collection.plan import is_latest
-from hierrouter.collection.storing import Merge, OnProgress, ignore_progress, open_merge
+from hierrouter.collection.storing import Merge, open_merge
 from hierrouter.collection.tables import require_file
+from hierrouter.declarations.callbacks import OnTask, ignore_task
 from hierrouter.pools.files import stored_pool
 from hierrouter.questions.files import parse_object, raw_lines
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError
@@ -52,7 +53,7 @@ def _header(counts: Mapping[str, int], sha256: str) -> bytes:
     return json_line({"kind": HEADER_KIND, "format": LINES_FORMAT, **counts, DIGEST_KEY: sha256})
 
 
-def export_jsonl(root: Path, out: Path, on_progress: OnProgress = ignore_progress) -> Counter[str]:
+def export_jsonl(root: Path, out: Path, on_progress: OnTask = ignore_task) -> Counter[str]:
     """Write all rows of a cache, each once.
 
     Args:
@@ -137,7 +138,7 @@ def _last_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
     yield from reversed(last.values())
 
 
-def import_jsonl(path: Path, root: Path, on_progress: OnProgress = ignore_progress) -> Merge:
+def import_jsonl(path: Path, root: Path, on_progress: OnTask = ignore_task) -> Merge:
     """Add the rows of an exported file to a cache.
 
     Args:
@@ -206,7 +207,7 @@ def read_header(path: Path) -> tuple[Counter[str], str | None]:
 
 
 def _checked_rows(
-    path: Path, task: str, on_progress: OnProgress
+    path: Path, task: str, on_progress: OnTask
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """(kind, row) of each line after the header, whose counts and digest must be right."""
     counts, sha256 = read_header(path)

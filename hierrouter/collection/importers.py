@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hierrouter.collection import files, peers, storing, tables
 from hierrouter.collection.formats import IMPORTS, NOTES, OWN
+from hierrouter.declarations.callbacks import OnTask, ignore_task
 from hierrouter.pools.pool import Pool
 from hierrouter.questions.duplicates import near_duplicates_note
 from hierrouter_cache.errors import InputError
@@ -130,9 +131,7 @@ def _gap_notes(answers: tables.Answers, pool: Pool) -> list[str]:
     return notes
 
 
-def import_cache(
-    path: Path, root: Path, on_progress: storing.OnProgress = storing.ignore_progress
-) -> ImportResult:
+def import_cache(path: Path, root: Path, on_progress: OnTask = ignore_task) -> ImportResult:
     """Add an exported cache, a file in the project's own format, to a cache.
 
     Args:
@@ -157,7 +156,7 @@ def import_answers(
     hops: int | None,
     seed: int,
     rates: Mapping[str, Rate],
-    on_progress: storing.OnProgress = storing.ignore_progress,
+    on_progress: OnTask = ignore_task,
 ) -> ImportResult:
     """Add the answers of models in a file to a cache.
 

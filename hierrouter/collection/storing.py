@@ -5,7 +5,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from hierrouter.collection.plan import Call, call_row, store_plan
 from hierrouter.collection.tables import Answer, Answers, Route
+from hierrouter.declarations.callbacks import OnTask, ignore_task
 from hierrouter.engines.generator import Response
 from hierrouter.pools.pool import (
     IMPORTED,
@@ -38,16 +39,11 @@ from hierrouter_cache.tree import Rate
 from hierrouter_cache.walk import TreeSpec
 from hierrouter_cache.writer import PartWriter, sweep_drafts
 
-OnProgress = Callable[[str, int, int], None]  # called with (task, done, total)
 MERGED_ROWS_PER_PART = 8192
 # By kind: the column in which rows with one identity may differ.
 CONTENT_COLUMNS = {"calls": "outcome", "scores": "value"}
 CONTEXT_FREE_HOPS = 2
 TOKEN_RATE = Rate.base(1.0)  # if prices are unknown; cost then counts tokens
-
-
-def ignore_progress(_: str, done: int, total: int) -> None:
-    """Do nothing: the `OnProgress` of a caller that shows no progress."""
 
 
 @dataclass
@@ -153,7 +149,7 @@ def open_merge(root: Path) -> Iterator[Merge]:
 
 
 def store_answers(
-    answers: Answers, pool: Pool, root: Path, on_progress: OnProgress = ignore_progress
+    answers: Answers, pool: Pool, root: Path, on_progress: OnTask = ignore_task
 ) -> Merge:
     """Write the trees, the scores and the plan of a file into a cache.
 

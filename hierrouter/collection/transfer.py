@@ -7,12 +7,13 @@ modules that do the work are imported when a job runs, because they need pyarrow
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.collection.formats import IMPORTS, OWN
 from hierrouter.declarations import flags
+from hierrouter.declarations.callbacks import OnTask, ignore_task
 from hierrouter.declarations.checks import check_path
 from hierrouter.declarations.declaration import Flag, declaration, function_of
 from hierrouter.paper import PAPER_SEED
@@ -22,12 +23,6 @@ from hierrouter_cache.errors import InputError
 if TYPE_CHECKING:
     from hierrouter.collection.importers import ImportResult
     from hierrouter_cache.tree import Rate
-
-OnTransfer = Callable[[str, int, int], None]  # called with (task, done, total)
-
-
-def ignore_transfer(task: str, done: int, total: int) -> None:
-    """Do nothing: the `OnTransfer` of a caller that shows no progress."""
 
 
 @declaration
@@ -67,7 +62,7 @@ class Import:
         single_prices = price_lists([], self.price)[POOL_PRICES]
         return rates_of({**parse_prices(self.prices), **single_prices})
 
-    def run(self, on_progress: OnTransfer = ignore_transfer) -> ImportResult:
+    def run(self, on_progress: OnTask = ignore_task) -> ImportResult:
         """Check the whole file, then add its rows; see `import_` for results and errors.
 
         Args:
@@ -107,7 +102,7 @@ class Export:
         if self.out.suffix != ".jsonl":
             raise InputError(f"jsonl is written as .jsonl: --out {self.out}; name such a file")
 
-    def run(self, on_progress: OnTransfer = ignore_transfer) -> Mapping[str, int]:
+    def run(self, on_progress: OnTask = ignore_task) -> Mapping[str, int]:
         """Write the file; see `export` for results and errors.
 
         Args:
@@ -128,7 +123,7 @@ def import_(
     hops: int | None = None,
     seed: int = PAPER_SEED,
     prices: str | Path | Mapping[str, Any] | None = None,
-    progress: OnTransfer | None = None,
+    progress: OnTask | None = None,
 ) -> ImportResult:
     """Add the answers in a file to a cache; nothing is written before all of it was checked.
 
@@ -153,15 +148,12 @@ def import_(
     importing = Import(
         file=Path(file), cache=Path(cache), format=format, hops=hops, seed=seed, prices=prices
     )
-    return importing.run(progress or ignore_transfer)
+    return importing.run(progress or ignore_task)
 
 
 @function_of(Export)
 def export(
-    cache: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    *,
-    progress: OnTransfer | None = None,
+    cache: str | os.PathLike[str], out: str | os.PathLike[str], *, progress: OnTask | None = None
 ) -> Mapping[str, int]:
     """Write a whole cache as JSON lines, the project's own format.
 
@@ -178,4 +170,4 @@ def export(
         CacheError: there is no cache, or it is damaged.
         WorldError: the disk is full or failed.
     """
-    return Export(cache=Path(cache), out=Path(out)).run(progress or ignore_transfer)
+    return Export(cache=Path(cache), out=Path(out)).run(progress or ignore_task)

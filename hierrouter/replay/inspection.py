@@ -1,13 +1,14 @@
 """The contents of a cache, checks of its soundness, and notes for the readers of its data."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from hierrouter.declarations.callbacks import OnCount, ignore_count
 from hierrouter.pools.files import stored_pool
 from hierrouter.questions.query import stored_choices
 from hierrouter.questions.scoring import SCORERS_BY_NAME
@@ -31,7 +32,6 @@ FAILED_CALLS_SQL = (
     "SELECT status, count(*) AS n FROM failures f ANTI JOIN calls_rows c ON c.key = f.key "
     "GROUP BY status ORDER BY status"
 )
-OnRows = Callable[[int, int], None]
 
 
 def data_notes(tree: RouteTree) -> list[str]:
@@ -249,9 +249,7 @@ def _incomplete_queries(reader: CacheReader, forest: Forest) -> list[dict[str, A
     ]
 
 
-def verify_cache(
-    root: Path, rescore: bool = False, on_rows: OnRows = lambda rows, total: None
-) -> list[str]:
+def verify_cache(root: Path, rescore: bool = False, on_rows: OnCount = ignore_count) -> list[str]:
     """Check every file of a cache and the meaning of its rows.
 
     Args:
@@ -296,7 +294,7 @@ def verify_cache(
     return lines
 
 
-def _check_rows(reader: CacheReader, on_rows: OnRows) -> int:
+def _check_rows(reader: CacheReader, on_rows: OnCount) -> int:
     """Check every row of every part, superseded rows included.
 
     Args:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierrouter.declarations import flags
+from hierrouter.declarations.callbacks import OnNote, OnTask, ignore_note, ignore_task
 from hierrouter.declarations.checks import check_prices
 from hierrouter.declarations.declaration import declaration, function_of
 from hierrouter.paper import PAPER_SCORER
@@ -20,17 +21,6 @@ from hierrouter_cache.errors import InputError
 if TYPE_CHECKING:
     from hierrouter.pools.pool import Price
     from hierrouter.replay.tree import Tree
-
-# Called with "embed" or "score", how much is done, and how much there is in all.
-OnDerive = Callable[[str, int, int], None]
-
-
-def ignore_progress(label: str, done: int, total: int) -> None:
-    """Do nothing: the `OnDerive` of an opening without a progress bar."""
-
-
-def ignore_note(note: str) -> None:
-    """Do nothing with a note."""
 
 
 @declaration
@@ -82,9 +72,7 @@ class OpenTree:
         [single_prices] = price_lists([], self.price).values()
         return {POOL_PRICES: {**ready, **parse_prices(others), **single_prices}}
 
-    def run(
-        self, on_derive: OnDerive = ignore_progress, on_note: Callable[[str], None] = ignore_note
-    ) -> Tree:
+    def run(self, on_derive: OnTask = ignore_task, on_note: OnNote = ignore_note) -> Tree:
         """Open the tree.
 
         Args:
@@ -106,7 +94,7 @@ class OpenTree:
         return tree
 
     def run_each(
-        self, on_derive: OnDerive = ignore_progress, on_note: Callable[[str], None] = ignore_note
+        self, on_derive: OnTask = ignore_task, on_note: OnNote = ignore_note
     ) -> dict[str, Tree]:
         """Open the tree under each price list; the cache is read once.
 
@@ -150,7 +138,7 @@ def open(
     pool: str | Path | None = None,
     allow_incomplete: bool = False,
     allow_return: bool = False,
-    progress: OnDerive | None = None,
+    progress: OnTask | None = None,
 ) -> Tree:
     """Open what was collected last in a cache, or a part of it.
 
@@ -200,4 +188,4 @@ def open(
         pool=None if pool is None else str(pool),
         allow_incomplete=allow_incomplete,
         allow_return=allow_return,
-    ).run(progress or ignore_progress)
+    ).run(progress or ignore_task)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter import __version__
+from hierrouter.declarations.callbacks import OnTask
 from hierrouter.engines.encoders import Encoder, EndpointEncoder, default_encoder, load_encoder
 from hierrouter.engines.judge import judge_scorer
 from hierrouter.pools.files import currency_of, load_pool, prices_of
@@ -41,7 +42,7 @@ from hierrouter_cache.tree import AnyTree, Rate, RouteTree, StatePart, reprice
 from hierrouter_cache.walk import Forest, Scores, TreeSpec
 
 if TYPE_CHECKING:
-    from hierrouter.replay.open_tree import OnDerive, OpenTree
+    from hierrouter.replay.open_tree import OpenTree
 
 CAPPED_CALLS = (
     "SELECT step, count(*) AS calls, count(*) FILTER (finish_reason = 'length') AS cut "
@@ -72,7 +73,7 @@ class Derivation:
 
 
 def open_trees(
-    opening: OpenTree, price_lists: Sequence[Mapping[str, Price]], on_derive: OnDerive
+    opening: OpenTree, price_lists: Sequence[Mapping[str, Price]], on_derive: OnTask
 ) -> list[Tree]:
     """Open the same tree under each of several price lists; the cache is read once.
 
@@ -177,7 +178,7 @@ def _load_or_read(
     opened: OpenedPool,
     opening: OpenTree,
     derivation: Derivation,
-    on_derive: OnDerive,
+    on_derive: OnTask,
 ) -> tuple[RouteTree, dict[str, Any]]:
     """Return the tree that an earlier opening kept, else read it from the parts and keep it.
 
@@ -234,7 +235,7 @@ def _read_tree(
     opened: OpenedPool,
     opening: OpenTree,
     derivation: Derivation,
-    on_derive: OnDerive,
+    on_derive: OnTask,
 ) -> tuple[RouteTree, dict[str, Any]]:
     """Read the tree from the parts; see `open_trees`.
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter.declarations.callbacks import OnCount, OnNote, ignore_count
 from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Booleans, Floats, Integers, call_probability, single_calls
@@ -64,8 +65,6 @@ PAGE_SCRIPTS = (
     *("data", "routes", "value", "scene", "dom", "frontier", "tables", "shares", "list", "tree"),
     *("controls", "files", "address", "keys", "main"),
 )
-
-OnProgress = Callable[[int, int], None]
 
 
 def slider_alphas(
@@ -158,7 +157,7 @@ def sweep_series(
     sweep: TrainedSweep,
     fold: RouteTree,
     alphas: Sequence[float],
-    on_progress: OnProgress = lambda done, total: None,
+    on_progress: OnCount = ignore_count,
 ) -> EndingSeries:
     """Evaluate the sweep's router at each alpha.
 
@@ -425,7 +424,7 @@ def explore_fold(
     selected: SelectedRun,
     texts: int,
     pool: str | None = None,
-    on_progress: OnProgress = lambda done, total: None,
+    on_progress: OnCount = ignore_count,
     policies: Sequence[OwnPolicy] = (),
     baselines: Sequence[Baseline] = (),
 ) -> Exploration:
@@ -695,8 +694,8 @@ def as_html(exploration: Exploration) -> str:
 def write_page(
     job: Explore,
     tree: Tree,
-    on_note: Callable[[str], None],
-    show_progress: Callable[[], AbstractContextManager[OnProgress]],
+    on_note: OnNote,
+    show_progress: Callable[[], AbstractContextManager[OnCount]],
 ) -> Path:
     """Do the job of `Explore.run`, which has the arguments and the errors."""
     # A sweep that was not asked for is not shown beside a run that was.

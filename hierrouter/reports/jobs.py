@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.declarations import flags
+from hierrouter.declarations.callbacks import OnCount, OnNote, ignore_note
 from hierrouter.declarations.checks import check_names, check_path
 from hierrouter.declarations.declaration import (
     Flag,
@@ -23,7 +24,6 @@ from hierrouter.declarations.declaration import (
     shown_value,
 )
 from hierrouter.paper import PAPER_SEED
-from hierrouter.replay.open_tree import ignore_note
 from hierrouter.runs import folders
 from hierrouter.runs.flags import Checkpoint, SweepRun
 from hierrouter_cache.errors import InputError
@@ -37,14 +37,12 @@ if TYPE_CHECKING:
     from hierrouter.reports.fold_report import DeferralTarget
     from hierrouter.reports.report import FinishedReport
 
-OnNote = Callable[[str], None]
 # Called with how much is done, how much there is in all, and the name of what was done last.
 OnFitted = Callable[[int, int, str], None]
-OnAlpha = Callable[[int, int], None]  # the same, without a name
 # Makes the context in which the long part of a job runs, so that a command can show a bar around
 # it; the context gives what is called after each step. Notes come before and after, not within.
 FitContext = Callable[[], AbstractContextManager[OnFitted]]
-AlphaContext = Callable[[], AbstractContextManager[OnAlpha]]
+AlphaContext = Callable[[], AbstractContextManager[OnCount]]
 
 # The formats of `figures.FIGURE_FORMATS`, which needs matplotlib; a test holds them equal.
 FIGURE_FORMATS = ("svg", "pdf", "png")
@@ -610,7 +608,7 @@ def explore(
     split: str = flags.TEST_FOLD,
     texts: int = 500,
     out: str | Path | None = None,
-    progress: OnAlpha | None = None,
+    progress: OnCount | None = None,
     on_note: OnNote = ignore_note,
 ) -> Path:
     """Write a page on which alpha, prices and models can be changed, query by query.

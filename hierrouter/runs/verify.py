@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from hierrouter.declarations import flags
+from hierrouter.declarations.callbacks import OnCount, ignore_count
 from hierrouter.declarations.declaration import Flag, declaration
 from hierrouter.runs import folders
 from hierrouter_cache import CACHE
@@ -14,12 +14,6 @@ from hierrouter_cache.errors import DamagedPart
 
 if TYPE_CHECKING:
     from hierrouter.runs.integrity import Inspection
-
-OnRows = Callable[[int, int], None]  # called with (rows checked, rows in all)
-
-
-def ignore_rows(done: int, total: int) -> None:
-    """Do nothing: the `OnRows` of a caller that shows no progress."""
 
 
 @declaration
@@ -44,7 +38,7 @@ class Verify:
 
         return inspect_files(self.cache, folders.RUNS)
 
-    def check_rows(self, on_rows: OnRows = ignore_rows) -> list[str]:
+    def check_rows(self, on_rows: OnCount = ignore_count) -> list[str]:
         """Compute the key of every row of the cache again, and look for missing ones.
 
         Args:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
+from hierrouter.declarations.callbacks import OnNote
 from hierrouter.pools.pool import OPENAI
 from hierrouter.runs.folders import RUNS
 from hierrouter.serving import ServerSettings
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.http_app import make_app
 from hierrouter.serving.monitoring import RequestLog
-from hierrouter.serving.open_router import OnNote, OpenRouter, called_models_note
+from hierrouter.serving.open_router import OpenRouter, called_models_note
 from hierrouter.serving.remote_model import ServedModel
 from hierrouter.serving.router import Router
 from hierrouter.serving.service_file import Service, load_service

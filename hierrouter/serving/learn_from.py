@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.declarations import flags
+from hierrouter.declarations.callbacks import OnNote, ignore_note
 from hierrouter.declarations.checks import check_path, check_text, each
 from hierrouter.declarations.declaration import Flag, declaration, function_of, shown_name
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
-from hierrouter.replay.open_tree import ignore_note
 from hierrouter.runs.flags import Checkpoint, check_run
 from hierrouter.runs.folders import RUNS, find_run
-from hierrouter.serving.open_router import OnNote
 from hierrouter_cache.errors import InputError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ This module only reads logs; a server writes them with `hierrouter.serving.monit
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter.declarations.callbacks import OnNote, ignore_note
 from hierrouter.engines.encoders import Encoder
 from hierrouter.engines.generator import Confidence, Response
 from hierrouter.evaluation.outcome import Actions, greedy
@@ -26,8 +27,6 @@ from hierrouter_cache.tree import Rate
 
 MIN_PROPENSITY = 1e-9  # smaller ones would make the weights of their episodes explode
 MAX_POLICY_NAME = 200  # characters
-
-OnNote = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class LogShape:
     rate: Sequence[tuple[float, float]]
 
 
-def read_log(path: Path, shape: LogShape, on_note: OnNote = lambda message: None) -> list[Episode]:
+def read_log(path: Path, shape: LogShape, on_note: OnNote = ignore_note) -> list[Episode]:
     """Read every episode of a log.
 
     Args:
@@ -292,7 +291,7 @@ class Spending:
     ended: NDArray[np.float64]
 
 
-def read_spending(path: Path, shape: LogShape, on_note: OnNote = lambda message: None) -> Spending:
+def read_spending(path: Path, shape: LogShape, on_note: OnNote = ignore_note) -> Spending:
     """Read the answers in the log of `hierrouter serve`, with or without a quality.
 
     Args:

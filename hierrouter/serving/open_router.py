@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hierrouter.declarations import flags
+from hierrouter.declarations.callbacks import OnNote, ignore_note
 from hierrouter.declarations.declaration import declaration, shown_name, shown_value
 from hierrouter.paper import PAPER_SCORER
-from hierrouter.replay.open_tree import ignore_note
 from hierrouter.runs.flags import Checkpoint
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError
 
 if TYPE_CHECKING:
     from hierrouter.serving.router import Router
-
-OnNote = Callable[[str], None]
 
 # Called with the name of a stage of the work; the stage lasts as long as the block.
 OnStage = Callable[[str], AbstractContextManager[object]]

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 from hierrouter.declarations import flags
+from hierrouter.declarations.callbacks import OnNote, ignore_note
 from hierrouter.declarations.checks import check_path
 from hierrouter.declarations.declaration import Flag, declaration, shown_name, shown_value
 from hierrouter.paper import PAPER_SEED
-from hierrouter.replay.open_tree import ignore_note
 from hierrouter.serving import DEFAULT_MAX_REQUESTS, ServerSettings
-from hierrouter.serving.open_router import OnNote, OpenRouter
+from hierrouter.serving.open_router import OpenRouter
 from hierrouter_cache.errors import InputError
 
 DEFAULT_HOST = "127.0.0.1"

@@ -3,8 +3,9 @@
 After a change of a flag: `python -m tests.cli.flags_page`.
 """
 
+from tests.cli.commands import commands
 from tests.cli.pages import DOCS
-from tests.cli.test_help import commands, context
+from tests.cli.test_help import context
 
 PAGE = DOCS / "reference" / "commands.md"
 COLUMNS = 100
@@ -17,7 +18,7 @@ What `hierrouter COMMAND --help` says. Which flags commands share: [cli.md](../c
 def text() -> str:
     """The whole page."""
     return "\n".join(
-        [HEAD, *(f"## {path}\n\n```text\n{_help(path)}\n```\n" for path in commands())]
+        [HEAD, *(f"## {path}\n\n```text\n{_help(path)}\n```\n" for path, _ in commands())]
     )
 
 

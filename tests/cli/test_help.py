@@ -3,7 +3,6 @@
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from hierrouter.reports.figures import FIGURE_FORMATS
 from hierrouter_cache.tree import SPLITS
 from hierrouter_cli.app import root_command
 from hierrouter_cli.help import EXAMPLES
+from tests.cli.commands import commands
 from tests.conftest import SOURCES, spawned
 
 ROOT: Any = root_command()
@@ -38,13 +38,7 @@ def context(path: str, arguments: list[str] | None = None) -> Any:
     return found
 
 
-def commands(group: Any = ROOT, above: str = "") -> Iterator[str]:
-    for name, command in group.commands.items():
-        path = f"{above} {name}".strip()
-        yield from commands(command, path) if hasattr(command, "commands") else (path,)
-
-
-COMMANDS = sorted(commands())
+COMMANDS = sorted(path for path, _ in commands())
 
 
 def page(path: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hierrouter_cli.app import root_command
 from hierrouter_cli.declared import declaration_arguments
+from tests.cli.commands import commands
 
 FOLDER = Path(__file__).parents[2] / "cli/hierrouter_cli"
 FILES = sorted(FOLDER.glob("*.py"))
@@ -169,19 +169,6 @@ def test_only_functions_that_raise_are_excused() -> None:
                 if any(error in name for name in names for error in ERRORS):
                     raising.add((file.name, node.name))
     assert raising == RAISING
-
-
-def commands() -> Iterator[tuple[str, Any]]:
-    """Every command by what a user types."""
-    groups: list[tuple[str, Any]] = [("", root_command())]
-    while groups:
-        prefix, group = groups.pop()
-        for name, command in group.commands.items():
-            path = f"{prefix} {name}".strip()
-            if hasattr(command, "commands"):
-                groups.append((path, command))
-            else:
-                yield path, command
 
 
 def own_flags(command: Any) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -22,7 +22,8 @@ from hierrouter.declarations.declaration import (
 )
 from hierrouter.runs.train import Sweep, Train
 from hierrouter_cache.errors import InputError
-from hierrouter_cli.app import root_command
+from hierrouter_cli.declared import declaration_arguments
+from tests.cli.commands import commands
 
 # What a function has besides the fields of its declaration: what it works on, and callbacks.
 BESIDES = {"tree", "price_lists", "run", "progress", "on_note"}
@@ -160,24 +161,9 @@ def required(declared: type) -> dict[str, Any]:
     }
 
 
-def commands() -> Iterator[tuple[str, Any]]:
-    """Every command by what a user types, groups opened."""
-    groups = [("", root_command())]
-    while groups:
-        prefix, group = groups.pop()
-        for name, command in group.commands.items():
-            path = f"{prefix} {name}".strip()
-            if hasattr(command, "commands"):
-                groups.append((path, command))
-            else:
-                yield path, command
-
-
 def declarations_of(command: Any) -> list[type]:
     """The declarations among the arguments of a command's function."""
-    function = inspect.unwrap(command.callback)
-    annotations = inspect.signature(function, eval_str=True).parameters.values()
-    return [each.annotation for each in annotations if dataclasses.is_dataclass(each.annotation)]
+    return list(declaration_arguments(inspect.unwrap(command.callback)).values())
 
 
 def test_a_command_has_the_flags_of_its_declarations() -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from hierrouter.declarations.callbacks import ignore_task
 from hierrouter.pools import pool
 from hierrouter.pools.files import load_pool, price_lists, prices_of
 from hierrouter.pools.validation import validate
 from hierrouter.replay.inspection import data_notes
-from hierrouter.replay.open_tree import OpenTree, ignore_progress
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.opening import open_trees
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, reprice
@@ -177,7 +178,7 @@ def test_a_repriced_tree_is_the_one_opened_with_these_prices(testbed_cache: Path
     assert reprice(opened, POOL.rates()).fingerprint == before.fingerprint
     assert opened.same_content(before.fingerprint)
     assert not opened.same_content(planted_tree().fingerprint)
-    [own, other] = open_trees(OpenTree(cache=testbed_cache), [{}, dear], ignore_progress)
+    [own, other] = open_trees(OpenTree(cache=testbed_cache), [{}, dear], ignore_task)
     assert (own.fingerprint, other.fingerprint) == (before.fingerprint, opened.fingerprint)
     assert (other.cost == opened.cost).all()
 
