@@ -1,13 +1,21 @@
 """Mutation testing: which small faults in the code do its tests miss?
 
-    pip install cosmic-ray
+    python benchmarks/mutation.py --planted [NAME...]
     python benchmarks/mutation.py FILE... --tests TESTS... [--sample N] [flags of pytest]
 
-Each fault is one change by cosmic-ray in a copy of the project; changes of annotations, which do
-nothing, are left out. A fork that has imported the libraries runs the tests until one fails. A
-fault also counts as noticed if the tests take three times their usual CPU seconds. Properties draw
-the same examples each time. The script prints the faults that no test noticed, and their number.
-Not covered: faults in texts, such as regular expressions.
+A fault is planted in a copy of the project. A fork that has imported the libraries runs the tests
+until one fails. A fault also counts as noticed if the tests take three times their usual CPU
+seconds. Properties draw the same examples each time.
+
+With `--planted` the faults are those of `planted_faults.toml`, all of them or the named ones: wrong
+lines that a person could write. The golden traces, which notice any change of a training and cannot
+say which, are not run. The script prints a line for each fault, CAUGHT with the test that failed,
+SURVIVED, or STALE if the line is not in the code exactly once. It exits with 1 unless all are
+caught.
+
+With files, each fault is one small change by cosmic-ray (`pip install cosmic-ray`); changes of
+annotations, which do nothing, are left out. The script prints the faults that no test noticed, and
+their number. Not covered: faults in texts, such as regular expressions.
 """
 
 import argparse
@@ -22,19 +30,30 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
+import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from random import Random
 
 import pytest
-from cosmic_ray.mutating import mutate_code
-from cosmic_ray.plugins import get_operator, operator_names
 from hypothesis import Phase, settings
 
 ROOT = Path(__file__).parents[1]
-LIBRARIES = ("duckdb", "hypothesis.extra.numpy", "pyarrow.parquet", "scipy.optimize")
+COPIED = ("hierrouter", "cache", "cli", "tests", "benchmarks")
+LIBRARIES = (
+    *("duckdb", "hypothesis.extra.numpy", "pyarrow.parquet", "scipy.optimize"),
+    *("tianshou.algorithm", "torch"),
+)
+PLANTED_FAULTS = Path(__file__).with_name("planted_faults.toml")
+GOLDEN_TESTS = "tests/hierrouter/learning/test_golden.py"
 PYTEST = ("-xq", "--assert=plain", "-p", "no:cacheprovider", "--hypothesis-profile=mutation")
+MAX_PIPE_BYTES = 4096  # what a pipe holds at least; the first name of a test is shorter
+# Exit codes of tests that ran out of CPU seconds, or of time.
+TOO_LONG = (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGALRM)
 # Without shrinking: it does not matter which example fails.
 PHASES = (Phase.explicit, Phase.generate)
 PROFILE = settings(max_examples=30, deadline=None, database=None, derandomize=True, phases=PHASES)
@@ -42,20 +61,58 @@ PROFILE = settings(max_examples=30, deadline=None, database=None, derandomize=Tr
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--tests", nargs="+", required=True)
+    parser.add_argument("names", nargs="*", metavar="FILE|NAME")
+    parser.add_argument("--planted", action="store_true")
+    parser.add_argument("--tests", nargs="+")
     parser.add_argument("--sample", type=int, default=sys.maxsize)
     args, flags = parser.parse_known_args()
+    if args.planted == bool(args.tests) or not (args.planted or args.names):
+        parser.error("give --planted, or files and --tests")
     settings.register_profile("mutation", PROFILE)
+    # As tests/conftest.py sets them: the libraries read them when they are imported.
+    os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("hierrouter", "cache", "cli", "tests"):
+        for name in COPIED:
             shutil.copytree(ROOT / name, Path(folder) / name)
         shutil.copy(ROOT / "pyproject.toml", folder)
         os.chdir(folder)
+        if args.planted:
+            sys.exit(0 if try_planted_faults(args.names) else 1)
         command = [*PYTEST, *args.tests, *flags]
         limit = warm_up(command)
-        for file in args.files:
+        for file in map(Path, args.names):
             try_faults(file, args.sample, command, limit)
+
+
+# ------------------------------------------------------------------------------ Running the tests
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the tests said of the code as it was.
+
+    Attributes:
+        exit_code: of pytest; below 0 if it was ended by a signal, because it took too long.
+        first_failure: the test that failed, or the module that could not be collected.
+    """
+
+    exit_code: int
+    first_failure: str
+
+
+class FirstFailure:
+    """A plugin of pytest that writes the name of each test that fails into a pipe."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            os.write(self.pipe, f"{report.nodeid}\n".encode())
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            os.write(self.pipe, f"{report.nodeid}\n".encode())
 
 
 def warm_up(command: Sequence[str]) -> int:
@@ -64,24 +121,132 @@ def warm_up(command: Sequence[str]) -> int:
         importlib.import_module(library)
     gc.collect()
     gc.freeze()  # pytest calls the collector several times, which would visit all libraries
-    if not passes(command, 3600):
-        sys.exit("the tests fail without a fault: pytest " + " ".join(command))
-    sys.dont_write_bytecode = True  # else the compiled file of a fault could be used for the next
+    sys.dont_write_bytecode = False
+    verdict = run_tests(command, 3600)
+    if verdict.exit_code:
+        sys.exit(f"the tests fail without a fault: {verdict}: pytest " + " ".join(command))
+    # Else the compiled file of a fault could be used for the next, here or by what tests start.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     start = os.times().children_user
-    passes(command, 3600)
+    run_tests(command, 3600)
     return 1 + math.ceil(3 * (os.times().children_user - start))
 
 
-def passes(command: Sequence[str], limit: int) -> bool:
-    """Tell whether the tests pass in a fork, within `limit` CPU seconds."""
+def run_tests(command: Sequence[str], limit: int) -> Verdict:
+    """Run the tests in a fork, for at most `limit` CPU seconds."""
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
         signal.alarm(20 * limit)
         for stream in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-        os._exit(pytest.main(list(command)))
-    return os.waitpid(pid, 0)[1] == 0
+        os._exit(pytest.main(list(command), plugins=[FirstFailure(writing)]))
+    exit_code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.write(writing, b"\n")  # there is a line to read, even if no test failed
+    failures = os.read(reading, MAX_PIPE_BYTES).decode()
+    os.close(reading)
+    os.close(writing)
+    return Verdict(exit_code, failures.partition("\n")[0])
+
+
+@contextmanager
+def planted(file: Path, source: str) -> Iterator[None]:
+    """Replace a file's source while tests run."""
+    original = file.read_text()
+    for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+        compiled.unlink()
+    file.write_text(source)
+    try:
+        yield
+    finally:
+        file.write_text(original)
+
+
+# ------------------------------------------------------------------------------- Planted faults
+
+
+@dataclass(frozen=True)
+class PlantedFault:
+    """A wrong line, and the tests that should notice it.
+
+    Attributes:
+        name: of the fault.
+        file: in which it is planted, relative to the root of the project.
+        old: the text that is replaced; it is in the file exactly once.
+        new: the text in its place.
+        tests: files or folders of tests.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def occurrences(self, root: Path) -> int:
+        """How often the text to replace is in the file; 0 if the file is gone."""
+        file = root / self.file
+        return file.read_text().count(self.old) if file.exists() else 0
+
+
+def planted_faults() -> list[PlantedFault]:
+    """The faults of `planted_faults.toml`, in its order."""
+    content = tomllib.loads(PLANTED_FAULTS.read_text())
+    return [
+        PlantedFault(**{**fault, "tests": tuple(content["tests"][fault["tests"]])})
+        for fault in content["fault"]
+    ]
+
+
+def try_planted_faults(names: Sequence[str]) -> bool:
+    """Run the tests of each planted fault, and tell whether all faults were caught.
+
+    Args:
+        names: of the faults to try; none means all.
+    """
+    faults = planted_faults()
+    unknown = set(names) - {fault.name for fault in faults}
+    if unknown:
+        sys.exit(f"no planted fault of this name: {', '.join(sorted(unknown))}")
+    faults = [fault for fault in faults if not names or fault.name in names]
+    caught = 0
+    # Faults of the same tests one after the other, so that these are warmed up once.
+    for tests in dict.fromkeys(fault.tests for fault in faults):
+        command = [*PYTEST, f"--ignore={GOLDEN_TESTS}", *tests]
+        limit = warm_up(command)
+        for fault in faults:
+            if fault.tests == tests:
+                caught += try_planted_fault(fault, command, limit)
+    print(f"{caught} of {len(faults)} caught", flush=True)
+    return caught == len(faults)
+
+
+def try_planted_fault(fault: PlantedFault, command: Sequence[str], limit: int) -> bool:
+    """Run the tests on one fault, print a line, and tell whether it was caught."""
+    found = fault.occurrences(Path())
+    if found != 1:
+        print(f"STALE    {fault.name}: {fault.file} has its text {found} times", flush=True)
+        return False
+    file = Path(fault.file)
+    start = time.monotonic()
+    with planted(file, file.read_text().replace(fault.old, fault.new)):
+        verdict = run_tests(command, limit)
+    seconds = time.monotonic() - start
+    is_caught = verdict.exit_code in (pytest.ExitCode.TESTS_FAILED, *TOO_LONG)
+    if is_caught:
+        word = "CAUGHT"
+    elif verdict.exit_code == pytest.ExitCode.OK:
+        word = "SURVIVED"
+    else:  # such as an error of syntax: that is no test's merit
+        word = "BROKEN"
+    how = verdict.first_failure or f"exit code {verdict.exit_code}"
+    print(f"{word:8} {fault.name}, {seconds:.0f} s: {how}", flush=True)
+    return is_caught
+
+
+# --------------------------------------------------------------------- Small changes of all kinds
 
 
 def try_faults(file: Path, sample: int, command: Sequence[str], limit: int) -> None:
@@ -90,24 +255,26 @@ def try_faults(file: Path, sample: int, command: Sequence[str], limit: int) -> N
     candidates = list(faults(source))
     missed = 0
     mutants = Random(0).sample(candidates, min(sample, len(candidates)))
-    for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
-        compiled.unlink()
     for name, mutant in mutants:
-        file.write_text(mutant)
-        if passes(command, limit):
+        with planted(file, mutant):
+            verdict = run_tests(command, limit)
+        if verdict.exit_code == pytest.ExitCode.OK:
             missed += 1
             before = source.splitlines()
             after = mutant.splitlines()
             print(
                 *difflib.unified_diff(before, after, name, lineterm="", n=0), sep="\n", flush=True
             )
-    file.write_text(source)
     noticed = len(mutants) - missed
     print(f"{file}: {noticed} of {len(mutants)} noticed, {len(candidates)} in all", flush=True)
 
 
 def faults(source: str) -> Iterator[tuple[str, str]]:
     """Yield (operator, source with the fault) for each distinct fault that changes the program."""
+    # Imported here: planted faults need no cosmic-ray.
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator, operator_names
+
     programs = {syntax_without_annotations(source)}
     for name in operator_names():
         operator = get_operator(name)

@@ -259,8 +259,8 @@ class Trunk(nn.Module):
     """The layers that actor and critic share: features of states by number.
 
     Tianshou's updates ask the actor and then the critic, with the same array. The actor's features
-    are kept for that next question and for no other: fused Adam changes weights without changing
-    `Tensor._version`, so features that are kept longer could be stale unnoticed.
+    are kept for that question of the critic and for no other: fused Adam changes weights without
+    changing `Tensor._version`, so features that are kept longer could be stale unnoticed.
 
     Args:
         router: the network that is trained.
@@ -275,7 +275,7 @@ class Trunk(nn.Module):
         self._for_critic: tuple[object, bool, tuple[Tensor, Tensor]] | None = None
 
     def forward(self, obs: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Compute the features of some states, or take those kept for the critic.
+        """Compute the features of some states.
 
         Args:
             obs: int64[n], numbers of the states.
@@ -283,16 +283,22 @@ class Trunk(nn.Module):
         Returns:
             Features float32[n, hidden] and legality bool[n, A].
         """
-        stored = self._for_critic
-        self._for_critic = None
-        if stored and stored[0] is obs and stored[1] == torch.is_grad_enabled():
-            return stored[2]
         states = self.look_up(torch.as_tensor(obs))
         return self.router.features(states), states.legal
 
     def keep_for_critic(self, obs: object, output: tuple[Tensor, Tensor]) -> None:
         """Keep what `forward` returned for `obs`: the critic asks for it next."""
         self._for_critic = (obs, torch.is_grad_enabled(), output)
+
+    def critic_features(self, obs: NDArray[np.int64]) -> Tensor:
+        """float32[n, hidden]: the features that were kept for `obs`, else computed."""
+        stored = self._for_critic
+        self._for_critic = None
+        if stored and stored[0] is obs and stored[1] == torch.is_grad_enabled():
+            output = stored[2]
+        else:
+            output = self(obs)
+        return output[0]
 
 
 class Actor(nn.Module):
@@ -334,8 +340,7 @@ class Critic(nn.Module):
 
     def forward(self, obs: NDArray[np.int64]) -> Tensor:
         """float32[n, 1]: values of states, int64[n]."""
-        features, _ = self.trunk(obs)
-        return self.trunk.router.value(features)
+        return self.trunk.router.value(self.trunk.critic_features(obs))
 
 
 # -------------------------------------------------------------------------- 3. Advantage and loss

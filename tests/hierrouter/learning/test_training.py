@@ -248,23 +248,7 @@ def test_a_model_that_joins_after_the_training_is_routed_to_and_known_by_its_ans
     np.testing.assert_allclose(other, first[:, ::-1], atol=1e-5)
 
 
-# --- presets: the paper's numbers, and what contradicts itself
-
-
-def test_the_papers_preset_has_the_papers_numbers() -> None:
-    paper = presets.preset("paper")
-    assert isinstance(paper, PPOConfig)
-    assert (paper.gamma, paper.gae_lambda, paper.clip) == (0.99, 0.95, 0.2)
-    assert (paper.value_coefficient, paper.entropy_coefficient) == (0.5, 0.01)
-    assert paper.entropy_end == paper.entropy_coefficient
-    assert (paper.learning_rate, paper.adam_eps, paper.max_grad_norm) == (1e-4, 1e-4, 0.3)
-    assert (paper.iterations, paper.rollouts) == (8, 128)
-    assert (paper.minibatches, paper.update_epochs) == (16, 4)
-    assert (paper.epochs, paper.warmup_steps, paper.patience) == (200, 100, 0)
-    assert paper.evaluate_every == 3
-    assert not paper.standardise_reward
-    assert not paper.scale_embedding and not paper.scale_cost and paper.plain_start
-    assert not presets.preset("default").plain_start
+# --- presets, and what contradicts itself
 
 
 def test_a_training_is_of_a_preset_and_takes_one_epoch_or_more() -> None:
