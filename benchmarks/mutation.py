@@ -89,7 +89,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the tests said of the code as it was.
+    """The result of the tests on the code as it was.
 
     Attributes:
         exit_code: of pytest; below 0 if it was ended by a signal, because it took too long.
@@ -225,9 +225,9 @@ def try_planted_faults(names: Sequence[str]) -> bool:
 
 def try_planted_fault(fault: PlantedFault, command: Sequence[str], limit: int) -> bool:
     """Run the tests on one fault, print a line, and tell whether it was caught."""
-    found = fault.occurrences(Path())
-    if found != 1:
-        print(f"STALE    {fault.name}: {fault.file} has its text {found} times", flush=True)
+    occurrences = fault.occurrences(Path())
+    if occurrences != 1:
+        print(f"STALE    {fault.name}: {fault.file} has its text {occurrences} times", flush=True)
         return False
     file = Path(fault.file)
     start = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a training by PPO does, recorded; and the same written out by hand.
+"""A recording of a training by PPO, and the same training written out by hand.
 
 `record` watches Tianshou's own classes while a training runs: the batch of each update, and of each
 gradient step its mini-batch, loss, gradient before and after clipping, learning rate and weights.
@@ -70,7 +70,7 @@ class Update:
 
     Attributes:
         algorithm: Tianshou's.
-        seen: float32[dim] for each state that the rollouts visited, the embedding that they read.
+        embeddings: float32[dim] for each state that the rollouts visited, as they read it.
         weights: when the update began, which are those of the rollouts.
         state: int64[n], states of all transitions, episode after episode.
         action: int64[n].
@@ -84,7 +84,7 @@ class Update:
     """
 
     algorithm: PPO
-    seen: dict[int, NDArray[np.float32]]
+    embeddings: dict[int, NDArray[np.float32]]
     weights: Weights
     state: NDArray[np.int64]
     action: NDArray[np.int64]
@@ -113,7 +113,7 @@ class _Recorder:
     def __init__(self, at_most: int | None) -> None:
         self.updates: list[Update] = []
         self._at_most = at_most
-        self._seen: dict[int, NDArray[np.float32]] = {}
+        self._embeddings: dict[int, NDArray[np.float32]] = {}
         self._visited: NDArray[np.int64] | None = None  # states that the policy was just asked
         self._update: Update | None = None  # the update that is under way
         self._minibatch: Any = None
@@ -128,18 +128,18 @@ class _Recorder:
         """The router reads the states that the policy was asked."""
         if self._update is None and self._visited is not None:
             for state, embedding in zip(self._visited, states.embedding.numpy(), strict=True):
-                self._seen[int(state)] = embedding.copy()
+                self._embeddings[int(state)] = embedding.copy()
         self._visited = None
         return original(router, states)
 
-    def update_with_batch(self, original: Callable[..., Any], ppo: Any, **given: Any) -> Any:
+    def update_with_batch(self, original: Callable[..., Any], ppo: Any, **batches: Any) -> Any:
         """An update begins."""
         if len(self.updates) == self._at_most:
             raise EnoughUpdates
-        batch = given["batch"]
+        batch = batches["batch"]
         self._update = Update(
             algorithm=ppo,
-            seen=self._seen,
+            embeddings=self._embeddings,
             weights=_copies(dict(_router(ppo).named_parameters())),
             state=np.array(batch.obs),
             action=batch.act.numpy().astype(np.int64),
@@ -152,22 +152,22 @@ class _Recorder:
         )
         self.updates.append(self._update)
         try:
-            return original(ppo, **given)
+            return original(ppo, **batches)
         finally:
             self._update = None
-            self._seen = {}
+            self._embeddings = {}
 
     def step(self, original: Callable[..., Any], optimizer: Any, loss: Tensor) -> None:
         """A gradient step."""
         assert self._update is not None
         batch = self._minibatch
-        named = dict(_router(self._update.algorithm).named_parameters())
-        gradient = torch.autograd.grad(loss, list(named.values()), retain_graph=True)
+        parameters = dict(_router(self._update.algorithm).named_parameters())
+        gradient = torch.autograd.grad(loss, list(parameters.values()), retain_graph=True)
         steps = self._update.steps
         before = steps[-1].after if steps else self._update.weights
         original(optimizer, loss)
         clipped = {}
-        for name, parameter in named.items():
+        for name, parameter in parameters.items():
             assert parameter.grad is not None
             clipped[name] = parameter.grad.clone()
         steps.append(
@@ -178,11 +178,11 @@ class _Recorder:
                 target=batch.returns.clone(),
                 old_log=batch.logp_old.clone(),
                 loss=loss.item(),
-                gradient=dict(zip(named, gradient, strict=True)),
+                gradient=dict(zip(parameters, gradient, strict=True)),
                 clipped=clipped,
                 rate=optimizer._optim.param_groups[0]["lr"],
                 before=before,
-                after=_copies(named),
+                after=_copies(parameters),
             )
         )
 
@@ -217,15 +217,15 @@ def record(at_most: int | None = None) -> Iterator[list[Update]]:
 
 
 def _watching(original: Callable[..., Any], watch: Callable[..., Any]) -> Callable[..., Any]:
-    def method(*arguments: Any, **named: Any) -> Any:
-        return watch(original, *arguments, **named)
+    def method(*arguments: Any, **keywords: Any) -> Any:
+        return watch(original, *arguments, **keywords)
 
     return method
 
 
 @dataclass(frozen=True)
 class ByHand:
-    """What a training on a fold should compute.
+    """The computations of a training on a fold.
 
     Attributes:
         fold: the queries it learns from.
@@ -239,7 +239,7 @@ class ByHand:
 
     @property
     def actions(self) -> Actions:
-        """What may be chosen."""
+        """The actions of the policy."""
         objective = self.objective
         return Actions(self.fold.routes, objective.allow_stop, objective.allow_return)
 
@@ -256,9 +256,13 @@ class ByHand:
         Returns:
             Log-probabilities float64[n, A], and values float64[n].
         """
-        tree, config, actions = self.fold, self.config, self.actions
+        tree = self.fold
+        config = self.config
+        actions = self.actions
         query, node = np.divmod(state, actions.states)
-        cost, text, stage = tree.cost[query, node], np.asarray(embedding, np.float64), node
+        cost = tree.cost[query, node]
+        text = np.asarray(embedding, np.float64)
+        stage = node
         if config.scale_cost:
             spent = tree.cost[:, 1 : actions.states]
             cost = cost / np.sqrt((spent**2).mean())
@@ -279,16 +283,17 @@ class ByHand:
 
     def advantages(self, update: Update, value: Floats) -> Floats:
         """float64[n]: generalised advantages of whole episodes, from the rewards and values."""
-        gamma, lamda = self.config.gamma, self.config.gae_lambda
+        gamma = self.config.gamma
+        lamda = self.config.gae_lambda
         advantage = np.zeros(len(value))
         for episode in update.episodes:
             rows = range(len(value))[episode]
             for row in rows:
                 later = range(row, rows[-1] + 1)
-                following = [value[place + 1] if place < rows[-1] else 0.0 for place in later]
+                following = [value[number + 1] if number < rows[-1] else 0.0 for number in later]
                 errors = [
-                    update.reward[place] + gamma * after - value[place]
-                    for place, after in zip(later, following, strict=True)
+                    update.reward[number] + gamma * after - value[number]
+                    for number, after in zip(later, following, strict=True)
                 ]
                 advantage[row] = sum(
                     (gamma * lamda) ** age * error for age, error in enumerate(errors)
@@ -296,16 +301,16 @@ class ByHand:
         return advantage
 
     def terms(
-        self, step: GradientStep, seen: dict[int, NDArray[np.float32]], weights: Weights
+        self, step: GradientStep, embeddings: dict[int, NDArray[np.float32]], weights: Weights
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The three terms of the loss: clipped policy loss, value loss, and entropy.
 
         Args:
             step: the mini-batch.
-            seen: the embedding of each state.
+            embeddings: of each state, as the rollouts read it.
             weights: those before the step; they may require gradients.
         """
-        embedding = np.stack([seen[int(state)] for state in step.state])
+        embedding = np.stack([embeddings[int(state)] for state in step.state])
         logs, value = self.router(weights, step.state, embedding)
         rows = torch.arange(len(logs))
         advantage = step.advantage.double()
@@ -323,9 +328,8 @@ class ByHand:
         """The weight of the entropy bonus in update `number`, from 0."""
         config = self.config
         share = number / (config.epochs * config.iterations)
-        return config.entropy_coefficient + share * (
-            config.entropy_end - config.entropy_coefficient
-        )
+        fall = config.entropy_coefficient - config.entropy_end
+        return config.entropy_coefficient - share * fall
 
     def rate(self, number: int) -> float:
         """The learning rate of gradient step `number`, from 0."""

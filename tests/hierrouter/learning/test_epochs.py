@@ -45,28 +45,28 @@ class CountingLearner:
 
 @dataclass(frozen=True)
 class Values:
-    """What the network is worth after each epoch on the fold to learn from, and on the other."""
+    """Value of the network after each epoch on the fold to learn from, and on the other."""
 
     train: tuple[float, ...]
     validation: tuple[float, ...]
 
 
 def run(values: Values, **settings: float) -> tuple[int, BestIterate, list[tuple[float, ...]]]:
-    """The epoch whose weights are kept, the record, and what was told."""
+    """The epoch whose weights are kept, the record, and all evaluations."""
     learner = CountingLearner()
-    told: list[tuple[float, ...]] = []
+    evaluations: list[tuple[float, ...]] = []
 
     def value(network: nn.Linear, fold: tuple[float, ...]) -> float:
         return fold[int(network.weight.item()) - 1]
 
     config = ExactConfig(**{"epochs": len(values.train), "patience": 0, **settings})
     folds = (values.train, values.validation)
-    best = best_iterate(learner, value, folds, config, lambda *said: told.append(said))
-    return int(learner.router.weight.item()), best, told
+    best = best_iterate(learner, value, folds, config, lambda *values: evaluations.append(values))
+    return int(learner.router.weight.item()), best, evaluations
 
 
 @pytest.mark.parametrize(
-    ("train", "validation", "kept"),
+    ("train", "validation", "best_epoch"),
     [
         ((0.1, 0.2, 0.3), (0.5, 0.9, 0.7), 2),  # the best on validation, and not the last
         ((0.9, 0.2, 0.1), (0.1, 0.2, 0.3), 3),  # validation counts before train
@@ -75,43 +75,43 @@ def run(values: Values, **settings: float) -> tuple[int, BestIterate, list[tuple
     ],
 )
 def test_the_kept_weights_are_the_best_on_validation(
-    train: tuple[float, ...], validation: tuple[float, ...], kept: int
+    train: tuple[float, ...], validation: tuple[float, ...], best_epoch: int
 ) -> None:
-    epoch, best, told = run(Values(train, validation))
-    assert epoch == kept
-    assert (best.train, best.validation) == (train[kept - 1], validation[kept - 1])
+    epoch, best, evaluations = run(Values(train, validation))
+    assert epoch == best_epoch
+    assert (best.train, best.validation) == (train[best_epoch - 1], validation[best_epoch - 1])
     assert best.history == list(validation)
     numbers = itertools.count(1)
-    assert told == [
+    assert evaluations == [
         (next(numbers), len(train), *both) for both in zip(train, validation, strict=True)
     ]
 
 
 def test_it_looks_after_every_so_many_epochs_and_after_the_last() -> None:
     values = tuple(range(8))
-    epoch, _, told = run(Values(values, values), evaluate_every=3)
+    epoch, _, evaluations = run(Values(values, values), evaluate_every=3)
     assert epoch == 8
-    assert [done for done, *_ in told] == [3, 6, 8]
+    assert [done for done, *_ in evaluations] == [3, 6, 8]
 
 
 @pytest.mark.parametrize(("patience", "epochs"), [(0, 6), (1, 3), (2, 4), (3, 6)])
 def test_it_ends_after_so_many_looks_without_a_gain(patience: int, epochs: int) -> None:
     values = (0.1, 0.2, 0.2, 0.1, 0.2004, 0.3)
-    _, _, told = run(Values(values, values), patience=patience, min_gain=0.0001)
-    assert len(told) == epochs
+    _, _, evaluations = run(Values(values, values), patience=patience, min_gain=0.0001)
+    assert len(evaluations) == epochs
 
 
 def test_one_fold_that_is_both_is_valued_once() -> None:
-    asked = []
+    valued_epochs = []
     fold = (0.1, 0.3, 0.2)
     learner = CountingLearner()
 
     def value(network: nn.Linear, fold: tuple[float, ...]) -> float:
-        asked.append(int(network.weight.item()))
-        return fold[asked[-1] - 1]
+        valued_epochs.append(int(network.weight.item()))
+        return fold[valued_epochs[-1] - 1]
 
     best_iterate(learner, value, (fold, fold), ExactConfig(epochs=3, patience=0))
-    assert asked == [1, 2, 3]
+    assert valued_epochs == [1, 2, 3]
     assert learner.router.weight.item() == 2
 
 
@@ -122,13 +122,13 @@ def test_it_learns_from_train_and_chooses_on_validation() -> None:
     assert {*learn_from.query_ids, *choose_on.query_ids} == {
         name for name, fold in zip(tree.query_ids, tree.splits, strict=True) if fold != "test"
     }
-    alone, same = training_folds(tree.split("train"))
-    assert same is alone
+    only_fold, same_fold = training_folds(tree.split("train"))
+    assert same_fold is only_fold
 
 
 @pytest.mark.parametrize("fold", ["train", "validation"])
-def test_the_values_told_are_those_of_the_folds(fold: str) -> None:
-    """A fold on which nothing is worth anything is told as such, and no other."""
+def test_the_values_of_an_evaluation_are_those_of_the_folds(fold: str) -> None:
+    """A fold on which nothing is worth anything has the value 0, and no other has."""
     tree = planted_tree(per_family=(6, 4, 2), dim=8)
     spoilt = np.array(tree.splits) == fold
     tree = replace(
@@ -136,15 +136,15 @@ def test_the_values_told_are_those_of_the_folds(fold: str) -> None:
         score=np.where(spoilt[:, None], 0.0, np.maximum(tree.score, 0.5)),
         rate=np.zeros_like(tree.rate),
     )
-    told: list[dict[str, float]] = []
+    evaluations: list[dict[str, float]] = []
     train(
         tree,
         Objective(ALPHA),
         replace(EXACT_GLIMPSE, epochs=1),
         0,
-        lambda done, total, *values: told.append(dict(zip(FOLDS, values, strict=False))),
+        lambda done, total, *values: evaluations.append(dict(zip(FOLDS, values, strict=False))),
     )
-    [values] = told
+    [values] = evaluations
     assert values.pop(fold) == 0
     assert min(values.values()) >= 0.5
 

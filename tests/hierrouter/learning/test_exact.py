@@ -1,4 +1,4 @@
-"""What each gradient step of learning by enumeration is, against the same written out by hand."""
+"""Every gradient step of learning by enumeration, beside the same written out by hand."""
 
 import math
 from dataclasses import dataclass, replace
@@ -63,15 +63,15 @@ class Recording:
         return ByHand(self.fold, self.objective, self.config)
 
     def batches(self) -> list[np.ndarray]:
-        """The queries of each step: in each epoch so many passes that it has enough steps."""
+        """The queries of each step: whole passes, until an epoch has its least number of steps."""
         rng = np.random.default_rng(SEED)
         passes = math.ceil(self.config.steps * self.config.queries / len(self.fold))
-        found = []
+        batches = []
         for _ in range(self.config.epochs):
             order = np.concatenate([rng.permutation(len(self.fold)) for _ in range(passes)])
             size = self.config.queries
-            found += [order[start : start + size] for start in range(0, len(order), size)]
-        return found
+            batches += [order[start : start + size] for start in range(0, len(order), size)]
+        return batches
 
 
 def record(tree: RouteTree, objective: Objective, config: ExactConfig) -> Recording:
@@ -86,15 +86,15 @@ def record(tree: RouteTree, objective: Objective, config: ExactConfig) -> Record
 
     def before_step(*_: object) -> None:
         [(router, embedding)] = read
-        named = dict(router.named_parameters())
+        parameters = dict(router.named_parameters())
         steps.append(
             ExactStep(
                 embedding,
-                {name: value.detach().clone() for name, value in named.items()},
+                {name: value.detach().clone() for name, value in parameters.items()},
                 # The value head has no part in this algorithm.
                 {
                     name: value.grad.clone()
-                    for name, value in named.items()
+                    for name, value in parameters.items()
                     if value.grad is not None
                 },
             )
@@ -151,8 +151,10 @@ def test_each_gradient_is_that_of_the_loss(recorded: Recording) -> None:
 
 def terms(recorded: Recording, query: np.ndarray, weights: Weights) -> tuple[Tensor, Tensor]:
     """Cross-entropy from the improved policy to the policy, and the expected return: means."""
-    by_hand, fold = recorded.by_hand, recorded.fold
-    actions, states = by_hand.actions, by_hand.actions.states
+    by_hand = recorded.by_hand
+    fold = recorded.fold
+    actions = by_hand.actions
+    states = actions.states
     state = (query[:, None] * states + np.arange(states)).ravel()
     logs, _ = by_hand.router(weights, state, fold.embedding[query].reshape(len(state), -1))
     logs = logs.reshape(len(query), states, -1)
@@ -201,12 +203,13 @@ def standardised(recorded: Recording) -> np.ndarray:
 
 def test_without_standardising_the_reward_is_as_it_is(tree: RouteTree) -> None:
     plain = record(tree, OBJECTIVES["calls"], replace(CONFIG, standardise_reward=False, epochs=1))
-    query, step = plain.batches()[0], plain.steps[0]
+    query = plain.batches()[0]
+    step = plain.steps[0]
     weights = {name: value.requires_grad_() for name, value in step.weights.items()}
     improvement, _ = terms(plain, query, weights)
     [expected] = torch.autograd.grad(improvement, [weights["policy.weight"]])
-    found = step.gradient["policy.weight"]
-    assert torch.allclose(found, expected.float(), rtol=1e-3, atol=1e-6)
+    gradient = step.gradient["policy.weight"]
+    assert torch.allclose(gradient, expected.float(), rtol=1e-3, atol=1e-6)
 
 
 def test_noise_is_drawn_anew_for_each_step(tree: RouteTree) -> None:
@@ -216,12 +219,12 @@ def test_noise_is_drawn_anew_for_each_step(tree: RouteTree) -> None:
     plain = fold.embedding.reshape(len(fold), -1)
     noises = []
     for step in noisy.steps:
-        seen = step.embedding.reshape(-1, fold.routes.states, fold.dim)
+        embedding = step.embedding.reshape(-1, fold.routes.states, fold.dim)
         distance = np.linalg.norm(
-            seen.reshape(len(seen), 1, -1) - plain.reshape(1, len(fold), -1), axis=2
+            embedding.reshape(len(embedding), 1, -1) - plain.reshape(1, len(fold), -1), axis=2
         )
         query = distance.argmin(axis=1)
-        noises.append(seen - fold.embedding[query])
+        noises.append(embedding - fold.embedding[query])
     sizes = np.concatenate([(noise**2).sum(axis=2).ravel() for noise in noises])
     assert np.sqrt(sizes.mean()) == pytest.approx(0.8, rel=0.1)
     assert len({float(noise[0, 0, 0]) for noise in noises}) == len(noises)

@@ -1,7 +1,7 @@
 """A training with the paper's preset, beside the numbers of the paper's appendix B.
 
-They are read from the training itself: from Tianshou's algorithm, its optimiser, the batches that it
-was given and the loop around it, and not from the settings.
+They are read from the training itself and not from the settings: from Tianshou's algorithm, its
+optimiser, its batches, and the loop around it.
 """
 
 from collections.abc import Callable
@@ -106,8 +106,9 @@ def steps_to_full_rate(training: PaperTraining) -> int:
 
 
 def alpha(training: PaperTraining) -> float:
-    """What an episode loses for each unit of its cost."""
-    fold, update = training.fold, training.updates[0]
+    """The reward that an episode loses for each unit of its cost."""
+    fold = training.fold
+    update = training.updates[0]
     query, node = np.divmod(update.state[update.terminated], fold.routes.states)
     leaf = fold.routes.child(node, update.action[update.terminated])
     lost = fold.score[query, leaf] - update.reward[update.terminated]
@@ -116,7 +117,8 @@ def alpha(training: PaperTraining) -> float:
 
 def seed(training: PaperTraining) -> object:
     """That of the generator which puts the queries in this order."""
-    update, fold = training.updates[0], training.fold
+    fold = training.fold
+    update = training.updates[0]
     first = [update.state[episode][0] // fold.routes.states for episode in update.episodes]
 
     def order(candidate: int) -> list[int]:
@@ -161,10 +163,11 @@ def test_it_is_evaluated_every_3_of_200_epochs_of_8_iterations(
     tree: RouteTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the loop alone: updates are counted and left out, and the second evaluation ends it."""
-    updates, evaluations = [], []
+    updates = []
+    evaluations = []
 
-    def count(algorithm: PPO, *given: object) -> None:
-        updates.append(given)
+    def count(algorithm: PPO, *buffer_and_sizes: object) -> None:
+        updates.append(buffer_and_sizes)
 
     def on_epoch(done: int, total: int, *values: float) -> None:
         evaluations.append((done, total, len(updates)))
@@ -177,9 +180,10 @@ def test_it_is_evaluated_every_3_of_200_epochs_of_8_iterations(
     assert evaluations == [(3, 200, 3 * 8), (6, 200, 6 * 8)]
 
 
-# What the appendix leaves open, as we read it: the state is (context, stage, cost so far) as it is,
-# the reward R as it is, layers start as torch makes them, and the learning rate stays after the
-# warm-up. The batch size of 96 that it names, too, fits no 16 mini-batches of 128 episodes.
+# Our reading of points that the appendix leaves open: the router reads context, stage and cost so
+# far as they are, the reward is R as it is, layers start as torch makes them, and the learning rate
+# stays after the warm-up. A batch size of 96, which it also names, does not fit 16 mini-batches of
+# 128 episodes of two calls.
 READING = PPOConfig(
     epochs=200,
     iterations=8,
@@ -225,8 +229,8 @@ def test_its_router_reads_text_and_cost_as_they_are(
     for update in training.updates:
         plain = fold.embedding_at(*np.divmod(update.state, fold.routes.states))
         logs, value = by_hand.router(update.weights, update.state, plain)
-        chosen = logs.detach().numpy()[np.arange(len(update.action)), update.action]
-        assert update.old_log == pytest.approx(chosen, abs=1e-5)
+        expected = logs.detach().numpy()[np.arange(len(update.action)), update.action]
+        assert update.old_log == pytest.approx(expected, abs=1e-5)
         assert update.value == pytest.approx(value.detach().numpy(), abs=1e-5)
 
 
@@ -259,7 +263,7 @@ def test_advantages_losses_and_steps_are_those_of_the_papers_numbers(
         expected = by_hand.advantages(update, update.value)
         assert update.advantage == pytest.approx(expected, abs=1e-5)
         for step in update.steps:
-            policy, value, entropy = by_hand.terms(step, update.seen, step.before)
+            policy, value, entropy = by_hand.terms(step, update.embeddings, step.before)
             loss = policy + 0.5 * value - 0.01 * entropy
             assert step.loss == pytest.approx(float(loss), abs=2e-5)
             factor = min(1.0, 0.3 / length(step.gradient))
@@ -289,7 +293,7 @@ LAYERS = (
 )
 
 
-def test_a_thousand_tokens_cost_what_the_appendix_says() -> None:
+def test_a_thousand_tokens_have_the_costs_of_the_appendix() -> None:
     """The first three may be called; see docs/decisions.md for the unit."""
     pool = load_pool("paper")
     prices = pool.prices()

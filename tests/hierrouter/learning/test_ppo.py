@@ -1,5 +1,6 @@
-"""What Tianshou's PPO is made to do, step by step, against the same written out by hand."""
+"""Every step of a training by PPO, beside the same step written out by hand."""
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -88,7 +89,7 @@ def recorded(tree: RouteTree, request: pytest.FixtureRequest) -> Recording:
 
 
 def test_an_epoch_is_so_many_iterations_of_so_many_episodes(recorded: Recording) -> None:
-    """Each update has the episodes of its own iteration alone: the buffer begins empty."""
+    """An update has the episodes of one iteration alone: the buffer begins empty."""
     assert len(recorded.updates) == CONFIG.epochs * CONFIG.iterations
     lengths = set()
     for update in recorded.updates:
@@ -114,7 +115,8 @@ def test_queries_come_in_the_order_of_the_seeds_generator(recorded: Recording) -
 
 def test_an_episode_is_one_of_the_environments(recorded: Recording) -> None:
     """State by state; paid at its end, by R standardised over the fold; nothing before."""
-    fold, objective = recorded.by_hand.fold, recorded.by_hand.objective
+    fold = recorded.by_hand.fold
+    objective = recorded.by_hand.objective
     actions = recorded.by_hand.actions
     env = ReplayEnv(fold, ALPHA, objective.allow_stop, objective.allow_return)
     possible = ending_reward(fold, ALPHA, actions.width)[:, actions.endings]
@@ -134,7 +136,8 @@ def test_an_episode_is_one_of_the_environments(recorded: Recording) -> None:
 
 def test_without_standardising_an_episode_is_paid_its_reward(tree: RouteTree) -> None:
     plain = recording(tree, OBJECTIVES["calls"], replace(CONFIG, standardise_reward=False))
-    fold, states = plain.by_hand.fold, plain.by_hand.actions.states
+    fold = plain.by_hand.fold
+    states = plain.by_hand.actions.states
     leaves = fold.node_reward(ALPHA)
     for update in plain.updates:
         query, node = np.divmod(update.state[update.terminated], states)
@@ -147,7 +150,9 @@ def test_rollouts_draw_actions_from_the_policy(recorded: Recording) -> None:
     """Each action comes about as often as its probabilities add up to; illegal ones never."""
     legal = recorded.by_hand.actions.legal()
     states = recorded.by_hand.actions.states
-    expected, variance, counts = 0.0, 0.0, 0.0
+    expected = np.zeros(legal.shape[1])
+    variance = np.zeros(legal.shape[1])
+    counts = np.zeros(legal.shape[1])
     for update in recorded.updates:
         chances = policy(recorded, update)
         assert legal[update.state % states, update.action].all()
@@ -173,7 +178,7 @@ def policy(recorded: Recording, update: Update) -> np.ndarray:
 
 def embeddings(update: Update) -> np.ndarray:
     """float32[n, dim]: what the rollouts read of each state of an update."""
-    return np.stack([update.seen[int(state)] for state in update.state])
+    return np.stack([update.embeddings[int(state)] for state in update.state])
 
 
 # --- noise
@@ -182,16 +187,17 @@ def embeddings(update: Update) -> np.ndarray:
 def test_rollouts_read_noise_of_the_given_length_that_each_iteration_draws_anew(
     recorded: Recording,
 ) -> None:
-    fold, states = recorded.by_hand.fold, recorded.by_hand.actions.states
+    fold = recorded.by_hand.fold
+    states = recorded.by_hand.actions.states
     noises: list[dict[int, np.ndarray]] = []
     for update in recorded.updates:
-        visited = np.array(list(update.seen))
+        visited = np.array(list(update.embeddings))
         plain = fold.embedding_at(*np.divmod(visited, states))
-        noise = np.stack(list(update.seen.values())) - plain
+        noise = np.stack(list(update.embeddings.values())) - plain
         size = np.sqrt((noise**2).sum(axis=1).mean())
         assert size == pytest.approx(CONFIG.embedding_noise, rel=0.1)
         noises.append(dict(zip(visited.tolist(), noise, strict=True)))
-    for early, late in zip(noises, noises[1:], strict=False):
+    for early, late in itertools.pairwise(noises):
         both = set(early) & set(late)
         assert both
         assert all(np.abs(early[state] - late[state]).max() > 1e-3 for state in both)
@@ -201,8 +207,8 @@ def test_an_update_reads_what_its_rollouts_read(recorded: Recording) -> None:
     """Values and probabilities before the first gradient step are those of the rollouts."""
     for update in recorded.updates:
         logs, value = recorded.by_hand.router(update.weights, update.state, embeddings(update))
-        chosen = logs.detach().numpy()[np.arange(len(update.action)), update.action]
-        assert update.old_log == pytest.approx(chosen, abs=1e-4)
+        expected = logs.detach().numpy()[np.arange(len(update.action)), update.action]
+        assert update.old_log == pytest.approx(expected, abs=1e-4)
         assert update.value == pytest.approx(value.detach().numpy(), abs=1e-4)
 
 
@@ -244,7 +250,7 @@ def test_the_loss_is_the_clipped_one_with_value_and_entropy(recorded: Recording)
     for number, update in enumerate(recorded.updates):
         for step in update.steps:
             weights = {name: value.requires_grad_() for name, value in step.before.items()}
-            terms = recorded.by_hand.terms(step, update.seen, weights)
+            terms = recorded.by_hand.terms(step, update.embeddings, weights)
             factors = (1.0, CONFIG.value_coefficient, -recorded.by_hand.entropy_weight(number))
             loss = sum(factor * term for factor, term in zip(factors, terms, strict=True))
             assert step.loss == pytest.approx(loss.item(), abs=1e-4)
@@ -261,7 +267,9 @@ def test_the_loss_is_the_clipped_one_with_value_and_entropy(recorded: Recording)
 def is_clipped(recorded: Recording, step: GradientStep, update: Update) -> bool:
     """Whether another range of clipping would have given another loss."""
     wide = replace(recorded.by_hand, config=replace(CONFIG, clip=2 * CONFIG.clip))
-    both = [hand.terms(step, update.seen, step.before)[0] for hand in (recorded.by_hand, wide)]
+    both = [
+        hand.terms(step, update.embeddings, step.before)[0] for hand in (recorded.by_hand, wide)
+    ]
     return abs(float(both[0] - both[1])) > 1e-3
 
 
@@ -269,21 +277,25 @@ def test_the_weights_of_the_terms_are_the_given_ones_and_that_of_entropy_falls(
     recorded: Recording,
 ) -> None:
     """As the losses of each update tell them."""
-    found = []
+    entropy_weights = []
     for update in recorded.updates:
         terms = np.array(
             [
-                [float(term) for term in recorded.by_hand.terms(step, update.seen, step.before)]
+                [
+                    float(term)
+                    for term in recorded.by_hand.terms(step, update.embeddings, step.before)
+                ]
                 for step in update.steps
             ]
         )
         losses = np.array([step.loss for step in update.steps])
         weights = np.linalg.lstsq(terms[:, 1:], losses - terms[:, 0], rcond=None)[0]
         assert weights[0] == pytest.approx(CONFIG.value_coefficient, abs=1e-3)
-        found.append(-weights[1])
-    share = np.arange(len(found)) / len(found)
-    start, end = CONFIG.entropy_coefficient, CONFIG.entropy_end
-    assert found == pytest.approx(start + share * (end - start), abs=1e-3)
+        entropy_weights.append(-weights[1])
+    share = np.arange(len(entropy_weights)) / len(entropy_weights)
+    fall = CONFIG.entropy_coefficient - CONFIG.entropy_end
+    expected = CONFIG.entropy_coefficient - share * fall
+    assert entropy_weights == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_gradient_that_is_too_long_is_clipped_as_a_whole(recorded: Recording) -> None:
@@ -318,7 +330,7 @@ def test_each_step_is_one_of_adam_on_all_weights(recorded: Recording) -> None:
             assert torch.allclose(step.after[name].double(), expected, rtol=0, atol=2e-6), name
     for name, value in steps[-1].after.items():
         assert not torch.equal(value, steps[0].before[name]), name
-    for early, late in zip(recorded.updates, recorded.updates[1:], strict=False):
+    for early, late in itertools.pairwise(recorded.updates):
         after = early.steps[-1].after  # the next rollouts are of these weights
         assert all(torch.equal(late.weights[name], value) for name, value in after.items())
 
@@ -344,7 +356,8 @@ def move_all_weights(router: RouterNetwork) -> None:
 
 def test_a_critic_takes_features_of_the_actor_once_and_no_old_ones() -> None:
     router, trunk, states = small_trunk()
-    actor, critic = Actor(trunk), Critic(trunk)
+    actor = Actor(trunk)
+    critic = Critic(trunk)
     computed = []
     compute = router.features
     router.features = lambda rows: computed.append(len(rows.node)) or compute(rows)
@@ -360,7 +373,8 @@ def test_a_critic_takes_features_of_the_actor_once_and_no_old_ones() -> None:
 
 def test_an_actor_and_a_critic_of_other_states_take_no_kept_features() -> None:
     router, trunk, states = small_trunk()
-    actor, critic = Actor(trunk), Critic(trunk)
+    actor = Actor(trunk)
+    critic = Critic(trunk)
     before, _ = actor(states)
     move_all_weights(router)
     after, _ = actor(states)
@@ -371,7 +385,8 @@ def test_an_actor_and_a_critic_of_other_states_take_no_kept_features() -> None:
 
 def test_features_without_gradients_are_not_kept_for_a_critic_that_learns() -> None:
     router, trunk, states = small_trunk()
-    actor, critic = Actor(trunk), Critic(trunk)
+    actor = Actor(trunk)
+    critic = Critic(trunk)
     with torch.no_grad():
         actor(states)
     critic(states).sum().backward()
@@ -382,7 +397,7 @@ def test_features_without_gradients_are_not_kept_for_a_critic_that_learns() -> N
 
 
 def test_each_generator_has_the_seed(tree: RouteTree) -> None:
-    """Torch's draws weights and actions, numpy's mini-batches; see above for the learner's own."""
+    """Torch's draws weights and actions, and numpy's mini-batches; of queries see above."""
     config = replace(CONFIG, epochs=1, iterations=1)
     first: list[Update] = []
     for seed in (SEED, SEED + 1):
@@ -395,5 +410,5 @@ def test_each_generator_has_the_seed(tree: RouteTree) -> None:
         for number, step in enumerate(update.steps[: CONFIG.minibatches]):
             rows = order[number * size : (number + 1) * size]
             assert step.state.tolist() == update.state[rows].tolist()
-    one, other = first
-    assert not torch.equal(one.weights["second.weight"], other.weights["second.weight"])
+    before, after = first
+    assert not torch.equal(before.weights["second.weight"], after.weights["second.weight"])
