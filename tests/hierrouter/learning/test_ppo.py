@@ -267,10 +267,9 @@ def test_the_loss_is_the_clipped_one_with_value_and_entropy(recorded: Recording)
 def is_clipped(recorded: Recording, step: GradientStep, update: Update) -> bool:
     """Whether another range of clipping would have given another loss."""
     wide = replace(recorded.by_hand, config=replace(CONFIG, clip=2 * CONFIG.clip))
-    both = [
-        hand.terms(step, update.embeddings, step.before)[0] for hand in (recorded.by_hand, wide)
-    ]
-    return abs(float(both[0] - both[1])) > 1e-3
+    clipped, _, _ = recorded.by_hand.terms(step, update.embeddings, step.before)
+    less_clipped, _, _ = wide.terms(step, update.embeddings, step.before)
+    return abs(float(clipped - less_clipped)) > 1e-3
 
 
 def test_the_weights_of_the_terms_are_the_given_ones_and_that_of_entropy_falls(
@@ -279,15 +278,10 @@ def test_the_weights_of_the_terms_are_the_given_ones_and_that_of_entropy_falls(
     """As the losses of each update tell them."""
     entropy_weights = []
     for update in recorded.updates:
-        terms = np.array(
-            [
-                [
-                    float(term)
-                    for term in recorded.by_hand.terms(step, update.embeddings, step.before)
-                ]
-                for step in update.steps
-            ]
-        )
+        rows = [
+            recorded.by_hand.terms(step, update.embeddings, step.before) for step in update.steps
+        ]
+        terms = np.array([[float(term) for term in row] for row in rows])
         losses = np.array([step.loss for step in update.steps])
         weights = np.linalg.lstsq(terms[:, 1:], losses - terms[:, 0], rcond=None)[0]
         assert weights[0] == pytest.approx(CONFIG.value_coefficient, abs=1e-3)
