@@ -160,7 +160,7 @@ def test_rollouts_draw_actions_from_the_policy(recorded: Recording) -> None:
         expected += chances.sum(axis=0)
         variance += (chances * (1 - chances)).sum(axis=0)
         counts += np.bincount(update.action, minlength=chances.shape[1])
-    assert (np.abs(counts - expected) < 3.5 * np.sqrt(variance)).all()
+    assert (np.abs(counts - expected) < 3 + 4 * np.sqrt(variance)).all()
     assert (variance > 1).all()
 
 
@@ -228,7 +228,7 @@ def test_advantages_are_generalised_advantages_of_whole_episodes(recorded: Recor
 def test_an_update_passes_so_often_over_all_transitions_in_so_many_parts(
     recorded: Recording,
 ) -> None:
-    """In another order each time."""
+    """In another order each time, with the advantages and returns from before the first step."""
     orders = set()
     for update in recorded.updates:
         size = len(update.state) // CONFIG.minibatches
@@ -237,10 +237,14 @@ def test_an_update_passes_so_often_over_all_transitions_in_so_many_parts(
             part = update.steps[first : first + CONFIG.minibatches]
             # The last one takes what is left over.
             assert [len(step.state) for step in part[:-1]] == [size] * (CONFIG.minibatches - 1)
-            pairs = [pair for step in part for pair in zip(step.state, step.action, strict=True)]
-            everything = Counter(zip(update.state.tolist(), update.action.tolist(), strict=True))
-            assert Counter((int(state), int(action)) for state, action in pairs) == everything
-            orders.add(tuple(pairs))
+            transitions = []
+            for step in part:
+                columns = (step.state, step.action, step.advantage.numpy(), step.target.numpy())
+                transitions += zip(*(column.tolist() for column in columns), strict=True)
+            columns = (update.state, update.action, update.advantage, update.target)
+            everything = zip(*(column.tolist() for column in columns), strict=True)
+            assert Counter(transitions) == Counter(everything)
+            orders.add(tuple(transitions))
     assert len(orders) == len(recorded.updates) * CONFIG.update_epochs
 
 
