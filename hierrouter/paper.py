@@ -8,6 +8,16 @@ PAPER_ALPHA = 0.005
 
 PAPER_SEED = 42
 
+# The datasets as the paper's tables name and order them.
+PAPER_TITLES = {
+    "mmlu": "MMLU",
+    "gsm8k": "GSM8K",
+    "mbpp": "MBPP",
+    "math": "MATH",
+    "arc-easy": "ARC-Easy",
+    "arc-challenge": "ARC-Challenge",
+}
+
 # Appendix B, by name of a field of `hierrouter.learning.config.PPOConfig`. "8 iterations, 128
 # rollouts per iteration" and "200 epochs" are both the paper's; we read an epoch as 8 iterations.
 # Its "batch size of 96" contradicts 16 mini-batches of 128 two-hop episodes (16 transitions each);

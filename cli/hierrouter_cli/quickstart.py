@@ -10,7 +10,7 @@ from hierrouter.declarations.declaration import Flag, declaration
 from hierrouter.paper import PAPER_SEED
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.reports.jobs import Report
-from hierrouter.runs.folders import RUNS, check_parent, draft_of
+from hierrouter.runs.folders import RUNS, check_place, draft_of
 from hierrouter.runs.train import Sweep, Train
 from hierrouter_cache import CACHE
 from hierrouter_cli import console
@@ -75,7 +75,7 @@ def quickstart(*, settings: Quickstart) -> None:
     from hierrouter.pools.pool import POOL_PRICES
 
     if settings.out:
-        check_parent(settings.out)
+        check_place(settings.out)
     alpha = settings.alpha
     seed = settings.seed
     cache = settings.cache

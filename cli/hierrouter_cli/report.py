@@ -40,7 +40,7 @@ def report(
     style: Annotated[
         str,
         options.choice(
-            "--style", STYLES, "All of it, or the paper's tables and the frontier.", subject="style"
+            "--style", STYLES, "All of it, or the paper's three results.", subject="style"
         ),
     ] = FULL_STYLE,
     format: options.Format = "text",
@@ -53,7 +53,8 @@ def report(
     if style == PAPER_STYLE and format not in READABLE_FORMATS:
         raise InputError(
             f"the paper's tables are for readers: --style paper --format {format}; give "
-            f"--format {', '.join(READABLE_FORMATS[:-1])} or {READABLE_FORMATS[-1]}"
+            f"--format {', '.join(READABLE_FORMATS[:-1])} or {READABLE_FORMATS[-1]}, or leave "
+            f"--style out: {format} has every row"
         )
     check_job(reporting)
     opening.price_lists()  # refused before the cache is read
@@ -96,6 +97,7 @@ NEXT_COMMANDS = {
     "better": 'route "a question of yours"',
     "open": "compare",
     "constant": "compare",
+    "fixed": "compare",
     "worse": "explain --worst 10",
 }
 MAX_MESSAGE_LINES = 20
@@ -158,7 +160,9 @@ def show_message(
 def show_paper(
     finished: FinishedReport, format: str, out: Path | None, figures: Sequence[str]
 ) -> None:
-    """Print the paper's two tables and what they lack, and write the frontier.
+    """Print the paper's results and what they lack, and write the figures.
+
+    In LaTeX the net reward is the paper's figure; elsewhere it is a table with its numbers.
 
     Args:
         finished: the report.
@@ -166,16 +170,21 @@ def show_paper(
         out: folder for the figures; None makes a new one below `runs`.
         figures: their formats.
     """
-    from hierrouter.reports.figures import frontier_figure, latex_figure
+    from hierrouter.reports.figures import latex_figure, report_figures
     from hierrouter.reports.report import as_json
-    from hierrouter.reports.tables import lacking_for_paper, long_table, paper_tables
+    from hierrouter.reports.tables import long_table
 
-    for sentence in lacking_for_paper(finished.result):
+    for sentence in (*finished.paper_notes, *finished.result.notes):
         console.say(f"report: {sentence}")
-    console.put_as(format, finished.result, as_json, long_table, paper_tables)
+    tables = finished.paper_tables
+    if format == "latex":
+        del tables["reward"]
+    console.put_as(format, finished.result, as_json, long_table, lambda _: list(tables.values()))
     files = finished.save_figures(out, figures)
     for file in files:
         console.say(f"report: figure {file}")
-    if format == "latex":
-        without_suffix = files[0].with_suffix("").as_posix()
-        console.put("\n" + latex_figure(frontier_figure(finished.result), without_suffix))
+    if format != "latex":
+        return
+    for drawing in report_figures(finished.result):
+        file = files[0].with_name(drawing.name).as_posix()
+        console.put("\n" + latex_figure(drawing, file))

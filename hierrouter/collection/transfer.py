@@ -110,7 +110,9 @@ class Export:
         """
         self.check()
         from hierrouter.collection.files import export_jsonl
+        from hierrouter.runs.folders import make_folder_of
 
+        make_folder_of(self.out)
         return export_jsonl(self.cache, self.out, on_progress)
 
 

@@ -164,6 +164,25 @@ def ending_table(routes: Routes) -> EndingTable:
     return EndingTable(np.concatenate(end_nodes), np.concatenate(answer_nodes), number)
 
 
+def ending_name(tree: RouteTree, ending: int, endings: int) -> str:
+    """Return the name of the route of an ending, and of the answer it gives if not the last one.
+
+    Args:
+        tree: has the names of the models.
+        ending: number of the ending.
+        endings: number of endings: of nodes, or of the `EndingTable`.
+    """
+    if endings == tree.routes.nodes:
+        return tree.routes.name(ending, tree.models)
+    table = ending_table(tree.routes)
+    node = int(table.node[ending])
+    answer_node = int(table.answer_node[ending])
+    route = tree.routes.name(node, tree.models)
+    if answer_node == node:
+        return route
+    return f"{route}, {RETURN_PREFIX}{len(tree.routes.path(answer_node))}"
+
+
 def ending_values(tree: RouteTree, endings: int) -> tuple[Floats, Floats, Floats]:
     """Look up the score, accuracy and C of each ending.
 

@@ -4,7 +4,7 @@ Nothing here imports torch, so that the command line can check settings without 
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 from hierrouter.declarations.checks import check_alpha
@@ -233,6 +233,37 @@ def preset(name: str, algo: str = "ppo") -> TrainConfig:
     if name not in names:
         raise InputError(f"unknown preset: {name}; known for {algo}: {', '.join(names)}")
     return PRESET_CONFIGS[name, algo]
+
+
+PAPER_TRAINING = "the paper's PPO"
+ALGORITHM_TITLES = {"ppo": "PPO", "exact": "learned by enumeration", "value": "value model"}
+MAX_NAMED_SETTINGS = 3
+
+
+def training_title(config: TrainConfig) -> str:
+    """Say briefly how a router was trained: `PAPER_TRAINING` if by every setting of the paper.
+
+    Otherwise it is the algorithm, the preset if the algorithm has several, and the settings that
+    are not those of the preset. `keep_anyway` is left out: it chooses what becomes of a router, and
+    changes no training.
+    """
+    preset_config = PRESET_CONFIGS.get((config.preset, config.algo), config)
+    changed = [
+        field.name
+        for field in fields(config)
+        if field.name != "keep_anyway"
+        and getattr(config, field.name) != getattr(preset_config, field.name, None)
+    ]
+    if preset_config is PRESET_CONFIGS["paper", "ppo"] and not changed:
+        return PAPER_TRAINING
+    parts = [ALGORITHM_TITLES.get(config.algo, config.algo)]
+    presets = [name for name, algo in PRESET_CONFIGS if algo == config.algo]
+    if len(presets) > 1:
+        parts.append(f"preset {config.preset}")
+    parts += [f"{name} {getattr(config, name)}" for name in changed[:MAX_NAMED_SETTINGS]]
+    if len(changed) > MAX_NAMED_SETTINGS:
+        parts.append(f"{len(changed) - MAX_NAMED_SETTINGS} more changes")
+    return ", ".join(parts)
 
 
 def algorithm(name: str | None, budget: object, alpha: object) -> str:

@@ -260,6 +260,7 @@ class Constant:
         low: lower end of the 95 % interval of the gain, over the queries.
         high: its upper end.
         needed: queries with which a gain of `WORTHWHILE_GAIN` would show; 0 if both do the same.
+        judged: queries on which the gain was measured; 0 in files of versions that did not count.
     """
 
     node: int
@@ -267,6 +268,7 @@ class Constant:
     low: float
     high: float
     needed: int
+    judged: int = 0
 
     def policy(self, actions: Actions) -> Floats:
         """float64[S, A], one-hot: the route, and off it the first legal action."""
@@ -294,10 +296,13 @@ class Constant:
         message = f"nothing learnable here at alpha {alpha:g}: always {route}"
         if not self.needed:
             return f"{message}; the best router found does the same"
+        power = f"about {self.needed:,} questions could show a gain of {WORTHWHILE_GAIN:g}"
+        if self.needed <= self.judged:
+            # More questions are no remedy then: the gain is smaller than that.
+            power = f"its {self.judged:,} questions could show a gain of {WORTHWHILE_GAIN:g}"
         return (
             f"{message}; the best router found would be {self.gain:+.4f} "
-            f"[{self.low:+.4f}, {self.high:+.4f}]; "
-            f"about {self.needed:,} questions could show a gain of {WORTHWHILE_GAIN:g}"
+            f"[{self.low:+.4f}, {self.high:+.4f}]; {power}"
         )
 
 
@@ -347,7 +352,9 @@ class TrainedRouter:
         needed = 0
         if spread:
             needed = min(queries_needed(WORTHWHILE_GAIN, spread), MAX_QUERIES_NEEDED)
-        return replace(self, constant=Constant(node, float(gains.mean()), low, high, needed))
+        return replace(
+            self, constant=Constant(node, float(gains.mean()), low, high, needed, len(fold))
+        )
 
     @property
     def constant_route(self) -> str:

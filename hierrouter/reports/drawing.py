@@ -114,9 +114,21 @@ def legend(figure: Figure) -> None:
     """Put a legend above the axes, with as many entries a row as fit."""
     labels = figure.axes[0].get_legend_handles_labels()[1]
     if labels:
-        entry_inches = LEGEND_KEY_INCHES + max(map(len, labels)) * CHARACTER_INCHES
-        columns = max(1, int(figure.get_figwidth() / entry_inches))
+        columns = legend_columns(labels, figure.get_figwidth())
         figure.legend(loc="outside upper center", ncols=columns)
+
+
+def legend_columns(labels: Sequence[str], width: float) -> int:
+    """Return how many columns of a legend fit into a width in inches, at least 1.
+
+    A legend is filled column by column, and each column is as wide as its longest entry.
+    """
+    entries = [LEGEND_KEY_INCHES + cell_len(label) * CHARACTER_INCHES for label in labels]
+    for columns in range(len(entries), 1, -1):
+        parts = np.array_split(entries, columns)
+        if sum(part.max() for part in parts) <= width:
+            return columns
+    return 1
 
 
 class Box(NamedTuple):

@@ -38,7 +38,7 @@ from hierrouter.reports.notes import (
     selection_notes,
     warn_of_test_fold,
 )
-from hierrouter.runs.folders import draft_of, new_run
+from hierrouter.runs.folders import draft_of, make_folder_of, new_run
 from hierrouter.runs.selection import SelectedRun, select_run
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
@@ -726,6 +726,7 @@ def write_page(
         on_note(note)
     html = as_html(exploration).encode()
     if job.out:
+        make_folder_of(job.out)
         write_atomically(job.out, html)
         return job.out
     page = new_run("explore", None) / job.page_name

@@ -1,6 +1,7 @@
 """The figures of a report: drawn, and written to files."""
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,9 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from rich.cells import cell_len
 
 from hierrouter.evaluation.budget import Hulls
 from hierrouter.reports.drawing import (
+    CHARACTER_INCHES,
     FIGURE_WIDTH,
     INK,
     MAX_LABEL_LENGTH,
@@ -18,12 +21,16 @@ from hierrouter.reports.drawing import (
     Points,
     as_svg,
     canvas,
+    label,
     label_marks,
     legend,
+    legend_columns,
     settings,
 )
 from hierrouter.reports.estimates import ALL_DATASETS, Row, display_name
 from hierrouter.reports.results import ReportData
+from hierrouter.reports.sentences import router_sentence, router_title
+from hierrouter.reports.tables import paper_datasets, paper_rows
 from hierrouter.tables import latex_text, one_line
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.writer import write_atomically
@@ -108,6 +115,115 @@ def frontier_figure(report: ReportData) -> Drawing:
         f"to the left is better{sweep_caption}. The numbers are in the tables of quality and cost.",
         figure=figure,
     )
+
+
+# Bars of a kind take these colours in turn, and after the last one a hatch.
+BAR_COLOURS = {
+    "reference": ("#6e6e6e", "#a8a8a8"),
+    "single": ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#cc79a7"),
+    "router": (ROUTER_COLOUR,),
+}
+HATCHES = ("", "///", "...", "xxx")
+GROUP_SHARE = 0.84  # of the distance from one dataset to the next, which its bars fill
+BAR_AXES_INCHES = 2.4  # height of the bars' axes, without the legend
+LEGEND_ROW_INCHES = 0.21
+FEWEST_GROUPS = 3  # of fewer datasets the bars are as wide as of so many
+
+
+def net_reward_figure(report: ReportData) -> Drawing:
+    """Draw the paper's figure: mean net reward R = Q - alpha C by dataset, with intervals.
+
+    Its bars are the rows of the paper's tables: reference models, pool models and the router.
+    """
+    datasets = paper_datasets(report)
+    policies = paper_rows(report)
+    names = [_bar_name(report, rows[0]) for rows in policies]
+    legend_rows = -(-len(names) // legend_columns(names or [""], FIGURE_WIDTH))
+    with settings():
+        figure, axes = canvas(FIGURE_WIDTH, BAR_AXES_INCHES + legend_rows * LEGEND_ROW_INCHES)
+        number_by_kind: Counter[str] = Counter()
+        for position, (rows, name) in enumerate(zip(policies, names, strict=True)):
+            kind = rows[0].kind
+            by_dataset = {row.dataset: row for row in rows}
+            bars = [by_dataset[dataset] for dataset in datasets]
+            _draw_bars(axes, bars, name, number_by_kind[kind], position, len(policies))
+            number_by_kind[kind] += 1
+        _name_groups(axes, list(datasets.values()))
+        axes.axhline(0, color=INK, linewidth=0.8)
+        axes.set_ylabel(f"net reward R ({one_line(report.scorer, MAX_LABEL_LENGTH)})")
+        legend(figure)
+    level = f"{report.bootstrap.level:.0%}"
+    caption = (
+        f"Net reward R = Q - {report.alpha:g} C by dataset, on {report.overall[0].n:,} "
+        f"{report.split} questions, with {level} intervals"
+    )
+    remark = router_sentence(report)
+    return Drawing(
+        name="net-reward",
+        title="Net reward by dataset",
+        caption=f"{caption}. {remark}".removesuffix(".") if remark else caption,
+        description=f"Bars of mean net reward by dataset and policy, with {level} intervals. The "
+        "numbers are in the table of net reward.",
+        figure=figure,
+    )
+
+
+def _bar_name(report: ReportData, row: Row) -> str:
+    """Name of a policy in the legend; the router's says what it is, and is never cut."""
+    return router_title(report) if row.kind == "router" else label(row.policy)
+
+
+def _draw_bars(
+    axes: Axes, rows: Sequence[Row], name: str, number: int, position: int, policies: int
+) -> None:
+    """Draw a policy's bar at each dataset.
+
+    Args:
+        axes: to draw on.
+        rows: its rows, one a dataset.
+        name: its name in the legend.
+        number: its number among the policies of its kind, for its colour.
+        position: its number among all policies.
+        policies: how many there are.
+    """
+    colours = BAR_COLOURS[rows[0].kind]
+    hatch = HATCHES[number // len(colours) % len(HATCHES)]
+    width = GROUP_SHARE / policies
+    middles = np.arange(len(rows)) + (position - (policies - 1) / 2) * width
+    reward = np.array([row.reward for row in rows])
+    low = reward - [row.reward_low for row in rows]
+    high = [row.reward_high for row in rows] - reward
+    axes.bar(
+        middles,
+        reward,
+        width,
+        color=colours[number % len(colours)],
+        hatch=hatch,
+        edgecolor=INK if hatch else "none",
+        linewidth=0,
+        label=name,
+    )
+    # The ends of few queries may miss the mean by rounding; a bar of errors has no negative length.
+    lengths = np.maximum([low, high], 0)
+    axes.errorbar(middles, reward, lengths, fmt="none", ecolor=INK, elinewidth=0.8, alpha=0.7)
+
+
+def _name_groups(axes: Axes, titles: Sequence[str]) -> None:
+    """Write the names of the datasets below their bars, slanted if they would meet."""
+    names = [label(title) for title in titles]
+    group_inches = (FIGURE_WIDTH - 0.7) / max(len(names), FEWEST_GROUPS)
+    slanted = max(map(cell_len, names)) * CHARACTER_INCHES > group_inches
+    alignment = "right" if slanted else "center"
+    axes.set_xticks(range(len(names)), names, rotation=30 if slanted else 0, ha=alignment)
+    middle = (len(names) - 1) / 2
+    half = max(len(names), FEWEST_GROUPS) / 2
+    axes.set_xlim(middle - half, middle + half)
+    axes.tick_params(axis="x", length=0)
+
+
+def report_figures(report: ReportData) -> tuple[Drawing, ...]:
+    """Return the figures of a report in the order in which they are written."""
+    return frontier_figure(report), net_reward_figure(report)
 
 
 def _points(rows: Sequence[Row]) -> Points:
@@ -200,7 +316,7 @@ def latex_figure(drawing: Drawing, file: str) -> str:
 
 
 def export_figures(report: ReportData, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Write the report's figure in each format.
+    """Write the report's figures in each format.
 
     Args:
         report: the report.
@@ -215,8 +331,11 @@ def export_figures(report: ReportData, folder: Path, formats: Sequence[str]) -> 
         CacheError: the folder cannot be written to.
         WorldError: the disk is full or failed.
     """
-    drawing = frontier_figure(report)
-    return [save(drawing, folder / f"{drawing.name}.{format}") for format in dict.fromkeys(formats)]
+    return [
+        save(drawing, folder / f"{drawing.name}.{format}")
+        for drawing in report_figures(report)
+        for format in dict.fromkeys(formats)
+    ]
 
 
 def check_formats(formats: Sequence[str]) -> None:

@@ -13,12 +13,13 @@ from hierrouter.evaluation.outcome import (
     ROUTER,
     Floats,
     Outcome,
+    ending_name,
     fixed_routes,
     from_endings,
     single_calls,
 )
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_distinct_names
-from hierrouter.learning.config import Objective
+from hierrouter.learning.config import Objective, training_title
 from hierrouter.learning.deferral import Deferral, calibrate, direct_call
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import Origin, TrainedRouter
@@ -122,7 +123,7 @@ def report_on_fold(
         *(ALL_FOLDS_NOTES if split == ALL_FOLDS else ()),
         *data_notes(tree),
         *cost_notes(fold, alpha),
-        *_constant_notes(trained),
+        *_constant_notes(trained, outcomes.single_route),
         *_direct_notes(tree, fold, alpha, trained, outcomes.router),
         *_price_notes(trained, sweep, several_lists, tree),
         *_stop_notes(trained, sweep),
@@ -139,6 +140,8 @@ def report_on_fold(
         price_lists={name: outcomes_by_list[name].all(deferral) for name in several_lists},
         cost_unit=tree.cost_unit,
         constant=trained.constant_route if trained else "",
+        fixed_route=(trained.constant_route if trained else "") or outcomes.single_route,
+        training=training_title(trained.origin.config) if trained else "",
         p95_below=p95_below,
         deciding_alphas=(
             (float(break_points[0]), float(break_points[-1])) if len(break_points) else None
@@ -206,6 +209,19 @@ class PolicyOutcomes:
         if self.endings is None:
             return None
         return from_endings(self.fold, self.endings, ROUTER, "router")
+
+    @property
+    def single_route(self) -> str:
+        """The route that the router takes for every query; "" if it takes several.
+
+        Also "" of fewer than two queries, which say nothing about what a policy does always.
+        """
+        if self.endings is None or len(self.endings) < 2:
+            return ""
+        numbers = self.endings.argmax(axis=1)  # each row is one-hot
+        if (numbers != numbers[0]).any():
+            return ""
+        return ending_name(self.fold, int(numbers[0]), self.endings.shape[1])
 
     def all(self, deferral: Deferral | None) -> list[Outcome]:
         """Return the outcomes of all policies in the order of a report.
@@ -280,11 +296,18 @@ CONSTANT_NOTE = "HierRouter is one fixed route here"
 NEGLIGIBLE_REWARD = 5e-4  # a difference in R up to this is printed as 0.000
 
 
-def _constant_notes(trained: TrainedRouter | None) -> list[str]:
-    """Explain why the router is one fixed route, if it is."""
-    if trained is None or not trained.constant:
-        return []
-    return [f"{CONSTANT_NOTE}: {trained.why_constant}."]
+def _constant_notes(trained: TrainedRouter | None, single_route: str) -> list[str]:
+    """Explain why the router is one fixed route, if it is.
+
+    Args:
+        trained: the router.
+        single_route: the route that it takes for every query, if it does.
+    """
+    if trained is not None and trained.constant:
+        return [f"{CONSTANT_NOTE}: {trained.why_constant}."]
+    if single_route:
+        return [f"{CONSTANT_NOTE}: its policy takes {single_route} for every question."]
+    return []
 
 
 def _direct_notes(

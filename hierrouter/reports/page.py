@@ -1,14 +1,14 @@
 """The report as one HTML page that loads nothing; terms.html.j2 explains its words."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
 
-from hierrouter.reports.drawing import as_svg
-from hierrouter.reports.figures import frontier_figure
+from hierrouter.reports.drawing import Drawing, as_svg
+from hierrouter.reports.figures import frontier_figure, net_reward_figure
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.results import ReportData
 from hierrouter.reports.sentences import claims_sentence, message
@@ -46,18 +46,24 @@ def as_html(report: ReportData) -> str:
         answers = [tables[name] for name in names if name in tables]
         if answers:
             questions[question] = answers
-    drawing = frontier_figure(report)
+    # With one dataset its bars would repeat the summary.
+    by_dataset = [net_reward_figure(report)] if len(report.shown_datasets) > 1 else []
     return render(
         "report.html.j2",
         template_texts(*BASE_STYLES),
         report=report,
         message=message(report),
-        drawing=drawing,
-        svg=Markup(as_svg(drawing)),  # noqa: S704 - drawn by us
+        figures_above=_with_svg([frontier_figure(report)]),
+        figures_below=_with_svg(by_dataset),
         tables=[tables[name] for name in VISIBLE_TABLES if name in tables],
         questions=questions,
         provenance=source_lines(report.provenance),
     )
+
+
+def _with_svg(drawings: Sequence[Drawing]) -> list[tuple[Drawing, Markup]]:
+    """Pair each drawing with its markup."""
+    return [(drawing, Markup(as_svg(drawing))) for drawing in drawings]  # noqa: S704 - drawn by us
 
 
 def source_lines(provenance: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

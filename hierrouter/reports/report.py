@@ -19,9 +19,9 @@ from hierrouter.reports.estimates import ESTIMATE_SCHEMA, Row
 from hierrouter.reports.fold_report import report_on_fold, require_deferrable
 from hierrouter.reports.notes import FEW_QUERIES_ROLE, describe_policies, log_looks, selection_notes
 from hierrouter.reports.results import DeferralSummary, ReportData
-from hierrouter.reports.sentences import message
-from hierrouter.reports.tables import long_table, named_tables
-from hierrouter.runs.folders import draft_of, new_run
+from hierrouter.reports.sentences import message, router_sentence
+from hierrouter.reports.tables import lacking_for_paper, long_table, named_tables, paper_tables
+from hierrouter.runs.folders import draft_of, make_folder_of, new_run
 from hierrouter.runs.selection import SelectedRun, provenance, select_run
 from hierrouter.runs.training import RunCallbacks, retrain
 from hierrouter.tables import Table, finite_or_none, json_text
@@ -133,6 +133,24 @@ class FinishedReport:
         """
         return find_table(name, self.tables)
 
+    @property
+    def paper_tables(self) -> dict[str, Table]:
+        """The paper's results by name: "quality" (table 1), "cost" (table 2) and "reward".
+
+        The paper draws the net reward; `save` writes that figure, too.
+        """
+        return {table.name: table for table in paper_tables(self.result)}
+
+    @property
+    def paper_notes(self) -> tuple[str, ...]:
+        """What the paper's results lack here, and what the router is if not the paper's.
+
+        A router that is one fixed route is in `notes` already, with the reason.
+        """
+        lacking = lacking_for_paper(self.result)
+        router = router_sentence(self.result)
+        return lacking if self.result.fixed_route or not router else (*lacking, router)
+
     def to_arrow(self) -> pa.Table:
         """Return every figure with its interval, one line each; see `estimates.ESTIMATE_SCHEMA`."""
         return pa.Table.from_pylist(self.result.estimates, ESTIMATE_SCHEMA)
@@ -157,6 +175,7 @@ class FinishedReport:
         from hierrouter.reports.page import as_html
 
         page = Path(path)
+        make_folder_of(page)
         write_atomically(page, as_html(self.result).encode())
         return page
 
@@ -245,6 +264,8 @@ def as_object(report: ReportData) -> dict[str, Any]:
     return {
         "format": REPORT_FORMAT,
         "message": message(report),
+        "training": report.training or None,
+        "fixed_route": report.fixed_route or None,
         "alpha": report.alpha,
         "cost_unit": report.cost_unit,
         "deciding_alphas": report.deciding_alphas,

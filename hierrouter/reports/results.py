@@ -80,6 +80,9 @@ class ReportData:
             of a query or of a group of them, see `policy_break_points`; None if it never does.
         constant: the route that the router takes for every query because no gain was shown for any
             other; "" if it does route.
+        fixed_route: the route that the router takes for every query of the fold, for the reason of
+            `constant` or because its policy always chooses the same; "" if it takes several.
+        training: how the router was trained, see `config.training_title`; "" if nothing is known.
         savings: against the best and the most expensive single model; empty without a router.
         notes: sentences that a reader must not miss.
         deferral: the router with deferral to a stronger model, if one was named.
@@ -99,6 +102,8 @@ class ReportData:
     cost_unit: str = "money per question"
     deciding_alphas: tuple[float, float] | None = None
     constant: str = ""
+    fixed_route: str = ""
+    training: str = ""
     savings: tuple[Saving, ...] = ()
     notes: tuple[str, ...] = ()
     deferral: DeferralSummary | None = None

@@ -3,12 +3,14 @@
 from typing import Literal, NamedTuple
 
 from hierrouter.evaluation.bounds import ANYTIME_ORACLE, ONE_HOP_ORACLE, TREE_ORACLE
+from hierrouter.evaluation.outcome import ROUTER
+from hierrouter.learning.config import PAPER_TRAINING
 from hierrouter.questions.scoring import ACCURACY_SCORERS
-from hierrouter.reports.estimates import ALL_DATASETS, Row
+from hierrouter.reports.estimates import ALL_DATASETS, Row, display_name
 from hierrouter.reports.results import ReportData, Saving
 from hierrouter.tables import money, one_line
 
-Verdict = Literal["untrained", "constant", "better", "worse", "open"]
+Verdict = Literal["untrained", "constant", "fixed", "better", "worse", "open"]
 # Scorers that say right or wrong, so that their mean is a share of the questions.
 BINARY_SCORERS = ("accuracy", *(scorer.name for scorer in ACCURACY_SCORERS))
 PRICED_QUESTIONS = 1_000  # questions whose cost is stated: the cost of one is hard to picture
@@ -31,6 +33,8 @@ def verdict(report: ReportData) -> Verdict:
         return "untrained"
     if report.constant:
         return "constant"
+    if report.fixed_route:
+        return "fixed"
     fixed = fixed_choice(report)
     if fixed is None:
         return "open"
@@ -54,6 +58,11 @@ def message(report: ReportData) -> str:
     elif judgement == "constant":
         constant = f"No router is better than always calling {report.constant} here"
         parts.append(f"{constant}: that {_full_facts(report, router)}")
+    elif judgement == "fixed":
+        constant = f"HierRouter takes {report.fixed_route} for every question here"
+        parts.append(f"{constant}: it {_full_facts(report, router)}")
+        if fixed and fixed.reward > router.reward:
+            parts.append(f"{_name(fixed)} {_short_facts(report, fixed, 'in ')}")
     elif judgement == "better":
         parts.append(f"HierRouter {_full_facts(report, router)}")
         if fixed:
@@ -70,6 +79,27 @@ def message(report: ReportData) -> str:
     elif oracle:
         parts.append(f"no router could do better than {_short_facts(report, oracle)}")
     return one_line("; ".join(parts)) + "."
+
+
+def router_title(report: ReportData) -> str:
+    """Name the router for a reader who knows the paper: only the paper's has the bare name."""
+    name = display_name(ROUTER)
+    if report.fixed_route:
+        return f"{name} (one fixed route)"
+    if report.training in ("", PAPER_TRAINING):
+        return name
+    return f"{name} ({report.training})"
+
+
+def router_sentence(report: ReportData) -> str:
+    """Say what the router is, for the caption of a paper; empty if it is the paper's."""
+    if report.router is None:
+        return ""
+    if report.fixed_route:
+        return f"HierRouter is one fixed route here: {report.fixed_route} for every question."
+    if report.training in ("", PAPER_TRAINING):
+        return ""
+    return f"HierRouter is not {PAPER_TRAINING} here: {report.training}."
 
 
 def _full_facts(report: ReportData, row: Row) -> str:

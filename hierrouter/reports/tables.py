@@ -7,6 +7,7 @@ from typing import Literal
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
+from hierrouter.paper import PAPER_TITLES
 from hierrouter.reports.estimates import ALL_DATASETS, POLICY_GROUPS, Row, display_name
 from hierrouter.reports.results import DeferralSummary, ReportData
 from hierrouter.reports.sentences import (
@@ -18,6 +19,8 @@ from hierrouter.reports.sentences import (
     gap_headline,
     hops_sentence,
     in_time_sentence,
+    router_sentence,
+    router_title,
     savings_sentence,
 )
 from hierrouter.tables import Cell, Column, Line, Table, number_tables
@@ -67,23 +70,69 @@ def named_tables(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> 
     return tables
 
 
-PAPER_KINDS = ("reference", "single", "router")  # in the order of the paper's tables
+# The kinds of the paper's results, in its order, and how their rows are headed.
+PAPER_GROUPS = {
+    "reference": POLICY_GROUPS["reference"],
+    "single": POLICY_GROUPS["single"],
+    "router": "Router",  # which need not have learned anything: it may be one fixed route
+}
 
 
 def paper_tables(report: ReportData) -> tuple[Table, ...]:
-    """Return the paper's tables 1 and 2: quality and cost by dataset, of models and HierRouter.
+    """Return the paper's results by dataset: quality (table 1), cost (table 2) and net reward.
 
-    They have no column over all queries, because the paper's tables have none.
+    They have the rows of reference models, pool models and the router, and no column over all
+    queries, because the paper's have none. The net reward is a figure in the paper; the table has
+    its numbers. The router is called HierRouter alone only if it is the paper's, see
+    `sentences.router_title`.
     """
-    groups = [POLICY_GROUPS[kind] for kind in PAPER_KINDS]
-    width = len(report.datasets)  # the first column, and each dataset without the total
+    return number_tables(
+        {
+            "quality": _paper_table(report, f"Quality Q ({report.scorer})", "quality"),
+            "cost": _paper_table(report, f"Cost C ({report.cost_unit})", "cost"),
+            "reward": _paper_table(report, f"Net reward R = Q - {report.alpha:g} C", "reward"),
+        }
+    )
 
-    def as_printed(table: Table) -> Table:
-        rows = (replace(row, cells=row.cells[:width]) for row in table.rows if row.group in groups)
-        return replace(table, columns=table.columns[:width], rows=tuple(rows), note="")
 
-    tables = {"quality": quality_table(report, 0), "cost": cost_table(report, 0)}
-    return number_tables({name: as_printed(table) for name, table in tables.items()})
+def _paper_table(report: ReportData, subject: str, metric: str) -> Table:
+    """Return one of the paper's tables.
+
+    Args:
+        report: the report.
+        subject: what it shows, with which its title begins.
+        metric: name of the mean in a row.
+    """
+    is_cost = metric == "cost"
+    datasets = paper_datasets(report)
+    columns = tuple(
+        Column(title, best="lowest" if is_cost else "highest", money=is_cost)
+        for title in datasets.values()
+    )
+    lines = []
+    for rows in paper_rows(report):
+        kind = rows[0].kind
+        name = router_title(report) if kind == "router" else rows[0].policy
+        values = {row.dataset: getattr(row, metric) for row in rows}
+        cells = (name, *(values[dataset] for dataset in datasets))
+        lines.append(Line(PAPER_GROUPS[kind], cells))
+    direction = "lower" if is_cost else "higher"
+    fold = f"{report.overall[0].n:,} {report.split} questions"
+    sentences = (f"{subject} on {fold}, {direction} is better", router_sentence(report))
+    title = ". ".join(sentence for sentence in sentences if sentence).removesuffix(".")
+    return Table(title, (Column("Policy"), *columns), tuple(lines))
+
+
+def paper_rows(report: ReportData) -> list[tuple[Row, ...]]:
+    """Return the rows of each policy of the paper's results, in its order."""
+    return [rows for kind in PAPER_GROUPS for rows in report.by_policy if rows[0].kind == kind]
+
+
+def paper_datasets(report: ReportData) -> dict[str, str]:
+    """Return the datasets and their titles as the paper orders and spells them; others follow."""
+    datasets = report.datasets[:-1]  # without the total
+    titles = {name: title for name, title in PAPER_TITLES.items() if name in datasets}
+    return titles | {name: name for name in datasets if name not in titles}
 
 
 def lacking_for_paper(report: ReportData) -> tuple[str, ...]:

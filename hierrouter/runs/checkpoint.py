@@ -306,7 +306,8 @@ def _constant(values: dict[str, Any] | None, origin: Origin) -> Constant | None:
     if values is None:
         return None
     constant = Constant(**values)
-    has_integers = isinstance(constant.node, int) and isinstance(constant.needed, int)
+    counts = (constant.node, constant.needed, constant.judged)
+    has_integers = all(isinstance(count, int) for count in counts)
     figures = (constant.gain, constant.low, constant.high)
     if (
         not has_integers

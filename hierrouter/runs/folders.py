@@ -274,7 +274,7 @@ def new_run(command: str, out: Path | None) -> Path:
         out: the folder that the user chose; None makes a new one in `RUNS`.
 
     Raises:
-        InputError: `out` holds something already, or its parent does not exist.
+        InputError: `out` holds something already, or cannot be made.
         WorldError: the folder cannot be made.
     """
     check_out(out)
@@ -336,9 +336,8 @@ def begin_or_resume(
         replace_existing: replace another run in `out`, instead of refusing.
 
     Raises:
-        InputError: `out` holds something else or a finished run that is damaged, its parent does
-            not exist, or the record of any run is damaged, so that nobody could say that this one
-            is newer.
+        InputError: `out` holds something else or a finished run that is damaged, cannot be made,
+            or the record of any run is damaged, so that nobody could say that this one is newer.
         CacheLocked: another process is at work there.
         WorldError: the disk is full or failed.
     """
@@ -425,12 +424,12 @@ def check_out(out: Path | None, command: str = "") -> None:
         command: a run of this command may be there, to be resumed.
 
     Raises:
-        InputError: it holds something else already, or a record that is damaged; or its parent
-            does not exist.
+        InputError: it holds something else already, or a record that is damaged; or it cannot be
+            made.
     """
     if out is None:
         return
-    check_parent(out)
+    check_place(out)
     if command:
         record = read_record(out)
         if record and record.command == command:
@@ -442,27 +441,45 @@ def check_out(out: Path | None, command: str = "") -> None:
 def require_free_file(out: Path) -> None:
     """Refuse to write over a file, before any work is done for it.
 
+    Its folder need not exist, see `make_folder_of`.
+
     Raises:
-        InputError: the file exists, or its folder does not exist or cannot be written to.
+        InputError: the file exists, or cannot be made.
     """
-    if not out.parent.is_dir():
-        raise InputError(f"output folder does not exist: {out.parent}; make it first")
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise InputError(f"no permission to write: {out.parent}; choose another --out")
     if out.exists() or out.is_symlink():
         raise InputError(f"output exists: {out}; choose another --out or remove it")
+    check_place(out)
 
 
-def check_parent(out: Path) -> None:
-    """Refuse a folder whose parent does not exist.
+def check_place(out: Path) -> None:
+    """Refuse a place where nothing can be made; folders above it that are missing can be.
 
     Raises:
-        InputError: it does not.
+        InputError: something above `out` is no folder, or there is no permission to write.
     """
-    if out.parent == RUNS:
-        return  # is made with the first run
-    if not out.parent.is_dir():
-        raise InputError(f"output folder does not exist: {out.parent}; make it first")
+    existing = out
+    # `lexists`: nothing can be made below a link to nowhere either.
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        if existing != out:
+            raise InputError(f"output cannot be made: {existing} is no folder; choose another --out")
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"no permission to write: {existing}; choose another --out")
+
+
+def make_folder_of(file: Path) -> None:
+    """Make the folder of a file that is to be written, and those above it, if they are missing.
+
+    Raises:
+        WorldError: one cannot be made.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WorldError(
+            f"cannot make the output folder: {file.parent}: {error.strerror}; choose another --out"
+        ) from error
 
 
 def _make_timestamped_folder(command: str) -> Path:

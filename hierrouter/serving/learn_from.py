@@ -14,7 +14,7 @@ from hierrouter.declarations.checks import check_path, check_text, each
 from hierrouter.declarations.declaration import Flag, declaration, function_of, shown_name
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter.runs.flags import Checkpoint, check_run
-from hierrouter.runs.folders import RUNS, find_run
+from hierrouter.runs.folders import RUNS, check_out, find_run
 from hierrouter_cache.errors import InputError
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ class LearnFrom:
         from hierrouter.serving.router import live_run
         from hierrouter.serving.service_file import Service, load_service, save_service
 
+        check_out(self.out, "train")  # before calls are paid for
         traffic = learn.read_traffic(self.log, self.limit, self.seed)
         service = load_service(RUNS)
         in_service = self.checkpoint

@@ -217,7 +217,7 @@ def test_without_a_train_fold_there_is_nothing_to_fit(place: Place) -> None:
         ("--sets A,C", "unknown set of arms: 'C'.*known: A, B"),
         ("--split tets", "did you mean test"),
         ("--checkpoint nope", "nope.*not found|not found.*nope"),
-        ("--out no/such", "output folder does not exist: no"),
+        ("--out /dev/null/x", "output cannot be made: /dev/null is no folder"),
     ],
 )
 def test_wrong_words_are_refused_before_any_work(place: Place, flags: str, said: str) -> None:

@@ -138,7 +138,7 @@ def test_policies_and_baselines_are_on_the_page_and_part_of_the_look(work: Place
         ("--baselines nobody", "unknown baseline: nobody"),
         ("--policy rules:nobody", "policy cannot be made: rules:nobody"),
         ("--out caches", "output exists: caches"),
-        ("--out nowhere/page.html", "output folder does not exist: nowhere"),
+        ("--out /dev/null/page.html", "output cannot be made: /dev/null is no folder"),
         ("--texts -1", "--texts"),
         ("--sweep caches", "no finished sweep: caches"),
         ("--checkpoint caches", "caches"),

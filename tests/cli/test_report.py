@@ -57,13 +57,35 @@ def test_a_report_of_a_router_that_hands_over_with_figures(routed: Place) -> Non
 
 
 def test_the_papers_outputs_and_nothing_else(routed: Place) -> None:
-    done = routed.does("report --style paper --format latex --out paper")
+    done = routed.does("report --style paper --format latex --out new/paper")
     assert done.stdout.count(r"\begin{table}") == 2
-    assert r"\includegraphics[width=\columnwidth]{paper/frontier}" in done.stdout
-    assert {file.name for file in (routed / "paper").iterdir()} == {"contents.json", "frontier.pdf"}
+    for name in ("frontier", "net-reward"):
+        assert rf"\includegraphics[width=\columnwidth]{{new/paper/{name}}}" in done.stdout
+    files = {file.name for file in (routed / "new/paper").iterdir()}
+    assert files == {"contents.json", "frontier.pdf", "net-reward.pdf"}
     assert "report: no reference models, with which the paper's tables begin" in done.stderr
+    name = "HierRouter (learned by enumeration, epochs 2)"
+    remark = f"HierRouter is not the paper's PPO here: {name.partition('(')[2].rstrip(')')}"
+    assert done.stdout.count(f"{remark}}}\n") == done.stdout.count(f"\n{name} & ") + 1 == 3
+    assert f"report: {remark}." in done.stderr
     line = routed.refuses("report --style paper --format json")
-    assert line.endswith("--style paper --format json; give --format text, md or latex")
+    assert "--style paper --format json; give --format text, md or latex, or " in line
+
+
+def test_the_papers_outputs_for_readers_have_the_figures_numbers(routed: Place) -> None:
+    shown = routed.does("report --style paper --format md").stdout
+    titles = re.findall(r"^### Table (\d)\. (\w+)", shown, re.MULTILINE)
+    assert titles == [("1", "Quality"), ("2", "Cost"), ("3", "Net")]
+
+
+def test_one_fixed_route_is_said_wherever_the_papers_results_are(bare: Place) -> None:
+    bare.does("train --algo value --alpha 500 --out fixed")
+    done = bare.does("report --style paper --format latex --checkpoint fixed")
+    route = re.search(r"HierRouter is one fixed route here: (\S+) for every question", done.stdout)
+    assert route
+    assert done.stdout.count(r"HierRouter (one fixed route) & ") == 2
+    assert done.stdout.count("HierRouter is one fixed route here: ") == 2 * 3
+    assert "report: HierRouter is one fixed route here: nothing learnable" in done.stderr
 
 
 def test_text_is_a_short_message_and_all_tables_come_with_a_flag_or_as_markdown(

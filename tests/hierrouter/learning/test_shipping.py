@@ -1,5 +1,6 @@
 """A run that shows no gain is a constant choice, says so, and does no harm."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +68,18 @@ def test_where_there_is_nothing_to_learn_it_is_a_constant(
     route = noise.routes.name(found.constant.node, noise.models)
     assert said.startswith(f"nothing learnable here at alpha {ALPHA}: always {route}; the best")
     assert learned.why_constant == ""
+    assert found.constant.judged == len(learned.judging_fold(noise))
+
+
+@pytest.mark.parametrize(("needed", "judged"), [(2, 600), (600, 600), (601, 600), (787, 90)])
+def test_no_fewer_questions_are_named_than_were_judged(
+    noise: RouteTree, needed: int, judged: int
+) -> None:
+    constant = Constant(4, -0.002, -0.004, 0.001, needed, judged)
+    said = constant.sentence(ALPHA, Actions(noise.routes), noise.models)
+    [named] = re.findall(r"(\d+) questions could show a gain of 0.01$", said)
+    assert int(named) == max(needed, judged)
+    assert (" about " in said) == (needed > judged)
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,29 @@ def test_a_model_that_joins_after_the_training_is_routed_to_and_known_by_its_ans
 # --- presets, and what contradicts itself
 
 
+@pytest.mark.parametrize(
+    ("config", "title"),
+    [
+        (presets.preset("paper"), "the paper's PPO"),
+        (replace(presets.preset("paper"), keep_anyway=False), "the paper's PPO"),
+        (presets.training_config("paper", "ppo", epochs=3), "PPO, preset paper, epochs 3"),
+        (
+            replace(presets.preset("paper"), entropy_coefficient=0.1, gamma=1.0),
+            "PPO, preset paper, gamma 1.0, entropy_coefficient 0.1",
+        ),
+        (presets.preset("default"), "PPO, preset default"),
+        (
+            PPOConfig(epochs=3, rollouts=64, minibatches=4, hidden=16),
+            "PPO, preset default, epochs 3, hidden 16, rollouts 64, 1 more changes",
+        ),
+        (presets.preset("default", "exact"), "learned by enumeration"),
+        (presets.preset("default", "value"), "value model"),
+    ],
+)
+def test_only_the_papers_training_has_its_title(config: TrainConfig, title: str) -> None:
+    assert presets.training_title(config) == title
+
+
 def test_a_training_is_of_a_preset_and_takes_one_epoch_or_more() -> None:
     for (name, algo), config in presets.PRESET_CONFIGS.items():
         assert presets.training_config(name, algo) is config

@@ -3,6 +3,8 @@
 import re
 import warnings
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,13 @@ def frontier(report: results.ReportData) -> str:
     return as_svg(figures.frontier_figure(report))
 
 
+def net_reward(report: results.ReportData) -> str:
+    return as_svg(figures.net_reward_figure(report))
+
+
+BOTH = pytest.mark.parametrize("draw", [frontier, net_reward])
+
+
 def texts(svg: str) -> list[str]:
     return [element.text or "" for element in ET.fromstring(svg).iter() if "text" in element.tag]
 
@@ -41,17 +50,23 @@ def ids(svg: str) -> set[str]:
     return set(ids)
 
 
-def test_svg_is_deterministic_whatever_the_settings_which_are_left_as_they_were() -> None:
-    before, first = dict(mpl.rcParams), frontier(example())
+@BOTH
+def test_svg_is_deterministic_whatever_the_settings_which_are_left_as_they_were(
+    draw: Callable[[results.ReportData], str],
+) -> None:
+    before, first = dict(mpl.rcParams), draw(example())
     assert dict(mpl.rcParams) == before
     odd = {"font.size": 30, "axes.linewidth": 5, "svg.hashsalt": "other", "text.parse_math": True}
     with mpl.rc_context(odd):
-        assert frontier(example()) == first
+        assert draw(example()) == first
 
 
+@BOTH
 @pytest.mark.parametrize("report", [example(), hostile()], ids=["plain", "hostile"])
-def test_svg_is_self_contained(report: results.ReportData) -> None:
-    svg = frontier(report)
+def test_svg_is_self_contained(
+    draw: Callable[[results.ReportData], str], report: results.ReportData
+) -> None:
+    svg = draw(report)
     root, known = ET.fromstring(svg), ids(svg)
     allowed = "svg title desc defs g path use text clipPath rect pattern"
     assert {element.tag.rpartition("}")[2] for element in root.iter()} <= set(allowed.split())
@@ -119,10 +134,50 @@ def test_no_name_covers_another_or_a_mark_and_a_legend_stays_short() -> None:
     ],
     ids=["no router", "routes only", "free model", "many models", "foreign script"],
 )
-def test_odd_reports_are_drawn_without_a_warning(outcomes: list[Outcome]) -> None:
+@BOTH
+def test_odd_reports_are_drawn_without_a_warning(
+    draw: Callable[[results.ReportData], str], outcomes: list[Outcome]
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ET.fromstring(frontier(example(outcomes)))
+        ET.fromstring(draw(example(outcomes)))
+
+
+def bars(report: results.ReportData) -> dict[str, list[Any]]:
+    """The bars of the net reward by the name of their policy, in the order of the datasets."""
+    [axes] = figures.net_reward_figure(report).figure.axes
+    return {str(bars.get_label()): list(bars) for bars in axes.containers if len(bars)}
+
+
+def test_the_net_reward_has_a_bar_for_each_policy_of_the_papers_and_dataset() -> None:
+    report = example()
+    drawn = {
+        name: [bar.get_height() for bar in bars]
+        for name, bars in bars(report).items()
+        if not name.startswith("_")
+    }
+    expected = {"big": [0.1, -0.1], "a": [0.35, 0.15], "HierRouter": [0.5, 0.7]}
+    assert list(drawn) == list(expected)
+    for name, heights in expected.items():
+        assert drawn[name] == pytest.approx(heights)
+    assert {"gsm8k", "mbpp"} & set(texts(net_reward(report))) == {"mbpp"}
+    assert "GSM8K" in texts(net_reward(report))
+
+
+def test_no_two_bars_of_a_dataset_look_alike_or_meet() -> None:
+    kinds = [("reference", 4), ("single", 8), ("router", 1)]
+    many = [
+        outcome("hierrouter" if kind == "router" else f"{kind} {at}", kind, [0.5, 0.4, 0.6, 0.2])
+        for kind, count in kinds
+        for at in range(count)
+    ]
+    drawn = [bars for name, bars in bars(example(many)).items() if not name.startswith("_")]
+    looks = {(bars[0].get_facecolor(), bars[0].get_hatch()) for bars in drawn}
+    assert len(looks) == len(drawn) == 13
+    edges = [(bar.get_x(), bar.get_x() + bar.get_width()) for bars in drawn for bar in bars]
+    edges.sort()
+    for (_, end), (start, _) in pairwise(edges):
+        assert end <= start + 1e-9
 
 
 def test_costs_have_no_powers_of_ten() -> None:
@@ -167,7 +222,7 @@ def test_hostile_names_of_who_takes_over_are_text() -> None:
 
 def test_every_figure_is_written_in_every_format(tmp_path: Path) -> None:
     written = figures.export_figures(example(), tmp_path, ["pdf", "svg", "pdf"])
-    names = ["frontier.pdf", "frontier.svg"]
+    names = ["frontier.pdf", "frontier.svg", "net-reward.pdf", "net-reward.svg"]
     assert [path.name for path in written] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
 

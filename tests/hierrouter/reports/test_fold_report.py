@@ -12,10 +12,11 @@ from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig, ValueConfig
 from hierrouter.learning.deferral import calibrate
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.training import Constant, TrainedRouter, train
 from hierrouter.replay.inspection import cost_notes
 from hierrouter.reports.estimates import Bootstrap
 from hierrouter.reports.fold_report import DeferralTarget, report_on_fold
+from hierrouter.reports.report import as_object
 from hierrouter.reports.results import ReportData
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, reprice
@@ -119,6 +120,44 @@ def test_the_same_threshold_hands_over_under_every_price_list() -> None:
         [row] = [row for row in priced.rows if row.policy == "hierrouter, else large"]
         expected = deferral.outcome(lists[priced.name].split("test")).cost.mean()
         assert row.cost == pytest.approx(expected)
+
+
+def test_a_router_that_always_takes_one_route_is_said_to() -> None:
+    """Not only where it is a constant choice: the paper's preset keeps every router."""
+    tree = half_easy()
+    score = np.zeros_like(tree.score)
+    score[:, tree.routes.node((1, 2))] = 0.9
+    simple = replace(tree, score=score)
+    trained = train(simple, Objective(ALPHA), replace(EXACT, keep_anyway=True), 1)
+    report = shown(trained, tree=simple)
+    assert trained.constant is None
+    assert report.constant == "" and report.fixed_route == "model-1>large"
+    assert report.notes[0] == (
+        "HierRouter is one fixed route here: its policy takes model-1>large for every question."
+    )
+    assert as_object(report)["fixed_route"] == "model-1>large"
+    several = shown(router(EXACT))
+    assert several.fixed_route == "" and as_object(several)["fixed_route"] is None
+
+
+def test_a_constant_choice_is_one_fixed_route_by_its_name() -> None:
+    chosen = replace(router(EXACT), constant=Constant(5, 0.0, -0.1, 0.1, 900, 40))
+    report = shown(chosen)
+    assert report.fixed_route == report.constant == chosen.constant_route
+    assert sum("one fixed route" in note for note in report.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "title"),
+    [
+        (EXACT, "learned by enumeration, epochs 16, evaluate_every 4, hidden 32"),
+        (ValueConfig(), "value model"),
+    ],
+)
+def test_the_training_of_the_router_is_said(config: TrainConfig, title: str) -> None:
+    report = shown(router(config))
+    assert report.training == as_object(report)["training"] == title
+    assert as_object(shown(None))["training"] is None
 
 
 def with_direct(lead: float) -> RouteTree:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hierrouter.reports.figures import frontier_figure, latex_figure, save
+from hierrouter.reports.figures import latex_figure, net_reward_figure, report_figures, save
 from hierrouter.reports.results import ReportData
 from hierrouter.reports.tables import (
     lacking_for_paper,
@@ -203,9 +203,9 @@ def test_latex_runs_nothing_and_balances() -> None:
     assert r"\textbackslash{}input\{/etc/passwd\}" in as_latex(quality_table(hostile()))
 
 
-def of_six_datasets() -> ReportData:
-    """As wide as the paper's tables: its datasets, and the names of its models."""
-    datasets = ("MMLU", "GSM8K", "MBPP", "MATH", "ARC-Easy", "ARC-Challenge")
+def of_six_datasets(**fields: str) -> ReportData:
+    """As wide as the paper's tables: its datasets in another order, and its models' names."""
+    datasets = ("arc-challenge", "arc-easy", "math", "mbpp", "gsm8k", "mmlu")
     models = {
         "Qwen2.5-14B-Instruct": "reference",
         "Llama-3.1-8B-Instruct": "reference",
@@ -215,15 +215,53 @@ def of_six_datasets() -> ReportData:
         "hierrouter": "router",
     }
     shares = [at / 20 for at in range(len(datasets))]
-    return example([outcome(name, kind, shares) for name, kind in models.items()], datasets)
+    outcomes = [outcome(name, kind, shares) for name, kind in models.items()]
+    return example(outcomes, datasets, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "remark"),
+    [
+        ({"training": "the paper's PPO"}, "HierRouter", ""),
+        (
+            {"training": "value model"},
+            "HierRouter (value model)",
+            "HierRouter is not the paper's PPO here: value model",
+        ),
+        (
+            {"training": "the paper's PPO", "fixed_route": "a>b"},
+            "HierRouter (one fixed route)",
+            "HierRouter is one fixed route here: a>b for every question",
+        ),
+    ],
+)
+def test_only_the_papers_router_has_its_name_alone(
+    fields: dict[str, str], name: str, remark: str
+) -> None:
+    report = of_six_datasets(**fields)
+    drawing = net_reward_figure(report)
+    assert name in [text.get_text() for text in drawing.figure.legends[0].get_texts()]
+    assert drawing.caption.endswith(remark or "intervals")
+    for table in paper_tables(report):
+        assert table.rows[-1].cells[0] == name
+        assert table.title.endswith(remark or "is better")
+        caption = re.search(r"\\caption\[.*\]\{(.*)\}", as_latex(table))
+        assert caption and caption[1].endswith(latex_text(remark or "is better"))
 
 
 def test_the_papers_tables_have_its_rows_and_columns_and_no_others() -> None:
     report = of_six_datasets()
-    quality, cost = paper_tables(report)
-    assert [column.title for column in quality.columns] == ["Policy", *report.datasets[:-1]]
-    kinds = ["Reference models"] * 2 + ["Pool models (direct calls)"] * 3 + ["Learned"]
-    assert [row.group for row in quality.rows] == [row.group for row in cost.rows] == kinds
+    quality, cost, reward = paper_tables(report)
+    titles = ["MMLU", "GSM8K", "MBPP", "MATH", "ARC-Easy", "ARC-Challenge"]
+    assert [column.title for column in quality.columns] == ["Policy", *titles]
+    kinds = ["Reference models"] * 2 + ["Pool models (direct calls)"] * 3 + ["Router"]
+    for table in (quality, cost, reward):
+        assert [row.group for row in table.rows] == kinds
+        assert table.rows[-1].cells[0] == "HierRouter"
+    assert quality.rows[0].cells[1:] == (0.25, 0.2, 0.15, 0.1, 0.05, 0.0)
+    assert reward.rows[0].cells[1] == pytest.approx(0.25 - 0.1)
+    assert quality.title == "Quality Q (token_f1) on 6 test questions, higher is better"
+    assert cost.title == "Cost C (money per question) on 6 test questions, lower is better"
     assert (quality.heading[:8], cost.heading[:8]) == ("Table 1.", "Table 2.")
     assert r"\caption[{Quality" in as_latex(quality) and r"\label{tab:quality}" in as_latex(quality)
     assert lacking_for_paper(report) == ()
@@ -244,10 +282,14 @@ ARTICLE = (
 @pytest.mark.parametrize("columns", ["", ",twocolumn"])
 def test_latex_compiles_and_no_box_is_overfull(columns: str, tmp_path: Path) -> None:
     report = of_six_datasets()
-    drawing = frontier_figure(report)
-    save(drawing, tmp_path / "frontier.pdf")
-    tables = [*paper_tables(report), *report_tables(hostile(), routes=None), *report_tables(report)]
-    body = "\n\\clearpage\n".join([*map(as_latex, tables), latex_figure(drawing, "frontier")])
+    drawings = report_figures(report)
+    for drawing in drawings:
+        save(drawing, tmp_path / f"{drawing.name}.pdf")
+    named = of_six_datasets(training="PPO, preset default")
+    tables = [*paper_tables(report), *paper_tables(named)]
+    tables += [*report_tables(hostile(), routes=None), *report_tables(report)]
+    figures = [latex_figure(drawing, drawing.name) for drawing in drawings]
+    body = "\n\\clearpage\n".join([*map(as_latex, tables), *figures])
     (tmp_path / "paper.tex").write_text(ARTICLE % (columns, body))
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

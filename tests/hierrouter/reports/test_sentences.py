@@ -48,12 +48,16 @@ MESSAGES = {
     f"question; a>b 0.500 at 1.00; {BOUND}": many(-0.1),
     "No router is better than always calling a>b here: that has Q 0.500 at a cost of 1.00 per "
     "question; knowing all answers, 0.900 at 1.00 is possible.": many(constant="a>b"),
+    "HierRouter takes a>a for every question here: it has Q 0.400 at a cost of 1.00 per question; "
+    f"the best fixed route, a>b, 0.500 at 1.00; {BOUND}": many(-0.1, fixed_route="a>a"),
+    "HierRouter takes a>b for every question here: it has Q 0.500 at a cost of 1.00 per question; "
+    f"{BOUND}": many(fixed_route="a>b"),
     "No router is trained here: the best fixed route, a>b, has Q 0.400 at a cost of 1.00 per "
     "question; no router could do better than 0.900 at 1.00.".replace(
         "0.400", "0.500"
     ): untrained(),
 }
-VERDICTS = ("better", "better", "open", "worse", "constant", "untrained")
+VERDICTS = ("better", "better", "open", "worse", "constant", "fixed", "fixed", "untrained")
 
 
 @pytest.mark.parametrize(
