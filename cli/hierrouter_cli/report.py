@@ -186,5 +186,5 @@ def show_paper(
     if format != "latex":
         return
     for drawing in report_figures(finished.result):
-        file = files[0].with_name(drawing.name).as_posix()
-        console.put("\n" + latex_figure(drawing, file))
+        without_suffix = files[0].with_name(drawing.name).as_posix()
+        console.put("\n" + latex_figure(drawing, without_suffix))

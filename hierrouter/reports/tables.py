@@ -136,9 +136,16 @@ def paper_datasets(report: ReportData) -> dict[str, str]:
 
 
 def lacking_for_paper(report: ReportData) -> tuple[str, ...]:
-    """Return a sentence for each group of rows of the paper's tables that this report lacks."""
+    """Return a sentence for each group of rows of the paper's tables that this report lacks.
+
+    One more names the paper's datasets that it lacks, if it has some of them.
+    """
     kinds = {row.kind for row in report.overall}
-    return tuple(sentence for kind, sentence in _LACKING.items() if kind not in kinds)
+    sentences = [sentence for kind, sentence in _LACKING.items() if kind not in kinds]
+    absent = [title for name, title in PAPER_TITLES.items() if name not in report.datasets]
+    if 0 < len(absent) < len(PAPER_TITLES):
+        sentences.append(f"no questions of {', '.join(absent)}, which the paper's tables have")
+    return tuple(sentences)
 
 
 _LACKING = {

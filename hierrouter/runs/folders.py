@@ -463,7 +463,9 @@ def check_place(out: Path) -> None:
         existing = existing.parent
     if not existing.is_dir():
         if existing != out:
-            raise InputError(f"output cannot be made: {existing} is no folder; choose another --out")
+            raise InputError(
+                f"output cannot be made: {existing} is no folder; choose another --out"
+            )
     elif not os.access(existing, os.W_OK | os.X_OK):
         raise InputError(f"no permission to write: {existing}; choose another --out")
 

@@ -62,7 +62,10 @@ def test_a_router_learned_from_the_log_is_better_and_can_be_deployed(
 def test_an_output_that_cannot_be_made_is_refused_before_the_calls(
     drifted: Path, hierrouter: Run
 ) -> None:
-    for out, said in (("right.jsonl", "output exists"), ("log.jsonl/new", "log.jsonl is no folder")):
+    for out, said in (
+        ("right.jsonl", "output exists"),
+        ("log.jsonl/new", "log.jsonl is no folder"),
+    ):
         flags = ("--checkpoint", "old", "--judge", "right.jsonl", "--out", out, "--cache", "none")
         assert said in refused(hierrouter("learn-from", "log.jsonl", *flags, cwd=drifted))
     assert not (drifted / "none").exists()
