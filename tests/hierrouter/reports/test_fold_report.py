@@ -131,11 +131,11 @@ def test_a_router_that_always_takes_one_route_is_said_to() -> None:
     trained = train(simple, Objective(ALPHA), replace(EXACT, keep_anyway=True), 1)
     report = shown(trained, tree=simple)
     assert trained.constant is None
-    assert report.constant == "" and report.fixed_route == "model-1>large"
+    assert report.constant == "" and report.fixed_route == "model-1>model-2"
     assert report.notes[0] == (
-        "HierRouter is one fixed route here: its policy takes model-1>large for every question."
+        "HierRouter is one fixed route here: its policy takes model-1>model-2 for every question."
     )
-    assert as_object(report)["fixed_route"] == "model-1>large"
+    assert as_object(report)["fixed_route"] == "model-1>model-2"
     several = shown(router(EXACT))
     assert several.fixed_route == "" and as_object(several)["fixed_route"] is None
 
