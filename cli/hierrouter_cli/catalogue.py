@@ -51,8 +51,6 @@ def datasets(*, showing: ShowDatasets, format: options.ShortFormat = "text") -> 
 
 
 def _list_datasets(showing: ShowDatasets, format: str) -> None:
-    from hierrouter.questions.sources import hub_installed
-
     known_datasets = showing.known()
     if format == "json":
         console.put_json([asdict(dataset) for dataset in known_datasets])
@@ -60,8 +58,6 @@ def _list_datasets(showing: ShowDatasets, format: str) -> None:
     for dataset in known_datasets:
         count = "any number" if dataset.questions is None else f"{dataset.questions:,}"
         console.put(f"{dataset.name:<15}{dataset.origin:<9}{count:>10}  {dataset.place}\n")
-    if not hub_installed():
-        console.say('note: to load from the hub, pip install "hierrouter[hub]"')
 
 
 def _as_text(summaries: list[DatasetSummary]) -> str:

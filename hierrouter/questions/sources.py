@@ -7,7 +7,6 @@ A row has a `question` and an `answer`, or several `answers`. It may have an `id
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -326,11 +325,6 @@ HUB_REPOSITORIES: Mapping[str, HubRepository] = {
 }
 
 
-def hub_installed() -> bool:
-    """Whether the extra `hub` is installed."""
-    return find_spec("datasets") is not None
-
-
 def hub_queries(name: str, file: str) -> tuple[list[Query], str]:
     """Load a dataset of the paper from the hub.
 
@@ -342,8 +336,7 @@ def hub_queries(name: str, file: str) -> tuple[list[Query], str]:
         the queries, and their origin: repository@commit, split.
 
     Raises:
-        InputError: the extra `hub` is not installed, or the hub is switched off and the dataset was
-            not downloaded before.
+        InputError: the hub is switched off and the dataset was not downloaded before.
         WorldError: the hub cannot be reached, or its rows have another form.
     """
     source = HUB_REPOSITORIES[name]
@@ -362,7 +355,7 @@ def hub_queries(name: str, file: str) -> tuple[list[Query], str]:
 
 def _tables(source: HubRepository, file: str) -> tuple[dict[str, Any], str]:
     """The rows of each configuration, and the commit of the repository."""
-    library = _datasets_library(file)
+    library = _datasets_library()
     commit = _latest_commit(source, file)
     try:
         builders = {
@@ -382,15 +375,10 @@ def _tables(source: HubRepository, file: str) -> tuple[dict[str, Any], str]:
     return tables, next(iter(builders.values())).hash
 
 
-def _datasets_library(file: str) -> Any:
+def _datasets_library() -> Any:
     """The library `datasets`, which must print nothing."""
-    try:
-        import datasets
-    except ImportError:
-        raise InputError(
-            f"dataset file not found: {file}; put the questions there, see docs/datasets.md, or "
-            'take them from the hub: pip install "hierrouter[hub]"'
-        ) from None
+    import datasets  # here, because it takes long to import
+
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
     return datasets

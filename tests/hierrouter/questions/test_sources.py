@@ -1,8 +1,8 @@
 """What a row and a file may hold; the six datasets from a hub on this machine."""
 
 import json
-import os
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from packaging.requirements import Requirement
 
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import scorer
@@ -17,12 +18,11 @@ from hierrouter.questions.sources import (
     HUB_REPOSITORIES,
     MATH_SUBJECTS,
     PAPER_DATASETS,
-    hub_queries,
     query_of,
     read_file,
 )
 from hierrouter_cache.errors import InputError
-from tests.conftest import spawned
+from tests.conftest import SOURCES, spawned
 from tests.hierrouter.collection.examples import questions, save
 from tests.hub import COMMIT, hub, repository
 
@@ -318,9 +318,9 @@ def test_another_repository_or_a_hub_of_no_address_is_one_line(tmp_path: Path) -
     assert line.endswith("see docs/datasets.md")
 
 
-def test_without_the_extra_the_local_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match=r'data/math.jsonl; .*pip install "hierrouter\[hub\]"'):
-        hub_queries("math", "data/math.jsonl")
-    assert os.environ["HF_HUB_OFFLINE"] == "1"
+def test_the_hub_needs_no_extra() -> None:
+    """The package brings what loads from it, and the name of the extra that did stays."""
+    about = tomllib.loads((SOURCES / "pyproject.toml").read_text())["project"]
+    assert "datasets" in {Requirement(line).name for line in about["dependencies"]}
+    assert about["optional-dependencies"]["hub"] == []
     assert tuple(HUB_REPOSITORIES) == PAPER_DATASETS
