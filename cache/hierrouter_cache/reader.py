@@ -428,6 +428,18 @@ class CacheReader:
             raise CacheError(f"the last plan asks for nothing: {latest.path.name}; collect again")
         return StoredPlan(rows[0]["pool"], tuple(rows[0]["queries"]))
 
+    def plans(self) -> list[StoredPlan]:
+        """Return all plans, the latest first.
+
+        Raises:
+            CacheError: a part cannot be read, or the cache keeps changing.
+        """
+        table = self.sql(
+            f"SELECT pool, queries FROM plans_rows ORDER BY {LAST_ROW_ORDER}"  # noqa: S608 - our own names
+        )
+        rows = self._require_values(table).to_pylist()
+        return [StoredPlan(row["pool"], tuple(row["queries"])) for row in rows]
+
     def has(self, kind: str) -> bool:
         """Return whether there is any part of this kind."""
         return any(part.kind == kind for part in self.parts)

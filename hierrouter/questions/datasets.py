@@ -176,9 +176,36 @@ VALIDATION_SHARE = 0.2  # of the rest; our choice, the paper names no validation
 
 
 def sample(queries: list[Query], limit: int, seed: int) -> list[Query]:
-    """Draw at most `limit` of the queries; they keep their order."""
-    drawn = _draw([_full_name(query) for query in queries], limit, "sample", seed)
-    return [query for query in queries if _full_name(query) in drawn]
+    """Draw at most `limit` of the queries of each dataset; they keep their order."""
+    ids: dict[str, list[str]] = {}
+    for query in queries:
+        ids.setdefault(query.dataset, []).append(query.id)
+    drawn = {dataset: _draw_ids(dataset, members, limit, seed) for dataset, members in ids.items()}
+    return [query for query in queries if query.id in drawn[query.dataset]]
+
+
+def drawn_ids(dataset: str, ids: Sequence[str], limit: int, seed: int) -> set[str]:
+    """Return which of a dataset's queries `load_queries` takes with a smaller limit.
+
+    Args:
+        dataset: name of the dataset.
+        ids: ids of its queries, drawn with a larger limit or without one.
+        limit: the largest number of queries.
+        seed: of the draw.
+
+    Returns:
+        The ids; they may be fewer than `limit`, if a shipped dataset has no more.
+    """
+    if dataset in shipped.GROUP_BY_FAMILY:
+        turns = {id: shipped.turn_of(id, dataset) for id in ids}
+        if None not in turns.values():
+            return {id for id, turn in turns.items() if turn is not None and turn < limit}
+    return _draw_ids(dataset, ids, limit, seed)
+
+
+def _draw_ids(dataset: str, ids: Iterable[str], limit: int, seed: int) -> set[str]:
+    names = {f"{dataset}/{id}": id for id in ids}
+    return {names[name] for name in _draw(names, limit, "sample", seed)}
 
 
 def with_folds(queries: list[Query], seed: int) -> list[Query]:
@@ -250,7 +277,3 @@ def refuse_leaks(queries: list[Query]) -> None:
                 f"question in both {' and '.join(sorted(splits, reverse=True))}, they must not "
                 f"overlap: {question[:80]!r}; remove it from one of them"
             )
-
-
-def _full_name(query: Query) -> str:
-    return f"{query.dataset}/{query.id}"

@@ -80,6 +80,15 @@ def questions(family: str, seed: int = 42, limit: int = 300) -> list[Query]:
     return queries
 
 
+def turn_of(id: str, family: str) -> int | None:
+    """Return the turn at which `questions` makes the question with this id, counted from 0.
+
+    It is made with every limit above its turn. None is the id of another dataset of this name.
+    """
+    name, _, number = id.rpartition("-")
+    return int(number) if name == family and number.isdecimal() else None
+
+
 def _fold_of_turn(number: int) -> Split:
     position = number * FOLD_STRIDE % FOLD_CYCLE
     if position < TRAIN_QUESTIONS:

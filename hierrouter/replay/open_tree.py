@@ -151,7 +151,8 @@ def open(
         without: models and references to leave out, given likewise.
         hops: the first so many; None is all.
         datasets: some of those that were collected, given likewise; None is all.
-        limit: at most so many queries of each dataset.
+        limit: at most so many queries of each dataset, the ones that `collect` draws with the same
+            limit.
         price_of_second: price of a call's recorded seconds, in money; joins C.
         scorer: name of Q, or "module:function".
         encoder: "hashed-ngrams", "paper", or a sentence-transformers model; None is the pool's. If

@@ -21,8 +21,10 @@ from hierrouter import __version__
 from hierrouter.declarations.callbacks import OnTask
 from hierrouter.engines.encoders import Encoder, EndpointEncoder, default_encoder, load_encoder
 from hierrouter.engines.judge import judge_scorer
+from hierrouter.paper import PAPER_SEED
 from hierrouter.pools.files import currency_of, load_pool, prices_of
 from hierrouter.pools.pool import Price, guessed_prices_note, rates_of
+from hierrouter.questions.datasets import drawn_ids
 from hierrouter.questions.own_code import NO_SOURCE
 from hierrouter.questions.scoring import GIVEN_SCORER, Scorer
 from hierrouter.questions.scoring import scorer as scorer_named
@@ -37,7 +39,7 @@ from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import IncompleteTree, InputError, WorldError, suggestion
 from hierrouter_cache.keys import digest
 from hierrouter_cache.parts import Part, list_parts
-from hierrouter_cache.reader import CacheReader, as_numpy
+from hierrouter_cache.reader import CacheReader, StoredPlan, as_numpy
 from hierrouter_cache.tree import AnyTree, Rate, RouteTree, StatePart, reprice
 from hierrouter_cache.walk import Forest, Scores, TreeSpec
 
@@ -91,7 +93,7 @@ def open_trees(
             view.
     """
     text_kinds(opening.view)  # refuses an unknown view before anything is read
-    scorer, accuracy = _scorers(opening.scorer)
+    scorer, accuracy = load_scorers(opening.scorer)
     reader = CacheReader(opening.cache)
     plan = reader.latest_plan()
     opened = open_pool(plan.pool, opening.pool, opening.models, opening.hops, opening.without)
@@ -146,8 +148,15 @@ def opening_notes(trees: Sequence[Tree], pool: str | None) -> Iterator[str]:
             yield guess
 
 
-def _scorers(name: str) -> tuple[Scorer, Scorer]:
-    """Return the scorer of this name or file, and the one that tells right from wrong."""
+def load_scorers(name: str) -> tuple[Scorer, Scorer]:
+    """Return the scorer of this name or file, and the one that tells right from wrong.
+
+    Args:
+        name: of a scorer, "module:function", or a file that names a judge.
+
+    Raises:
+        InputError: no scorer has this name, or the file names no judge.
+    """
     if name.endswith(".toml"):
         judge = judge_scorer(name)
         return judge, judge
@@ -244,7 +253,8 @@ def _read_tree(
     """
     spec = opened.spec
     scorer = derivation.scorer
-    forest = walk.walk(reader, spec, _selected_queries(reader, queries, opening))
+    keys = _selected_queries(reader, queries, opening.datasets, opening.limit)
+    forest = walk.walk(reader, spec, keys)
     complete, is_apart = _complete_queries(reader, forest, opened, opening)
     on_score = partial(on_derive, "score")
     quality = score_forest(reader, complete, scorer, on_score)
@@ -338,9 +348,11 @@ def _complete_queries(
             f"no query is complete: {holes}; open fewer models or hops (--models, --hops), "
             f"or {collect}"
         )
+    limit = _complete_limit(reader, opened, opening)
+    smaller = f"--limit {limit} opens the smaller collection, " if limit else ""
     raise IncompleteTree(
-        f"the tree is incomplete: {holes}; {collect} asks only for those, --allow-incomplete "
-        "leaves these queries out"
+        f"the tree is incomplete: {holes}; {collect} asks only for those, {smaller}"
+        "--allow-incomplete leaves these queries out"
     )
 
 
@@ -393,22 +405,102 @@ def few_queries_note(tree: RouteTree, fold: str, role: str) -> str | None:
     return f"note: only {count} {fold} queries, and {role}; add queries to trust it"
 
 
-def _selected_queries(reader: CacheReader, keys: Sequence[str], opening: OpenTree) -> list[str]:
-    """Return the keys of the queries of the datasets asked for, so many of each."""
-    if opening.datasets is None and opening.limit is None:
+def _selected_queries(
+    reader: CacheReader, keys: Sequence[str], datasets: Sequence[str] | None, limit: int | None
+) -> list[str]:
+    """Return the keys of the queries of some datasets, at most so many of each.
+
+    With a limit they are those that `collect` draws with the same limit. If a collection with just
+    this limit was begun before, its queries are taken, with its folds. Else the folds are those of
+    the latest plan, and the seed of the draw is the default one: plans do not store it.
+
+    Args:
+        reader: the open cache.
+        keys: keys of the queries of the latest plan.
+        datasets: names as the user gave them; None is all.
+        limit: the largest number of queries of a dataset; None is no limit.
+
+    Raises:
+        InputError: a dataset was not collected.
+    """
+    if datasets is None and limit is None:
         return list(keys)
-    datasets = reader.queries(keys, ("dataset",))["dataset"].to_pylist()
-    selected = set(datasets)
-    if opening.datasets is not None:
-        selected = _collected_datasets(opening.datasets, sorted(selected))
-    limit = opening.limit or len(keys)
-    counts: Counter[str] = Counter()
+    rows = reader.queries(keys, ("dataset", "id", "context")).to_pylist()
+    by_dataset: dict[str, dict[tuple[str, str], str]] = {}
+    for key, row in zip(keys, rows, strict=True):
+        by_dataset.setdefault(row["dataset"], {})[row["id"], row["context"]] = key
+    selected = set(by_dataset)
+    if datasets is not None:
+        selected = _collected_datasets(datasets, sorted(selected))
+    larger = [name for name in selected if limit is not None and len(by_dataset[name]) > limit]
+    if limit is not None and larger:
+        plans = reader.plans()
+        for dataset in larger:
+            by_dataset[dataset] = _drawn_keys(reader, plans, dataset, by_dataset[dataset], limit)
     selected_keys = []
-    for key, dataset in zip(keys, datasets, strict=True):
-        if dataset in selected and counts[dataset] < limit:
-            counts[dataset] += 1
-            selected_keys.append(key)
+    for row in rows:
+        selected_key = by_dataset[row["dataset"]].get((row["id"], row["context"]))
+        if row["dataset"] in selected and selected_key is not None:
+            selected_keys.append(selected_key)
     return selected_keys
+
+
+def _drawn_keys(
+    reader: CacheReader,
+    plans: Sequence[StoredPlan],
+    dataset: str,
+    keys: Mapping[tuple[str, str], str],
+    limit: int,
+) -> dict[tuple[str, str], str]:
+    """Return the queries that `collect` draws of a dataset with a smaller limit.
+
+    Args:
+        reader: the open cache.
+        plans: all of its plans, the latest first.
+        dataset: name of the dataset.
+        keys: keys of its queries in the latest plan, by id and context.
+        limit: the largest number of queries.
+
+    Returns:
+        Their keys, by id and context.
+    """
+    stored = reader.sql(
+        "SELECT query, id, context FROM queries WHERE dataset = $1", [dataset]
+    ).to_pylist()
+    names = {row["query"]: (row["id"], row["context"]) for row in stored}
+    for plan in plans:
+        planned = {names[key]: key for key in plan.queries if key in names}
+        # A smaller draw is a part of the larger one.
+        if len(planned) == limit and keys.keys() >= planned.keys():
+            return planned
+    ids = drawn_ids(dataset, [id for id, _ in keys], limit, PAPER_SEED)
+    return {name: key for name, key in keys.items() if name[0] in ids}
+
+
+def _complete_limit(reader: CacheReader, opened: OpenedPool, opening: OpenTree) -> int | None:
+    """Return the largest --limit that opens an earlier, smaller collection without holes.
+
+    Returns:
+        The limit; None if there is no such collection.
+    """
+    latest = reader.latest_plan().queries
+    datasets = opening.datasets
+    limits = set()
+    for plan in reader.plans():
+        rows = reader.sql(
+            "SELECT count(*) AS queries FROM queries WHERE query IN (SELECT unnest($1::VARCHAR[])) "
+            "GROUP BY dataset",
+            [list(plan.queries)],
+        )
+        limits.add(max(rows["queries"].to_pylist(), default=0))
+    largest = opening.limit or len(latest)
+    for limit in sorted(limits, reverse=True):
+        if not 0 < limit < largest:
+            continue
+        keys = _selected_queries(reader, latest, datasets, limit)
+        if len(keys) < len(latest) and walk.walk(reader, opened.spec, keys).complete.all():
+            return limit
+    return None
 
 
 def _collected_datasets(names: Sequence[str], collected: Sequence[str]) -> set[str]:
