@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -40,7 +40,9 @@ def collect(
         show_estimate(plan, format)
         return
     plan.check(collecting.allow_large)
-    summary = make_calls(plan)
+    # Ray and its processes write lines of their own.
+    with console.results_alone() if plan.on_ray else nullcontext():
+        summary = make_calls(plan)
     with labelled_bar("open", DERIVATION_LABELS) as on_derive:
         plan.finish(on_derive, console.say)
     if format == "json":

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from hierrouter.collection.plan import Shard, shard_status
 from hierrouter.collection.progress import Progress, Spending, Summary, stored_spending
+from hierrouter.collection.ray_address import no_cluster, require_head, require_listener
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines, Stop, never
@@ -61,7 +62,7 @@ def collect_on_ray(
     Args:
         pool, queries, root, progress, stop, engines: as for `scheduler.fill_cache`.
         workers: number of shards; None is one for each GPU of the cluster, or else for each core.
-        address: of a running cluster, `auto` or `ray://...`; None starts one on this machine.
+        address: of a running cluster, see `ray_address`; None starts one on this machine.
         remote: a mirror's URL, for workers that do not share the disk of `root`.
         on_note: called, at the end, with a note if responses in the mirror differ from those in
             `root`.
@@ -70,7 +71,8 @@ def collect_on_ray(
         Counts of what all workers did.
 
     Raises:
-        InputError: ray is not installed, or no cluster is at `address`.
+        InputError: ray is not installed, or `address` is none.
+        WorldError: no cluster is at `address`, or a worker failed.
         Interrupted: `stop` returned true; everything up to here is committed.
         HierRouterError: any error of `scheduler.fill_cache`, of the first worker that failed; the
             others have finished their shards.
@@ -118,14 +120,16 @@ def cluster_at(address: str | None, workers: int | None) -> Iterator[Any]:
         The `ray` module.
 
     Raises:
-        InputError: ray is not installed, or no cluster is at `address`.
-        WorldError: the cluster on this machine does not start.
+        InputError: ray is not installed, or `address` is none.
+        WorldError: no cluster is at `address`, or the one on this machine does not start.
     """
     imported = sys.modules.get("ray")
     if imported and imported.is_initialized():
         yield imported
         return
-    if address is None:
+    if address is not None:
+        require_listener(address)
+    else:
         for name, value in OWN_CLUSTER_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
     try:
@@ -147,15 +151,14 @@ def cluster_at(address: str | None, workers: int | None) -> Iterator[Any]:
             # "local" starts one even if the environment variable RAY_ADDRESS names another.
             ray.init("local", **log_options, **own_options)
         else:
+            require_head(address)
             ray.init(address, **log_options)
     except (OSError, RuntimeError, ValueError) as error:
         if address is None:
             raise WorldError(
                 f"Ray does not start: {reason_of(error)}; use --shard instead"
             ) from error
-        raise InputError(
-            f"no Ray cluster: {address}: {reason_of(error)}; start one with `ray start`"
-        ) from error
+        raise no_cluster(address, reason_of(error)) from error
     try:
         yield ray
     finally:

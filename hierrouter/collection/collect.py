@@ -100,7 +100,9 @@ class Collect:
     ] = None
     ray_address: Annotated[
         str | None,
-        flags.machines("--ray-address", "ADDRESS", "auto or ray://HOST:PORT; else one is started."),
+        flags.machines(
+            "--ray-address", "ADDRESS", "auto, HOST:PORT or ray://HOST:PORT; else one is started."
+        ),
     ] = None
     remote: Annotated[
         str | None,
@@ -114,17 +116,15 @@ class Collect:
             InputError: settings that contradict each other.
         """
         from hierrouter.collection.plan import parse_shard
+        from hierrouter.collection.ray_address import parse_ray_address
 
         on_ray = self.engine == "ray"
         if on_ray and self.shard:
             raise InputError("--shard and --engine ray: Ray makes shards itself; leave --shard out")
         if not on_ray and (self.workers or self.ray_address):
             raise InputError("--workers and --ray-address are for Ray; add --engine ray")
-        address = self.ray_address
-        if address and address != "auto" and not address.startswith("ray://"):
-            raise InputError(
-                f"not a cluster: --ray-address {address}; use auto or ray://HOST:10001"
-            )
+        if self.ray_address is not None:
+            parse_ray_address(self.ray_address)
         if self.shard:
             parse_shard(self.shard)
         self.adaptive_request()
@@ -345,7 +345,8 @@ def collect(
         shard: "i/n": only the i-th of n shares of the queries, beside others.
         engine: "local", or "ray" for a Ray cluster.
         workers: shards at work on Ray; default: one for each GPU, or core.
-        ray_address: of the cluster, "auto" or "ray://HOST:PORT"; None starts one.
+        ray_address: of the cluster, "auto", "HOST:PORT" of its head, or "ray://HOST:PORT" from
+            outside; None starts one.
         remote: URL of the cache's mirror: fetch from it first, and copy each part to it.
         progress: called with (label of a model's level, calls done, calls of that level).
         on_note: called with each line that a person should know.

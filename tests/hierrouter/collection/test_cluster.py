@@ -1,6 +1,7 @@
 """A Ray cluster on this machine: two workers, one of which is killed."""
 
 import importlib.util
+import json
 import os
 import sys
 from collections import Counter
@@ -11,7 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hierrouter.collection.cluster import Board, Job, cluster_at, collect_on_ray, landmark, work
+from hierrouter.collection.cluster import (
+    OWN_CLUSTER_ENVIRONMENT,
+    Board,
+    Job,
+    cluster_at,
+    collect_on_ray,
+    landmark,
+    work,
+)
 from hierrouter.collection.plan import Shard
 from hierrouter.collection.progress import Progress, Summary
 from hierrouter.engines import backend
@@ -25,6 +34,7 @@ from hierrouter_cache.parts import CALLS_SCHEMA, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter, sweep_drafts
+from tests.conftest import COMMAND, spawned
 from tests.engines import Scripted, scripted_answer
 from tests.hierrouter.collection import noted
 from tests.hierrouter.collection.examples import POOL
@@ -171,6 +181,22 @@ def test_calls_without_an_answer_are_told_as_lost(tmp_path: Path) -> None:
     )
     assert counts["lost"] == summary.failed.total() > 0
     assert counts["answered"] == summary.calls > 0
+
+
+def test_the_command_takes_a_heads_address_and_prints_json_alone(tmp_path: Path) -> None:
+    """Without an address it starts a cluster, whose lines stay off stdout as well."""
+    import ray
+
+    head = ray.get_runtime_context().gcs_address
+    words = "collect --datasets arith --limit 2 --engine ray --workers 1 --format json --cache"
+    for cache, address in (("given", ["--ray-address", head]), ("own", [])):
+        command = [*COMMAND, *words.split(), cache, *address]
+        # Else Ray takes another address of this machine for 127.0.0.1, where this one listens only.
+        done = spawned(*command, cwd=tmp_path, **OWN_CLUSTER_ENVIRONMENT)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["queries"] == 2
+        assert len(CacheReader(tmp_path / cache).query_keys()) == 2
+    assert noted.rows(tmp_path / "given") == noted.rows(tmp_path / "own")
 
 
 def test_without_ray_another_way_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
