@@ -12,6 +12,7 @@ import typer
 import typer.core
 
 from hierrouter.declarations.declaration import messages_name_flags
+from hierrouter.downloads import show_downloads
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError, Interrupted
 from hierrouter_cli import (
     cache,
@@ -26,7 +27,7 @@ from hierrouter_cli import (
     serve,
     train,
 )
-from hierrouter_cli.console import MAX_ERROR_LENGTH, say, say_error
+from hierrouter_cli.console import MAX_ERROR_LENGTH, download_bar, say, say_error
 from hierrouter_cli.help import PAGE_WIDTH, GroupPage, add
 
 DEBUG_FLAG = "--debug"
@@ -147,7 +148,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = DEBUG_FLAG in arguments
     arguments = [argument for argument in arguments if argument != DEBUG_FLAG] or ["--help"]
-    with messages_name_flags():
+    with messages_name_flags(), show_downloads(download_bar):
         code = _run(arguments, debug)
     try:
         sys.stdout.flush()

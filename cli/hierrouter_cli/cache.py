@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import contextlib
+import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -16,16 +19,16 @@ from hierrouter.collection.cache_jobs import (
     rows_as_csv,
     rows_as_json,
 )
+from hierrouter.collection.formats import LOSSES, OWN
+from hierrouter.collection.row_layout import rows_as_text
 from hierrouter.collection.transfer import Export, Import
-from hierrouter.tables import one_line, safe_text
+from hierrouter.tables import safe_text
 from hierrouter_cache.errors import CacheError
 from hierrouter_cli import console, options
 from hierrouter_cli.declared import with_flags
 from hierrouter_cli.help import GroupPage, add
-from hierrouter_cli.selecting import labelled_bar
+from hierrouter_cli.selecting import DERIVATION_LABELS, labelled_bar, make_importable
 
-MAX_SHOWN_ROWS = 100
-MAX_CELL_WIDTH = 60
 TRANSFER_LABELS = {"check": "check lines", "import": "import", "export": "export"}
 
 app = typer.Typer(cls=GroupPage, help="Look into a trajectory cache, repair it, ask it questions.")
@@ -76,25 +79,17 @@ def sql(
 ) -> None:
     """Answer a SELECT over the views nodes, queries, scores, routes, spend; nothing can be changed.
 
-    Text shows the first 100 rows and cuts long cells; json (one object a line) and csv hold all.
+    No row and no cell is cut. A terminal breaks long texts into lines, and shows a row as a list if
+    it has too many columns; elsewhere a row is one line. json (one object a line) and csv keep line
+    breaks and every digit.
     """
     rows = selecting.run()
     if format == "json":
         console.put(rows_as_json(rows))
-        return
-    if format == "csv":
+    elif format == "csv":
         console.put(rows_as_csv(rows))
-        return
-    shown_rows = rows.slice(0, MAX_SHOWN_ROWS).to_pylist()
-    console.put_columns(
-        [one_line(name) for name in rows.column_names],
-        [[_cell_text(value) for value in row.values()] for row in shown_rows],
-        MAX_CELL_WIDTH,
-    )
-    if rows.num_rows > MAX_SHOWN_ROWS:
-        console.say(
-            f"the first {MAX_SHOWN_ROWS} of {rows.num_rows:,} rows; --format csv has them all"
-        )
+    else:
+        console.put(rows_as_text(rows, console.terminal_width()))
 
 
 @add(app, "cache import", "Add the answers in a file.")
@@ -111,15 +106,31 @@ def import_file(*, importing: Import) -> None:
     console.put(f"{result.line}\n")
 
 
-@add(app, "cache export", "Write it as JSON lines.")
+@add(app, "cache export", "Write it as JSON lines, or for another tool.")
 @with_flags
 def export_file(*, exporting: Export) -> None:
-    """Write a whole cache as our JSON lines."""
+    """Write a whole cache as our JSON lines, or its direct calls for LLMRouter or RouterBench.
+
+    The flags that choose models, scores or an encoder are for the formats of other tools.
+    """
     exporting.check()
-    with labelled_bar("open", TRANSFER_LABELS) as on_progress:
+    if ":" in exporting.score_name:  # a function of the user's
+        make_importable(Path.cwd())
+    labels = {**TRANSFER_LABELS, **DERIVATION_LABELS, "embed": "embed questions"}
+    # Output of a user's own scorer is no result, so it must not reach stdout.
+    with labelled_bar("open", labels) as on_progress, contextlib.redirect_stdout(sys.stderr):
         counts = exporting.run(on_progress)
-    rows = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    console.say(f"export: {rows}")
+    if exporting.format == OWN:
+        rows = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+        console.say(f"export: {rows}")
+    else:
+        left_out = f", {counts['left_out']:,} queries left out" if counts["left_out"] else ""
+        console.say(
+            f"export: direct calls of {counts['queries']:,} queries x {counts['models']} models, "
+            f"score {exporting.score_name}{left_out}"
+        )
+        losses = "; ".join(LOSSES[exporting.format])
+        console.say(f"export: {exporting.format} has no place for: {losses}")
     console.put(f"{exporting.out}\n")
 
 
@@ -141,12 +152,3 @@ def pull(*, pulling: Pull) -> None:
     console.put(f"{result.copied:,} parts copied from {result.store}\n")
     if result.conflicts:
         raise CacheError(result.note)
-
-
-def _cell_text(value: Any) -> str:
-    """Return a value as one short line."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if value is None:
-        return ""
-    return one_line(str(value), MAX_CELL_WIDTH)

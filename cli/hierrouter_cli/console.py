@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hierrouter.tables import safe_text
@@ -22,6 +24,8 @@ Result = TypeVar("Result")
 
 MAX_ERROR_LENGTH = 300  # in characters, `error: ` included
 PIPE_WIDTH = 160  # in columns, if the output is not a terminal
+SECONDS_PER_DOWNLOAD_LINE = 30.0  # if the output is not a terminal
+MEGABYTE = 1e6
 LONG_BAR_WIDTH = 120  # columns from which on a terminal has room for a long bar
 
 
@@ -74,6 +78,25 @@ def put(text: str) -> bool:
     return True
 
 
+@contextmanager
+def results_alone() -> Iterator[None]:
+    """Send to stderr whatever is written to stdout meanwhile, by C code and other processes, too.
+
+    So nothing that a library writes there gets between the results of a command.
+    """
+    sys.stdout.flush()
+    results = sys.stdout.fileno()
+    kept = os.dup(results)
+    try:
+        messages = sys.stderr.fileno() if sys.stderr else os.open(os.devnull, os.O_WRONLY)
+        os.dup2(messages, results)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, results)
+        os.close(kept)
+
+
 def put_json(values: Any, sort_keys: bool = False) -> bool:
     """Print values as one line of JSON, see `put`.
 
@@ -112,11 +135,16 @@ def put_as(
         put("\n".join(render(table) for table in tables(result)))
 
 
-def page_width() -> int:
-    """Return the width of the terminal in columns; `PIPE_WIDTH` if the output is no terminal."""
+def terminal_width() -> int | None:
+    """Return the width of the terminal in columns; None if the output is no terminal."""
     from rich.console import Console
 
-    return Console().width if sys.stdout.isatty() else PIPE_WIDTH
+    return Console().width if sys.stdout.isatty() else None
+
+
+def page_width() -> int:
+    """Return the width of the terminal in columns; `PIPE_WIDTH` if the output is no terminal."""
+    return terminal_width() or PIPE_WIDTH
 
 
 def put_tables(tables: Iterable[Table]) -> None:
@@ -143,32 +171,6 @@ def put_rich(renderables: Iterable[Any], width: int) -> None:
     for renderable in renderables:
         page.print(renderable)
     put(text.getvalue())
-
-
-def put_columns(names: Sequence[str], rows: Iterable[Sequence[str]], max_width: int) -> None:
-    """Print a plain table on stdout, as wide as its columns are.
-
-    Args:
-        names: of the columns.
-        rows: cells.
-        max_width: of a column; longer cells are cut.
-    """
-    import io
-
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE)
-    for name in names:
-        table.add_column(Text(name), overflow="ellipsis", max_width=max_width)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    text = io.StringIO()
-    # Rich would squeeze the columns on a narrower page. 3: the space between two columns.
-    Console(file=text, width=(max_width + 3) * len(names)).print(table)
-    put("\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n")
 
 
 class _Stage:
@@ -273,7 +275,59 @@ def progress_bars() -> Iterator[Any]:
         disable=not console.is_terminal,
         transient=True,
     ) as bars:
-        yield bars
+        _open_bars.append(bars)
+        try:
+            yield bars
+        finally:
+            _open_bars.remove(bars)
+
+
+# The bars on the terminal. Threads add to them, too, so this is no context variable.
+_open_bars: list[Any] = []
+
+
+@contextmanager
+def download_bar(repository: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a download: among the bars that are there, else alone; in lines without a terminal.
+
+    Args:
+        repository: what is downloaded.
+
+    Returns:
+        A context whose value is called with the bytes that are here, and the bytes in all.
+    """
+    if not (sys.stderr and sys.stderr.isatty()):
+        yield _download_lines(repository)
+        return
+    with ExitStack() as stack:
+        bars = _open_bars[-1] if _open_bars else stack.enter_context(progress_bars())
+        task = None
+
+        def move(done: int, total: int) -> None:
+            nonlocal task
+            if task is None:
+                task = bars.add_task("download", total=None, note=f"MB of {repository}")
+            bars.update(task, completed=int(done / MEGABYTE), total=math.ceil(total / MEGABYTE))
+
+        try:
+            yield move
+        finally:
+            if task is not None:
+                bars.remove_task(task)
+
+
+def _download_lines(repository: str) -> Callable[[int, int], None]:
+    """Return what says at first, and then now and again, how far a download is."""
+    last_line_s = -math.inf
+
+    def move(done: int, total: int) -> None:
+        nonlocal last_line_s
+        if monotonic() - last_line_s >= SECONDS_PER_DOWNLOAD_LINE:
+            last_line_s = monotonic()
+            megabytes = f"{done / MEGABYTE:,.0f} of {total / MEGABYTE:,.0f} MB"
+            say(f"download: {repository}, {megabytes}")
+
+    return move
 
 
 @contextmanager

@@ -96,6 +96,10 @@ def rows_as_json(rows: pa.Table) -> str:
 
 def _json_value(value: Any) -> Any:
     """Return a value as JSON can hold it: sums are decimals in DuckDB, and JSON has no NaN."""
+    if isinstance(value, list):
+        return [_json_value(entry) for entry in value]
+    if isinstance(value, dict):
+        return {str(name): _json_value(entry) for name, entry in value.items()}
     if isinstance(value, Decimal):
         value = int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, float) and not math.isfinite(value):

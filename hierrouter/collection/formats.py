@@ -1,4 +1,4 @@
-"""Names of the file formats that can be imported, and notes on them."""
+"""Names of the file formats that can be imported and exported, and notes on them."""
 
 from collections.abc import Mapping
 
@@ -9,3 +9,22 @@ NOTES: Mapping[str, str] = {
     "C is the file's cost"
 }
 IMPORTS = (OWN, "table", "llmrouter", "routerbench")
+# What of a cache a format has no place for, by the formats of other tools that are written.
+LOSSES: Mapping[str, tuple[str, ...]] = {
+    "llmrouter": (
+        "hops after the first",
+        "all but the first reference answer of a query",
+        "the validation fold (it goes with train)",
+        "log-probabilities, and why a response ended",
+        "identities of models, and descriptions (llm_data.json has their ids)",
+    ),
+    "routerbench": (
+        "hops after the first",
+        "reference answers, and choices as such",
+        "token counts (their cost remains)",
+        "folds",
+        "seconds, log-probabilities, and why a response ended",
+        "identities and prices of models",
+    ),
+}
+EXPORTS = (OWN, *LOSSES)

@@ -1,4 +1,4 @@
-"""Import a cache from a file of any known format, and export one to the project's own format.
+"""Import a cache from a file of any known format, and export one to most of them.
 
 Both jobs are declared once, for Python and for the command line, see `hierrouter.declarations`. The
 modules that do the work are imported when a job runs, because they need pyarrow and duckdb.
@@ -7,16 +7,16 @@ modules that do the work are imported when a job runs, because they need pyarrow
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from hierrouter.collection.formats import IMPORTS, OWN
+from hierrouter.collection.formats import EXPORTS, IMPORTS, OWN
 from hierrouter.declarations import flags
 from hierrouter.declarations.callbacks import OnTask, ignore_task
 from hierrouter.declarations.checks import check_path
 from hierrouter.declarations.declaration import Flag, declaration, function_of
-from hierrouter.paper import PAPER_SEED
+from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError
 
@@ -83,37 +83,105 @@ class Import:
         return import_cache(self.file, self.cache, on_progress)
 
 
+# How a name ends at which a format is written; LLMRouter's is a folder.
+SUFFIXES: Mapping[str, tuple[str, ...]] = {
+    OWN: (".jsonl",),
+    "llmrouter": (),
+    "routerbench": (".parquet", ".csv"),
+}
+FILE_SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
+
+
 @declaration
 class Export:
-    """Write a whole cache as JSON lines; see `export` for the attributes."""
+    """Write a cache as JSON lines, or its direct calls in another tool's format; see `export`."""
 
-    out: Annotated[Path, Flag("--out", "FILE", "File to make, named .jsonl.", check=check_path)]
+    out: Annotated[
+        Path,
+        Flag(
+            "--out",
+            "PATH",
+            "What to make: FILE.jsonl, a folder for llmrouter, FILE.parquet or .csv for "
+            "routerbench.",
+            check=check_path,
+        ),
+    ]
     cache: flags.Cache = CACHE
+    format: Annotated[
+        str, flags.choice("--format", EXPORTS, "Format to write.", subject="format")
+    ] = OWN
+    models: flags.Models = None
+    without: flags.Without = ()
+    scorer: flags.ScorerToWrite = None
+    encoder: flags.Encoder = None
+    allow_incomplete: flags.AllowIncomplete = False
+
+    @property
+    def score_name(self) -> str:
+        """Name of the score in another tool's format."""
+        return self.scorer or PAPER_SCORER
 
     def check(self) -> None:
-        """Refuse a file that cannot be made.
+        """Refuse what cannot be made, before a cache is read.
 
         Raises:
-            InputError: `out` exists or has another suffix.
+            InputError: `out` exists or has another suffix, or settings that a format cannot have.
         """
         from hierrouter.runs.folders import require_free_file
 
         require_free_file(self.out)
-        if self.out.suffix != ".jsonl":
-            raise InputError(f"jsonl is written as .jsonl: --out {self.out}; name such a file")
+        suffixes = SUFFIXES[self.format]
+        if suffixes and self.out.suffix not in suffixes:
+            raise InputError(
+                f"{self.format} is written as {' or '.join(suffixes)}: --out {self.out}; name such "
+                "a file"
+            )
+        if not suffixes and self.out.suffix in FILE_SUFFIXES:
+            raise InputError(
+                f"{self.format} is written as a folder: --out {self.out}; name a folder"
+            )
+        if self.format != OWN:
+            if self.encoder and self.format == "routerbench":
+                raise InputError("routerbench has no embeddings: --encoder; leave it out")
+            return
+        selects = self.models or self.without or self.allow_incomplete
+        if selects or self.scorer or self.encoder:
+            raise InputError(
+                "jsonl holds a whole cache: --models, --without, --scorer, --encoder, "
+                "--allow-incomplete; leave them out, or give --format"
+            )
 
     def run(self, on_progress: OnTask = ignore_task) -> Mapping[str, int]:
-        """Write the file; see `export` for results and errors.
+        """Write the file or folder; see `export` for results and errors.
 
         Args:
-            on_progress: called with ("export", done, total).
+            on_progress: called with ("export", "score" or "embed", done, total).
         """
         self.check()
-        from hierrouter.collection.files import export_jsonl
         from hierrouter.runs.folders import make_folder_of
 
+        if self.format == OWN:
+            from hierrouter.collection.files import export_jsonl
+
+            make_folder_of(self.out)
+            return export_jsonl(self.cache, self.out, on_progress)
+        from hierrouter.collection.exporters import WRITERS, read_direct_calls
+
+        calls = read_direct_calls(
+            self.cache,
+            self.score_name,
+            self.models,
+            self.without,
+            self.allow_incomplete,
+            on_progress,
+        )
         make_folder_of(self.out)
-        return export_jsonl(self.cache, self.out, on_progress)
+        WRITERS[self.format](calls, self.out, self.encoder, on_progress)
+        return {
+            "queries": len(calls.queries),
+            "models": len(calls.models),
+            "left_out": calls.left_out,
+        }
 
 
 @function_of(Import)
@@ -155,21 +223,50 @@ def import_(
 
 @function_of(Export)
 def export(
-    cache: str | os.PathLike[str], out: str | os.PathLike[str], *, progress: OnTask | None = None
+    cache: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    format: str = OWN,
+    models: str | Sequence[str] | None = None,
+    without: str | Sequence[str] = (),
+    scorer: str | None = None,
+    encoder: str | None = None,
+    allow_incomplete: bool = False,
+    progress: OnTask | None = None,
 ) -> Mapping[str, int]:
-    """Write a whole cache as JSON lines, the project's own format.
+    """Write a whole cache as JSON lines, or its direct calls in the format of another tool.
 
     Args:
         cache: the cache's folder.
-        out: the file to make, named .jsonl.
-        progress: called with ("export", done, total).
+        out: what to make: a file named .jsonl; for LLMRouter a folder, for RouterBench a file named
+            .parquet or .csv.
+        format: "jsonl" is the project's own and holds everything; "llmrouter" and "routerbench"
+            hold direct calls, see docs/interchange.md for what they lose.
+        models: some of the pool's, as a list or as "a,b"; None is all, and the references.
+        without: models and references to leave out, given likewise.
+        scorer: gives the scores that are written; None is token_f1.
+        encoder: embeds the questions for LLMRouter; None is the pool's.
+        allow_incomplete: leave out queries that lack a direct call, instead of refusing.
+        progress: called with ("export", "score" or "embed", done, total).
 
     Returns:
-        Number of rows, by kind.
+        Number of rows, by kind; of another tool's format the number of "queries", "models", and
+        queries "left_out".
 
     Raises:
-        InputError: `out` exists or has another suffix.
-        CacheError: there is no cache, or it is damaged.
-        WorldError: the disk is full or failed.
+        InputError: `out` exists or has another suffix, a name that is not known, or an argument
+            that does not fit the format.
+        CacheError: there is no cache, it is damaged, or lacks a direct call.
+        WorldError: the encoder cannot be had, or the disk is full or failed.
     """
-    return Export(cache=Path(cache), out=Path(out)).run(progress or ignore_task)
+    exporting = Export(
+        cache=Path(cache),
+        out=Path(out),
+        format=format,
+        models=models,
+        without=without,
+        scorer=scorer,
+        encoder=encoder,
+        allow_incomplete=allow_incomplete,
+    )
+    return exporting.run(progress or ignore_task)

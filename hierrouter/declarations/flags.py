@@ -25,7 +25,7 @@ from hierrouter.declarations.checks import (
     one_of,
 )
 from hierrouter.declarations.declaration import Flag
-from hierrouter.paper import PAPER_ALPHA, PAPER_SEED
+from hierrouter.paper import PAPER_ALPHA, PAPER_SCORER, PAPER_SEED
 
 MAX_SEED = 2**31 - 1
 
@@ -118,7 +118,9 @@ Datasets = Annotated[
 DatasetsToDraw = Annotated[
     Sequence[str] | None, datasets_flag("Names, or .jsonl or .parquet files.")
 ]
-Limit = Annotated[int | None, limit_flag("At most N queries of each dataset.")]
+Limit = Annotated[
+    int | None, limit_flag("At most N queries of each dataset: those of `collect --limit N`.")
+]
 LimitToDraw = Annotated[
     int | None, limit_flag("At most N queries of each dataset; default 300, of a file all.")
 ]
@@ -165,14 +167,10 @@ Without = Annotated[
 Hops = Annotated[
     int | None, works_on("--hops", "N", "Fewer hops than the pool's: the first N.", minimum=1)
 ]
-Scorer = Annotated[
-    str,
-    works_on(
-        "--scorer",
-        "NAME|MODULE:FUNCTION",
-        f"What Q is: {', '.join(SCORERS)}, or yours.",
-        completions=SCORERS,
-    ),
+scorer_flag = partial(works_on, "--scorer", "NAME|MODULE:FUNCTION", completions=SCORERS)
+Scorer = Annotated[str, scorer_flag(f"What Q is: {', '.join(SCORERS)}, or yours.")]
+ScorerToWrite = Annotated[
+    str | None, scorer_flag(f"The scores to write: as in `report`; default {PAPER_SCORER}.")
 ]
 AllowIncomplete = Annotated[
     bool,

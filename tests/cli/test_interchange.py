@@ -50,6 +50,31 @@ def test_json_lines_give_the_same_report(folder: Place) -> None:
     assert "no sha256 in the header" in done.stderr
 
 
+@pytest.mark.parametrize(("format", "out"), [("llmrouter", "rows"), ("routerbench", "frame.csv")])
+def test_an_export_to_another_tool_says_what_it_has_no_place_for(
+    folder: Place, format: str, out: str
+) -> None:
+    encoder = "--encoder hashed-ngrams" if format == "llmrouter" else ""
+    export = f"cache export --format {format} --scorer given {encoder} --out {out}"
+    done = folder.does(export)
+    assert done.stdout == f"{out}\n"
+    assert "direct calls of 40 queries x 2 models, score given\n" in done.stderr
+    assert f"{format} has no place for: hops after the first; " in done.stderr
+    assert "output exists" in folder.refuses(export)
+    back = folder.does(f"cache import {out} --cache caches/{format}")
+    assert f"import: {format}, 40 queries x 2 models, 2 hops" in back.stderr
+    folder.does(f"report --cache caches/{format} --scorer given --format json")
+
+
+def test_a_scorer_of_ones_own_prints_nothing_into_an_export(folder: Place) -> None:
+    (folder / "mine.py").write_text(
+        "def length(response, references):\n    print('hm')\n    return 1"
+    )
+    done = folder.does("cache export --format routerbench --scorer mine:length --out own.parquet")
+    assert done.stdout == "own.parquet\n"
+    assert "score mine:length" in done.stderr
+
+
 def test_a_frame_without_references_says_so(folder: Place) -> None:
     save(routerbench_rows(), folder / "frame.parquet")
     done = folder.does("cache import frame.parquet --cache frame")

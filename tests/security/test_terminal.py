@@ -19,6 +19,7 @@ FIRST_COMMANDS = (
     ("train", "--algo", "exact", "--epochs", "2", "--out", "runs/router"),
     ("sweep-alpha", "--alphas", "0,0.1", "--out", "runs/sweep"),
     ("cache", "export", "--out", "cache.jsonl"),
+    ("cache", "export", "--format", "routerbench", "--out", "frame.csv"),
 )
 # Each with its exit code.
 COMMANDS: dict[str, tuple[int, tuple[str, ...]]] = {
@@ -75,11 +76,12 @@ def test_no_command_lets_a_family_through(name: str, work: Path, hierrouter: Run
 
 
 def test_no_file_that_a_command_wrote_steers(work: Path) -> None:
-    """They are looked at with `cat`."""
+    """They are looked at with `cat`, and with a spreadsheet."""
     written = list((work / "runs").rglob("*.json"))
     assert len(written) > 3
     for file in written:
         assert not world.STEERING.search(file.read_text("utf-8")), file
+    require_inert((work / "frame.csv").read_text("utf-8"))
 
 
 def require_inert(text: str) -> None:

@@ -88,7 +88,7 @@ SAMPLES: dict[str, Any] = {
     "defer_share": 0.5,
     "engine": "ray",
     "figures": ["svg"],
-    "format": "table",
+    "format": "llmrouter",
     "max_spend": 2.5,
     "models": ["calc"],
     "p95_below": 2.5,
