@@ -186,7 +186,7 @@ def show_estimate(plan: CollectionPlan, format: str) -> None:
         WorldError: the weights of a model that is to be called cannot be had.
     """
     from hierrouter.collection.adaptive import calls_line
-    from hierrouter.collection.estimate import estimate_table
+    from hierrouter.collection.estimate import estimate_tables
     from hierrouter.engines.preflight import require_models, weights_notes
 
     if plan.adaptive:
@@ -195,7 +195,7 @@ def show_estimate(plan: CollectionPlan, format: str) -> None:
     if format == "json":
         console.put_json(estimate.as_object(), sort_keys=True)
     else:
-        console.put_tables([estimate_table(estimate.calls)])
+        console.put_tables(estimate_tables(estimate.calls))
         for note in (*estimate.notes, *weights_notes(plan.pool, estimate.weights)):
             console.say(f"note: {note}")
     require_models(plan.pool, estimate.weights)

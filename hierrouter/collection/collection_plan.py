@@ -35,32 +35,48 @@ class PlanEstimate:
         weights: of each model that would be loaded here.
         max_spend: limit of what the calls in the cache may cost, in money; None is no limit.
         spent_before: what they have cost so far; None without a limit.
+        remarks: on the plan, for people.
     """
 
     calls: Estimate
     weights: tuple[Availability, ...]
     max_spend: float | None
     spent_before: float | None
+    remarks: tuple[str, ...] = ()
 
     @property
     def is_above_limit(self) -> bool | None:
         """Whether it comes to more than the limit; None if that is not known, or without one."""
-        cost = self.calls.total.cost
-        if self.max_spend is None or self.spent_before is None or cost is None:
+        if self.max_spend is None or self.spent_before is None:
             return None
-        return self.spent_before + cost > self.max_spend
+        if not self.is_bound_above_limit:
+            return False
+        cost = self.calls.total.cost
+        return None if cost is None else self.spent_before + cost > self.max_spend
+
+    @property
+    def is_bound_above_limit(self) -> bool | None:
+        """Whether it may come to more than the limit; None without one."""
+        if self.max_spend is None or self.spent_before is None:
+            return None
+        return self.spent_before + self.calls.bound_total.cost > self.max_spend
 
     @property
     def notes(self) -> list[str]:
         """Remarks for people, a line each."""
-        notes = [*self.calls.notes]
+        notes = [*self.calls.notes, *self.remarks]
         if self.max_spend is not None and self.spent_before is not None:
             cost = self.calls.total.cost
             due = "unknown" if cost is None else money(cost)
-            verdicts = {None: "perhaps above", True: "above", False: "within"}
+            most = money(self.calls.bound_total.cost)
+            verdict = "within"
+            if self.is_above_limit:
+                verdict = "above"
+            elif self.is_bound_above_limit:
+                verdict = "perhaps above"
             notes.append(
-                f"spent before {money(self.spent_before)}, due {due}: "
-                f"{verdicts[self.is_above_limit]} --max-spend {self.max_spend:g}"
+                f"spent before {money(self.spent_before)}, due {due}, at most {most}: "
+                f"{verdict} --max-spend {self.max_spend:g}"
             )
         return notes
 
@@ -68,12 +84,14 @@ class PlanEstimate:
         """Return the estimate as JSON values; null is unknown."""
         value = {
             **estimate_object(self.calls),
+            "notes": self.notes,
             "weights": [asdict(weights) for weights in self.weights],
         }
         if self.max_spend is not None:
             value["max_spend"] = self.max_spend
             value["spent_before"] = self.spent_before
             value["above_max_spend"] = self.is_above_limit
+            value["bound_above_max_spend"] = self.is_bound_above_limit
         return value
 
 
@@ -149,7 +167,14 @@ class CollectionPlan:
         due = [model for model in self.pool.all_models if model.name in calls.models_due]
         weights = tuple(weights_needed(due))
         spent = None if self.max_spend is None else self.spent
-        return PlanEstimate(calls, weights, self.max_spend, spent)
+        remarks = []
+        if self.adaptive:
+            remarks.append(
+                "bound and estimate are those of whole trees; --adaptive leaves some out"
+            )
+        if self.on_ray:
+            remarks.append("the time is that of one worker; with Ray several share the calls")
+        return PlanEstimate(calls, weights, self.max_spend, spent, tuple(remarks))
 
     def check(self, allow_large: bool = False) -> None:
         """Refuse a collection before the first call is made.

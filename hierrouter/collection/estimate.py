@@ -1,26 +1,31 @@
 """Estimate calls, tokens, time, cost and disk of a collection, and ask consent to a large one.
 
-The trees are walked as far as the cache knows them. The rest is extrapolated from calls of the same
-steps.
+The trees are walked as far as the cache knows them. `bound` has what the rest takes at most, and
+`expected` and `speed` what it takes if it goes on as the calls in the cache.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hierrouter.collection import plan
+from hierrouter.collection.bound import Bound, bound_notes, bound_stage
+from hierrouter.collection.due import DueStage, due_levels
+from hierrouter.collection.expected import NOTHING, ExpectedStage, add, expected_stages
+from hierrouter.collection.measures import Measures, Range
+from hierrouter.collection.speed import STARTUP_S, Speed, bound_seconds
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines
-from hierrouter.pools.pool import DEFAULT_CURRENCY, Identity, Pool
+from hierrouter.engines.token_counts import TokenCounter, token_counter
+from hierrouter.pools.pool import DEFAULT_CURRENCY, OPENAI, Identity, Pool
 from hierrouter.questions.query import Query
-from hierrouter.tables import Column, Line, Table, duration, short_number, size, whole_number
+from hierrouter.tables import Column, Line, Table, duration, money, short_number, size, whole_number
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.reader import CacheReader, reader_of
-from hierrouter_cache.walk import TreeSpec
+from hierrouter_cache.tree import Rate
 
-# English questions and answers; text in LaTeX has 2.4, see docs/decisions.md.
-BYTES_PER_TOKEN = 4
 PILOT_NOTE = (
     "what no call in the cache tells is unknown: collect a pilot with --limit 10 and look again; "
     "a larger --limit holds the smaller one, so none of its calls is wasted"
@@ -28,6 +33,7 @@ PILOT_NOTE = (
 # A collection above one of these is not started without consent.
 CONSENT_CALLS = 100_000
 CONSENT_SECONDS = 24 * 3600.0
+SLOWEST_STEP = "SELECT max(s) FROM (SELECT avg(latency_s) AS s FROM calls_rows GROUP BY step)"
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class StageEstimate:
         most_calls: an upper bound of them.
         tokens_in: of the prompts of the expected calls, by the model's own tokenizer.
         tokens_out: of their responses.
-        seconds: in the model, if it answers as fast as before.
+        seconds: share in the time of its model; of all, by the clock.
         cost: tokens times the pool's rates.
         disk: bytes, without embeddings.
     """
@@ -57,11 +63,31 @@ class StageEstimate:
     cost: float | None = 0
     disk: float | None = 0
 
-    def __add__(self, other: "StageEstimate") -> "StageEstimate":
+    def __add__(self, other: StageEstimate) -> StageEstimate:
         """The sum of both, under the first label; unknown if one is unknown."""
         names = [attribute.name for attribute in fields(self) if attribute.name != "label"]
         sums: Any = (_sum(getattr(self, name), getattr(other, name)) for name in names)
         return StageEstimate(self.label, *sums)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the calls of one model, or of all, are expected to take; None is unknown.
+
+    Attributes:
+        calls: distinct calls to make.
+        tokens_in: of their prompts.
+        tokens_out: of their responses.
+        cost: tokens times the pool's rates.
+        seconds: by the clock; those of all models include what comes before and after the calls.
+    """
+
+    # A dry run prints these names as JSON.
+    calls: Range | None = NOTHING
+    tokens_in: Range | None = NOTHING
+    tokens_out: Range | None = NOTHING
+    cost: Range | None = NOTHING
+    seconds: Range | None = NOTHING
 
 
 @dataclass(frozen=True)
@@ -75,6 +101,10 @@ class Estimate:
         stages: the estimate of each model at each level.
         notes: remarks on these numbers, for people.
         currency: of the costs.
+        expected: what each model with calls to make is expected to take, by name.
+        expected_total: what all of them are expected to take.
+        bounds: what each of them takes at most, by name; empty if it was not asked for.
+        bound_total: what all of them take at most.
     """
 
     queries: int
@@ -83,11 +113,18 @@ class Estimate:
     stages: tuple[StageEstimate, ...]
     notes: tuple[str, ...]
     currency: str = DEFAULT_CURRENCY
+    expected: Mapping[str, Expectation] = field(default_factory=dict)
+    expected_total: Expectation = field(default_factory=Expectation)
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
+    bound_total: Bound = field(default_factory=Bound)
 
     @property
     def total(self) -> StageEstimate:
-        """The sum of all stages."""
-        return sum(self.stages, StageEstimate("all"))
+        """The sum of all stages; its seconds are those of the clock."""
+        total = sum(self.stages, StageEstimate("all"))
+        if not self.expected:
+            return total
+        return replace(total, seconds=_likely(self.expected_total.seconds))
 
     @property
     def models_due(self) -> frozenset[str]:
@@ -112,7 +149,7 @@ def require_consent(pool: Pool, queries: Sequence[Query], root: Path) -> None:
     reader = reader_of(root)
     slowest = reader.sql(SLOWEST_STEP)[0][0].as_py() if reader else None  # seconds of a call
     if calls > CONSENT_CALLS or calls * (slowest or 0) > CONSENT_SECONDS:
-        refuse_large(estimate(pool, queries, root))
+        refuse_large(estimate(pool, queries, root, with_bound=False))
 
 
 def refuse_large(estimate: Estimate) -> None:
@@ -139,7 +176,11 @@ def refuse_large(estimate: Estimate) -> None:
 
 
 def estimate(
-    pool: Pool, queries: Sequence[Query], root: Path, engines: Engines = backend
+    pool: Pool,
+    queries: Sequence[Query],
+    root: Path,
+    engines: Engines = backend,
+    with_bound: bool = True,
 ) -> Estimate:
     """Estimate the collection of these queries into a cache.
 
@@ -150,12 +191,13 @@ def estimate(
         queries: to collect.
         root: the cache's folder, which need not exist yet.
         engines: identify the models.
+        with_bound: whether to look for an upper bound, too, for which all prompts are counted.
 
     Returns:
         The estimate.
 
     Raises:
-        InputError: a local folder holds no model, or a device does not exist.
+        InputError: a local folder holds no model, a device does not exist, or a model has no price.
         CacheError: the cache is damaged.
     """
     identities: dict[str, Identity] = {}
@@ -166,102 +208,149 @@ def estimate(
         except WorldError:
             identities[model.name] = {"absent": model.model}
             absent.append(model.name)
-    stages = tuple(_stages(pool, pool.tree_spec(identities), queries, reader_of(root)))
-    notes = [PILOT_NOTE] if sum(stages, StageEstimate("all")).seconds is None else []
+    rates = pool.rates()
+    reader = reader_of(root)
+    responses = reader.responses() if reader else {}
+    levels = list(due_levels(pool, pool.tree_spec(identities), queries, responses))
+    measures = Measures(reader)
+    if with_bound:
+        counters = {model.name: token_counter(model) for model in pool.all_models}
+    else:  # by bytes, which is quick
+        counters = {model.name: TokenCounter(model) for model in pool.all_models}
+    # Of equal questions in two datasets the first counts.
+    datasets = {query.question: query.dataset for query in reversed(queries)}
+    stages = list(expected_stages(levels, datasets, reader, measures, counters, rates))
+    speed = Speed(pool, stages, measures)
+    due = [stage for stage in stages if stage.due.most_calls]
+    expected = {}
+    for name, seconds in speed.by_model.items():
+        own = [stage for stage in due if stage.model.name == name]
+        expected[name] = replace(_expectation(own), seconds=seconds)
+    total = replace(_expectation(due), seconds=speed.total)
+    bytes_per_call = _bytes_per_call(reader, len(responses))
+    notes = [PILOT_NOTE] if total.seconds is None else []
+    notes += _dataset_notes(due, datasets, measures)
+    bounds: dict[str, Bound] = {}
+    if with_bound:
+        bounds = _bounds([stage.due for stage in due], counters, rates, measures)
+        notes += bound_notes([counters[name] for name in bounds])
     if absent:
         notes.append(f"not reached from here, so all calls count as new: {', '.join(absent)}")
     return Estimate(
         queries=len(queries),
         nodes=len(queries) * pool.routes.calls,
         direct=len(queries) * len(pool.all_models),
-        stages=stages,
+        stages=tuple(_stage_estimate(stage, expected, bytes_per_call) for stage in stages),
         notes=tuple(notes),
         currency=pool.currency,
+        expected=expected,
+        expected_total=total,
+        bounds=bounds,
+        bound_total=_bound_of_all(pool, bounds),
     )
 
 
-# The first hop has shorter prompts than the same model with the same instruction has later.
-IS_FIRST = "context IN (SELECT context FROM queries_rows)"
-SLOWEST_STEP = "SELECT max(s) FROM (SELECT avg(latency_s) AS s FROM calls_rows GROUP BY step)"
-# Tokens for a byte of a prompt, then tokens in, tokens out and seconds of a call.
-STEP_MEANS = (
-    f"SELECT step, {IS_FIRST} AS is_first, sum(tokens_in) / sum(strlen(prompt)), avg(tokens_in), "  # noqa: S608 - our own names
-    "avg(tokens_out), avg(latency_s) FROM calls_rows GROUP BY ALL"
-)
-# Share of the steps' responses that differ, at contexts at which all these steps have answered.
-# Equal responses lead to one context below.
-DIFFERING_SHARE = (
-    "SELECT avg(share) FROM (SELECT count(DISTINCT outcome) / count(DISTINCT step) AS share "  # noqa: S608 - our own names
-    f"FROM calls_rows WHERE list_contains($1, step) AND ({IS_FIRST}) = $2 "
-    "GROUP BY context HAVING count(DISTINCT step) = len($1))"
-)
+def _expectation(stages: Iterable[ExpectedStage]) -> Expectation:
+    """Sum up stages; seconds are left to `Speed`."""
+    names = ("calls", "tokens_in", "tokens_out", "cost")
+    sums: dict[str, Range | None] = dict.fromkeys(names, NOTHING)
+    for stage in stages:
+        for name in names:
+            sums[name] = add(sums[name], getattr(stage, name))
+    return Expectation(**sums)
 
 
-def _stages(
-    pool: Pool, spec: TreeSpec, queries: Sequence[Query], reader: CacheReader | None
-) -> Iterator[StageEstimate]:
-    """Every stage in the order of the calls; of equal calls the first stage counts."""
-    direct, levels = plan.stages_of(pool, spec)
-    responses = reader.responses() if reader else {}
-    means: dict[tuple[str, bool], list[float | None]] = {}
-    bytes_per_call = None  # on disk
-    if reader and responses:
-        columns = [column.to_pylist() for column in reader.sql(STEP_MEANS).columns]
-        for step, is_first, *step_means in zip(*columns, strict=True):
-            means[step, is_first] = step_means
-        sizes = [part.path.stat().st_size for part in reader.parts if part.kind == "calls"]
-        bytes_per_call = sum(sizes) / len(responses)
-    contexts = plan.root_contexts(query.question for query in queries)
-    rates = pool.rates()
-    counted = set[str]()
-    # Hidden contexts are those behind responses that are not there yet: the expected number of
-    # them, and an upper bound.
-    hidden: float | None = 0
-    max_hidden = 0
-    for level, level_stages in enumerate([direct, *levels]):
-        # If one model has two names, the first stage counts.
-        first_stages: dict[str, plan.Stage] = {}
-        for stage in level_stages:
-            first_stages.setdefault(stage.step, stage)
-        stages = list(first_stages.values())
-        unanswered = 0
-        for stage in stages:
-            calls = list(stage.calls(contexts))
-            unanswered += sum(call.key not in responses for call in calls)
-            new = [call for call in calls if call.key not in counted]
-            counted.update(call.key for call in new)
-            due = [call for call in new if call.key not in responses]
-            # Known prompts count by their length, hidden ones by the mean of earlier calls.
-            prompt_bytes = sum(len(call.prompt.encode()) for call in due)
-            step_means = means.get((stage.step, level < 2)) or [None] * 4
-            tokens_per_byte, mean_in, mean_out, mean_seconds = step_means
-            rate = rates[stage.model.name]
-            expected = _sum(len(due), hidden)
-            due_tokens_in = prompt_bytes * (tokens_per_byte or 1 / BYTES_PER_TOKEN)
-            tokens_in = _sum(due_tokens_in, _product(hidden, mean_in))
-            tokens_out = _product(expected, mean_out)
-            yield StageEstimate(
-                label=stage.label,
-                there=len(new) - len(due),
-                calls=expected,
-                most_calls=len(due) + max_hidden,
-                tokens_in=tokens_in,
-                tokens_out=tokens_out,
-                seconds=_product(expected, mean_seconds),
-                cost=_sum(
-                    _product(tokens_in, rate.tokens_in), _product(tokens_out, rate.tokens_out)
-                ),
-                disk=_product(expected, bytes_per_call),
-            )
-        if level > 0:  # nothing follows a direct call
-            max_hidden = unanswered + len(stages) * max_hidden
-            new_responses = _sum(unanswered, _product(len(stages), hidden))
-            differing_share = None if len(stages) > 1 else 1
-            if reader and len(stages) > 1:
-                steps = [stage.step for stage in stages]
-                differing_share = reader.sql(DIFFERING_SHARE, [steps, level == 1])[0][0].as_py()
-            hidden = _product(new_responses, differing_share)
-            contexts = plan.next_contexts(stages, contexts, responses)
+def _stage_estimate(
+    stage: ExpectedStage, expected: Mapping[str, Expectation], bytes_per_call: float | None
+) -> StageEstimate:
+    """The likely values of a stage; it has the share of its tokens in the time of its model."""
+    calls = _likely(stage.calls)
+    tokens_out = _likely(stage.tokens_out)
+    seconds: float | None = 0
+    if stage.due.most_calls:
+        model = expected[stage.model.name]
+        model_tokens = _likely(model.tokens_out)
+        share = tokens_out / model_tokens if tokens_out and model_tokens else 0
+        seconds = _product(share, _likely(model.seconds))
+        if tokens_out is None:
+            seconds = None
+    return StageEstimate(
+        label=stage.due.stage.label,
+        there=stage.due.there,
+        calls=calls,
+        most_calls=stage.due.most_calls,
+        tokens_in=_likely(stage.tokens_in),
+        tokens_out=tokens_out,
+        seconds=seconds,
+        cost=_likely(stage.cost),
+        disk=_product(calls, bytes_per_call),
+    )
+
+
+def _bytes_per_call(reader: CacheReader | None, calls: int) -> float | None:
+    """Bytes on disk of a call in the cache; None if there is none."""
+    if reader is None or not calls:
+        return None
+    return sum(part.path.stat().st_size for part in reader.parts if part.kind == "calls") / calls
+
+
+def _dataset_notes(
+    stages: Iterable[ExpectedStage], datasets: Mapping[str, str], measures: Measures
+) -> list[str]:
+    """Name the datasets whose calls are expected to be like those of other datasets."""
+    names: set[str] = set()
+    for stage in stages:
+        names |= {datasets[question] for question, *_ in stage.due.texts}
+    missing = sorted(name for name in names if not measures.has(name))
+    if not measures or not missing:
+        return []
+    return [
+        f"no call of {', '.join(missing)} is in the cache, so theirs are expected to be like those "
+        "of the other datasets; a pilot of all datasets tells more"
+    ]
+
+
+def _bounds(
+    stages: Iterable[DueStage],
+    counters: Mapping[str, TokenCounter],
+    rates: Mapping[str, Rate],
+    measures: Measures,
+) -> dict[str, Bound]:
+    """What each model takes at most, by name."""
+    bounds: dict[str, Bound] = {}
+    steps: dict[str, set[str]] = {}
+    for due in stages:
+        name = due.stage.model.name
+        tokens_in, tokens_out = bound_stage(due, counters)
+        cost = rates[name].cost(tokens_in, tokens_out)
+        bounds[name] = bounds.get(name, Bound()) + Bound(
+            due.most_calls, tokens_in, tokens_out, cost
+        )
+        steps.setdefault(name, set()).add(due.stage.step)
+    return {
+        name: replace(
+            bound, seconds=bound_seconds(counters[name].spec, bound, steps[name], measures)
+        )
+        for name, bound in bounds.items()
+    }
+
+
+def _bound_of_all(pool: Pool, bounds: Mapping[str, Bound]) -> Bound:
+    """What all models take at most: on this machine one after the other, servers side by side."""
+    total = sum(bounds.values(), Bound())
+    local = 0.0
+    served = 0.0
+    for model in pool.all_models:
+        if model.name not in bounds:
+            continue
+        seconds = bounds[model.name].seconds
+        if seconds is None:
+            return replace(total, seconds=None)
+        if model.backend == OPENAI:
+            served = max(served, seconds)
+        else:
+            local += seconds
+    return replace(total, seconds=local + served + (STARTUP_S.high if bounds else 0.0))
 
 
 def _sum(first: float | None, second: float | None) -> float | None:
@@ -276,57 +365,113 @@ def _product(count: float | None, value: float | None) -> float | None:
     return None if count is None or value is None else count * value
 
 
-ESTIMATE_COLUMNS = (
-    "model",
-    "there",
-    "due",
-    "at most",
-    "tokens in",
-    "tokens out",
-    "time",
-    "cost",
-    "disk",
-)
-# Of each column but the first.
-COLUMN_FORMATS = (
-    whole_number,
-    whole_number,
-    whole_number,
-    short_number,
-    short_number,
-    duration,
-    short_number,
-    size,
-)
+def _likely(value: Range | None) -> float | None:
+    return None if value is None else value.likely
 
 
-def estimate_table(estimate: Estimate) -> Table:
-    """A table with a row for each stage that has calls, and one for all."""
+AMOUNT_COLUMNS = ("model", "calls", "tokens in", "tokens out", "cost", "time")
+UNKNOWN = "unknown"
+
+
+def estimate_tables(estimate: Estimate) -> list[Table]:
+    """Tables of calls by stage, of the upper bound, and of what is expected if that is known."""
+    tables = [_calls_table(estimate)]
+    if estimate.bounds:
+        tables.append(_bound_table(estimate))
+    if estimate.expected and estimate.expected_total.tokens_out is not None:
+        tables.append(_expected_table(estimate))
+    return tables
+
+
+def _calls_table(estimate: Estimate) -> Table:
     rows = []
-    for stage in estimate.stages:
-        if stage.there or stage.most_calls:
+    for stage in (*estimate.stages, estimate.total):
+        if stage.there or stage.most_calls or stage.label == "all":
             group, _, model = stage.label.rpartition(" ")
-            rows.append(_line(group, model, stage))
+            due = UNKNOWN if stage.calls is None else whole_number(stage.calls)
+            disk = UNKNOWN if stage.disk is None else size(stage.disk)
+            cells = (model, whole_number(stage.there), due, whole_number(stage.most_calls), disk)
+            rows.append(Line(group or "all", cells))
     return Table(
         title=f"{estimate.queries:,} queries: {estimate.nodes:,} nodes and {estimate.direct:,} "
         "direct calls, equal ones once",
-        columns=tuple(Column(title) for title in ESTIMATE_COLUMNS),
-        rows=(*rows, _line("all", "all", estimate.total)),
-        note="what is due is expected from earlier calls, where its prompts are not known; time is "
-        "that of earlier calls; cost is tokens times the pool's rates, in "
-        f"{estimate.currency}; embeddings come on top",
+        columns=tuple(map(Column, ("model", "there", "due", "at most", "disk"))),
+        rows=tuple(rows),
+        note="what is due is expected from earlier calls, where its prompts are not known",
     )
 
 
-def _line(group: str, name: str, stage: StageEstimate) -> Line:
-    _, *numbers = astuple(stage)
-    cells = [
-        "unknown" if number is None else text_of(number)
-        for number, text_of in zip(numbers, COLUMN_FORMATS, strict=True)
-    ]
-    return Line(group, (name, *cells))
+def _bound_table(estimate: Estimate) -> Table:
+    rows = []
+    for name, bound in (*estimate.bounds.items(), ("all", estimate.bound_total)):
+        cells = (
+            name,
+            whole_number(bound.calls),
+            short_number(bound.tokens_in),
+            short_number(bound.tokens_out),
+            money(bound.cost),
+            UNKNOWN if bound.seconds is None else duration(bound.seconds),
+        )
+        rows.append(Line("", cells))
+    return Table(
+        title="At most",
+        columns=tuple(map(Column, AMOUNT_COLUMNS)),
+        rows=tuple(rows),
+        note="the tree of each query whole, and each response as long as its cap; cost in "
+        f"{estimate.currency}; time at the speed of earlier calls",
+    )
+
+
+def _expected_table(estimate: Estimate) -> Table:
+    rows = []
+    for name, amounts in (*estimate.expected.items(), ("all", estimate.expected_total)):
+        cells = (
+            name,
+            _interval(amounts.calls, whole_number),
+            _interval(amounts.tokens_in, short_number),
+            _interval(amounts.tokens_out, short_number),
+            _interval(amounts.cost, money),
+            _interval(amounts.seconds, duration),
+        )
+        rows.append(Line("", cells))
+    return Table(
+        title="Expected",
+        columns=tuple(map(Column, AMOUNT_COLUMNS)),
+        rows=tuple(rows),
+        note="if calls go on as those in the cache: the likely value, and in brackets a range; "
+        f"cost in {estimate.currency}; time of all is by the clock, before embeddings and scores",
+    )
+
+
+def _interval(amount: Range | None, show: Callable[[float], str]) -> str:
+    """A range as text: the likely value, and both ends if they differ from it."""
+    if amount is None:
+        return UNKNOWN
+    likely, low, high = map(show, (amount.likely, amount.low, amount.high))
+    return likely if low == likely == high else f"{likely} ({low} to {high})"
 
 
 def estimate_object(estimate: Estimate) -> dict[str, Any]:
-    """The estimate as JSON values: counts, `stages` and `total`; null is unknown."""
-    return {**asdict(estimate), "total": asdict(estimate.total)}
+    """The estimate as JSON values; null is unknown.
+
+    Returns:
+        Counts, `stages` and `total` with their likely values, `bound` and `estimate`, each of them
+        with `models` and `total`.
+    """
+    return {
+        "queries": estimate.queries,
+        "nodes": estimate.nodes,
+        "direct": estimate.direct,
+        "notes": list(estimate.notes),
+        "currency": estimate.currency,
+        "stages": [asdict(stage) for stage in estimate.stages],
+        "total": asdict(estimate.total),
+        "bound": {
+            "models": {name: asdict(bound) for name, bound in estimate.bounds.items()},
+            "total": asdict(estimate.bound_total),
+        },
+        "estimate": {
+            "models": {name: asdict(amounts) for name, amounts in estimate.expected.items()},
+            "total": asdict(estimate.expected_total),
+        },
+    }

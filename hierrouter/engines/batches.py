@@ -381,13 +381,37 @@ def limits_for(model: Any, new_tokens: int) -> Limits:
         The limits.
     """
     free, _ = memory({parameter.device for parameter in model.parameters()})
-    config = model.config.get_text_config()
+    return batch_limits(
+        model.config.get_text_config(),
+        model.dtype,
+        model.device.type,
+        model.num_parameters(),
+        free,
+        new_tokens,
+    )
+
+
+def batch_limits(
+    config: Any, dtype: torch.dtype, kind: str, parameters: int, free: int, new_tokens: int
+) -> Limits:
+    """Return the limits of batches of a model, which need not be loaded.
+
+    Args:
+        config: the configuration of its language model.
+        dtype: of keys and values.
+        kind: of its device, "cpu" or "cuda".
+        parameters: their number.
+        free: bytes of memory beside the weights.
+        new_tokens: tokens of the longest response.
+
+    Returns:
+        The limits.
+    """
     # Four copies of a step's logits: as returned, recorded, processed, and compared.
     logits_bytes = config.vocab_size * torch.float32.itemsize * 4
-    token_bytes = cache_bytes(config, model.dtype) + logits_bytes // (new_tokens + 1)
+    token_bytes = cache_bytes(config, dtype) + logits_bytes // (new_tokens + 1)
     cache_tokens = int(CACHE_SHARE * free) // token_bytes
-    kind = model.device.type
-    is_tiny = kind == "cpu" and model.num_parameters() < TINY_MODEL_PARAMETERS
+    is_tiny = kind == "cpu" and parameters < TINY_MODEL_PARAMETERS
     factor = 2 if is_tiny else 1
     return Limits(
         factor * BATCH_ROWS[kind], factor * BATCH_PROMPT_TOKENS[kind], cache_tokens, new_tokens

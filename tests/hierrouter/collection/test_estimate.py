@@ -204,7 +204,8 @@ def test_a_few_very_slow_calls_are_large(tmp_path: Path) -> None:
     for part in (tmp_path / "parts").glob("calls-*"):
         take(part)
     at = calls.schema.get_field_index("latency_s")
-    slow = calls.set_column(at, "latency_s", pa.array([600.0] * len(calls)))
+    # Ten prompts or sixty are one batch, but there are more at the second hop.
+    slow = calls.set_column(at, "latency_s", pa.array([3_000.0] * len(calls)))
     PartWriter(tmp_path).append("calls", slow)
     with pytest.raises(InputError, match=r"about \d+ model calls and \d+ hours"):
         require_consent(POOL, queries, tmp_path)

@@ -5,7 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.collection.estimate import Estimate, StageEstimate, estimate_object, estimate_table
+from hierrouter.collection.bound import Bound
+from hierrouter.collection.estimate import (
+    Estimate,
+    Expectation,
+    StageEstimate,
+    estimate_object,
+    estimate_tables,
+)
+from hierrouter.collection.measures import Range
 from hierrouter.reports.tables import (
     cost_table,
     dataset_table,
@@ -204,18 +212,33 @@ ESTIMATE = Estimate(
         StageEstimate("hop 2 a", 0, None, 6, 70, seconds=9),
     ),
     notes=("a note",),
+    bounds={"a": Bound(8, 3_200, 160, 1.25)},
+    bound_total=Bound(8, 3_200, 160, 1.25),
+)
+EXPECTED = Expectation(
+    calls=Range(4, 5, 6.2),
+    tokens_in=Range.exact(1570),
+    tokens_out=Range(90, 100, 110),
+    cost=None,
+    seconds=Range(6, 9, 130),
 )
 
 
 def test_an_estimate_has_a_row_a_stage_that_has_something_and_one_for_all() -> None:
-    table = estimate_table(ESTIMATE)
-    assert [(row.group, *row.cells[:5], row.cells[6]) for row in table.rows] == [
-        ("direct", "a", "4", "2", "2", "1.5k", "unknown"),
-        ("hop 2", "a", "0", "unknown", "6", "70", "9 s"),
-        ("all", "all", "4", "unknown", "8", "1.57k", "unknown"),
+    calls, bound = estimate_tables(ESTIMATE)  # nothing is expected before a pilot
+    assert [(row.group, *row.cells) for row in calls.rows] == [
+        ("direct", "a", "4", "2", "2", "0 B"),
+        ("hop 2", "a", "0", "unknown", "6", "0 B"),
+        ("all", "all", "4", "unknown", "8", "0 B"),
     ]
+    most = ("8", "3.2k", "160", "1.25", "unknown")
+    assert [row.cells for row in bound.rows] == [("a", *most), ("all", *most)]
+    piloted = replace(ESTIMATE, expected={"a": EXPECTED}, expected_total=EXPECTED)
+    expected = estimate_tables(piloted)[-1]
+    shown = ("5 (4 to 6)", "1.57k", "100 (90 to 110)", "unknown", "9 s (6 s to 130 s)")
+    assert [row.cells for row in expected.rows] == [("a", *shown), ("all", *shown)]
     estimate_json = estimate_object(ESTIMATE)
-    assert estimate_json["notes"] == ("a note",)
+    assert estimate_json["notes"] == ["a note"]
     assert estimate_json["stages"][2]["calls"] is None
     assert [estimate_json["total"][name] for name in ("there", "calls", "most_calls")] == [
         4,

@@ -1,0 +1,139 @@
+"""The calls that a collection is to make: those with a known prompt, and those behind them.
+
+A context is hidden while one of its responses is not there yet: its prompts are not known, but how
+many of them there may be is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hierrouter.collection import plan
+from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.questions.query import Query
+from hierrouter_cache.walk import TreeSpec
+
+
+@dataclass(frozen=True)
+class HiddenContexts:
+    """Contexts that begin with known texts; responses that are not there yet follow.
+
+    Each known beginning has one context for each chain, unless responses are equal.
+
+    Attributes:
+        texts: the known texts of each beginning: a question and the responses so far.
+        chains: the models whose responses follow, in their order.
+    """
+
+    texts: Sequence[tuple[str, ...]]
+    chains: Sequence[tuple[ModelSpec, ...]]
+
+    @property
+    def most(self) -> int:
+        """The most contexts that there may be."""
+        return len(self.texts) * len(self.chains)
+
+    def behind(self, stages: Sequence[plan.Stage]) -> HiddenContexts:
+        """The contexts after one more response, of any of these stages."""
+        chains = [(*chain, stage.model) for chain in self.chains for stage in stages]
+        return HiddenContexts(self.texts, chains)
+
+
+@dataclass(frozen=True)
+class DueStage:
+    """The calls of one model at one level.
+
+    Attributes:
+        stage: the model and its instruction.
+        depth: responses in a prompt.
+        there: calls that are answered, and counted for no earlier stage.
+        calls: distinct calls to make whose prompts are known.
+        texts: of the context of each of these calls.
+        hidden: contexts at which a further call is to be made.
+    """
+
+    stage: plan.Stage
+    depth: int
+    there: int
+    calls: Sequence[plan.Call]
+    texts: Sequence[tuple[str, ...]]
+    hidden: Sequence[HiddenContexts]
+
+    @property
+    def most_hidden(self) -> int:
+        """The most calls whose prompts are not known."""
+        return sum(contexts.most for contexts in self.hidden)
+
+    @property
+    def most_calls(self) -> int:
+        """The most calls that there are to make."""
+        return len(self.calls) + self.most_hidden
+
+
+@dataclass(frozen=True)
+class DueLevel:
+    """The calls of one level, or all direct calls.
+
+    Attributes:
+        stages: different ones; of two names of one model the first counts.
+        is_direct: whether these are the direct calls, which nothing follows.
+        unanswered: known contexts at which a stage has no response yet, one entry for each stage.
+    """
+
+    stages: Sequence[DueStage]
+    is_direct: bool
+    unanswered: Sequence[HiddenContexts]
+
+
+def due_levels(
+    pool: Pool, spec: TreeSpec, queries: Sequence[Query], responses: Mapping[str, str]
+) -> Iterator[DueLevel]:
+    """Walk the trees of some queries as far as responses are there.
+
+    Args:
+        pool: the models.
+        spec: the keys of their steps.
+        queries: whose trees are to be filled.
+        responses: text of every answered call, by key.
+
+    Yields:
+        The direct calls, then each level. Of equal calls the first stage counts.
+    """
+    direct, levels = plan.stages_of(pool, spec)
+    contexts = plan.root_contexts(query.question for query in queries)
+    hidden: list[HiddenContexts] = []
+    counted = set[str]()
+    for number, level_stages in enumerate([direct, *levels]):
+        is_direct = number == 0
+        # If one model has two names, the first stage counts.
+        by_step: dict[str, plan.Stage] = {}
+        for stage in level_stages:
+            by_step.setdefault(stage.step, stage)
+        stages = list(by_step.values())
+        due_stages = []
+        unanswered = []
+        for stage in stages:
+            calls = list(stage.calls(contexts))
+            missing = [call for call in calls if call.key not in responses]
+            new = [call for call in calls if call.key not in counted]
+            counted.update(call.key for call in new)
+            due = [call for call in new if call.key not in responses]
+            due_stages.append(
+                DueStage(
+                    stage=stage,
+                    depth=max(number - 1, 0),
+                    there=len(new) - len(due),
+                    calls=due,
+                    texts=[contexts[call.context] for call in due],
+                    hidden=[] if is_direct else hidden,
+                )
+            )
+            unanswered.append(
+                HiddenContexts([contexts[call.context] for call in missing], [(stage.model,)])
+            )
+        yield DueLevel(due_stages, is_direct, unanswered)
+        if not is_direct:
+            further = [group.behind(stages) for group in hidden]
+            hidden = [group for group in [*unanswered, *further] if group.most]
+            contexts = plan.next_contexts(stages, contexts, responses)

@@ -1,0 +1,277 @@
+"""How many calls and tokens are expected, from calls of the same steps in the cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.collection.due import DueLevel, DueStage
+from hierrouter.collection.measures import STANDARD_ERRORS, Measures, Range, Sample
+from hierrouter.engines.token_counts import TokenCounter
+from hierrouter.pools.pool import ModelSpec
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.tree import Rate
+
+# English questions and answers; text in LaTeX has 2.4 bytes a token, see docs/decisions.md.
+TOKENS_PER_BYTE = Range(1 / 6, 1 / 4, 1 / 2)
+MEASURED_SPREAD = Range(0.9, 1.0, 1.1)  # of tokens a byte, from prompts of the same step
+NOTHING = Range.exact(0)
+# Share of the steps' responses that differ, at contexts at which all these steps have answered:
+# mean, deviation and number of contexts. Equal responses lead to one context below.
+DIFFERING_SHARE = (
+    "SELECT avg(share), coalesce(stddev_samp(share), 0), count(*) FROM ("
+    "SELECT count(DISTINCT outcome) / count(DISTINCT step) AS share "
+    "FROM calls_rows WHERE list_contains($1, step) "
+    "AND (context IN (SELECT context FROM queries_rows)) = $2 "
+    "GROUP BY context HAVING count(DISTINCT step) = len($1))"
+)
+
+
+@dataclass(frozen=True)
+class ExpectedStage:
+    """The expected calls, tokens and cost of one model at one level; None is unknown.
+
+    Attributes:
+        due: the calls.
+        calls: their number.
+        tokens_in: of their prompts.
+        tokens_out: of their responses.
+        cost: tokens times the pool's rates.
+        lengths: int64[n], tokens of prompts.
+        counts: float64[n], expected number of calls with a prompt of that length; None if unknown.
+    """
+
+    due: DueStage
+    calls: Range | None
+    tokens_in: Range | None
+    tokens_out: Range | None
+    cost: Range | None
+    lengths: NDArray[np.int64]
+    counts: NDArray[np.float64] | None
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model that is called."""
+        return self.due.stage.model
+
+    @property
+    def step(self) -> str:
+        """Key of model, settings and instruction."""
+        return self.due.stage.step
+
+
+def expected_stages(
+    levels: Sequence[DueLevel],
+    datasets: Mapping[str, str],
+    reader: CacheReader | None,
+    measures: Measures,
+    counters: Mapping[str, TokenCounter],
+    rates: Mapping[str, Rate],
+) -> Iterator[ExpectedStage]:
+    """Expect each stage to go on as the calls of its dataset in the cache.
+
+    Args:
+        levels: the calls to make, see `due.due_levels`.
+        datasets: of each question.
+        reader: of the cache; None if it does not exist yet.
+        measures: of the calls in it.
+        counters: of every model, by name.
+        rates: of a token of every model, by name.
+
+    Yields:
+        Every stage in the order of the calls.
+    """
+    # Contexts behind responses that are not there yet, by dataset.
+    hidden: dict[str, Range] | None = {}
+    for level in levels:
+        stage_hidden = {} if level.is_direct else hidden
+        for due in level.stages:
+            expectation = StageExpectation(due, datasets, stage_hidden, measures)
+            name = due.stage.model.name
+            yield expectation.stage(counters[name], rates[name])
+        if not level.is_direct:
+            hidden = _hidden_below(level, datasets, hidden, reader)
+
+
+def _hidden_below(
+    level: DueLevel,
+    datasets: Mapping[str, str],
+    hidden: Mapping[str, Range] | None,
+    reader: CacheReader | None,
+) -> dict[str, Range] | None:
+    """Expect how many contexts follow the responses of a level that are not there yet.
+
+    Args:
+        level: of the responses.
+        datasets: of each question.
+        hidden: contexts at which the level is called and which are not known yet, by dataset; None
+            if unknown.
+        reader: of the cache; None if it does not exist yet.
+
+    Returns:
+        Contexts by dataset; None if unknown.
+    """
+    if hidden is None:
+        return None
+    stages = [due.stage for due in level.stages]
+    responses = {name: contexts * Range.exact(len(stages)) for name, contexts in hidden.items()}
+    for contexts in level.unanswered:
+        counts = Counter(datasets[question] for question, *_ in contexts.texts)
+        for name, count in counts.items():
+            responses[name] = responses.get(name, NOTHING) + Range.exact(count)
+    if not any(count.high for count in responses.values()):
+        return {}
+    share: Range | None = Range.exact(1)
+    if len(stages) > 1:
+        is_first = level.stages[0].depth == 0
+        share = _differing_share(reader, [stage.step for stage in stages], is_first)
+    if share is None:
+        return None
+    return {name: count * share for name, count in responses.items()}
+
+
+def _differing_share(
+    reader: CacheReader | None, steps: Sequence[str], is_first: bool
+) -> Range | None:
+    if reader is None:
+        return None
+    [row] = reader.sql(DIFFERING_SHARE, [list(steps), is_first]).to_pylist()
+    mean, deviation, contexts = row.values()
+    if not contexts:
+        return None
+    spread = STANDARD_ERRORS * deviation / contexts**0.5
+    return Range(max(mean - spread, 1 / len(steps)), mean, min(mean + spread, 1.0))
+
+
+class StageExpectation:
+    """Works out what a stage takes.
+
+    Args:
+        due: its calls.
+        datasets: of each question.
+        hidden: contexts with a call whose prompt is not known, by dataset; None if unknown.
+        measures: of the cache.
+    """
+
+    def __init__(
+        self,
+        due: DueStage,
+        datasets: Mapping[str, str],
+        hidden: Mapping[str, Range] | None,
+        measures: Measures,
+    ) -> None:
+        self._due = due
+        self._hidden = hidden
+        self._known = Counter(datasets[question] for question, *_ in due.texts)
+        self._datasets = [datasets[question] for question, *_ in due.texts]
+        self._measures = measures
+
+    def _sample(self, dataset: str) -> Sample | None:
+        return self._measures.sample(self._due.stage.step, self._due.depth, dataset)
+
+    def stage(self, counter: TokenCounter, rate: Rate) -> ExpectedStage:
+        """Return what the stage takes.
+
+        Args:
+            counter: of its model.
+            rate: of its model.
+        """
+        known_lengths, known_tokens = self._known_prompts(counter)
+        calls = add(Range.exact(len(self._due.calls)), self._hidden_calls())
+        tokens_in = add(known_tokens, self._hidden_tokens())
+        tokens_out = self._response_tokens()
+        lengths, counts = self._lengths(known_lengths)
+        return ExpectedStage(
+            due=self._due,
+            calls=calls,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            cost=cost_of(tokens_in, tokens_out, rate),
+            lengths=lengths,
+            counts=counts,
+        )
+
+    def _known_prompts(self, counter: TokenCounter) -> tuple[NDArray[np.int64], Range]:
+        """Tokens of each known prompt, and of all of them."""
+        prompts = [call.prompt for call in self._due.calls]
+        if counter.is_exact:
+            lengths = counter.count(prompts)
+            if counter.is_exact:  # no chat template has failed
+                return lengths, Range.exact(int(lengths.sum()))
+        tokens = NOTHING
+        known_lengths = []
+        for prompt, dataset in zip(prompts, self._datasets, strict=True):
+            sample = self._sample(dataset)
+            ratio = TOKENS_PER_BYTE
+            if sample is not None:
+                ratio = MEASURED_SPREAD * Range.exact(sample.tokens_per_byte)
+            length = ratio * Range.exact(len(prompt.encode()))
+            tokens += length
+            known_lengths.append(max(round(length.likely), 1))
+        return np.array(known_lengths, dtype=np.int64), tokens
+
+    def _hidden_calls(self) -> Range | None:
+        if self._hidden is None:
+            return None
+        return sum(self._hidden.values(), NOTHING)
+
+    def _hidden_tokens(self) -> Range | None:
+        if self._hidden is None:
+            return None
+        tokens = NOTHING
+        for dataset, count in self._hidden.items():
+            sample = self._sample(dataset)
+            if sample is None:
+                return None
+            tokens += count * self._measures.mean(sample.tokens_in, dataset)
+        return tokens
+
+    def _response_tokens(self) -> Range | None:
+        if self._hidden is None:
+            return None
+        tokens = NOTHING
+        cap = self._due.stage.model.generation.max_new_tokens
+        for dataset in sorted({*self._known, *self._hidden}):
+            sample = self._sample(dataset)
+            if sample is None:
+                return None
+            count = Range.exact(self._known[dataset]) + self._hidden.get(dataset, NOTHING)
+            mean = self._measures.mean(sample.tokens_out, dataset)
+            tokens += count * Range(mean.low, mean.likely, min(mean.high, cap))
+        return tokens
+
+    def _lengths(
+        self, known: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+        """Tokens of prompts, and the expected number of calls with each of these lengths."""
+        if self._hidden is None:
+            return known, None
+        lengths = [known]
+        counts = [np.ones(len(known))]
+        for dataset, count in self._hidden.items():
+            sample = self._sample(dataset)
+            if sample is None:
+                return known, None
+            lengths.append(sample.tokens_in)
+            counts.append(np.full(len(sample), count.likely / len(sample)))
+        return np.concatenate(lengths), np.concatenate(counts)
+
+
+def add(first: Range | None, second: Range | None) -> Range | None:
+    """Return the sum of two ranges; None if one of them is unknown."""
+    return None if first is None or second is None else first + second
+
+
+def cost_of(tokens_in: Range | None, tokens_out: Range | None, rate: Rate) -> Range | None:
+    """Return the cost of tokens; None if they are unknown and cost something."""
+
+    def cost(tokens: Range | None, price: float) -> Range | None:
+        if price == 0:
+            return NOTHING
+        return None if tokens is None else tokens * Range.exact(price)
+
+    return add(cost(tokens_in, rate.tokens_in), cost(tokens_out, rate.tokens_out))
