@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hierrouter.engines.workload import LocalModel
 
 # Before the first call and after the last one: imports, and opening the cache.
-STARTUP_S = Range(1.0, 5.0, 15.0)
+STARTUP_S = Range(2.0, 6.0, 20.0)
 # Loading a model: what does not depend on its size, and seconds for a byte of its weights.
 LOADING_S = Range(0.1, 0.5, 2.0)
 BYTE_S = Range(1 / 4e9, 1 / 1e9, 1 / 2e8)

@@ -74,7 +74,7 @@ def test_a_limit_stops_and_a_higher_one_goes_on_with_nothing_called_twice(paid: 
     assert (planned["above_max_spend"], planned["max_spend"]) == (False, cost * 2)
     assert planned["spent_before"] == pytest.approx(total(pilot["spent"]))
     dry = place.does(f"{COLLECT} d --max-spend {low} --dry-run").stderr
-    assert re.search(r"spent before \S+, due \S+: above --max-spend", dry)
+    assert re.search(r"spent before \S+, due \S+, at most \S+: above --max-spend", dry)
     first = place.asks(f"{COLLECT} d --max-spend {low}")
     assert first.returncode == 130
     assert f"error: the limit is reached: --max-spend {low:g}, " in first.stderr
