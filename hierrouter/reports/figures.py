@@ -1,6 +1,7 @@
 """The figures of a report: drawn, and written to files."""
 
 import io
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -127,6 +128,9 @@ HATCHES = ("", "///", "...", "xxx")
 GROUP_SHARE = 0.84  # of the distance from one dataset to the next, which its bars fill
 BAR_AXES_INCHES = 2.4  # height of the bars' axes, without the legend
 LEGEND_ROW_INCHES = 0.21
+AXIS_INCHES = 0.7  # left of the bars
+MAX_GROUP_LENGTH = 22  # characters of a dataset's name
+SLANT = 30  # degrees
 FEWEST_GROUPS = 3  # of fewer datasets the bars are as wide as of so many
 
 
@@ -138,9 +142,11 @@ def net_reward_figure(report: ReportData) -> Drawing:
     datasets = paper_datasets(report)
     policies = paper_rows(report)
     names = [_bar_name(report, rows[0]) for rows in policies]
+    group_names = _group_names(list(datasets.values()))
     legend_rows = -(-len(names) // legend_columns(names or [""], FIGURE_WIDTH))
     with settings():
-        figure, axes = canvas(FIGURE_WIDTH, BAR_AXES_INCHES + legend_rows * LEGEND_ROW_INCHES)
+        height = BAR_AXES_INCHES + legend_rows * LEGEND_ROW_INCHES + group_names.inches
+        figure, axes = canvas(FIGURE_WIDTH, height)
         number_by_kind: Counter[str] = Counter()
         for position, (rows, name) in enumerate(zip(policies, names, strict=True)):
             kind = rows[0].kind
@@ -148,8 +154,9 @@ def net_reward_figure(report: ReportData) -> Drawing:
             bars = [by_dataset[dataset] for dataset in datasets]
             _draw_bars(axes, bars, name, number_by_kind[kind], position, len(policies))
             number_by_kind[kind] += 1
-        _name_groups(axes, list(datasets.values()))
+        _name_groups(axes, group_names)
         axes.axhline(0, color=INK, linewidth=0.8)
+        axes.spines["bottom"].set_visible(False)  # the line at 0 takes its place
         axes.set_ylabel(f"net reward R ({one_line(report.scorer, MAX_LABEL_LENGTH)})")
         legend(figure)
     level = f"{report.bootstrap.level:.0%}"
@@ -208,22 +215,61 @@ def _draw_bars(
     axes.errorbar(middles, reward, lengths, fmt="none", ecolor=INK, elinewidth=0.8, alpha=0.7)
 
 
-def _name_groups(axes: Axes, titles: Sequence[str]) -> None:
-    """Write the names of the datasets below their bars, slanted if they would meet."""
-    names = [label(title) for title in titles]
-    group_inches = (FIGURE_WIDTH - 0.7) / max(len(names), FEWEST_GROUPS)
-    slanted = max(map(cell_len, names)) * CHARACTER_INCHES > group_inches
-    alignment = "right" if slanted else "center"
-    axes.set_xticks(range(len(names)), names, rotation=30 if slanted else 0, ha=alignment)
-    middle = (len(names) - 1) / 2
-    half = max(len(names), FEWEST_GROUPS) / 2
+class GroupNames(NamedTuple):
+    """Names below groups of bars.
+
+    Attributes:
+        texts: a name for each group, perhaps on two lines.
+        are_slanted: whether they are too long to be upright.
+    """
+
+    texts: list[str]
+    are_slanted: bool
+
+    @property
+    def inches(self) -> float:
+        """Height that slanted names need, 0 of upright ones."""
+        longest = max(map(cell_len, self.texts), default=0)
+        return longest * CHARACTER_INCHES * np.sin(np.radians(SLANT)) if self.are_slanted else 0.0
+
+
+def _group_names(titles: Sequence[str]) -> GroupNames:
+    """Fit the names of datasets below their bars: on one line, on two, or slanted."""
+    names = [one_line(label(title), MAX_GROUP_LENGTH) for title in titles]
+    group_inches = (FIGURE_WIDTH - AXIS_INCHES) / max(len(names), FEWEST_GROUPS)
+    room = int(group_inches / CHARACTER_INCHES)  # characters
+    broken = [_on_two_lines(name) if cell_len(name) > room else name for name in names]
+    lines = [line for name in broken for line in name.split("\n")]
+    if max(map(cell_len, lines), default=0) > room:
+        return GroupNames(names, are_slanted=True)
+    return GroupNames(broken, are_slanted=False)
+
+
+def _name_groups(axes: Axes, names: GroupNames) -> None:
+    """Write the names of the datasets below their bars."""
+    groups = len(names.texts)
+    ticks = axes.set_xticks(range(groups), names.texts)
+    if names.are_slanted:
+        for tick in ticks:
+            tick.label1.set(rotation=SLANT, ha="right", rotation_mode="anchor")
+    middle = (groups - 1) / 2
+    half = max(groups, FEWEST_GROUPS) / 2
     axes.set_xlim(middle - half, middle + half)
     axes.tick_params(axis="x", length=0)
 
 
+def _on_two_lines(name: str) -> str:
+    """Break a name after the hyphen, underscore or slash that is nearest its middle, if any."""
+    breaks = [match.end() for match in re.finditer(r"[-_/](?=.)", name)]
+    if not breaks:
+        return name
+    position = min(breaks, key=lambda end: abs(2 * end - len(name)))
+    return f"{name[:position]}\n{name[position:]}"
+
+
 def report_figures(report: ReportData) -> tuple[Drawing, ...]:
     """Return the figures of a report in the order in which they are written."""
-    return frontier_figure(report), net_reward_figure(report)
+    return net_reward_figure(report), frontier_figure(report)
 
 
 def _points(rows: Sequence[Row]) -> Points:

@@ -99,7 +99,7 @@ def router_sentence(report: ReportData) -> str:
         return f"HierRouter is one fixed route here: {report.fixed_route} for every question."
     if report.training in ("", PAPER_TRAINING):
         return ""
-    return f"HierRouter is not {PAPER_TRAINING} here: {report.training}."
+    return f"HierRouter here: {report.training}, not {PAPER_TRAINING}."
 
 
 def _full_facts(report: ReportData, row: Row) -> str:

@@ -65,7 +65,7 @@ def test_the_papers_outputs_and_nothing_else(routed: Place) -> None:
     assert files == {"contents.json", "frontier.pdf", "net-reward.pdf"}
     assert "report: no reference models, with which the paper's tables begin" in done.stderr
     name = "HierRouter (learned by enumeration, epochs 2)"
-    remark = f"HierRouter is not the paper's PPO here: {name.partition('(')[2].rstrip(')')}"
+    remark = f"HierRouter here: {name.partition('(')[2].rstrip(')')}, not the paper's PPO"
     assert done.stdout.count(f"{remark}}}\n") == done.stdout.count(f"\n{name} & ") + 1 == 3
     assert f"report: {remark}." in done.stderr
     line = routed.refuses("report --style paper --format json")

@@ -163,6 +163,30 @@ def test_the_net_reward_has_a_bar_for_each_policy_of_the_papers_and_dataset() ->
     assert {"GSM8K", "MBPP"} <= set(texts(net_reward(report)))
 
 
+@pytest.mark.parametrize(
+    "datasets",
+    [
+        ["gsm8k", "math", "mbpp", "mmlu", "arc-easy", "arc-challenge"],
+        ["a_very_long_name_of_a_dataset", "another-name-that-is-as-long", "c"] * 3,
+        [f"dataset-{number}" for number in range(14)],
+    ],
+    ids=["papers", "long", "many"],
+)
+def test_names_of_datasets_are_in_the_figure_and_meet_no_other(datasets: list[str]) -> None:
+    outcomes = [outcome("a", "single", [0.5] * len(datasets))]
+    figure = figures.net_reward_figure(example(outcomes, datasets)).figure
+    figure.draw_without_rendering()
+    [axes] = figure.axes
+    names = axes.get_xticklabels()
+    assert len(names) == len(set(datasets))
+    if not names[0].get_rotation():
+        boxes = [name.get_window_extent() for name in names]
+        assert not any(left.overlaps(right) for left, right in pairwise(boxes))
+    for text in [*names, axes.yaxis.label]:
+        assert figure.bbox.padded(1).count_contains(text.get_window_extent().corners()) == 4
+    assert axes.get_window_extent().height / figure.dpi > 1.5
+
+
 def test_no_two_bars_of_a_dataset_look_alike_or_meet() -> None:
     kinds = [("reference", 4), ("single", 8), ("router", 1)]
     many = [

@@ -226,7 +226,7 @@ def of_six_datasets(**fields: str) -> ReportData:
         (
             {"training": "value model"},
             "HierRouter (value model)",
-            "HierRouter is not the paper's PPO here: value model",
+            "HierRouter here: value model, not the paper's PPO",
         ),
         (
             {"training": "the paper's PPO", "fixed_route": "a>b"},
