@@ -83,7 +83,8 @@ def show_report(
     with contextlib.redirect_stdout(sys.stderr):
         folder = finished.save(reporting.out, reporting.figures)
     if reporting.figures:
-        console.say(f"report: {len(set(reporting.figures))} figures in {folder}")
+        files = [file for file in folder.iterdir() if file.suffix[1:] in reporting.figures]
+        console.say(f"report: {len(files)} figures in {folder}")
     page = folder / PAGE_FILE
     if format == "text":
         show_message(finished.result, page, cache, finished.checkpoint)
