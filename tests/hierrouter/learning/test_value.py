@@ -317,6 +317,21 @@ def test_more_landmarks_than_queries_are_all_and_fewer_expect_nearly_the_same() 
     assert reached[1] == pytest.approx(reached[0], abs=0.01)
 
 
+@pytest.mark.parametrize("objective", MAY.values(), ids=MAY)
+def test_of_equally_good_answers_it_takes_the_cheapest(objective: Objective) -> None:
+    """On queries that it learned from, on new ones, and live."""
+    tree = showing_leaves(small_tree())
+    tree = replace(tree, score=np.full_like(tree.score, 0.5))
+    trained = train(tree, replace(objective, alpha=0.1), VALUE, 0)
+    cheapest = 1 if objective.ends_early else tree.routes.node((0,) * tree.hops)
+    for fold in FOLDS:
+        queries = tree.split(fold)
+        np.testing.assert_allclose(trained.outcome(queries).cost, queries.cost[:, cheapest])
+    root = tree.embedding_at(np.arange(len(tree)), np.zeros(len(tree), dtype=np.int64))
+    live = trained.decide_each(root, [()] * len(tree), [0.0] * len(tree))
+    assert set(live.argmax(axis=1) % len(tree.models)) == {0}
+
+
 @pytest.mark.parametrize("alpha", [0.0, ALPHA, 0.03, 0.1])
 def test_where_the_text_tells_the_best_route_it_is_nearly_the_oracle(
     planted: RouteTree, every_alpha: TrainedSweep, alpha: float
