@@ -275,10 +275,11 @@ class FeaturedLearner:
         self._total_steps = total_steps(self._queries, config)
         self._adam = make_adam(router.parameters(), config, self._total_steps)
 
-    def epoch(self) -> None:
-        """Make one gradient step on each batch of queries."""
+    def epoch(self) -> dict[str, float]:
+        """Make one gradient step on each batch of queries; there are no statistics."""
         for query in query_batches(self._queries, self._config, self._rng):
             self._step(torch.from_numpy(query))
+        return {}
 
     def state(self) -> LearnerState:
         """Return a copy of the state between two epochs."""

@@ -18,6 +18,8 @@ PAPER_TITLES = {
     "arc-challenge": "ARC-Challenge",
 }
 
+PAPER_CHECKPOINT_EVERY = 5  # epochs, appendix B; it changes nothing of what is learned
+
 # Appendix B, by name of a field of `hierrouter.learning.config.PPOConfig`. "8 iterations, 128
 # rollouts per iteration" and "200 epochs" are both the paper's; we read an epoch as 8 iterations.
 # Its "batch size of 96" contradicts 16 mini-batches of 128 two-hop episodes (16 transitions each);

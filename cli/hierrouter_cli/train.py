@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +16,7 @@ from hierrouter.replay.open_tree import OpenTree
 from hierrouter.runs.train import Sweep, Train
 from hierrouter_cli import console, options
 from hierrouter_cli.declared import with_flags
-from hierrouter_cli.selecting import open_tree
+from hierrouter_cli.selecting import make_importable, open_tree
 
 if TYPE_CHECKING:
     from hierrouter.runs.training import RunCallbacks
@@ -27,11 +29,15 @@ def train(*, opening: OpenTree, training: Train, dry_run: options.CheckOnly = Fa
     """Train the router with PPO on the replayed tree; no model is called.
 
     The test fold is out of reach. The same flags with the folder of an interrupted training as
-    --out go on from its last saved epoch, to the same bytes. With --seeds each training is a run,
+    --out go on from its last saved epoch, to the same bytes; --from-checkpoint goes on from any
+    epoch that was kept. With --seeds each training is a run,
     in a folder whose name ends with its seed; the best of them, without a look at the test fold,
     becomes the latest run, which `report` takes.
     """
-    training.check()
+    if ":" in (training.algo or ""):  # a factory of the user's
+        make_importable(Path.cwd())
+    with foreign_output_on_stderr():
+        training.check()
     plan = training.plan(open_tree(opening))
     if dry_run:
         console.put(f"{plan}\n")
@@ -39,7 +45,7 @@ def train(*, opening: OpenTree, training: Train, dry_run: options.CheckOnly = Fa
     console.say(str(plan))
     for note in plan.notes():
         console.say(note)
-    with remedy_if_interrupted("train", plan.out) as callbacks:
+    with remedy_if_interrupted("train", plan.out) as callbacks, foreign_output_on_stderr():
         run = plan.run(callbacks)
     best = f"seed {run.trained.origin.seed}, the best of {training.seeds}: "
     console.say(f"trained: {best if training.seeds > 1 else ''}{run.reached}")
@@ -59,6 +65,11 @@ def sweep_alpha(*, opening: OpenTree, sweeping: Sweep, dry_run: options.CheckOnl
         run = plan.run(callbacks)
     console.put(run.table)
     console.put(f"{run.folder}\n")
+
+
+def foreign_output_on_stderr() -> AbstractContextManager[object]:
+    """Send to stderr what a user's algorithm or a client of a log prints: it is no result."""
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 @contextmanager

@@ -162,6 +162,20 @@ def check_prices(value: Any, name: str) -> Mapping[str, Any] | tuple[Path, ...]:
     return tuple(Path(file) for file in value)
 
 
+def check_algorithm(names: Sequence[str]) -> Check:
+    """Return a check of an algorithm: one of these, an import path, or a function from Python.
+
+    Whether there is something at the path is looked up later.
+    """
+    check_name = one_of("algorithm", names)
+
+    def check(value: Any, name: str) -> Any:
+        is_own = callable(value) or (isinstance(value, str) and ":" in value)
+        return value if is_own else check_name(value, name)
+
+    return check
+
+
 def one_of(subject: str, names: Sequence[str]) -> Check:
     """Return a check that refuses all words but these.
 
@@ -177,6 +191,21 @@ def one_of(subject: str, names: Sequence[str]) -> Check:
         return str(value)
 
     return check
+
+
+def each_of(subject: str, words: Sequence[str]) -> Check:
+    """Return a check of names given as a list or as "a,b", which refuses all words but these.
+
+    Args:
+        subject: what the words are, for the message: "log target".
+        words: the words.
+    """
+    check_word = one_of(subject, words)
+
+    def check_words(value: Any, name: str) -> tuple[str, ...]:
+        return tuple(check_word(word, name) for word in dict.fromkeys(check_names(value, name)))
+
+    return check_words
 
 
 def each(check: Callable[[Any, str], Any]) -> Check:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from hierrouter.declarations.checks import (
+    check_algorithm,
     check_alpha,
     check_cost,
     check_names,
@@ -22,6 +23,7 @@ from hierrouter.declarations.checks import (
     check_share,
     check_text,
     each,
+    each_of,
     one_of,
 )
 from hierrouter.declarations.declaration import Flag
@@ -56,6 +58,7 @@ STATES = (
 DEFAULT_VIEW = STATES[0]  # the paper's
 PRESETS = ("default", "paper")
 ALGORITHMS = ("ppo", "exact", "value")
+LOG_TARGETS = ("csv", "mlflow", "tensorboard", "wandb")
 FOLDS = ("train", "validation", "test")
 ALL_FOLDS = "all"
 TEST_FOLD = "test"
@@ -218,18 +221,39 @@ AlphaToTrain = Annotated[
 ]
 Preset = Annotated[str, choice("--preset", PRESETS, "Training hyperparameters.", TRAINING)]
 Algorithm = Annotated[
-    str | None,
-    choice(
+    Any,
+    training(
         "--algo",
-        ALGORITHMS,
-        "ppo (Tianshou's) samples episodes, exact enumerates the tree, value fits in closed form. "
-        "Default: ppo.",
-        TRAINING,
+        "|".join((*ALGORITHMS, "MODULE:FACTORY")),
+        "ppo (Tianshou's) samples episodes, exact enumerates the tree, value fits in closed form; "
+        "or a factory of another algorithm of Tianshou. Default: ppo.",
+        check=check_algorithm(ALGORITHMS),
+        completions=ALGORITHMS,
     ),
 ]
 Epochs = Annotated[
     int | None,
     training("--epochs", "N", "Length of the training; default: the preset's.", minimum=1),
+]
+CheckpointEvery = Annotated[
+    int | None,
+    training(
+        "--checkpoint-every",
+        "N",
+        "Keep a checkpoint of every N epochs; 0: none. Default: 5 with the preset paper, else 0.",
+        minimum=0,
+    ),
+]
+LogTo = Annotated[
+    Sequence[str],
+    training(
+        "--log-to",
+        "A,B",
+        f"Log the learning curve: {', '.join(LOG_TARGETS)}.",
+        check=each_of("log target", LOG_TARGETS),
+        completions=LOG_TARGETS,
+        is_list=True,
+    ),
 ]
 AllowStop = Annotated[bool, Flag("--allow-stop", help="The router may stop before the last hop.")]
 Budget = Annotated[

@@ -3,14 +3,18 @@
 Nothing here imports torch, so that the command line can check settings without waiting for it.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 from hierrouter.declarations.checks import check_alpha
-from hierrouter.paper import PAPER_PPO
+from hierrouter.paper import PAPER_CHECKPOINT_EVERY, PAPER_PPO
 from hierrouter_cache.errors import InputError
 
+# Called after each evaluation with the number of the epoch and a row of the learning curve: by name
+# `train`, `validation` and what the learner says of the epoch.
+OnEvaluation = Callable[[int, Mapping[str, float]], None]
 # Called after each evaluation with epochs done, epochs in all, value on the train fold, and value
 # on validation.
 OnEpoch = Callable[[int, int, float, float], None]
@@ -18,6 +22,10 @@ OnEpoch = Callable[[int, int, float, float], None]
 
 def ignore_epoch(done: int, total: int, train: float, validation: float) -> None:
     """Do nothing: the `OnEpoch` of a training without a progress display."""
+
+
+def ignore_evaluation(epoch: int, row: Mapping[str, float]) -> None:
+    """Do nothing: the `OnEvaluation` of a training whose curve is not logged."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +69,21 @@ class TrainConfig:
     """The settings that all algorithms have.
 
     Attributes:
-        algo: name of the algorithm.
+        learner: name of the class of algorithms.
         preset: name of the preset that the settings come from.
         keep_anyway: keep the router even if it shows no gain over a constant choice, see
             `TrainedRouter.with_fallback`.
     """
 
-    algo: ClassVar[str]
+    learner: ClassVar[str]
 
     preset: str = "default"
     keep_anyway: bool = False
+
+    @property
+    def algo(self) -> str:
+        """Name of the algorithm, as `--algo` takes it."""
+        return self.learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +91,7 @@ class NetworkConfig(TrainConfig):
     """Settings of the paper's network and of its training.
 
     Attributes:
+        can_be_saved: whether a training can be saved between two epochs and go on from there.
         epochs: length of the training; see the algorithm for the length of an epoch.
         learning_rate: Adam's, after the warm-up.
         adam_eps: Adam's epsilon.
@@ -108,6 +122,8 @@ class NetworkConfig(TrainConfig):
             change are noise, and vanish.
     """
 
+    can_be_saved: ClassVar[bool] = True
+
     epochs: int
     learning_rate: float = 3e-3
     adam_eps: float = 1e-5
@@ -124,6 +140,25 @@ class NetworkConfig(TrainConfig):
     plain_start: bool = False
     embedding_noise: float = 1.0
     standardise_reward: bool = True
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether an epoch depends on how many epochs there are in all.
+
+        If not, a training of more epochs begins as one of fewer epochs does.
+        """
+        return self.decay
+
+
+def evaluated_epochs(config: TrainConfig, count: int) -> list[int]:
+    """The number of the epoch after which each of the first `count` evaluations takes place.
+
+    The last epoch is evaluated, too, if its turn has not come. The value model has no evaluations.
+    """
+    if not isinstance(config, NetworkConfig):
+        return []
+    turns = range(config.evaluate_every, config.evaluate_every * count + 1, config.evaluate_every)
+    return [min(turn, config.epochs) for turn in turns]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +182,7 @@ class PPOConfig(NetworkConfig):
         max_grad_norm: longer gradients are clipped to this length.
     """
 
-    algo: ClassVar[str] = "ppo"
+    learner: ClassVar[str] = "ppo"
 
     epochs: int = 48
     patience: int = 7
@@ -164,6 +199,59 @@ class PPOConfig(NetworkConfig):
     entropy_end: float = 0.0
     max_grad_norm: float = 0.5
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether learning rate or entropy bonus depend on the length of the training."""
+        return self.decay or self.entropy_end != self.entropy_coefficient
+
+
+IMPORT_PATH = re.compile(r"[\w.]+:[\w.<>]+")
+MAX_IMPORT_PATH = 200  # characters
+
+
+@dataclass(frozen=True, kw_only=True)
+class TianshouConfig(NetworkConfig):
+    """Settings of a training with an algorithm of the user, see `hierrouter.learning.own_learner`.
+
+    An iteration collects `rollouts` episodes and makes `update_epochs * minibatches` gradient
+    steps: on these episodes, if the algorithm is an on-policy one, else on batches of the same size
+    drawn from its memory. An epoch is `iterations` of these.
+
+    Attributes:
+        factory: import path of the function that makes the algorithm; it is never imported for it.
+        source: digest of the function's source.
+        iterations: iterations per epoch.
+        rollouts: episodes per iteration.
+        minibatches: parts into which an iteration's transitions are cut.
+        update_epochs: passes over an iteration's transitions.
+        memory: transitions that an off-policy algorithm learns from, the newest ones.
+    """
+
+    learner: ClassVar[str] = "tianshou"
+    can_be_saved: ClassVar[bool] = False
+
+    epochs: int = 48
+    patience: int = 7
+    min_gain: float = 0.0005
+    embedding_noise: float = 0.0
+    factory: str = ""
+    source: str = ""
+    iterations: int = 1
+    rollouts: int = 1024
+    minibatches: int = 32
+    update_epochs: int = 2
+    memory: int = 65_536
+
+    @property
+    def algo(self) -> str:
+        """The import path of the factory."""
+        return self.factory
+
+    @staticmethod
+    def is_factory(path: str) -> bool:
+        """Whether a text has the form of an import path, `module:factory`."""
+        return len(path) <= MAX_IMPORT_PATH and IMPORT_PATH.fullmatch(path) is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExactConfig(NetworkConfig):
@@ -179,7 +267,7 @@ class ExactConfig(NetworkConfig):
         return_weight: weight of the expected return, which the last steps maximise.
     """
 
-    algo: ClassVar[str] = "exact"
+    learner: ClassVar[str] = "exact"
 
     epochs: int = 32
     patience: int = 10
@@ -189,6 +277,11 @@ class ExactConfig(NetworkConfig):
     steps: int = 50
     temperature: float = 0.1
     return_weight: float = 1.0
+
+    @property
+    def is_scheduled(self) -> bool:
+        """True: the loss passes over from one term to another in the course of the training."""
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +294,7 @@ class ValueConfig(TrainConfig):
         components: main directions of a text's vectors that are read, at most.
     """
 
-    algo: ClassVar[str] = "value"
+    learner: ClassVar[str] = "value"
 
     queries: int = 16_384
     landmarks: int = 512
@@ -214,11 +307,22 @@ PRESET_CONFIGS: dict[tuple[str, str], TrainConfig] = {
     ("default", "value"): ValueConfig(),
     ("paper", "ppo"): PPOConfig(preset="paper", patience=0, **PAPER_PPO),
 }
+# Epochs between two checkpoints, by preset; 0 makes none.
+CHECKPOINTS_EVERY = {"default": 0, "paper": PAPER_CHECKPOINT_EVERY}
 CONFIG_CLASSES: dict[str, type[TrainConfig]] = {
     "ppo": PPOConfig,
     "exact": ExactConfig,
     "value": ValueConfig,
 }
+
+
+def config_class(algo: str) -> type[TrainConfig]:
+    """The class of the settings of an algorithm; an import path is a factory of the user.
+
+    Raises:
+        KeyError: there is no such algorithm.
+    """
+    return TianshouConfig if TianshouConfig.is_factory(algo) else CONFIG_CLASSES[algo]
 
 
 def preset(name: str, algo: str = "ppo") -> TrainConfig:
@@ -227,6 +331,10 @@ def preset(name: str, algo: str = "ppo") -> TrainConfig:
     Raises:
         InputError: there is no such algorithm, or it has no such preset.
     """
+    if TianshouConfig.is_factory(algo):
+        if name != "default":
+            raise InputError(f"unknown preset: {name}; known for {algo}: default")
+        return TianshouConfig(factory=algo)
     if algo not in CONFIG_CLASSES:
         raise InputError(f"unknown algorithm: {algo}; known: {', '.join(sorted(CONFIG_CLASSES))}")
     names = sorted(preset_name for preset_name, owner in PRESET_CONFIGS if owner == algo)

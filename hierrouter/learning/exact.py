@@ -23,6 +23,7 @@ from hierrouter.learning.network import (
     TrainingFold,
     add_noise,
     make_adam,
+    mean_by_name,
     optimiser_state,
     restore_optimiser,
     steps_taken,
@@ -59,10 +60,10 @@ class ExactLearner:
         self._total_steps = total_steps(len(fold.tree), config)
         self._adam = make_adam(router.parameters(), config, self._total_steps)
 
-    def epoch(self) -> None:
-        """Make one gradient step on each batch of queries."""
-        for query in query_batches(len(self._fold.tree), self._config, self._rng):
-            self._step(torch.from_numpy(query))
+    def epoch(self) -> dict[str, float]:
+        """Make one gradient step on each batch of queries; return the mean `loss`."""
+        batches = query_batches(len(self._fold.tree), self._config, self._rng)
+        return mean_by_name([{"loss": self._step(torch.from_numpy(query))} for query in batches])
 
     def state(self) -> LearnerState:
         """Return a copy of the state between two epochs: the optimiser and the generator."""
@@ -76,8 +77,8 @@ class ExactLearner:
         """
         restore_optimiser(self._adam, self._rng, state)
 
-    def _step(self, query: Tensor) -> None:
-        """Make one gradient step on the trees of some queries, int64[n]."""
+    def _step(self, query: Tensor) -> float:
+        """Make one gradient step on the trees of some queries, int64[n]; return the loss."""
         actions = self._fold.actions
         states = noisy_trees(self._fold, query, self._config, self._rng)
         logits = self.router(states)[0].reshape(len(query), -1, actions.count)
@@ -87,6 +88,7 @@ class ExactLearner:
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._adam.step()
+        return loss.item()
 
 
 def passes_per_epoch(queries: int, config: ExactConfig) -> int:

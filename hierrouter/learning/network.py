@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +23,15 @@ from torch import Tensor, nn
 
 from hierrouter.engines.devices import torch_threads
 from hierrouter.evaluation.outcome import Actions, ending_reward, greedy
-from hierrouter.learning.config import NetworkConfig, Objective, OnEpoch, ignore_epoch
+from hierrouter.learning.config import (
+    NetworkConfig,
+    Objective,
+    OnEpoch,
+    OnEvaluation,
+    evaluated_epochs,
+    ignore_epoch,
+    ignore_evaluation,
+)
 from hierrouter.learning.forward import (
     ILLEGAL_LOGIT,
     NUMBERS_GAIN,
@@ -405,12 +413,17 @@ class Learner(Protocol[NetworkT_co]):
         """The network, which is trained in place."""
         ...
 
-    def epoch(self) -> None:
+    def epoch(self) -> Mapping[str, float]:
         """Train for one epoch.
+
+        Returns:
+            Statistics of the epoch for the learning curve by name, such as the mean loss; the same
+            names each time.
 
         Raises:
             FloatingPointError: the network's numbers are not finite any more.
         """
+        ...
 
     def state(self) -> LearnerState:
         """Return a copy of the state between two epochs."""
@@ -424,6 +437,12 @@ class Learner(Protocol[NetworkT_co]):
         """
 
 
+def mean_by_name(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each number of some mappings with the same names."""
+    names = parts[0] if parts else {}
+    return {name: float(np.mean([part[name] for part in parts])) for name in names}
+
+
 @dataclass
 class BestIterate:
     """The best weights so far; before the first evaluation, those at the start.
@@ -433,6 +452,8 @@ class BestIterate:
         train: their value on the train fold.
         validation: their value on the validation fold.
         history: value on validation at each evaluation.
+        statistics: for each evaluation the value on the train fold, as `train`, and what the
+            learner returned of the epoch before it, by name.
         evaluations_without_gain: evaluations since the value on validation last rose by the least
             gain that counts.
         last_gain: that value.
@@ -442,11 +463,17 @@ class BestIterate:
     train: float = -math.inf
     validation: float = -math.inf
     history: list[float] = field(default_factory=list)
+    statistics: dict[str, list[float]] = field(default_factory=dict)
     evaluations_without_gain: int = 0
     last_gain: float = -math.inf
 
     def offer(
-        self, module: nn.Module, train: float, validation: float, min_gain: float = 0.0
+        self,
+        module: nn.Module,
+        train: float,
+        validation: float,
+        min_gain: float = 0.0,
+        statistics: Mapping[str, float] | None = None,
     ) -> None:
         """Keep the weights of a module if they are better, by however little.
 
@@ -455,8 +482,14 @@ class BestIterate:
             train: its value on the train fold, which decides between equals on validation.
             validation: its value on the validation fold.
             min_gain: least gain on validation that prolongs the training.
+            statistics: of the epoch before, by name.
         """
         self.history.append(validation)
+        numbers = {"train": train, **(statistics or {})}
+        if not self.statistics:
+            self.statistics = {name: [] for name in numbers}
+        for name, column in self.statistics.items():
+            column.append(float(numbers.get(name, math.nan)))
         self.evaluations_without_gain += 1
         if validation > self.last_gain + min_gain:
             self.last_gain = validation
@@ -466,6 +499,16 @@ class BestIterate:
             self.validation = validation
             self.weights = _copy_weights(module)
 
+    def row(self, number: int) -> dict[str, float]:
+        """The values and statistics of an evaluation, by its number from 0."""
+        columns = {name: column[number] for name, column in self.statistics.items()}
+        values = {"train": columns.pop("train"), "validation": self.history[number]}
+        return {**values, **dict(sorted(columns.items()))}
+
+    def is_out_of(self, patience: int) -> bool:
+        """Whether as many evaluations as that have brought no gain; a patience of 0 is endless."""
+        return bool(patience) and self.evaluations_without_gain >= patience
+
 
 def best_iterate(
     learner: Learner[NetworkT],
@@ -474,6 +517,7 @@ def best_iterate(
     config: NetworkConfig,
     on_epoch: OnEpoch = ignore_epoch,
     resumption: Resumption | None = None,
+    on_evaluation: OnEvaluation = ignore_evaluation,
 ) -> BestIterate:
     """Train epoch after epoch; leave the network with the weights that are best on validation.
 
@@ -487,6 +531,8 @@ def best_iterate(
         config: number of epochs, patience, and how often to evaluate.
         on_epoch: called after each evaluation.
         resumption: the state to go on from, if any, and what may be saved; the result is the same.
+        on_evaluation: called with the learning curve, row after row; of a training that goes on,
+            first with the earlier rows.
 
     Returns:
         The record of the training.
@@ -498,30 +544,43 @@ def best_iterate(
     resumption = resumption or Resumption()
     network = learner.router
     best = BestIterate(_copy_weights(network))
-    epochs_done = 0
+    epoch = 0
+    statistics: Mapping[str, float] = {}
     if resumption.state:
-        _restore_training(learner, best, resumption.state, config)
-        epochs_done = resumption.state.epoch
-    for epoch in range(epochs_done + 1, config.epochs + 1):
-        _run_epoch(learner, epoch)
-        if epoch == config.epochs or epoch % config.evaluate_every == 0:
-            train = value(network, learn_from)
-            validation = train if choose_on is learn_from else value(network, choose_on)
-            best.offer(network, train, validation, config.min_gain)
-            on_epoch(epoch, config.epochs, train, validation)
-        if config.patience and best.evaluations_without_gain >= config.patience:
-            break
-        if epoch < config.epochs:
-            resumption.on_state(partial(_training_state, learner, best, epoch))
+        statistics = _restore_training(learner, best, resumption.state, config)
+        epoch = resumption.state.epoch
+        for number, evaluated in enumerate(evaluated_epochs(config, len(best.history))):
+            on_evaluation(evaluated, best.row(number))
+
+    def evaluate() -> None:
+        train = value(network, learn_from)
+        validation = train if choose_on is learn_from else value(network, choose_on)
+        best.offer(network, train, validation, config.min_gain, statistics)
+        on_epoch(epoch, config.epochs, train, validation)
+        on_evaluation(epoch, best.row(-1))
+
+    while epoch < config.epochs and not best.is_out_of(config.patience):
+        epoch += 1
+        statistics = _run_epoch(learner, epoch)
+        if epoch % config.evaluate_every == 0:
+            evaluate()
+        resumption.on_state(partial(_training_state, learner, best, epoch, statistics))
+        if resumption.is_checkpoint(epoch):
+            resumption.on_checkpoint(_training_state(learner, best, epoch, statistics))
+    if epoch % config.evaluate_every:
+        # The last epoch always counts. It is evaluated after its state was saved: a longer training
+        # that goes on from there does not evaluate it.
+        evaluate()
     network.load_state_dict(best.weights)
     network.requires_grad_(False).eval()
     return best
 
 
-def _run_epoch(learner: Learner[nn.Module], number: int) -> None:
+def _run_epoch(learner: Learner[nn.Module], number: int) -> Mapping[str, float]:
     """Run one epoch; a network that has diverged is neither valued nor kept."""
+    statistics: Mapping[str, float] = {}
     try:
-        learner.epoch()
+        statistics = learner.epoch()
         weights = learner.router.state_dict().values()
         is_finite = all(bool(value.isfinite().all()) for value in weights)
     except FloatingPointError:
@@ -531,6 +590,7 @@ def _run_epoch(learner: Learner[nn.Module], number: int) -> None:
             f"training diverged in epoch {number}: the network's numbers are not finite (NaN); "
             "lower learning_rate"
         )
+    return statistics
 
 
 def _copy_weights(module: nn.Module) -> dict[str, Tensor]:
@@ -538,7 +598,9 @@ def _copy_weights(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in module.state_dict().items()}
 
 
-def _training_state(learner: Learner[nn.Module], best: BestIterate, epoch: int) -> TrainingState:
+def _training_state(
+    learner: Learner[nn.Module], best: BestIterate, epoch: int, statistics: Mapping[str, float]
+) -> TrainingState:
     """The state of a training after an epoch: network, learner, best iterate and generators."""
     learner_state = learner.state()
     generator_arrays, generator_values = _global_generators()
@@ -547,6 +609,7 @@ def _training_state(learner: Learner[nn.Module], best: BestIterate, epoch: int) 
         **prefix("best", _as_arrays(best.weights)),
         **prefix("learner", learner_state.arrays),
         **prefix("generators", generator_arrays),
+        **prefix("statistics", _as_columns(best.statistics)),
     }
     values = {
         "best": {
@@ -558,20 +621,24 @@ def _training_state(learner: Learner[nn.Module], best: BestIterate, epoch: int) 
         },
         "learner": learner_state.values,
         "generators": generator_values,
+        "statistics": dict(statistics),
     }
     return TrainingState(epoch, arrays, values)
 
 
 def _restore_training(
     learner: Learner[nn.Module], best: BestIterate, state: TrainingState, config: NetworkConfig
-) -> None:
+) -> Mapping[str, float]:
     """Put back everything that `_training_state` returned.
+
+    Returns:
+        Statistics of the last epoch.
 
     Raises:
         InputError: it is not a state of this training.
     """
     try:
-        if not 0 < state.epoch < config.epochs:
+        if not 0 < state.epoch <= config.epochs:
             raise ValueError(f"epoch {state.epoch}")
         network = learner.router
         # The network checks names and shapes of the best weights, too.
@@ -583,16 +650,32 @@ def _restore_training(
         best.history = [float(value) for value in values["history"]]
         best.evaluations_without_gain = int(values["evaluations_without_gain"])
         best.last_gain = float(values["last_gain"])
+        for name, column in select(state.arrays, "statistics").items():
+            if column.shape != (len(best.history),):
+                raise ValueError(f"statistics of {column.shape} evaluations")
+            best.statistics[name] = column.tolist()
         network.load_state_dict(_as_tensors(select(state.arrays, "present")))
         learner.restore(
             LearnerState(select(state.arrays, "learner"), dict(state.values["learner"]))
         )
         _restore_global_generators(select(state.arrays, "generators"), state.values["generators"])
-    except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        statistics = state.values["statistics"].items()
+        return {str(name): float(number) for name, number in statistics}
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:
         raise InputError(
-            f"the saved state of an interrupted training does not fit it: {state.file}; remove the "
-            "file, and the same command trains from the start"
+            f"the saved state does not fit the training: {state.file}; {state.remedy}"
         ) from error
+
+
+def _as_columns(statistics: Mapping[str, Sequence[float]]) -> dict[str, Array]:
+    return {name: np.array(numbers, np.float64) for name, numbers in statistics.items()}
 
 
 def _as_arrays(tensors: dict[str, Tensor]) -> dict[str, Array]:

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
+from tianshou.algorithm.algorithm_base import TrainingStats
 from tianshou.algorithm.modelfree.ppo import PPO
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
 from tianshou.algorithm.optim import OptimizerFactory, ParamsType
@@ -41,7 +42,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from hierrouter.evaluation.outcome import ending_reward
-from hierrouter.learning.config import PPOConfig
+from hierrouter.learning.config import NetworkConfig, PPOConfig
 from hierrouter.learning.network import (
     LearnerState,
     RouterNetwork,
@@ -50,6 +51,7 @@ from hierrouter.learning.network import (
     TrainingFold,
     add_noise,
     make_adam,
+    mean_by_name,
     optimiser_state,
     restore_optimiser,
     steps_taken,
@@ -59,6 +61,9 @@ from hierrouter_cache.tree import RouteTree
 
 DEFAULT_BUFFER_SIZE = 65_536  # transitions of the buffer that a collector makes by default
 MAX_ROWS_PER_PASS = 65_536  # rows that Tianshou evaluates at once before an update
+# Names in Tianshou's statistics of an update that are no column of a learning curve: counts, which
+# are the same each time, and columns of ours.
+NO_COLUMNS = ("gradient_steps", "epoch", "train", "validation")
 
 # ------------------------------------------------------------------------------------- 1. Rollout
 
@@ -384,7 +389,7 @@ class AdamFactory(OptimizerFactory):  # type: ignore[misc]
 
     adam: torch.optim.Adam
 
-    def __init__(self, config: PPOConfig, steps: int) -> None:
+    def __init__(self, config: NetworkConfig, steps: int) -> None:
         """Prepare an optimiser for a training of `steps` gradient steps."""
         super().__init__()
         self.config = config
@@ -425,6 +430,31 @@ def build_ppo(trunk: Trunk, config: PPOConfig, optim: AdamFactory) -> Any:
 
 
 # ---------------------------------------------------------------------------------------- 4. Loop
+
+
+def iteration_statistics(collected: CollectStats, updated: TrainingStats) -> dict[str, float]:
+    """Describe an iteration of rollouts and updates by numbers, for the learning curve.
+
+    Args:
+        collected: Tianshou's statistics of the rollouts.
+        updated: Tianshou's statistics of the update.
+
+    Returns:
+        `episode_reward` (mean reward of the sampled episodes, as the training sees it),
+        `episode_length`, and the losses of the algorithm under Tianshou's names.
+    """
+    statistics = {}
+    for name, summary in (
+        ("episode_reward", collected.returns_stat),
+        ("episode_length", collected.lens_stat),
+    ):
+        if summary is not None:
+            statistics[name] = float(summary.mean)
+    for name, value in updated.get_loss_stats_dict().items():
+        is_column = name.isascii() and name.isidentifier() and name not in NO_COLUMNS
+        if is_column and isinstance(value, int | float):
+            statistics[name] = float(value)
+    return statistics
 
 
 class PPOLearner:
@@ -474,24 +504,29 @@ class PPOLearner:
             reward=fold.episode_reward(alpha, config.standardise_reward),
         )
 
-    def epoch(self) -> None:
+    def epoch(self) -> dict[str, float]:
         """Collect and update `config.iterations` times.
+
+        Returns:
+            See `iteration_statistics`; means over the iterations.
 
         Raises:
             FloatingPointError: logits are not finite.
         """
+        iterations = []
         for _ in range(self._config.iterations):
             self._states.begin()
             # Inside this context Tianshou's policy draws actions instead of taking the likeliest.
             with policy_within_training_step(self.algorithm.policy):
                 self._trunk.look_up = self._states.visit
-                self.collector.collect(n_episode=self._config.rollouts)
+                collected = self.collector.collect(n_episode=self._config.rollouts)
                 # Updates read states with the noise that the rollouts saw.
                 self._trunk.look_up = self._states.rows
-                self._update()
+                iterations.append(iteration_statistics(collected, self._update()))
+        return mean_by_name(iterations)
 
-    def _update(self) -> None:
-        """Update on the collected transitions, and empty the buffer."""
+    def _update(self) -> TrainingStats:
+        """Update on the collected transitions, and empty the buffer; return what Tianshou says."""
         config = self._config
         buffer = self.collector.buffer
         progress = steps_taken(self._optim.adam) / self._total_steps
@@ -499,8 +534,9 @@ class PPOLearner:
         self.algorithm.ent_coef = (1 - progress) * start + progress * config.entropy_end
         # A mini-batch of one row has no standard deviation, by which advantages are divided.
         minibatch_size = max(2, len(buffer) // config.minibatches)
-        self.algorithm.update(buffer, minibatch_size, config.update_epochs)
+        updated: TrainingStats = self.algorithm.update(buffer, minibatch_size, config.update_epochs)
         self.collector.reset_buffer()
+        return updated
 
     def state(self) -> LearnerState:
         """Return a copy of the state between two epochs.

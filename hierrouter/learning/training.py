@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,13 +29,17 @@ from hierrouter.learning.config import (
     NetworkConfig,
     Objective,
     OnEpoch,
+    OnEvaluation,
     PPOConfig,
+    TianshouConfig,
     TrainConfig,
     ValueConfig,
     ignore_epoch,
+    ignore_evaluation,
 )
 from hierrouter.learning.forward import TrainedNetwork
-from hierrouter.learning.resumption import Resumption
+from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
+from hierrouter.learning.resumption import Resumption, TrainingState, select
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
@@ -51,6 +56,8 @@ def train(
     seed: int,
     on_epoch: OnEpoch | None = None,
     resumption: Resumption | None = None,
+    on_evaluation: OnEvaluation = ignore_evaluation,
+    own: OwnAlgorithm | None = None,
 ) -> TrainedRouter:
     """Train a router for one alpha, with the algorithm that the settings belong to.
 
@@ -66,6 +73,8 @@ def train(
         on_epoch: called after each evaluation.
         resumption: how an interrupted training of a network goes on; the value model is one fit,
             and always begins anew.
+        on_evaluation: called with each row of the learning curve of a network.
+        own: the algorithm of the user that the settings name; None if they name none.
 
     Raises:
         InputError: there is nothing to train on, the training diverged, or the state to go on from
@@ -77,6 +86,7 @@ def train(
         value_router = ValueRouter(model, objective.alpha)
         return TrainedRouter(value_router, objective, origin, history=())
     assert isinstance(config, NetworkConfig)
+    require_given(config, own)
     from hierrouter.learning import network  # torch: see above
 
     alpha = objective.alpha
@@ -92,15 +102,54 @@ def train(
         )
         router.standardise(learn_from.table)
         rng = np.random.default_rng(seed)
-        learner = _learner_class(config)(router, learn_from, alpha, config, rng)
+        learner = _learner_class(config, own)(router, learn_from, alpha, config, rng)
         best = network.best_iterate(
-            learner, value, folds, config, on_epoch or ignore_epoch, resumption
+            learner,
+            value,
+            folds,
+            config,
+            on_epoch or ignore_epoch,
+            _with_routers(resumption or Resumption(), router, objective, origin),
+            on_evaluation,
         )
-    return TrainedRouter(router.export(), objective, origin, tuple(best.history))
+    return TrainedRouter(
+        router.export(),
+        objective,
+        origin,
+        tuple(best.history),
+        statistics={name: tuple(column) for name, column in best.statistics.items()},
+    )
 
 
-def _learner_class(config: NetworkConfig) -> Callable[..., Learner[RouterNetwork]]:
+def _with_routers(
+    resumption: Resumption, router: RouterNetwork, objective: Objective, origin: Origin
+) -> Resumption:
+    """The same resumption, whose checkpoints have the router of their epoch."""
+
+    def on_checkpoint(state: TrainingState) -> None:
+        trained = TrainedRouter(
+            TrainedNetwork(router.shape, select(state.arrays, "present")),
+            objective,
+            origin,
+            tuple(state.values["best"]["history"]),
+            statistics={
+                name: tuple(column.tolist())
+                for name, column in select(state.arrays, "statistics").items()
+            },
+        )
+        resumption.on_checkpoint(replace(state, router=trained))
+
+    return replace(resumption, on_checkpoint=on_checkpoint)
+
+
+def _learner_class(
+    config: NetworkConfig, own: OwnAlgorithm | None
+) -> Callable[..., Learner[RouterNetwork]]:
     """The class of the learner that the settings belong to."""
+    if own and isinstance(config, TianshouConfig):
+        from hierrouter.learning.own_learner import OwnAlgorithmLearner
+
+        return partial(OwnAlgorithmLearner, own=own)
     if isinstance(config, PPOConfig):
         # Imported here because Tianshou takes longer to import than a training by enumeration.
         from hierrouter.learning.ppo import PPOLearner
@@ -320,6 +369,9 @@ class TrainedRouter:
             was chosen directly.
         constant: the choice that is made instead, because the router shows no gain; None if the
             router decides.
+        statistics: further columns of the history, of its length: exact greedy R on the train fold
+            as `train`, and what the learner says of the epoch before each evaluation; empty for the
+            value model and for routers of versions that kept none.
     """
 
     router: TrainedNetwork | ValueRouter
@@ -328,6 +380,7 @@ class TrainedRouter:
     history: tuple[float, ...]
     budget: float | None = None
     constant: Constant | None = None
+    statistics: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
 
     def with_fallback(self, tree: RouteTree) -> TrainedRouter:
         """The same router, with a constant choice in its place if it shows no gain.

@@ -23,6 +23,11 @@ from hierrouter.tables import one_line
 # Replaced by the page's text colour, so no other element may have it. In a file it is near-black.
 INK = "#0a0b0c"
 
+# Of the colours of Okabe and Ito, which colour-blind readers can tell apart, those that are visible
+# on any background.
+ROUTER_COLOUR = "#d55e00"
+ROUTES_COLOUR = "#8c8c8c"
+
 FIGURE_WIDTH = 5.5  # inches: the text width of a paper
 MAX_LABEL_LENGTH = 30  # characters
 CHARACTER_INCHES = 0.07

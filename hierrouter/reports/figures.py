@@ -13,11 +13,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rich.cells import cell_len
 
 from hierrouter.evaluation.budget import Hulls
+from hierrouter.reports.curve import curve_figure
 from hierrouter.reports.drawing import (
     CHARACTER_INCHES,
     FIGURE_WIDTH,
     INK,
     MAX_LABEL_LENGTH,
+    ROUTER_COLOUR,
+    ROUTES_COLOUR,
     Drawing,
     Points,
     as_svg,
@@ -35,11 +38,6 @@ from hierrouter.reports.tables import paper_datasets, paper_rows
 from hierrouter.tables import latex_text, one_line
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.writer import write_atomically
-
-# Of the colours of Okabe and Ito, which colour-blind readers can tell apart, those that are visible
-# on any background.
-ROUTER_COLOUR = "#d55e00"
-ROUTES_COLOUR = "#8c8c8c"
 
 
 class MarkStyle(NamedTuple):
@@ -269,7 +267,8 @@ def _on_two_lines(name: str) -> str:
 
 def report_figures(report: ReportData) -> tuple[Drawing, ...]:
     """Return the figures of a report in the order in which they are written."""
-    return net_reward_figure(report), frontier_figure(report)
+    curve = curve_figure(report)
+    return net_reward_figure(report), frontier_figure(report), *([curve] if curve else [])
 
 
 def _points(rows: Sequence[Row]) -> Points:

@@ -28,6 +28,7 @@ from hierrouter.reports.analysis import add_analysis, add_regret
 from hierrouter.reports.build import add_depths, build_report
 from hierrouter.reports.estimates import ALL_DATASETS, Bootstrap, EstimateTable
 from hierrouter.reports.results import DeferralSummary, ReportData
+from hierrouter.runs.run import history_table
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import ALL_FOLDS, RouteTree
@@ -143,12 +144,25 @@ def report_on_fold(
         fixed_route=(trained.constant_route if trained else "") or outcomes.single_route,
         training=training_title(trained.origin.config) if trained else "",
         p95_below=p95_below,
+        history=_history(trained),
         deciding_alphas=(
             (float(break_points[0]), float(break_points[-1])) if len(break_points) else None
         ),
         notes=notes,
         deferral=_deferral_summary(fold, alpha, deferral, defer.share if defer else None),
     )
+
+
+CURVE_COLUMNS = ("epoch", "train", "validation")
+
+
+def _history(trained: TrainedRouter | None) -> dict[str, list[float | None]]:
+    """Return the learning curve of a router; empty if it has none."""
+    if trained is None or not trained.history:
+        return {}
+    columns: dict[str, list[float | None]]
+    columns = history_table(trained).select(CURVE_COLUMNS).to_pydict()
+    return columns
 
 
 ALL_FOLDS_NOTES = (

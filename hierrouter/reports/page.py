@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from hierrouter.reports.curve import curve_figure
 from hierrouter.reports.drawing import Drawing, as_svg
 from hierrouter.reports.figures import frontier_figure, net_reward_figure
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
@@ -48,6 +49,7 @@ def as_html(report: ReportData) -> str:
             questions[question] = answers
     # With one dataset its bars would repeat the summary.
     by_dataset = [net_reward_figure(report)] if len(report.shown_datasets) > 1 else []
+    curve = curve_figure(report)
     return render(
         "report.html.j2",
         template_texts(*BASE_STYLES),
@@ -55,6 +57,7 @@ def as_html(report: ReportData) -> str:
         message=message(report),
         figures_above=_with_svg([frontier_figure(report)]),
         figures_below=_with_svg(by_dataset),
+        figures_folded=_with_svg([curve] if curve else []),
         tables=[tables[name] for name in VISIBLE_TABLES if name in tables],
         questions=questions,
         provenance=source_lines(report.provenance),

@@ -261,6 +261,8 @@ def as_object(report: ReportData) -> dict[str, Any]:
         optional["policy_regret"] = policy_regret
     if report.latency:
         optional["latency"] = _latency(report)
+    if report.history:
+        optional["history"] = {name: list(column) for name, column in report.history.items()}
     return {
         "format": REPORT_FORMAT,
         "message": message(report),

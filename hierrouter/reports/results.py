@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -87,6 +87,8 @@ class ReportData:
         notes: sentences that a reader must not miss.
         deferral: the router with deferral to a stronger model, if one was named.
         p95_below: most seconds that 95 % of the queries may take; None without a limit.
+        history: the learning curve of the router, columns by name: epoch, train and validation, see
+            `hierrouter.runs.run.history_table`; empty for the value model and without a router.
     """
 
     alpha: float
@@ -108,6 +110,7 @@ class ReportData:
     notes: tuple[str, ...] = ()
     deferral: DeferralSummary | None = None
     p95_below: float | None = None
+    history: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:

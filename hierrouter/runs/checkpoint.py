@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from math import prod
@@ -21,8 +22,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.learning.config import CONFIG_CLASSES, Objective
+from hierrouter.learning.config import NetworkConfig, Objective, config_class
 from hierrouter.learning.forward import RouterShape, TrainedNetwork
+from hierrouter.learning.resumption import prefix, select
 from hierrouter.learning.sweep import Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Origin, TrainedRouter
 from hierrouter.learning.value import StateRegression, TextProjection, ValueModel, ValueRouter
@@ -45,7 +47,9 @@ PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip aroun
 PLAIN_ORIGIN_KEYS = ("hops", "encoder", "view", "seed", "fingerprint", "version")
 INTEGER_TENSORS = ("numbers", "learned", "kernel", "columns")  # of the value model
 RETRAIN_REMEDY = "train again"
-TENSOR_TYPES = ("F32", "I64")  # as safetensors calls them
+TENSOR_TYPES = ("F32", "F64", "I64")  # as safetensors calls them
+STATISTICS = "statistics"  # group of the columns of a router's history, the only float64 tensors
+STATISTIC_NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
 Part = TypeVar("Part", TextProjection, StateRegression)
 
 
@@ -84,7 +88,8 @@ def load_checkpoint(path: Path) -> Policy:
         )
     tensors, text = read_tensors(file)
     folders.require_listed(file)
-    if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
+    weights = [tensor for name, tensor in tensors.items() if not _is_statistic(name)]
+    if not all(np.isfinite(tensor).all() for tensor in weights):
         raise InputError(
             f"checkpoint has weights that are not finite (NaN): {file}; {RETRAIN_REMEDY}"
         )
@@ -171,12 +176,18 @@ def _describe_value_model(model: ValueModel) -> dict[str, Any]:
 
 
 def tensors_of(policy: Policy) -> dict[str, Array]:
-    """Return the weights of a policy by name."""
+    """Return the weights of a policy by name, and the statistics of its history."""
     if isinstance(policy, TrainedSweep):
         return _tensors_of_model(policy.model)
     if isinstance(policy.router, ValueRouter):
         return _tensors_of_model(policy.router.model)
-    return policy.router.weights
+    statistics = {name: np.array(column) for name, column in policy.statistics.items()}
+    return {**policy.router.weights, **prefix(STATISTICS, statistics)}
+
+
+def _is_statistic(name: str) -> bool:
+    """Return whether a tensor of this name belongs to the history, and not to the weights."""
+    return name.startswith(f"{STATISTICS}.")
 
 
 def _tensors_of_model(model: ValueModel) -> dict[str, Array]:
@@ -237,10 +248,12 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
         rate=tuple(
             (float(tokens_in), float(tokens_out)) for tokens_in, tokens_out in description["rate"]
         ),
-        config=CONFIG_CLASSES[description["algo"]](**description["config"]),
+        config=config_class(description["algo"])(**description["config"]),
         **{key: description[key] for key in PLAIN_ORIGIN_KEYS},
         second=float(description.get("second", 0.0)),
     )
+    if origin.config.algo != description["algo"]:
+        raise ValueError(f"settings of {origin.config.algo}")
     shape = RouterShape(**description["shape"]) if "shape" in description else None
     _check_fit(origin, objective, shape)
     if "alphas" in description and shape is None:
@@ -250,13 +263,26 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
         model = _value_model(description, origin, objective, tensors)
         router = ValueRouter(model, objective.alpha)
     else:
-        router = TrainedNetwork(shape, tensors)
+        weights = {name: tensor for name, tensor in tensors.items() if not _is_statistic(name)}
+        router = TrainedNetwork(shape, weights)
     budget = description.get("budget")  # None if alpha was given, and in older files
     if budget is not None and not 0 < budget < np.inf:
         raise ValueError(f"budget {budget}")
     history = tuple(map(float, description["history"]))
     constant = _constant(description.get("constant"), origin)
-    return TrainedRouter(router, objective, origin, history, budget, constant)
+    statistics = _statistics(tensors, len(history))
+    return TrainedRouter(router, objective, origin, history, budget, constant, statistics)
+
+
+def _statistics(tensors: dict[str, Array], evaluations: int) -> dict[str, tuple[float, ...]]:
+    """Return the columns of a history, each with a number for each evaluation."""
+    columns = {}
+    for name, tensor in select(tensors, STATISTICS).items():
+        is_name = STATISTIC_NAME.fullmatch(name) and name not in ("epoch", "validation")
+        if not is_name or tensor.shape != (evaluations,) or tensor.dtype != np.float64:
+            raise ValueError(f"statistics {name} of {tensor.shape}")
+        columns[name] = tuple(tensor.tolist())
+    return columns
 
 
 def _sweep(
@@ -276,8 +302,8 @@ def _value_model(
     description: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
 ) -> ValueModel:
     for name, tensor in tensors.items():
-        is_integer = tensor.dtype == np.int64
-        if is_integer != (name.rpartition(".")[2] in INTEGER_TENSORS):
+        is_integer = name.rpartition(".")[2] in INTEGER_TENSORS
+        if tensor.dtype != (np.int64 if is_integer else np.float32):
             raise TypeError(f"{name} of {tensor.dtype}")
     actions = Actions(origin.routes, objective.allow_stop, objective.allow_return)
 
@@ -335,6 +361,9 @@ def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) 
         actions.states * actions.count <= MAX_NUMBERS,
         all(0 <= rate < np.inf for pair in (*origin.rate, (origin.second,)) for rate in pair),
     ]
+    if isinstance(origin.config, NetworkConfig):
+        turns = (origin.config.epochs, origin.config.evaluate_every)
+        fits += [isinstance(turn, int) and turn > 0 for turn in turns]
     if shape:
         fits += [
             isinstance(shape.actions, int) and shape.actions == actions.count,

@@ -25,6 +25,8 @@ RECORD = "run.json"  # what a run was asked for, and what it left; see `Record`
 WEIGHTS = "policy.safetensors"
 LIVE = "live.json"
 PROGRESS = "progress.safetensors"  # the state of a training that is not finished
+CHECKPOINTS = "checkpoints"  # folder of the checkpoints of single epochs, see `epochs`
+STATE = "state.safetensors"  # of such a checkpoint: the state of the training after its epoch
 CONTENTS = "contents.json"  # SHA-256 of each file of a report, by its name
 RECORD_FORMAT = 2
 RECORD_TYPES = {"command": str, "asked": dict, "seq": int, "result": dict, "files": dict}
@@ -154,7 +156,7 @@ def finish_run(run: Path, result: Mapping[str, Any]) -> Record:
         remove_file(file)
     files = {
         file.relative_to(run).as_posix(): file_digest(file)
-        for name in (WEIGHTS, LIVE)
+        for name in (WEIGHTS, LIVE, STATE)
         for file in sorted(run.rglob(name))
     }
     if not record.is_finished:

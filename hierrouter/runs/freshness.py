@@ -14,6 +14,7 @@ from hierrouter.questions.scoring import SCORERS_BY_NAME
 from hierrouter.replay.stored_pool import open_pool
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import folders
+from hierrouter.runs.epochs import epoch_folders, epochs_in_words
 from hierrouter.tables import Column, Line, Table, duration
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError
 from hierrouter_cache.keys import digest
@@ -106,14 +107,16 @@ def list_runs() -> list[dict[str, Any]]:
 
     Returns:
         Of each run: name, command, `LISTED_RESULTS` (gain is over the best fixed route, with its
-        interval), fits (see `how_it_fits`; or "not finished", or why it is damaged), age_s
-        (seconds); None is not known.
+        interval), checkpoints (their epochs), fits (see `how_it_fits`; or "not finished", or why it
+        is damaged), age_s (seconds); None is not known.
     """
     rows: list[tuple[float, dict[str, Any]]] = []
     open_cache = cache(CacheReader)
     for folder in sorted(folders.RUNS.glob("*/")):
-        row: dict[str, Any] = dict.fromkeys(("name", "command", *LISTED_RESULTS, "fits", "age_s"))
+        names = ("name", "command", *LISTED_RESULTS, "checkpoints", "fits", "age_s")
+        row: dict[str, Any] = dict.fromkeys(names)
         row["name"] = folder.name
+        row["checkpoints"] = list(epoch_folders(folder))
         rank = math.inf
         try:
             record = folders.read_run(folder)
@@ -144,8 +147,13 @@ def damaged_runs(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table with a row for each of the runs of `list_runs`; there is at least one."""
     rows = []
+    hidden = {"age_s"}
+    if not any(run["checkpoints"] for run in runs):
+        hidden.add("checkpoints")
     for run in runs:
-        cells = {name: value for name, value in run.items() if name != "age_s"}
+        cells = {name: value for name, value in run.items() if name not in hidden}
+        if "checkpoints" in cells:
+            cells["checkpoints"] = epochs_in_words(run["checkpoints"])
         cells["alphas"] = ", ".join(f"{alpha:g}" for alpha in run["alphas"] or ())
         cells["age"] = None if run["age_s"] is None else duration(run["age_s"])
         rows.append(cells)

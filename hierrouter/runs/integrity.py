@@ -9,12 +9,19 @@ from hierrouter.runs import folders
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import load_checkpoint
 from hierrouter.runs.look_log import LOOKS_FILE, looks_in
-from hierrouter.runs.progress import read_progress
+from hierrouter.runs.progress import SavedState
 from hierrouter_cache.chain import examine
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import HierRouterError, InputError, NoCache, read_small
 from hierrouter_cache.parts import ROW_SCHEMAS
 from hierrouter_cache.saved_trees import list_saved_trees, saved_tree_fault
+
+# The files that a run lists in its record, with the names of their kinds.
+RUN_FILES = (
+    ("checkpoint", folders.WEIGHTS),
+    ("live file", folders.LIVE),
+    ("training state", folders.STATE),
+)
 
 
 @dataclass
@@ -78,7 +85,7 @@ def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
     if record or fault:
         yield "record", run / folders.RECORD, fault
     listed = {run / name for name in record.files} if record else set()
-    for kind, name in (("checkpoint", folders.WEIGHTS), ("live file", folders.LIVE)):
+    for kind, name in RUN_FILES:
         files = {file for file in listed if file.name == name} | set(run.rglob(name))
         for file in sorted(files):
             yield kind, file, _fault_of(file, file in listed)
@@ -103,8 +110,8 @@ def _fault_of(file: Path, is_listed: bool) -> str | None:
             folders.require_listed(file)
         if file.name == folders.WEIGHTS:
             load_checkpoint(file)
-        elif file.name == folders.PROGRESS:
-            read_progress(file)
+        elif file.name in (folders.PROGRESS, folders.STATE):
+            SavedState.read(file)
         else:
             load_bundle(file.parent)
     except HierRouterError as error:

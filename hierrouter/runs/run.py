@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+import pyarrow as pa
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Actions, Outcome
-from hierrouter.learning.config import Objective, TrainConfig
+from hierrouter.learning.config import Objective, TrainConfig, evaluated_epochs
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, choosing_fold
 from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.checkpoint import load_sweep
+from hierrouter.runs.epochs import epoch_folders
 from hierrouter.tables import money, safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -83,6 +85,30 @@ def _refuse_folder_alone() -> NoReturn:
     raise InputError("a folder alone is no run; write hr.Run.load(path), or hr.SweepRun.load(path)")
 
 
+def history_table(trained: TrainedRouter) -> pa.Table:
+    """Return the learning curve of a network, a row for each evaluation, in their order.
+
+    Columns: epoch (int64), train and validation (float64, exact mean R of the greedy policy on the
+    fold; null if it is not known), and what the learner says of the epoch before the evaluation,
+    by name, each a float64: for `ppo` the mean reward and length of the sampled episodes and
+    Tianshou's losses, for `exact` the loss. There are no rows for the value model, which has no
+    epochs.
+
+    The fold "train" chooses, and is the column "validation", if there is no validation fold.
+    """
+    count = len(trained.history)
+    learner = dict(trained.statistics)
+    train = learner.pop("train", [None] * count)
+    columns = {
+        "epoch": pa.array(evaluated_epochs(trained.origin.config, count), pa.int64()),
+        "train": pa.array(train, pa.float64(), from_pandas=True),
+        "validation": pa.array(trained.history, pa.float64()),
+    }
+    for name, column in sorted(learner.items()):
+        columns[name] = pa.array(column, pa.float64(), from_pandas=True)
+    return pa.table(columns)
+
+
 def judged_in_words(trained: TrainedRouter, fold: RouteTree) -> str:
     """Return the queries on which a router is evaluated, in words; see `judging_fold`."""
     if trained.holds_out:
@@ -135,6 +161,16 @@ class Run:
     def actions(self) -> Actions:
         """The actions that it chooses from."""
         return self.trained.actions
+
+    @property
+    def history(self) -> pa.Table:
+        """The learning curve of a network, a row for each evaluation; see `history_table`."""
+        return history_table(self.trained)
+
+    @property
+    def checkpoints(self) -> dict[int, Path]:
+        """The folder of each checkpoint by its epoch; see `train`."""
+        return epoch_folders(self.folder)
 
     def outcome(self, tree: RouteTree) -> Outcome:
         """Return the exact outcome of the router on every query of a tree."""

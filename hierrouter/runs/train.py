@@ -5,15 +5,26 @@ Each job is declared once, for Python and for the command line, see `hierrouter.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from hierrouter.declarations import flags
 from hierrouter.declarations.checks import AUTOMATIC, check_alphas
-from hierrouter.declarations.declaration import Flag, declaration, function_of
+from hierrouter.declarations.declaration import (
+    Flag,
+    declaration,
+    function_of,
+    shown_name,
+    shown_value,
+)
 from hierrouter.learning.config import (
+    CHECKPOINTS_EVERY,
+    NetworkConfig,
     Objective,
+    TianshouConfig,
     TrainConfig,
     ValueConfig,
     algorithm,
@@ -21,11 +32,20 @@ from hierrouter.learning.config import (
 )
 from hierrouter.paper import PAPER_ALPHA, PAPER_SEED
 from hierrouter.runs import folders
+from hierrouter.runs.flags import run_flag
+from hierrouter_cache.errors import InputError
 
 if TYPE_CHECKING:
+    from hierrouter.learning.own_algorithm import Factory, OwnAlgorithm
     from hierrouter.replay.tree import Tree
     from hierrouter.runs.run import Run, SweepRun
-    from hierrouter.runs.training import OnTrainingEpoch, RunCallbacks, SweepPlan, TrainingPlan
+    from hierrouter.runs.training import (
+        Byproducts,
+        OnTrainingEpoch,
+        RunCallbacks,
+        SweepPlan,
+        TrainingPlan,
+    )
 
 
 @declaration
@@ -44,16 +64,43 @@ class Train:
     out: flags.Out = None
     name: flags.Name = None
     keep_anyway: flags.KeepAnyway = False
+    checkpoint_every: flags.CheckpointEvery = None
+    from_checkpoint: Annotated[
+        Path | None,
+        run_flag(
+            "--from-checkpoint",
+            help="Go on from the checkpoint of an epoch, with the flags of its training.",
+            group=flags.TRAINING,
+        ),
+    ] = None
+    log_to: flags.LogTo = ()
+
+    @cached_property
+    def own_algorithm(self) -> OwnAlgorithm | None:
+        """The algorithm of the user, imported; None if a built-in one is asked for.
+
+        Raises:
+            InputError: it cannot be imported, or is no factory.
+        """
+        from hierrouter.learning.own_algorithm import own_algorithm
+
+        if self.algo is None or self.algo in flags.ALGORITHMS:
+            return None
+        return own_algorithm(self.algo)
 
     @property
     def config(self) -> TrainConfig:
         """Settings of the algorithm.
 
         Raises:
-            InputError: settings that contradict each other, or that the algorithm does not have.
+            InputError: settings that contradict each other, that the algorithm does not have, or an
+                algorithm of the user that cannot be imported.
         """
-        algo = algorithm(self.algo, self.budget, self.alpha)
-        return training_config(self.preset, algo, self.epochs, self.seeds, self.keep_anyway)
+        own = self.own_algorithm
+        name = own.path if own else str(self.algo) if self.algo else None
+        algo = algorithm(name, self.budget, self.alpha)
+        config = training_config(self.preset, algo, self.epochs, self.seeds, self.keep_anyway)
+        return own.applied_to(config) if own and isinstance(config, TianshouConfig) else config
 
     @property
     def objective(self) -> Objective:
@@ -75,15 +122,66 @@ class Train:
         """The seed of each training."""
         return range(self.seed, self.seed + self.seeds)
 
+    @property
+    def byproducts(self) -> Byproducts:
+        """Checkpoints and logs.
+
+        Raises:
+            InputError: settings that the algorithm does not have or that contradict each other, no
+                checkpoint to go on from, or a log target that is not installed.
+        """
+        from hierrouter.runs.curve_logs import require_installed
+        from hierrouter.runs.epochs import find_checkpoint
+        from hierrouter.runs.training import Byproducts
+
+        config = self.config
+        names = {
+            field: shown_name(Train, field)
+            for field in ("checkpoint_every", "from_checkpoint", "log_to", "algo", "seeds")
+        }
+        if not isinstance(config, NetworkConfig):
+            for field in ("checkpoint_every", "from_checkpoint", "log_to"):
+                if getattr(self, field):
+                    algo = shown_value(names["algo"], config.algo)
+                    raise InputError(
+                        f"{names[field]} with {algo}: it is one fit, without epochs; "
+                        f"leave {names[field]} out"
+                    )
+        elif not config.can_be_saved:
+            for field in ("checkpoint_every", "from_checkpoint"):
+                if getattr(self, field):
+                    algo = shown_value(names["algo"], config.algo)
+                    raise InputError(
+                        f"{names[field]} with {algo}: only the algorithm knows its state; "
+                        f"leave {names[field]} out"
+                    )
+        start = None
+        if self.from_checkpoint is not None:
+            if self.seeds > 1:
+                seeds = shown_value(names["seeds"], self.seeds)
+                raise InputError(
+                    f"a checkpoint is of one seed: {names['from_checkpoint']} with {seeds}; "
+                    f"leave {names['seeds']} out"
+                )
+            start = find_checkpoint(self.from_checkpoint, names["from_checkpoint"])
+        require_installed(self.log_to, names["log_to"])
+        interval = self.checkpoint_every
+        if interval is None:
+            interval = CHECKPOINTS_EVERY[config.preset]
+        return Byproducts(interval, start, tuple(self.log_to))
+
     def check(self) -> None:
         """Refuse settings that can be refused before a cache is read.
 
         Raises:
-            InputError: settings that contradict each other, or a folder that is in use.
+            InputError: settings that contradict each other, a folder that is in use, or one of the
+                errors of `byproducts`.
         """
         # These properties raise if settings contradict each other.
         self.config  # noqa: B018
         self.objective  # noqa: B018
+        if self.checkpoint_every or self.from_checkpoint or self.log_to:
+            self.byproducts  # noqa: B018
         run_folders = [self.folder]
         if self.seeds > 1:
             run_folders = []
@@ -113,7 +211,16 @@ class Train:
         out = self.folder
         if out is None and self.seeds > 1:
             out = folders.timestamped_folder("train")
-        return TrainingPlan(learns_from, objective, config, self.budget, self.all_seeds, out)
+        return TrainingPlan(
+            learns_from,
+            objective,
+            config,
+            self.budget,
+            self.all_seeds,
+            out,
+            self.byproducts,
+            self.own_algorithm,
+        )
 
     def run(
         self, tree: Tree, callbacks: RunCallbacks | None = None, replace_existing: bool = False
@@ -195,7 +302,7 @@ def train(
     tree: Tree,
     *,
     alpha: float | None = None,
-    algo: str | None = None,
+    algo: str | Factory | None = None,
     preset: str = "default",
     allow_stop: bool = False,
     allow_return: bool = False,
@@ -206,6 +313,9 @@ def train(
     name: str | None = None,
     budget: float | None = None,
     keep_anyway: bool = False,
+    checkpoint_every: int | None = None,
+    from_checkpoint: str | os.PathLike[str] | None = None,
+    log_to: str | Sequence[str] = (),
     progress: OnTrainingEpoch | None = None,
 ) -> Run:
     """Learn a router from the folds "train" and "validation"; no model is called.
@@ -219,7 +329,9 @@ def train(
         tree: all folds; the test fold is not read.
         alpha: price of cost in R = Q - alpha * C (paper section 3.1); default 0.005.
         algo: "ppo" (the default) samples episodes, "exact" enumerates the tree, "value" expects Q
-            and C of every action in closed form.
+            and C of every action in closed form. Or a factory of any other algorithm of Tianshou:
+            a function that takes `hierrouter.learning.own_learner.AlgorithmParts`, or its import
+            path "module:factory".
         preset: training hyperparameters, "default" or "paper".
         allow_stop: the router may stop before the last hop.
         allow_return: after each call the router may end with any response of its route; the tree
@@ -235,6 +347,14 @@ def train(
             within it is found.
         keep_anyway: keep the router even if it shows no gain over the best fixed route; without
             it such a run is that route, and its notes give the reason.
+        checkpoint_every: epochs between two checkpoints in the run's folder, see `Run.checkpoints`;
+            0 makes none. Default: 5 with the preset "paper", 0 with others.
+        from_checkpoint: go on from the checkpoint of an epoch, given as its folder, or from the
+            last one of a run. Everything else must be as in its training, and the result has the
+            same bytes as a training that was not interrupted. With the preset "paper", whose
+            schedules do not depend on the length, `epochs` may be greater than it was.
+        log_to: clients that log the learning curve: "csv", "mlflow", "tensorboard" or "wandb", or
+            several of them.
         progress: called with (label, epochs done, epochs in all, R on train, R on validation or
             NaN).
 
@@ -242,7 +362,8 @@ def train(
         The run.
 
     Raises:
-        InputError: something does not fit together, or there is too little to learn from.
+        InputError: something does not fit together, there is too little to learn from, or a log
+            target is not installed.
         CacheLocked: another process is at work in `out`.
         WorldError: the disk is full or failed.
     """
@@ -259,6 +380,9 @@ def train(
         name=name,
         budget=budget,
         keep_anyway=keep_anyway,
+        checkpoint_every=checkpoint_every,
+        from_checkpoint=None if from_checkpoint is None else Path(from_checkpoint),
+        log_to=log_to,
     )
     from hierrouter.runs.training import RunCallbacks
 

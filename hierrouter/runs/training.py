@@ -18,13 +18,17 @@ from typing import Any
 from hierrouter.engines.encoders import encoder_note
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning.config import (
+    CHECKPOINTS_EVERY,
     NetworkConfig,
     Objective,
     OnEpoch,
+    OnEvaluation,
     TrainConfig,
     ValueConfig,
     ignore_epoch,
+    ignore_evaluation,
 )
+from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
 from hierrouter.learning.resumption import Resumption
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, train
@@ -33,6 +37,8 @@ from hierrouter.replay.tree import Tree
 from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.bundle import bundle_of, save_bundle
 from hierrouter.runs.checkpoint import load_sweep, member_folder, training_identity
+from hierrouter.runs.curve_logs import open_logs
+from hierrouter.runs.epochs import latest_state, remove_epochs, save_epoch, state_to_go_on_from
 from hierrouter.runs.freshness import trained_on
 from hierrouter.runs.progress import TrainingProgress
 from hierrouter.runs.run import (
@@ -40,6 +46,7 @@ from hierrouter.runs.run import (
     Run,
     SweepRun,
     describe_training,
+    history_table,
     judged_in_words,
     sweep_table,
 )
@@ -89,12 +96,14 @@ class Training:
         config: settings of the algorithm.
         seed: of all random numbers.
         alphas: the grid of a sweep, whose policy is one for every alpha; empty for one alpha.
+        own: the algorithm of the user that the settings name; None if they name none.
     """
 
     objective: Objective
     config: TrainConfig
     seed: int
     alphas: tuple[float, ...] = ()
+    own: OwnAlgorithm | None = None
 
     def identity(self, tree: RouteTree) -> dict[str, Any]:
         """Return what tells this training on a tree from all others, as JSON values."""
@@ -102,39 +111,78 @@ class Training:
         return training_identity(origin, self.objective, self.alphas)
 
     def fit(
-        self, tree: RouteTree, on_epoch: OnEpoch, resumption: Resumption | None = None
+        self,
+        tree: RouteTree,
+        on_epoch: OnEpoch,
+        resumption: Resumption | None = None,
+        on_evaluation: OnEvaluation = ignore_evaluation,
     ) -> Policy:
         """Learn from a tree; a policy that shows no gain is replaced by a constant choice.
 
         Args:
             tree: of `training_tree`.
             on_epoch: called after each evaluation.
-            resumption: how an interrupted training of a network goes on.
+            resumption: how a training of a network goes on, and what is saved of it.
+            on_evaluation: called with each row of the learning curve of a network.
         """
         if not self.alphas:
-            router = train(tree, self.objective, self.config, self.seed, on_epoch, resumption)
+            router = train(
+                tree,
+                self.objective,
+                self.config,
+                self.seed,
+                on_epoch,
+                resumption,
+                on_evaluation,
+                self.own,
+            )
             return router.with_fallback(tree)
         assert isinstance(self.config, ValueConfig)  # the one that learns for every alpha
         sweep = train_sweep(tree, self.alphas, self.objective, self.config, self.seed, on_epoch)
         return sweep.with_fallback(tree)
 
 
+@dataclass(frozen=True)
+class Byproducts:
+    """The outputs of a training beside its policy, and its start; it learns the same anyway.
+
+    Attributes:
+        checkpoint_every: epochs between two checkpoints; 0 makes none.
+        start: file of the state to go on from, see `epochs.find_checkpoint`; None begins with the
+            first epoch, or goes on with an interrupted training.
+        log_to: clients that log the learning curve, see `curve_logs`.
+    """
+
+    checkpoint_every: int = 0
+    start: Path | None = None
+    log_to: tuple[str, ...] = ()
+
+
+NO_BYPRODUCTS = Byproducts()
+
+
 def load_or_train(
-    training: Training, tree: RouteTree, folder: Path, callbacks: RunCallbacks
+    training: Training,
+    tree: RouteTree,
+    folder: Path,
+    callbacks: RunCallbacks,
+    byproducts: Byproducts = NO_BYPRODUCTS,
 ) -> Policy:
     """Return the policy of a training from its folder; train and save it if it is not there.
 
-    A network whose training was interrupted goes on from its last saved state.
+    A network whose training was interrupted goes on from its last saved state. Its learning curve
+    is logged from the first epoch on, whatever was trained now.
 
     Args:
         training: what to learn.
         tree: of `training_tree`.
         folder: of the checkpoint.
         callbacks: see `RunCallbacks`.
+        byproducts: checkpoints and logs.
 
     Raises:
-        InputError: the checkpoint or the saved state in the folder is damaged, or the training
-            diverged.
+        InputError: the checkpoint or a saved state is damaged or of another training, the training
+            diverged, or a log cannot be opened.
         WorldError: the disk is full or failed.
     """
     label = "fit" if training.alphas else f"train {training.objective.alpha:g}"
@@ -142,20 +190,49 @@ def load_or_train(
     stored = checkpoint.load_finished(folder, identity)
     if stored:
         callbacks.on_note(f"{label}: already there, {folder}")
+        if isinstance(stored, TrainedRouter):
+            with open_logs(byproducts.log_to, folder, identity, callbacks.on_note) as on_evaluation:
+                for row in history_table(stored).to_pylist():
+                    on_evaluation(row.pop("epoch"), row)
         return stored
     epochs = tree.routes.states  # of the value model, which is fitted state by state
     resumption = None
     if isinstance(training.config, NetworkConfig):
         epochs = training.config.epochs
-        progress = TrainingProgress(folder, identity)
-        state = progress.load()
-        if state:
+    if isinstance(training.config, NetworkConfig) and training.config.can_be_saved:
+        resumption = _resumption(training.config, folder, identity, byproducts)
+        state = resumption.state
+        if state and state.epoch < epochs:
             callbacks.on_note(f"{label}: goes on at epoch {state.epoch + 1} of {epochs}")
-        resumption = Resumption(state, progress.save_now_and_then)
-    with callbacks.training_context(label, epochs, folder) as on_epoch:
-        policy = training.fit(tree, on_epoch, resumption)
+    with (
+        open_logs(byproducts.log_to, folder, identity, callbacks.on_note) as on_evaluation,
+        callbacks.training_context(label, epochs, folder) as on_epoch,
+    ):
+        policy = training.fit(tree, on_epoch, resumption, on_evaluation)
     checkpoint.save_checkpoint(policy, folder)
     return policy
+
+
+def _resumption(
+    config: NetworkConfig, folder: Path, identity: dict[str, Any], byproducts: Byproducts
+) -> Resumption:
+    """Return where the training of a network begins, and how its states are saved.
+
+    It begins with the furthest of the states in its folder; else with that of `byproducts.start`.
+    """
+    progress = TrainingProgress(folder, identity)
+    states = [state for state in (progress.load(), latest_state(folder, identity)) if state]
+    state = max(states, key=lambda state: state.epoch, default=None)
+    if state is None:
+        if byproducts.start:
+            state = state_to_go_on_from(byproducts.start, identity, config.is_scheduled)
+        remove_epochs(folder)  # of another training, which was there before
+    return Resumption(
+        state,
+        progress.save_now_and_then,
+        byproducts.checkpoint_every,
+        lambda state: save_epoch(folder, state, identity),
+    )
 
 
 @dataclass(frozen=True)
@@ -170,6 +247,11 @@ class TrainingPlan:
         seeds: of the trainings; each of them is a separate run.
         out: the folder of one run, or what the folders of several begin with; None makes a new
             folder.
+        byproducts: checkpoints and logs of a network.
+        own: the algorithm of the user that the settings name; None if they name none.
+
+    Raises:
+        InputError: the settings name an algorithm of the user that is not given.
     """
 
     tree: Tree
@@ -178,6 +260,11 @@ class TrainingPlan:
     budget: float | None
     seeds: Sequence[int]
     out: Path | None
+    byproducts: Byproducts = NO_BYPRODUCTS
+    own: OwnAlgorithm | None = None
+
+    def __post_init__(self) -> None:
+        require_given(self.config, self.own)
 
     @property
     def run_folders(self) -> dict[int, Path | None]:
@@ -240,14 +327,16 @@ class TrainingPlan:
         self, seed: int, out: Path | None, callbacks: RunCallbacks, replace_existing: bool
     ) -> Run:
         """Make one run, from its folder to its record."""
-        training = Training(self.objective, self.config, seed)
+        training = Training(self.objective, self.config, seed, own=self.own)
         settings = {**training.identity(self.tree), "budget": self.budget}
         with folders.begin_or_resume(TRAIN, settings, out, replace_existing) as record:
             callbacks.on_folder(record.folder)
             if not record.is_finished:
                 keep_for_live(self.tree, record.folder)
             if self.budget is None:
-                policy = load_or_train(training, self.tree, record.folder, callbacks)
+                policy = load_or_train(
+                    training, self.tree, record.folder, callbacks, self.byproducts
+                )
                 assert isinstance(policy, TrainedRouter)  # the training has no grid
                 router = policy
             else:
@@ -376,7 +465,13 @@ def retrain(command: str, run: Path | None, tree: Tree, callbacks: RunCallbacks)
     learns_from = training_tree(tree)
     if isinstance(policy, TrainedRouter):
         plan = TrainingPlan(
-            learns_from, policy.objective, origin.config, policy.budget, [origin.seed], None
+            learns_from,
+            policy.objective,
+            origin.config,
+            policy.budget,
+            [origin.seed],
+            None,
+            Byproducts(CHECKPOINTS_EVERY.get(origin.config.preset, 0)),
         )
         return plan.run(callbacks).folder
     training = Training(policy.objective, origin.config, origin.seed, policy.alphas)

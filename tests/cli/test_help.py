@@ -94,7 +94,7 @@ TYPED = {
     "hierrouter train --pool ": ["cpu", "graded", "paper", "testbed"],
     "hierrouter report --format j": ["json"],
     "hierrouter collect --datasets arith,fa": ["arith,fact"],
-    "hierrouter train --checkp": [],
+    "hierrouter train --checkp": ["--checkpoint-every"],
 }
 
 # Runs the program as a shell does, and its own script as a person pastes it.

@@ -21,6 +21,10 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/security/test_models.py::test_a_chat_template_reaches_nothing",
         "tests/security/test_models.py::test_a_template_that_fails_is_one_line",
     ),
+    "Code named in files": (
+        "tests/hierrouter/learning/test_own_algorithm.py::test_the_checkpoint_names_the_factory_and_needs_none",
+        "tests/cli/test_curves.py::test_no_file_brings_code_to_run",
+    ),
     "Terminal escapes": (
         "tests/hierrouter/reports/test_render.py::test_each_character_of_a_family_becomes_visible",
         "tests/security/test_terminal.py::test_no_command_lets_a_family_through",

@@ -89,6 +89,7 @@ SAMPLES: dict[str, Any] = {
     "engine": "ray",
     "figures": ["svg"],
     "format": "llmrouter",
+    "log_to": ["csv"],
     "max_spend": 2.5,
     "models": ["calc"],
     "p95_below": 2.5,
