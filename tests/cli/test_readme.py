@@ -86,16 +86,16 @@ def test_the_notebook_shows_what_its_cells_print(
 def test_how_much_of_the_pages_runs() -> None:
     """A page that is no longer found, or a block that is no longer read, would pass in silence."""
     shown = [page for page in pages.PAGES if pages.commands(page)]
-    assert len(shown) == 17
-    assert sum(len(pages.blocks("bash", page)) for page in shown) == 41
-    assert sum(len(pages.commands(page)) for page in shown) == 78
+    assert len(shown) == 18
+    assert sum(len(pages.blocks("bash", page)) for page in shown) == 42
+    assert sum(len(pages.commands(page)) for page in shown) == 80
     assert sum(len(pages.files(page)) for page in shown) == 11
     assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 24
 
 
 def test_commands_that_are_only_shown_can_be_typed() -> None:
     typed = [words for page in pages.PAGES for words in pages.only_shown(page)]
-    assert len(typed) == 55
+    assert len(typed) == 57
     for _, *words in typed:
         if words[0].startswith("--"):  # of the program itself
             continue
