@@ -217,9 +217,8 @@ def wandb_log(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[Write
     import wandb
 
     options = wandb.Settings(console="off", silent=True)  # our output is not the training's log
-    project = None if options.project else PROJECT
     with wandb.init(
-        project=project,
+        project=wandb.setup().settings.project or PROJECT,
         name=folder.name,
         dir=str(folder),
         config=dict(settings),
@@ -230,7 +229,7 @@ def wandb_log(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[Write
         def write(epoch: int, row: Mapping[str, float]) -> None:
             run.log(_known(row), step=epoch)
 
-        yield write, run.url or str(Path(run.dir).parent)
+        yield write, str(Path(run.dir).parent) if run.offline else run.url
 
 
 OPENERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Log]] = {

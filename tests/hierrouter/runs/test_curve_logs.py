@@ -3,6 +3,8 @@
 import csv
 import errno
 import os
+import struct
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +23,7 @@ from hierrouter.runs.folders import WEIGHTS, file_digest
 from hierrouter.runs.run import history_table
 from hierrouter.runs.training import Byproducts, RunCallbacks, Training, load_or_train
 from hierrouter_cache.errors import InputError, WorldError
+from tests.conftest import SOURCES, spawned, works
 from tests.hierrouter.learning import trainings
 from tests.hierrouter.learning.trainings import OBJECTIVE, digest, small_tree
 
@@ -284,47 +287,78 @@ def test_mlflow_puts_the_training_below_the_run_of_the_caller(
     assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
 
 
-def test_wandb_has_the_curve_without_a_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("wandb")
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
+def wandb_records(file: Path) -> Iterator[bytes]:
+    """The records of an offline run, which are in the format of LevelDB's logs."""
+    header = struct.Struct("<IHB")  # checksum, length, and which part of a record it is
+    data = file.read_bytes()
+    position = 7  # behind the file's own header
+    record = b""
+    while position + header.size <= len(data):
+        left = 32_768 - position % 32_768  # of the block; a rest that fits no header is empty
+        if left < header.size:
+            position += left
+            continue
+        _, length, part = header.unpack_from(data, position)
+        position += header.size
+        record += data[position : position + length]
+        position += length
+        if part in (1, 4):  # the whole of it, or its end
+            yield record
+            record = b""
 
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    notes: list[str] = []
-    write_curve("wandb", tmp_path / "mine", CURVE, notes)
+
+WITH_WANDB = """
+import sys
+from pathlib import Path
+from hierrouter_cache.errors import InputError
+from tests.hierrouter.runs.test_curve_logs import CURVE, write_curve
+try:
+    write_curve("wandb", Path(sys.argv[1]), CURVE, notes := [])
+    print(*notes, sep="\\n")
+except InputError as error:
+    print("error:", error)
+"""
+
+
+def logged_to_wandb(folder: Path, **settings: str) -> str:
+    """What a process of its own says, because the client reads its settings once in a process."""
+    pytest.importorskip("wandb")
+    # Without the settings and the login of the person who runs the tests.
+    names = {"WANDB_MODE": "", "WANDB_API_KEY": "", "WANDB_PROJECT": "", "HOME": str(folder.parent)}
+    done = spawned(sys.executable, "-c", WITH_WANDB, folder, cwd=SOURCES, **{**names, **settings})
+    return works(done).stdout
+
+
+@pytest.mark.parametrize("project", ["", "mine"])
+def test_wandb_has_the_curve_without_a_network(project: str, tmp_path: Path) -> None:
+    said = logged_to_wandb(tmp_path / "mine", WANDB_MODE="offline", WANDB_PROJECT=project)
+    from wandb.proto.wandb_internal_pb2 import Record
+
     [file] = (tmp_path / "mine").rglob("*.wandb")
-    store = DataStore()
-    store.open_for_scan(str(file))
+    assert said == f"log to wandb: {file.parent}\n"
+    runs: list[tuple[str, str]] = []
     rows: list[dict[str, str]] = []
-    names: list[tuple[str, str]] = []
-    while data := store.scan_data():
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
+    for data in wandb_records(file):
+        record = Record.FromString(data)
         if record.WhichOneof("record_type") == "run":
-            names.append((record.run.display_name, record.run.project))
+            runs.append((record.run.display_name, record.run.project))
         if record.WhichOneof("record_type") == "history":
             items = record.history.item
             rows.append({item.key or "/".join(item.nested_key): item.value_json for item in items})
-    assert ("mine", "hierrouter") in names
+    assert {*runs} == {("mine", project or "hierrouter")}
     known = [{name: row[name] for name in row if not name.startswith("_")} for row in rows]
     assert known == [
         {"train": "0.25", "validation": "0.5"},
         {"train": "0.5", "validation": "0.75", "loss": "1.5"},
     ]
     assert [row["_step"] for row in rows] == ["2", "4"]
-    assert notes[0].startswith(f"log to wandb: {tmp_path / 'mine'}")
 
 
-def test_wandb_without_a_login_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
-    for name in ("WANDB_MODE", "WANDB_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    with pytest.raises(InputError, match=r"cannot log to wandb: .*; set it up as its own"):
-        write_curve("wandb", tmp_path / "mine", CURVE, [])
+def test_wandb_without_a_login_is_refused(tmp_path: Path) -> None:
+    said = logged_to_wandb(tmp_path / "mine", NETRC=str(tmp_path / "netrc"))
+    assert said.startswith("error: cannot log to wandb: ")
+    assert said.endswith("; set it up as its own documentation says, or log to csv\n")
+    assert said.count("\n") == 1
 
 
 def test_the_curve_is_in_the_checkpoint_too(tmp_path: Path) -> None:
