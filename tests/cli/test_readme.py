@@ -87,10 +87,10 @@ def test_how_much_of_the_pages_runs() -> None:
     """A page that is no longer found, or a block that is no longer read, would pass in silence."""
     shown = [page for page in pages.PAGES if pages.commands(page)]
     assert len(shown) == 18
-    assert sum(len(pages.blocks("bash", page)) for page in shown) == 42
-    assert sum(len(pages.commands(page)) for page in shown) == 80
-    assert sum(len(pages.files(page)) for page in shown) == 11
-    assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 24
+    assert sum(len(pages.blocks("bash", page)) for page in shown) == 45
+    assert sum(len(pages.commands(page)) for page in shown) == 87
+    assert sum(len(pages.files(page)) for page in shown) == 12
+    assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 25
 
 
 def test_commands_that_are_only_shown_can_be_typed() -> None:
