@@ -3,10 +3,12 @@
     python benchmarks/collect_gpu.py              one GPU; weights are random, nothing is downloaded
     python benchmarks/collect_gpu.py --shrink     the same at reduced shapes, for a processor
 
-There are 300 prompts of 150 tokens, with 300 new tokens each. The end token is never drawn, so that
-all responses have this length. `alone` is `model.generate` on all prompts in one batch, halved
-until it fits; `1 by 1` is extrapolated from a few prompts. `busy` is the mean use of the GPU as
-nvidia-smi reports it, while our batches run.
+There are 300 prompts of 150 tokens. In the first table each has 300 new tokens: the end token is
+never drawn. In the second, lengths are log-normal: their median is 150, and 5 % are cut at 1,500.
+`alone` is `model.generate` on all prompts in one batch, halved until it fits; `1 by 1` is
+extrapolated from a few prompts; `whole` is our engine with rectangles that wait for their longest
+row, with the same responses. `busy` is the mean use of the GPU as nvidia-smi reports it, while our
+batches run.
 """
 
 from __future__ import annotations
@@ -19,17 +21,19 @@ import shutil
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import measuring  # noqa: F401  makes `tests` importable
 import torch
 import transformers
+from lengths import CAP_FACTOR, LongTail
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter.engines.generator import tokenize_prompt
+from hierrouter.engines.batches import up_to_end
+from hierrouter.engines.generator import Answer, Response, tokenize_prompt
 from hierrouter.engines.local import TransformersGenerator
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter.questions.shipped import model_path
@@ -89,65 +93,98 @@ class Work:
     Attributes:
         prompts: number of prompts.
         length: tokens of a prompt.
-        new: new tokens of a response.
+        new: most new tokens of a response.
         alone: how many prompts are decoded one by one.
+        median: length of the median response, if lengths have a long tail; None if all have `new`.
     """
 
     prompts: int = 300
     length: int = 150
     new: int = 300
     alone: int = 1
+    median: int | None = None
+
+    def with_tail(self) -> Work:
+        """Return the same work with a long tail of lengths."""
+        return replace(self, new=CAP_FACTOR * self.length, median=self.length)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shrink", action="store_true", help="reduced shapes, a short run")
     parser.add_argument("--models", default=",".join(SHAPES), help="names, with commas between")
+    parser.add_argument("--lengths", default="equal,tail", help="equal, tail or both")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu" and not args.shrink:
         parser.error("there is no GPU; use --shrink")
-    work = Work(prompts=72, length=30, new=20, alone=6) if args.shrink else Work()
+    work = Work(prompts=72, length=12, new=20, alone=6) if args.shrink else Work()
     machine = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
-    print(f"{machine}, torch {torch.__version__}, transformers {transformers.__version__}, {work}")
-    print(f"{'tokens/s':26}{'alone':>9}{'ours':>9}{'ratio':>7}{'1 by 1':>8}{'x':>7}", end="")
-    print("  busy")
-    for name in args.models.split(","):
-        shape = SHAPES[name].shrunk() if args.shrink else SHAPES[name]
-        print(measure(name, shape, work, device), flush=True)
-        gc.collect()
+    print(f"{machine}, torch {torch.__version__}, transformers {transformers.__version__}")
+    for lengths in args.lengths.split(","):
+        table_work = work if lengths == "equal" else work.with_tail()
+        print(f"\n{table_work}")
+        print(f"{'tokens/s':26}{'alone':>9}{'ours':>9}{'ratio':>7}{'whole':>9}", end="")
+        print(f"{'1 by 1':>8}{'x':>7}  busy")
+        for name in args.models.split(","):
+            shape = SHAPES[name].shrunk() if args.shrink else SHAPES[name]
+            print(measure(name, shape, table_work, device), flush=True)
+            gc.collect()
 
 
 def measure(name: str, shape: Shape, work: Work, device: str) -> str:
-    """Build a model, decode in all three ways, and return the line to print."""
+    """Build a model, decode in all ways, and return the line to print."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(shape.config(), dtype=dtype).eval()
     end = shape.vocabulary - 1
     model.generation_config.eos_token_id = end
-    model.get_output_embeddings().weight.data[end] = 0  # so that it is never the most likely token
-    spec = ModelSpec(name, name, 0.0, device=device, generation=Generation(work.new))
+    tail = None
+    if work.median is None:
+        # So that it is never the most likely token.
+        model.get_output_embeddings().weight.data[end] = 0
+    else:
+        tail = LongTail(model, end, work.median, work.new)
+    generation = Generation(work.new, temperature=0.0 if tail is None else 1.0)
+    spec = ModelSpec(name, name, 0.0, device=device, generation=generation)
     tokenizer = AutoTokenizer.from_pretrained(model_path("testbed:calc"))
     static = TransformersGenerator(model, tokenizer, spec, "")
+    if tail:
+        tail.follow(static._decoder)
     prompts = digits(work)
     answers_in_order(static, prompts[:1])  # the first call prepares caches and kernels
-    total = work.prompts * work.new
     with GpuMonitor() as monitor:
-        started = time.perf_counter()
-        answers_in_order(static, prompts)
-        batched = total / (time.perf_counter() - started)
-    best = total / seconds(lambda: in_one_batch(model, tokenizer, prompts, work.new))
-
-    def one_by_one() -> None:
-        for prompt in prompts[: work.alone]:
-            in_one_batch(model, tokenizer, [prompt], work.new)
-
-    single = work.alone * work.new / seconds(one_by_one)
+        batched, answers = tokens_per_second(static, prompts)
+    rectangles = "-"
+    if tail:
+        vars(static._decoder)["_can_pause"] = False
+        speed, same_answers = tokens_per_second(static, prompts)
+        assert same_answers == answers, "pauses changed a response"
+        rectangles = f"{speed:.0f}"
+        tail.width = work.length
+    started = time.perf_counter()
+    best = in_one_batch(model, tokenizer, prompts, work) / (time.perf_counter() - started)
+    started = time.perf_counter()
+    tokens = 0
+    for prompt in prompts[: work.alone]:
+        tokens += in_one_batch(model, tokenizer, [prompt], work)
+    single = tokens / (time.perf_counter() - started)
     return (
-        f"{name:26}{best:9.0f}{batched:9.0f}{batched / best:7.2f}"
+        f"{name:26}{best:9.0f}{batched:9.0f}{batched / best:7.2f}{rectangles:>9}"
         f"{single:8.0f}{batched / single:7.1f}{monitor.share:>6}"
     )
+
+
+def tokens_per_second(
+    static: TransformersGenerator, prompts: Sequence[str]
+) -> tuple[float, list[Answer]]:
+    """Answer prompts, and return the tokens of a second, and the answers."""
+    started = time.perf_counter()
+    answers = answers_in_order(static, prompts)
+    seconds = time.perf_counter() - started
+    tokens = sum(answer.tokens_out for answer in answers if isinstance(answer, Response))
+    return tokens / seconds, answers
 
 
 def digits(work: Work) -> list[str]:
@@ -156,30 +193,30 @@ def digits(work: Work) -> list[str]:
     return ["".join(rng.choices("0123456789", k=work.length - 3)) for _ in range(work.prompts)]
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """Call a function, and return the seconds it took."""
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
-
-
 @torch.inference_mode()
-def in_one_batch(model: Any, tokenizer: Any, prompts: Sequence[str], new: int) -> None:
-    """Decode as a user would: one call for prompts of equal length, halved if memory runs out."""
+def in_one_batch(model: Any, tokenizer: Any, prompts: Sequence[str], work: Work) -> int:
+    """Decode as a user would: one call for prompts of equal length, halved if memory runs out.
+
+    Returns:
+        The number of new tokens.
+    """
     encoded = [tokenize_prompt(tokenizer, prompt) for prompt in prompts]
     tokens = torch.tensor(encoded, device=model.device)
     with suppress(torch.OutOfMemoryError):
-        model.generate(
+        sequences = model.generate(
             input_ids=tokens,
             attention_mask=torch.ones_like(tokens),
-            max_new_tokens=new,
-            do_sample=False,
+            max_new_tokens=work.new,
+            do_sample=work.median is not None,
+            top_k=0,
         )
-        return
+        rows = sequences[:, tokens.shape[1] :].tolist()
+        ends = frozenset(model.generation_config.eos_token_id)
+        return sum(len(up_to_end(row, ends)) for row in rows)
     torch.cuda.empty_cache()
     middle = len(prompts) // 2
-    in_one_batch(model, tokenizer, prompts[:middle], new)
-    in_one_batch(model, tokenizer, prompts[middle:], new)
+    first = in_one_batch(model, tokenizer, prompts[:middle], work)
+    return first + in_one_batch(model, tokenizer, prompts[middle:], work)
 
 
 class GpuMonitor:

@@ -19,6 +19,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from threading import Thread
 from typing import Any
 
@@ -26,13 +29,15 @@ import torch
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
+    StoppingCriteriaList,
     TemperatureLogitsWarper,
     TopPLogitsWarper,
 )
 from transformers.generation.streamers import BaseStreamer
 
 from hierrouter.engines.devices import give_back_memory, is_out_of_memory, memory, torch_threads
-from hierrouter.engines.generator import Confidence, Stop
+from hierrouter.engines.generator import Confidence, Stop, never
+from hierrouter.engines.rows import PauseCriterion, Rows, ShouldPause, WaitingRows, empty_cache
 from hierrouter.engines.soundness import Recorder
 from hierrouter.pools.pool import Generation
 from hierrouter_cache.keys import digest
@@ -51,6 +56,8 @@ CACHE_SHARE = 0.6
 ONE_THREAD_PARAMETERS = 10_000_000
 # A further process pays off only if it has this many batches to decode.
 MIN_BATCHES_PER_PROCESS = 4
+# Batches of a small model that one process decodes together; more would leave the others without.
+BATCHES_PER_GROUP = 8
 MIN_WIDTH = 16  # tokens of the narrowest shape
 
 # Called with the key of a prompt and the token that continues it.
@@ -74,7 +81,7 @@ class DecodedResponse:
 
 
 class StaticBatches:
-    """Decodes prompts in rectangles of tokens, each from its first token to its last.
+    """Decodes prompts in rectangles of tokens.
 
     Args:
         model: a causal language model.
@@ -92,8 +99,10 @@ class StaticBatches:
         self._ends = ends
         self._generation = generation
         self.limits = limits_for(model, generation.max_new_tokens)
+        self._can_pause = empty_cache(model) is not None
         self._threads = torch.get_num_threads()
         self._processes = 1
+        self._batches_per_group: int | None = None
         if model.num_parameters() < ONE_THREAD_PARAMETERS:
             # On other systems a fork is not safe, and starting a fresh process takes longer than
             # it saves. A daemonic process may not have children.
@@ -105,6 +114,8 @@ class StaticBatches:
             if can_fork:
                 self._processes = self._threads
             self._threads = 1
+            # With one process, too: the order of the responses is the same with any number.
+            self._batches_per_group = BATCHES_PER_GROUP
 
     def decode(
         self,
@@ -117,7 +128,7 @@ class StaticBatches:
 
         Args:
             prompts: prompts by key.
-            stop: once it returns true, no further batch is begun.
+            stop: once it returns true, no further batch is begun; rows that wait are finished.
             is_live: make batches no higher than needed. Responses come sooner, but their last
                 digits may differ.
             on_token: for live prompts; called with each token as it is generated, including tokens
@@ -130,45 +141,107 @@ class StaticBatches:
             RuntimeError: the model failed, e.g. one prompt alone needs too much memory, or memory
                 ran out after `on_token` was called.
         """
-        waiting = {key: len(prompt.tokens) for key, prompt in prompts.items()}
+        lengths = {key: len(prompt.tokens) for key, prompt in prompts.items()}
         limits = self.limits
-        while waiting:
-            planned = plan_batches(waiting, limits)
+        while lengths:
+            planned = plan_batches(lengths, limits)
             processes = self._count_processes(planned, limits)
-            if processes > 1 and not is_live:
-                attempts = self._decode_in_parallel(processes, planned, prompts, stop)
+            if is_live:
+                results = self._decode_live(planned, prompts, stop, on_token)
+            elif processes > 1:
+                results = self._decode_in_parallel(processes, planned, prompts, stop)
             else:
-                attempts = self._decode_in_turn(planned, prompts, stop, is_live, on_token)
-            for shape, keys, responses in attempts:
-                if responses is None:
-                    limits = self._shrink(limits, shape)
+                results = self._decode_in_turn(planned, prompts, stop)
+            for result in results:
+                if result.responses is None:
+                    if result.has_waiting_rows:
+                        # Without them the batch may fit as it is.
+                        self._can_pause = False
+                        give_back_memory()
+                        break
+                    limits = self._shrink(limits, result.shape)
                     # Live batches are small already: their limits say little about others.
                     if not is_live:
                         self.limits = limits
                     break
-                for key, response in zip(keys, responses, strict=True):
-                    del waiting[key]
+                for key, response in result.responses.items():
+                    del lengths[key]
                     yield key, response
             else:
                 # No batch ran out of memory: all are decoded, or `stop` returned true.
                 return
 
-    def _decode_in_turn(
+    def _decode_live(
         self,
         planned: Sequence[Batch],
         prompts: Mapping[int, Prompt],
         stop: Stop,
-        is_live: bool = False,
-        on_token: OnToken | None = None,
-    ) -> Iterator[Attempt]:
+        on_token: OnToken | None,
+    ) -> Iterator[BatchResult]:
+        """Decode batches without filling them up; after a pause they have fewer rows."""
         for shape, keys in planned:
             if stop():
                 return
-            if is_live:
-                shape = replace(shape, height=len(keys))
-            streamer = _TokenStreamer(keys, on_token) if on_token else None
-            batch_prompts = [prompts[key] for key in keys]
-            yield shape, keys, self._attempt(batch_prompts, shape, streamer)
+            rows = self._begin(keys, prompts, shape.width)
+            streamer = _TokenStreamer(on_token) if on_token else None
+            while rows.keys:
+                height = len(rows)
+                if streamer:
+                    streamer.begin(rows.keys)
+
+                def should_pause(_: int, unfinished: int, height: int = height) -> bool:
+                    return unfinished < height
+
+                responses = self._attempt(rows, height, should_pause, streamer)
+                yield BatchResult(replace(shape, height=height), responses)
+                if responses is None:
+                    return
+
+    def _decode_in_turn(
+        self, planned: Sequence[Batch], prompts: Mapping[int, Prompt], stop: Stop
+    ) -> Iterator[BatchResult]:
+        for shape, batches in group_batches(planned, self._batches_per_group):
+            if stop():
+                return
+            yield from self._decode_group(shape, batches, prompts, self._room(shape, 1), stop)
+
+    def _decode_group(
+        self,
+        shape: Shape,
+        batches: Sequence[list[int]],
+        prompts: Mapping[int, Prompt],
+        room: int,
+        stop: Stop,
+    ) -> Iterator[BatchResult]:
+        """Decode batches of one shape; unfinished rows continue in another batch.
+
+        Args:
+            shape: of every batch.
+            batches: the keys of the prompts of each batch.
+            prompts: prompts by key.
+            room: tokens that may wait, for memory.
+            stop: once it returns true, no further batch is begun.
+
+        Yields:
+            The responses that were completed before each pause or end of a batch.
+        """
+        waiting = WaitingRows(shape.height, room, self._model.device.type != "cpu")
+        remaining = deque(batches)
+        while True:
+            rows = waiting.take_full_batch()
+            if rows is None and remaining and not stop():
+                rows = self._begin(remaining.popleft(), prompts, shape.width)
+            if rows is None:
+                rows = waiting.take_shortest()
+            if rows is None:
+                return
+            should_pause = partial(waiting.should_pause, rows, bool(remaining))
+            responses = self._attempt(rows, shape.height, should_pause, None)
+            yield BatchResult(shape, responses, has_waiting_rows=bool(len(waiting)))
+            if responses is None:
+                return
+            if rows.keys:
+                waiting.add(rows)
 
     def _count_processes(self, planned: Sequence[Batch], limits: Limits) -> int:
         """Count the processes that have enough to do, and memory for the largest batch each."""
@@ -177,36 +250,60 @@ class StaticBatches:
             self._processes, len(planned) // MIN_BATCHES_PER_PROCESS, limits.cache_tokens // largest
         )
 
+    def _room(self, shape: Shape, processes: int) -> int:
+        """Count the tokens that may wait beside a batch, for memory."""
+        if self._model.device.type == "cpu":
+            largest = shape.height * (shape.width + self.limits.new_tokens)
+            return self.limits.cache_tokens // processes - largest
+        host_bytes, _ = memory([torch.device("cpu")])
+        token_bytes = cache_bytes(self._model.config.get_text_config(), self._model.dtype)
+        return int(CACHE_SHARE * host_bytes) // token_bytes
+
     def _decode_in_parallel(
         self, processes: int, planned: Sequence[Batch], prompts: Mapping[int, Prompt], stop: Stop
-    ) -> Iterator[Attempt]:
+    ) -> Iterator[BatchResult]:
         """As `_decode_in_turn`, in several processes, with the same results in the same order."""
-        running = deque[tuple[Shape, list[int], Future[list[DecodedResponse] | None]]]()
+        running = deque[Future[list[BatchResult]]]()
         with ExitStack() as stack:
             try:
-                submit = stack.enter_context(fork_workers(self._attempt, processes))
+                submit = stack.enter_context(fork_workers(self._decode_whole_group, processes))
             except (OSError, NotImplementedError):  # no more processes, or no semaphores
                 yield from self._decode_in_turn(planned, prompts, stop)
                 return
-            for shape, keys in planned:
+            for shape, batches in group_batches(planned, self._batches_per_group):
                 if stop():
                     break
-                batch_prompts = [prompts[key] for key in keys]
-                running.append((shape, keys, submit(batch_prompts, shape, None)))
-                # One batch more than there are processes, so that no process waits for work.
+                group_prompts = {key: prompts[key] for keys in batches for key in keys}
+                room = self._room(shape, processes)
+                running.append(submit(shape, batches, group_prompts, room))
+                # One group more than there are processes, so that no process waits for work.
                 if len(running) > processes:
-                    oldest_shape, oldest_keys, future = running.popleft()
-                    yield oldest_shape, oldest_keys, future.result()
-            for shape, keys, future in running:
-                yield shape, keys, future.result()
+                    yield from running.popleft().result()
+            for future in running:
+                yield from future.result()
+
+    def _decode_whole_group(
+        self, shape: Shape, batches: Sequence[list[int]], prompts: Mapping[int, Prompt], room: int
+    ) -> list[BatchResult]:
+        return list(self._decode_group(shape, batches, prompts, room, never))
+
+    def _begin(self, keys: Sequence[int], prompts: Mapping[int, Prompt], width: int) -> Rows:
+        """Make the rows of a batch's prompts."""
+        device = self._model.device
+        sources = []
+        if self._generation.temperature:
+            sources = [draw_source(prompts[key].seed, device) for key in keys]
+        cache = empty_cache(self._model) if self._can_pause else None
+        tokens = {key: prompts[key].tokens for key in keys}
+        return Rows.of_prompts(tokens, width, self._pad, sources, cache, device)
 
     def _attempt(
-        self, prompts: list[Prompt], shape: Shape, streamer: _TokenStreamer | None
-    ) -> list[DecodedResponse] | None:
-        """Decode a batch; None if memory ran out."""
+        self, rows: Rows, height: int, should_pause: ShouldPause, streamer: _TokenStreamer | None
+    ) -> dict[int, DecodedResponse] | None:
+        """Decode rows as `_decode_batch` does; None if memory ran out, which spoils the rows."""
         try:
             with torch_threads(self._threads):
-                return self._decode_batch(prompts, shape, streamer)
+                return self._decode_batch(rows, height, should_pause, streamer)
         except (RuntimeError, MemoryError) as error:
             # Tokens that were streamed cannot be taken back: a second attempt may differ.
             if streamer and streamer.has_streamed:
@@ -227,50 +324,78 @@ class StaticBatches:
 
     @torch.inference_mode()
     def _decode_batch(
-        self, prompts: list[Prompt], shape: Shape, streamer: _TokenStreamer | None
-    ) -> list[DecodedResponse]:
-        # Copies of the first prompt fill the batch up to its shape.
-        rows = prompts + [prompts[0]] * (shape.height - len(prompts))
-        tokens = torch.full((shape.height, shape.width), self._pad)
-        mask = torch.zeros((shape.height, shape.width), dtype=torch.long)
-        for row, prompt in enumerate(rows):
-            start = shape.width - len(prompt.tokens)
-            tokens[row, start:] = torch.tensor(prompt.tokens)
-            mask[row, start:] = 1
-        device = self._model.device
-        seeds = [prompt.seed for prompt in prompts]
-        with Recorder(self._model, len(prompts), self._ends) as recorder:
-            output = self._model.generate(
-                input_ids=tokens.to(device),
-                attention_mask=mask.to(device),
+        self, rows: Rows, height: int, should_pause: ShouldPause, streamer: _TokenStreamer | None
+    ) -> dict[int, DecodedResponse]:
+        """Decode rows until all have ended, or until a pause.
+
+        Args:
+            rows: the rows; the unfinished ones are left.
+            height: rows of the batch, which is filled up.
+            should_pause: decides on pauses.
+            streamer: receives the tokens.
+
+        Returns:
+            The completed responses by key.
+        """
+        tokens, mask = rows.fill_up(height)
+        has_cache = rows.cache is not None
+        pause = PauseCriterion(rows, height, self._ends, should_pause if has_cache else None)
+        with Recorder(self._model, rows.total, rows.lowest, self._ends) as recorder:
+            sequences = self._model.generate(
+                input_ids=tokens,
+                attention_mask=mask,
                 logits_processor=LogitsProcessorList(
-                    [recorder, *processors(self._generation, seeds, device)]
+                    [recorder, *processors(self._generation, rows.sources)]
                 ),
-                max_new_tokens=self._generation.max_new_tokens,
+                stopping_criteria=StoppingCriteriaList([pause]),
+                max_new_tokens=self._generation.max_new_tokens - rows.new_tokens,
                 do_sample=False,  # to sample, the processors add noise, and the maximum is drawn
                 num_beams=1,
                 temperature=None,
                 top_p=None,
                 top_k=None,
+                repetition_penalty=self._generation.repetition_penalty,
                 pad_token_id=self._pad,
+                eos_token_id=sorted(self._ends),
+                past_key_values=rows.cache,
                 streamer=streamer,
             )
-        recorder.finish(output[:, -1])
-        generated = output[: len(prompts), shape.width :].tolist()
-        totals = recorder.total.tolist()
-        lowest_values = recorder.lowest.tolist()
-        responses = []
-        for row_tokens, total, lowest in zip(generated, totals, lowest_values, strict=True):
-            response = up_to_end(row_tokens, self._ends)
-            confidence = Confidence(total, lowest, len(response))
-            responses.append(DecodedResponse(response, confidence))
+        recorder.finish(sequences[:, -1])
+        rows.extend(sequences)
+        is_last = rows.new_tokens == self._generation.max_new_tokens
+        generated = rows.tokens[:, rows.width :].tolist()
+        totals = rows.total.tolist()
+        lowest_values = rows.lowest.tolist()
+        responses: dict[int, DecodedResponse] = {}
+        unfinished = []
+        for row, key in enumerate(rows.keys):
+            response = up_to_end(generated[row], self._ends)
+            if not is_last and response[-1] not in self._ends:
+                unfinished.append(row)
+                continue
+            confidence = Confidence(totals[row], lowest_values[row], len(response))
+            responses[key] = DecodedResponse(response, confidence)
+        rows.keep(unfinished)
         return responses
 
 
 # A planned batch: its shape and the keys of its prompts.
 Batch = tuple["Shape", list[int]]
-# A batch with the responses to its prompts; None if memory ran out.
-Attempt = tuple["Shape", list[int], "list[DecodedResponse] | None"]
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """The result of decoding a batch until its end or a pause.
+
+    Attributes:
+        shape: of the batch.
+        responses: the completed responses by key; None if memory ran out.
+        has_waiting_rows: whether rows that had paused took memory, too.
+    """
+
+    shape: Shape
+    responses: dict[int, DecodedResponse] | None
+    has_waiting_rows: bool = False
 
 
 @contextmanager
@@ -345,21 +470,29 @@ class _TokenStreamer(BaseStreamer):  # type: ignore[misc]
     """Passes each row's tokens to a callback.
 
     Args:
-        keys: the key of each row's prompt.
-        on_token: called with the key and each token.
+        on_token: called with the key of a row and each token.
 
     Attributes:
         has_streamed: whether the callback was called.
     """
 
-    def __init__(self, keys: Sequence[int], on_token: OnToken) -> None:
-        self._keys = keys
+    def __init__(self, on_token: OnToken) -> None:
         self._on_token = on_token
+        self._keys: Sequence[int] = ()
         self._has_prompts = False
         self.has_streamed = False
 
+    def begin(self, keys: Sequence[int]) -> None:
+        """Expect other rows.
+
+        Args:
+            keys: the key of each row's prompt.
+        """
+        self._keys = keys
+        self._has_prompts = False
+
     def put(self, value: torch.Tensor) -> None:
-        """Receive the prompts in the first call, then the next token of each row."""
+        """Receive all tokens so far in the first call, then the next token of each row."""
         if self._has_prompts:
             self.has_streamed = True
             for key, token in zip(self._keys, value.tolist(), strict=True):
@@ -504,6 +637,25 @@ def plan_batches(lengths: Mapping[int, int], limits: Limits) -> list[Batch]:
     return planned
 
 
+def group_batches(
+    planned: Sequence[Batch], batches_per_group: int | None
+) -> Iterator[tuple[Shape, list[list[int]]]]:
+    """Group batches of one shape, whose rows may change companions.
+
+    Args:
+        planned: batches, those of one shape in a row.
+        batches_per_group: the largest number of batches of a group; None is any number.
+
+    Yields:
+        The shape of a group, and the keys of each batch.
+    """
+    for shape, batches in groupby(planned, key=itemgetter(0)):
+        keys = [batch_keys for _, batch_keys in batches]
+        size = batches_per_group or len(keys)
+        for start in range(0, len(keys), size):
+            yield shape, keys[start : start + size]
+
+
 HEIGHTS = sorted(first << n for n in range(60) for first in (1, 3))  # 1, 2, 3, 4, 6, 8, 12, ...
 
 
@@ -533,18 +685,30 @@ def prompt_seed(weights: str, seed: int, prompt: str) -> int:
     return int(digest(["draw", weights, seed, prompt])[:15], 16)
 
 
+def draw_source(seed: int, device: torch.device) -> torch.Generator:
+    """Return the source of one prompt's random draws.
+
+    Args:
+        seed: see `prompt_seed`.
+        device: where the logits are.
+
+    Returns:
+        The source; its state goes on from draw to draw.
+    """
+    return torch.Generator(device).manual_seed(seed)
+
+
 class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
-    """Adds standard Gumbel noise to the logits of the first `len(seeds)` rows.
+    """Adds standard Gumbel noise to the logits of the first `len(sources)` rows.
 
     The token with the highest noisy logit is a draw from the model's distribution.
 
     Args:
-        seeds: one for each row; further rows get no noise.
-        device: where the logits are.
+        sources: one for each row; further rows get no noise.
     """
 
-    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        self._sources = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+    def __init__(self, sources: Sequence[torch.Generator]) -> None:
+        self._sources = sources
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Add this step's noise to the logits.
@@ -563,15 +727,12 @@ class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
         return scores - draws.clamp_min_(torch.finfo(draws.dtype).tiny).log_()
 
 
-def processors(
-    generation: Generation, seeds: Sequence[int], device: torch.device
-) -> LogitsProcessorList:
+def processors(generation: Generation, sources: Sequence[torch.Generator]) -> LogitsProcessorList:
     """Return the processors with which greedy decoding draws by decoding settings.
 
     Args:
         generation: the decoding settings.
-        seeds: one for each row.
-        device: where the logits are.
+        sources: of random draws, one for each row.
 
     Returns:
         The processors; none at temperature 0.
@@ -582,5 +743,5 @@ def processors(
     chain.append(TemperatureLogitsWarper(generation.temperature))
     if generation.top_p < 1:
         chain.append(TopPLogitsWarper(generation.top_p))
-    chain.append(GumbelNoise(seeds, device))
+    chain.append(GumbelNoise(sources))
     return chain

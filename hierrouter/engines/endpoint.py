@@ -246,6 +246,15 @@ MAX_COMPLETION_TOKENS_FIELD = "max_completion_tokens"
 # Reasons for the end of a complete response: vLLM, llama.cpp, Ollama and hosted ones; then TGI.
 STOP_REASONS = ("stop", "eos", "eos_token", "stop_sequence")
 MAX_TOKEN_COUNT = 2**31 - 1  # what the cache can store
+# Settings for which a server may have another default: vLLM and SGLang take that of the model's
+# generation_config.json, llama.cpp that of its flags. These values change nothing. Servers that do
+# not know a setting ignore it, or refuse it by name.
+NEUTRAL_PENALTIES = {
+    "repeat_penalty": 1.0,  # the name that llama.cpp has for `repetition_penalty`
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,  # `transformers serve` has no other name for a repetition penalty
+}
+NEUTRAL_DRAWS = {"top_k": -1, "min_p": 0.0}  # above temperature 0
 
 
 @dataclass(frozen=True)
@@ -255,10 +264,12 @@ class Dialect:
     Attributes:
         max_tokens_field: the parameter for the longest response.
         has_logprobs: whether log-probabilities are requested.
+        refused: settings that the server does not know.
     """
 
     max_tokens_field: str = MAX_TOKENS_FIELD
     has_logprobs: bool = True
+    refused: frozenset[str] = frozenset()
 
 
 class Caller:
@@ -388,7 +399,16 @@ class Caller:
             seed = digest(["draw", self._model, generation.seed, prompt])
             request["top_p"] = generation.top_p
             request["seed"] = int(seed[:7], 16)
+        for name, value in self._fixed_settings().items():
+            if name not in dialect.refused:
+                request[name] = value
         return {**request, **settings}
+
+    def _fixed_settings(self) -> dict[str, float]:
+        """Return the settings that must not be left to the server's defaults."""
+        penalty = self._generation.repetition_penalty
+        settings = {**NEUTRAL_PENALTIES, "repetition_penalty": penalty, "repeat_penalty": penalty}
+        return {**settings, **NEUTRAL_DRAWS} if self._generation.temperature else settings
 
     def adapt(self, dialect: Dialect, refusal: server.Refusal) -> bool:
         """Change the dialect if the server refused a parameter.
@@ -408,7 +428,10 @@ class Caller:
         if is_other_name and dialect.max_tokens_field != MAX_COMPLETION_TOKENS_FIELD:
             self._dialect = replace(self._dialect, max_tokens_field=MAX_COMPLETION_TOKENS_FIELD)
             return True
-        return False
+        sent = self._fixed_settings().keys() - dialect.refused
+        refused = {name for name in sent if name in message}
+        self._dialect = replace(self._dialect, refused=self._dialect.refused | refused)
+        return bool(refused)
 
     async def gather_stream(
         self, pieces: AsyncIterator[Any], on_text: Callable[[str], None]

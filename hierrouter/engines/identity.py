@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
 from hierrouter.questions import shipped
@@ -37,6 +38,40 @@ DTYPE_BYTES = {
     "F8_E5M2": 1,
     "I8": 1,
     "U8": 1,
+}
+# The value of "sampling" in an identity: nothing that a model's files or a server's defaults bring
+# in changes which token is drawn, as far as hierrouter can say. Identities of older plans lack it.
+NEUTRAL_SAMPLING = "neutral"
+GENERATION_FILE = "generation_config.json"
+# Settings of that file that change no response: numbers of tokens, what every call sets itself,
+# what transformers heeds only if it samples itself, and what it notes for itself. A setting that is
+# not listed, because it is new, counts as one that matters.
+HARMLESS_SETTINGS = frozenset(
+    {
+        *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
+        *("do_sample", "temperature", "top_p", "top_k", "num_beams"),
+        *("max_length", "max_new_tokens"),
+        *("min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+        *("length_penalty", "early_stopping", "use_cache", "return_dict_in_generate"),
+        *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
+        *("transformers_version", "_from_model_config", "_commit_hash"),
+    }
+)
+# The values of settings that change nothing although they are not 0, false or empty.
+NEUTRAL_VALUES: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "guidance_scale": 1.0,
+    "num_return_sequences": 1,
+    "num_beam_groups": 1,
+    "no_repeat_ngram_size": 0,
+    "bad_words_ids": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "exponential_decay_length_penalty": None,
+    "min_length": 0,
 }
 SPEC_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -66,8 +101,8 @@ def served_identity(spec: ModelSpec) -> Identity:
         spec: a model with an endpoint.
 
     Returns:
-        "engine", "served" and "deployment", and those of "answers_as", "revision" and "tokenizer"
-        that are set.
+        "engine", "served", "deployment" and "sampling", and those of "answers_as", "revision" and
+        "tokenizer" that are set.
 
     Raises:
         InputError: as `endpoint_of`.
@@ -80,6 +115,7 @@ def served_identity(spec: ModelSpec) -> Identity:
         "answers_as": endpoint.answers_as,
         "revision": spec.revision,
         "tokenizer": endpoint.tokenizer,
+        "sampling": NEUTRAL_SAMPLING,
     }
     return {name: value for name, value in identity.items() if value is not None}
 
@@ -115,6 +151,60 @@ def weights_of(spec: ModelSpec) -> str:
     if folder:
         return folder_digest(folder)
     return f"{spec.model}@{hub_commit(spec.model, spec.revision)}"
+
+
+def ignored_settings(spec: ModelSpec) -> dict[str, Any]:
+    """Return the settings that a model's files bring in, and that decoding ignores.
+
+    Such as the repetition penalty of 1.05 that comes with Qwen2.5, also for greedy decoding. What a
+    pool sets is set in `Generation`.
+
+    Args:
+        spec: a model in a local folder or on the hub.
+
+    Returns:
+        Values by name; none for a model on the hub whose settings cannot be read now, nor by the
+        loader.
+    """
+    settings = _json_table(_settings_file(spec, GENERATION_FILE))
+    if settings is None:
+        # Older models have them among those of the architecture, and transformers takes them there.
+        config = _json_table(_settings_file(spec, CONFIG_FILES[0])) or {}
+        settings = {name: config[name] for name in config.keys() & NEUTRAL_VALUES.keys()}
+    return {
+        name: value
+        for name, value in sorted(settings.items())
+        if name not in HARMLESS_SETTINGS and value and value != NEUTRAL_VALUES.get(name)
+    }
+
+
+def _settings_file(spec: ModelSpec, name: str) -> Path | None:
+    """Find a settings file of a model; of a model on the hub it is downloaded."""
+    folder = local_folder(spec)
+    if folder:
+        return folder / name
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    commit = hub_commit(spec.model, spec.revision)
+    cached = try_to_load_from_cache(spec.model, name, revision=commit)
+    if isinstance(cached, str):
+        return Path(cached)
+    if cached is not None:  # the cache knows that the commit has no such file
+        return None
+    try:
+        return Path(hf_hub_download(spec.model, name, revision=commit))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
+        return None
+
+
+def _json_table(path: Path | None) -> dict[str, Any] | None:
+    """Read a JSON object; None if there is none."""
+    try:
+        value = json.loads(path.read_bytes()) if path else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def folder_digest(folder: Path) -> str:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from hierrouter.engines import batches, generator, identity
 from hierrouter.engines.batches import DecodedResponse, Prompt, StaticBatches
@@ -34,12 +34,16 @@ class TransformersBackend:
             WorldError: a hub model is neither cached nor can it be found on the hub.
         """
         versions = f"transformers {version('transformers')}, torch {version('torch')}"
-        return {
+        entries = {
             "engine": f"{versions}, shapes {batches.SHAPES_VERSION}",
             # The kind of device, not its number: greedy decoding in bfloat16 differs between kinds.
             "device": candidates(spec)[0].type,
             **identity.saved_identity(spec),
         }
+        # Older versions decoded with these settings. A model without any has the identity as ever.
+        if identity.ignored_settings(spec):
+            entries["sampling"] = identity.NEUTRAL_SAMPLING
+        return entries
 
     def weight_bytes(self, spec: ModelSpec) -> int:
         """Compute the size of the weights once they are loaded.
@@ -145,6 +149,13 @@ class TransformersGenerator:
         pad = tokenizer.pad_token_id
         if pad is None:
             pad = min(self._ends)
+        # Settings that come with a model, such as a repetition penalty, would change its responses
+        # without being in the pool. See `identity.ignored_settings`.
+        model.generation_config = GenerationConfig(
+            bos_token_id=model.generation_config.bos_token_id,
+            eos_token_id=sorted(self._ends),
+            pad_token_id=pad,
+        )
         self._decoder = StaticBatches(model, pad, self._ends, spec.generation)
 
     def generate(

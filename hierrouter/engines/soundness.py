@@ -141,18 +141,19 @@ class Recorder:
 
     Args:
         model: the model that decodes.
-        rows: how many rows are recorded, from the first one of the batch.
+        total: float32[rows], sum of the log-probabilities of the tokens so far, in nats, of as many
+            rows as are recorded, from the first one of the batch. It is brought up to date.
+        lowest: float32[rows], the lowest of these log-probabilities, likewise.
         ends: the tokens that end a response; tokens after one do not count.
-
-    Attributes:
-        total: float32[rows], sum of the log-probabilities of the chosen tokens, in nats.
-        lowest: float32[rows], the lowest of these log-probabilities, in nats.
     """
 
-    def __init__(self, model: Any, rows: int, ends: Collection[int]) -> None:
+    def __init__(
+        self, model: Any, total: torch.Tensor, lowest: torch.Tensor, ends: Collection[int]
+    ) -> None:
+        rows = len(total)
         device = model.device
-        self.total = torch.zeros(rows, device=device)
-        self.lowest = torch.zeros(rows, device=device)
+        self._total = total
+        self._lowest = lowest
         self._model = model
         self._ends = torch.tensor(sorted(ends), device=device)
         self._is_over = torch.zeros(rows, dtype=torch.bool, device=device)
@@ -168,7 +169,7 @@ class Recorder:
         self._hook.remove()
 
     def _store_logits(self, model: Any, inputs: object, output: Any) -> None:
-        self._newest = output.logits[: len(self.total), -1]
+        self._newest = output.logits[: len(self._total), -1]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Record the tokens of the previous step, as a logits processor.
@@ -207,6 +208,6 @@ class Recorder:
         self._has_fault |= ~normaliser.isfinite().all()
         logprobs = logits.gather(1, tokens[:, None])[:, 0] - normaliser
         logprobs = logprobs.masked_fill(self._is_over, 0.0).clamp(max=0.0)
-        self.total += logprobs
-        self.lowest = torch.minimum(self.lowest, logprobs)
+        self._total += logprobs
+        torch.minimum(self._lowest, logprobs, out=self._lowest)
         self._is_over |= torch.isin(tokens, self._ends)

@@ -111,6 +111,7 @@ Currency = Annotated[
     str, must_be("1 to 12 letters such as USD", lambda name: name.isalpha() and len(name) <= 12)
 ]
 DEFAULT_CURRENCY = "money"  # of a pool that names none
+NO_PENALTY = 1.0
 Parameters = Annotated[  # 3e9 or "3B"
     float, FieldCheck(_parse_size, before=True), FieldCheck(_require_parameter_count)
 ]
@@ -126,6 +127,8 @@ class Generation:
             by less than 0.01 would overflow.
         top_p: draw only among the likeliest tokens that together have this probability.
         seed: of the draw.
+        repetition_penalty: divides the positive logits of tokens that prompt or response have
+            already, and multiplies the negative ones; 1 changes nothing.
     """
 
     __pydantic_config__ = FORBID_EXTRA_KEYS
@@ -136,6 +139,9 @@ class Generation:
     ] = 0.0
     top_p: Annotated[float, must_be("above 0 and at most 1", lambda p: 0 < p <= 1)] = 1.0
     seed: Annotated[int, must_be(f"0 to {MAX_SEED}", lambda seed: 0 <= seed <= MAX_SEED)] = 0
+    repetition_penalty: Annotated[
+        float, must_be("above 0 and at most 10", lambda penalty: 0 < penalty <= 10)
+    ] = NO_PENALTY
 
     @property
     def settings(self) -> dict[str, float]:
@@ -143,9 +149,14 @@ class Generation:
 
         Greedy decoding depends on neither top_p nor seed.
         """
+        settings = asdict(self)
         if self.temperature == 0:
-            return {"max_new_tokens": self.max_new_tokens, "temperature": 0.0}
-        return asdict(self)
+            settings = {"max_new_tokens": self.max_new_tokens, "temperature": 0.0}
+        # Keys of calls without a penalty are those from before there was this setting.
+        settings.pop("repetition_penalty", None)
+        if self.repetition_penalty != NO_PENALTY:
+            settings["repetition_penalty"] = self.repetition_penalty
+        return settings
 
 
 Ability = Literal["tools", "response_format", "images"]
@@ -467,6 +478,9 @@ class Pool:
         for model in (*values["models"], *values["references"]):
             if model["endpoint"]:
                 del model["endpoint"]["public_only"]
+            # A plan without a penalty is the same as one from before there was this setting.
+            if model["generation"]["repetition_penalty"] == NO_PENALTY:
+                del model["generation"]["repetition_penalty"]
         return json.dumps({"pool": values, "identities": dict(identities)}, sort_keys=True)
 
 

@@ -147,7 +147,12 @@ def _identity_without_engine(
         # A pool without a server was collected from one that the command line named.
         if not endpoint.base_url and stored_model and stored_model.endpoint:
             endpoint = replace(endpoint, base_url=stored_model.endpoint.base_url)
-        return served_identity(replace(model, endpoint=endpoint))
+        identity = served_identity(replace(model, endpoint=endpoint))
+        stored_identity = stored_identities.get(model.name, {})
+        # Plans of older versions do not say that a server was asked for neutral sampling. Their
+        # responses are opened; `collect` asks for new ones.
+        is_older = {**stored_identity, "sampling": identity["sampling"]} == identity
+        return stored_identity if is_older else identity
     if stored_model and _is_same_source(model, stored_model):
         return stored_identities[model.name]
     # A model of another name may have the same weights.
@@ -172,7 +177,8 @@ def _is_same_source(model: ModelSpec, stored_model: ModelSpec) -> bool:
 
 def _lasting_entries(identity: Identity) -> Identity:
     """The entries that an upgrade of the engine or another kind of device does not change."""
-    return {name: text for name, text in identity.items() if name not in ("engine", "device")}
+    passing = ("engine", "device", "sampling")
+    return {name: text for name, text in identity.items() if name not in passing}
 
 
 def _describe_changes(

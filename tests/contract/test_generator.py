@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hierrouter.engines import backend
-from hierrouter.engines.batches import processors
+from hierrouter.engines.batches import draw_source, processors
 from hierrouter.engines.generator import STATUSES, Answer, Confidence, Failure, Generator, Response
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
@@ -314,7 +314,8 @@ def test_a_small_top_p_is_greedy_and_a_low_temperature_nearly(folders: dict[str,
 
 def test_top_p_draws_from_the_likeliest_only() -> None:
     logits = torch.log(torch.tensor([0.4, 0.3, 0.2, 0.1])).repeat(2000, 1)
-    chain = processors(Generation(1, 1.0, top_p=0.65), range(2000), logits.device)
+    sources = [draw_source(seed, logits.device) for seed in range(2000)]
+    chain = processors(Generation(1, 1.0, top_p=0.65), sources)
     drawn = torch.bincount(chain(torch.empty(0), logits).argmax(dim=1), minlength=4).tolist()
     assert drawn[2:] == [0, 0]
     assert chisquare(drawn[:2], [2000 * 4 / 7, 2000 * 3 / 7]).pvalue > 0.01

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter.engines import backend
-from hierrouter.engines.batches import Shape
 from hierrouter.pools.pool import Generation, ModelSpec
 from tests.engines import answers_in_order
 
@@ -26,9 +25,9 @@ def main(folder: str) -> None:
     decoder.limits = replace(decoder.limits, rows=512, prompt_tokens=10**6)
     batches = []
 
-    def noting(prompts: list[Any], shape: Shape, following: Any) -> list[list[int]]:
-        batches.append((shape.height, len(prompts)))
-        return decode_batch(prompts, shape, following)
+    def noting(rows: Any, height: int, *more: Any) -> Any:
+        batches.append((height, len(rows)))
+        return decode_batch(rows, height, *more)
 
     decode_batch, decoder._decode_batch = decoder._decode_batch, noting
     first = answers_in_order(generator, ["1+2"])  # all that is loaded once is loaded now
