@@ -162,7 +162,7 @@ def measure(name: str, shape: Shape, work: Work, device: str) -> str:
         speed, same_answers = tokens_per_second(static, prompts)
         assert same_answers == answers, "pauses changed a response"
         rectangles = f"{speed:.0f}"
-        tail.width = work.length
+        tail.widths = torch.tensor([work.length])
     started = time.perf_counter()
     best = in_one_batch(model, tokenizer, prompts, work) / (time.perf_counter() - started)
     started = time.perf_counter()

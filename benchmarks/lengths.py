@@ -52,7 +52,8 @@ class LongTail:
         cap: the largest number of new tokens; 5 % of the responses would be longer.
 
     Attributes:
-        width: tokens of the prompts that are decoded next, with those that fill them up.
+        widths: int64[rows or 1], tokens of the prompts that are decoded next, with those that fill
+            them up.
     """
 
     def __init__(self, model: Any, end: int, middle: int, cap: int) -> None:
@@ -63,24 +64,25 @@ class LongTail:
         # The n-th entry is for the n-th new token.
         self._log_odds = (chances.log() - (-chances).log1p()).float()
         self._end = end
-        self.width = 0
+        self.widths = torch.zeros(1, dtype=torch.long)
         model.register_forward_hook(self._set_chance)
 
     def _set_chance(self, model: Any, inputs: object, output: Any) -> None:
-        number = output.past_key_values.get_seq_length() - self.width + 1
+        numbers = output.past_key_values.get_seq_length() - self.widths + 1
         logits = output.logits[:, -1]
         logits[:, self._end] = -torch.inf
         total = logits.float().logsumexp(dim=-1)
-        odds = self._log_odds[number].to(logits.device)
+        odds = self._log_odds[numbers.clamp(max=len(self._log_odds) - 1)].to(logits.device)
         logits[:, self._end] = (total + odds).to(logits.dtype)
 
     def follow(self, decoder: StaticBatches) -> None:
-        """Learn the width of each batch from an engine's decoder."""
+        """Learn the widths of each batch from an engine's decoder."""
         decode_batch = decoder._decode_batch
 
-        def decode(rows: Any, *arguments: Any) -> Any:
-            self.width = rows.width
-            return decode_batch(rows, *arguments)
+        def decode(rows: Any, height: int, *arguments: Any) -> Any:
+            fillers = rows.widths[:1] * (height - len(rows))
+            self.widths = torch.tensor([*rows.widths, *fillers])
+            return decode_batch(rows, height, *arguments)
 
         vars(decoder)["_decode_batch"] = decode
 

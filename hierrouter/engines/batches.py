@@ -21,7 +21,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
 from threading import Thread
 from typing import Any
 
@@ -200,24 +199,18 @@ class StaticBatches:
     def _decode_in_turn(
         self, planned: Sequence[Batch], prompts: Mapping[int, Prompt], stop: Stop
     ) -> Iterator[BatchResult]:
-        for shape, batches in group_batches(planned, self._batches_per_group):
+        for group in group_batches(planned, self._batches_per_group):
             if stop():
                 return
-            yield from self._decode_group(shape, batches, prompts, self._room(shape, 1), stop)
+            yield from self._decode_group(group, prompts, self._room(group, 1), stop)
 
     def _decode_group(
-        self,
-        shape: Shape,
-        batches: Sequence[list[int]],
-        prompts: Mapping[int, Prompt],
-        room: int,
-        stop: Stop,
+        self, group: Sequence[Batch], prompts: Mapping[int, Prompt], room: int, stop: Stop
     ) -> Iterator[BatchResult]:
-        """Decode batches of one shape; unfinished rows continue in another batch.
+        """Decode batches of one height; unfinished rows continue in another batch.
 
         Args:
-            shape: of every batch.
-            batches: the keys of the prompts of each batch.
+            group: the batches.
             prompts: prompts by key.
             room: tokens that may wait, for memory.
             stop: once it returns true, no further batch is begun.
@@ -225,19 +218,22 @@ class StaticBatches:
         Yields:
             The responses that were completed before each pause or end of a batch.
         """
-        waiting = WaitingRows(shape.height, room, self._model.device.type != "cpu")
-        remaining = deque(batches)
+        height = group[0][0].height
+        waiting = WaitingRows(height, room, self._model.device.type != "cpu")
+        remaining = deque(group)
         while True:
             rows = waiting.take_full_batch()
             if rows is None and remaining and not stop():
-                rows = self._begin(remaining.popleft(), prompts, shape.width)
+                shape, keys = remaining.popleft()
+                rows = self._begin(keys, prompts, shape.width)
             if rows is None:
                 rows = waiting.take_shortest()
             if rows is None:
                 return
+            widest = Shape(height, max(rows.widths))
             should_pause = partial(waiting.should_pause, rows, bool(remaining))
-            responses = self._attempt(rows, shape.height, should_pause, None)
-            yield BatchResult(shape, responses, has_waiting_rows=bool(len(waiting)))
+            responses = self._attempt(rows, height, should_pause, None)
+            yield BatchResult(widest, responses, has_waiting_rows=bool(len(waiting)))
             if responses is None:
                 return
             if rows.keys:
@@ -250,10 +246,11 @@ class StaticBatches:
             self._processes, len(planned) // MIN_BATCHES_PER_PROCESS, limits.cache_tokens // largest
         )
 
-    def _room(self, shape: Shape, processes: int) -> int:
+    def _room(self, group: Sequence[Batch], processes: int) -> int:
         """Count the tokens that may wait beside a batch, for memory."""
         if self._model.device.type == "cpu":
-            largest = shape.height * (shape.width + self.limits.new_tokens)
+            widest, _ = group[0]
+            largest = widest.height * (widest.width + self.limits.new_tokens)
             return self.limits.cache_tokens // processes - largest
         host_bytes, _ = memory([torch.device("cpu")])
         token_bytes = cache_bytes(self._model.config.get_text_config(), self._model.dtype)
@@ -270,12 +267,11 @@ class StaticBatches:
             except (OSError, NotImplementedError):  # no more processes, or no semaphores
                 yield from self._decode_in_turn(planned, prompts, stop)
                 return
-            for shape, batches in group_batches(planned, self._batches_per_group):
+            for group in group_batches(planned, self._batches_per_group):
                 if stop():
                     break
-                group_prompts = {key: prompts[key] for keys in batches for key in keys}
-                room = self._room(shape, processes)
-                running.append(submit(shape, batches, group_prompts, room))
+                group_prompts = {key: prompts[key] for _, keys in group for key in keys}
+                running.append(submit(group, group_prompts, self._room(group, processes)))
                 # One group more than there are processes, so that no process waits for work.
                 if len(running) > processes:
                     yield from running.popleft().result()
@@ -283,9 +279,9 @@ class StaticBatches:
                 yield from future.result()
 
     def _decode_whole_group(
-        self, shape: Shape, batches: Sequence[list[int]], prompts: Mapping[int, Prompt], room: int
+        self, group: Sequence[Batch], prompts: Mapping[int, Prompt], room: int
     ) -> list[BatchResult]:
-        return list(self._decode_group(shape, batches, prompts, room, never))
+        return list(self._decode_group(group, prompts, room, never))
 
     def _begin(self, keys: Sequence[int], prompts: Mapping[int, Prompt], width: int) -> Rows:
         """Make the rows of a batch's prompts."""
@@ -337,10 +333,13 @@ class StaticBatches:
         Returns:
             The completed responses by key.
         """
+        new_tokens = self._generation.max_new_tokens
+        remaining = [width + new_tokens - rows.length for width in rows.widths]
         tokens, mask = rows.fill_up(height)
-        has_cache = rows.cache is not None
-        pause = PauseCriterion(rows, height, self._ends, should_pause if has_cache else None)
-        with Recorder(self._model, rows.total, rows.lowest, self._ends) as recorder:
+        pause = PauseCriterion(
+            rows, height, new_tokens, self._ends, should_pause if rows.cache is not None else None
+        )
+        with Recorder(self._model, rows.total, rows.lowest, remaining, self._ends) as recorder:
             sequences = self._model.generate(
                 input_ids=tokens,
                 attention_mask=mask,
@@ -348,7 +347,7 @@ class StaticBatches:
                     [recorder, *processors(self._generation, rows.sources)]
                 ),
                 stopping_criteria=StoppingCriteriaList([pause]),
-                max_new_tokens=self._generation.max_new_tokens - rows.new_tokens,
+                max_new_tokens=max(remaining),
                 do_sample=False,  # to sample, the processors add noise, and the maximum is drawn
                 num_beams=1,
                 temperature=None,
@@ -362,15 +361,15 @@ class StaticBatches:
             )
         recorder.finish(sequences[:, -1])
         rows.extend(sequences)
-        is_last = rows.new_tokens == self._generation.max_new_tokens
-        generated = rows.tokens[:, rows.width :].tolist()
+        all_tokens = rows.tokens.tolist()
         totals = rows.total.tolist()
         lowest_values = rows.lowest.tolist()
         responses: dict[int, DecodedResponse] = {}
         unfinished = []
         for row, key in enumerate(rows.keys):
-            response = up_to_end(generated[row], self._ends)
-            if not is_last and response[-1] not in self._ends:
+            start = rows.widths[row]
+            response = up_to_end(all_tokens[row][start : start + new_tokens], self._ends)
+            if len(response) < new_tokens and response[-1] not in self._ends:
                 unfinished.append(row)
                 continue
             confidence = Confidence(totals[row], lowest_values[row], len(response))
@@ -637,23 +636,21 @@ def plan_batches(lengths: Mapping[int, int], limits: Limits) -> list[Batch]:
     return planned
 
 
-def group_batches(
-    planned: Sequence[Batch], batches_per_group: int | None
-) -> Iterator[tuple[Shape, list[list[int]]]]:
-    """Group batches of one shape, whose rows may change companions.
+def group_batches(planned: Sequence[Batch], batches_per_group: int | None) -> Iterator[list[Batch]]:
+    """Group batches of one height, whose rows may change companions.
 
     Args:
-        planned: batches, those of one shape in a row.
+        planned: batches, the widest first.
         batches_per_group: the largest number of batches of a group; None is any number.
 
     Yields:
-        The shape of a group, and the keys of each batch.
+        The batches of each group.
     """
-    for shape, batches in groupby(planned, key=itemgetter(0)):
-        keys = [batch_keys for _, batch_keys in batches]
-        size = batches_per_group or len(keys)
-        for start in range(0, len(keys), size):
-            yield shape, keys[start : start + size]
+    for _, batches in groupby(planned, key=lambda batch: batch[0].height):
+        group = list(batches)
+        size = batches_per_group or len(group)
+        for start in range(0, len(group), size):
+            yield group[start : start + size]
 
 
 HEIGHTS = sorted(first << n for n in range(60) for first in (1, 3))  # 1, 2, 3, 4, 6, 8, 12, ...

@@ -1,12 +1,12 @@
 """Rows of prompts while they are decoded, and how they change companions.
 
 A batch lasts as long as its longest response. Where lengths differ, most of its rows have ended
-long before. So a batch pauses after certain numbers of new tokens if many of its rows have ended:
-their responses are complete, and the other rows wait. As soon as enough rows wait after the same
-number of new tokens, they go on together as a full batch.
+long before. So a batch pauses at certain lengths of its rows, prompts included, if many of them
+have ended: their responses are complete, and the other rows wait. As soon as enough rows of one
+length wait, they go on together as a full batch, also if their prompts differ in width.
 
-Every step then has the shapes that it would have had without a pause: rows and width of the batch,
-and length of the keys. So each response keeps its bits, whatever its companions are.
+Every step then has the shapes that it would have had without a pause: the height of the batch, and
+the length of the keys. So each response keeps its bits, whatever its companions are.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ import torch
 from transformers import DynamicCache, StoppingCriteria
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-# A batch can pause after 4, 6, 8, 12, 16, 24, ... new tokens. Each pause costs a few steps.
-PAUSES = frozenset(first << shift for shift in range(30) for first in (4, 6))
+# A batch can pause at the lengths 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, ...: a pause costs some
+# steps, and rows of prompts of different widths must meet.
+PAUSES = frozenset(first << shift for shift in range(2, 30) for first in (4, 5, 6, 7))
 # It pauses if at least this share of its rows has ended.
 ENDED_SHARE = 0.25
 
-# Decides, by the number of new tokens and of rows that have not ended, whether a batch pauses.
+# Decides, by the length of the rows and the number of those that have not ended, whether a batch
+# pauses.
 ShouldPause = Callable[[int, int], bool]
 
 
 @dataclass
 class Rows:
-    """Rows of one width that have the same number of new tokens.
+    """Rows of one length, prompts and new tokens together.
 
     Attributes:
         keys: of the prompts, one for each row.
-        width: tokens of a row before its new tokens.
+        widths: tokens of each row before its new tokens.
         is_padded: whether a row of their first batch was filled up to the width. If none was,
             transformers drops the mask, and attention is computed by another kernel.
         tokens: int64[rows, length], prompts and new tokens.
@@ -47,7 +49,7 @@ class Rows:
     """
 
     keys: list[int]
-    width: int
+    widths: list[int]
     is_padded: bool
     tokens: torch.Tensor
     mask: torch.Tensor
@@ -87,7 +89,7 @@ class Rows:
             mask[row, start:] = 1
         return cls(
             keys=list(prompts),
-            width=width,
+            widths=[width] * len(prompts),
             is_padded=not bool(mask.all()),
             tokens=tokens.to(device),
             mask=mask.to(device),
@@ -102,9 +104,9 @@ class Rows:
         return len(self.keys)
 
     @property
-    def new_tokens(self) -> int:
-        """The number of new tokens of each row."""
-        return self.tokens.shape[1] - self.width
+    def length(self) -> int:
+        """Tokens of each row."""
+        return self.tokens.shape[1]
 
     def fill_up(self, height: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Fill up the cache to the height of a batch, with copies of the first row.
@@ -120,7 +122,7 @@ class Rows:
         mask = self.mask[rows]
         if self.is_padded and height > len(self) and bool(mask.all()):
             mask[-1, 0] = 0  # so that the batch has a mask, as the first batch of its rows had
-        if self.cache is not None and self.new_tokens and height > len(self):
+        if self.cache is not None and height > len(self):
             self.cache.batch_select_indices(torch.tensor(rows))
         return tokens, mask
 
@@ -142,6 +144,7 @@ class Rows:
         """
         indices = torch.tensor(rows, dtype=torch.long)
         self.keys = [self.keys[row] for row in rows]
+        self.widths = [self.widths[row] for row in rows]
         self.tokens = self.tokens[indices]
         self.mask = self.mask[indices]
         self.total = self.total[indices]
@@ -175,10 +178,10 @@ def empty_cache(model: Any) -> DynamicCache | None:
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """Put rows with the same number of new tokens together.
+    """Put rows of one length together.
 
     Args:
-        parts: of one width; their caches must not be used afterwards.
+        parts: of one length; their caches must not be used afterwards.
 
     Returns:
         All rows.
@@ -196,6 +199,7 @@ def join(parts: Sequence[Rows]) -> Rows:
     return replace(
         first,
         keys=[key for part in parts for key in part.keys],
+        widths=[width for part in parts for width in part.widths],
         tokens=torch.cat([part.tokens for part in parts]),
         mask=torch.cat([part.mask for part in parts]),
         total=torch.cat([part.total for part in parts]),
@@ -237,38 +241,38 @@ class WaitingRows:
         self._height = height
         self._room = room
         self._is_on_host = is_on_host
-        # By the number of new tokens, and `Rows.is_padded`.
+        # By length, and `Rows.is_padded`.
         self._rows: dict[tuple[int, bool], list[Rows]] = {}
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return sum(len(rows) for parts in self._rows.values() for rows in parts)
 
-    def should_pause(self, rows: Rows, has_more: bool, new_tokens: int, unfinished: int) -> bool:
+    def should_pause(self, rows: Rows, has_more: bool, length: int, unfinished: int) -> bool:
         """Decide whether a batch pauses.
 
         Args:
             rows: its rows.
             has_more: whether further batches will begin.
-            new_tokens: of each row by now.
+            length: of the rows by now.
             unfinished: the number of rows that have not ended.
 
         Returns:
             True if the unfinished rows will get companions, and fit into memory.
         """
         waiting_tokens = sum(part.tokens.numel() for parts in self._rows.values() for part in parts)
-        if waiting_tokens + unfinished * (rows.width + new_tokens) > self._room:
+        if waiting_tokens + unfinished * length > self._room:
             return False
-        if not has_more and (new_tokens, rows.is_padded) in self._rows:
+        if not has_more and (length, rows.is_padded) in self._rows:
             return True
         has_ended = unfinished <= (1 - ENDED_SHARE) * self._height
-        return has_ended and (has_more or any(number <= new_tokens for number, _ in self._rows))
+        return has_ended and (has_more or any(shorter <= length for shorter, _ in self._rows))
 
     def add(self, rows: Rows) -> None:
         """Let rows wait."""
         if self._is_on_host:
             rows.move_cache(to_host=True)
-        self._rows.setdefault((rows.new_tokens, rows.is_padded), []).append(rows)
+        self._rows.setdefault((rows.length, rows.is_padded), []).append(rows)
 
     def take_full_batch(self) -> Rows | None:
         """Remove and return rows that fill a batch, the longest first; None if too few wait."""
@@ -278,7 +282,7 @@ class WaitingRows:
         return None
 
     def take_shortest(self) -> Rows | None:
-        """Remove and return the rows with the fewest new tokens; None if none wait."""
+        """Remove and return the shortest rows; None if none wait."""
         return self._take(min(self._rows)) if self._rows else None
 
     def _take(self, group: tuple[int, bool]) -> Rows:
@@ -301,18 +305,24 @@ class PauseCriterion(StoppingCriteria):  # type: ignore[misc]
     Args:
         rows: the rows of the batch.
         height: rows of the batch, with those that fill it up.
+        new_tokens: the largest number of tokens of a response.
         ends: the tokens that end a response.
         should_pause: decides on a pause; None if the batch must not pause.
     """
 
     def __init__(
-        self, rows: Rows, height: int, ends: Collection[int], should_pause: ShouldPause | None
+        self,
+        rows: Rows,
+        height: int,
+        new_tokens: int,
+        ends: Collection[int],
+        should_pause: ShouldPause | None,
     ) -> None:
         device = rows.tokens.device
-        self._count = len(rows)
-        self._width = rows.width
+        fillers = [0] * (height - len(rows))
+        self._widths = torch.tensor(rows.widths, device=device)
+        self._longest = torch.tensor([*(w + new_tokens for w in rows.widths), *fillers]).to(device)
         self._ends = torch.tensor(sorted(ends), device=device)
-        self._is_filler = torch.arange(height, device=device) >= len(rows)
         self._should_pause = should_pause
 
     def __call__(self, input_ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
@@ -325,10 +335,13 @@ class PauseCriterion(StoppingCriteria):  # type: ignore[misc]
         Returns:
             bool[height].
         """
-        new_tokens = input_ids.shape[1] - self._width
-        if self._should_pause is not None and new_tokens in PAUSES:
-            ended = torch.isin(input_ids[: self._count, self._width :], self._ends).any(dim=1)
-            unfinished = self._count - int(ended.sum())
-            if self._should_pause(new_tokens, unfinished):
-                return torch.ones_like(self._is_filler)
-        return self._is_filler
+        length = input_ids.shape[1]
+        is_over = self._longest <= length
+        if self._should_pause is not None and length in PAUSES:
+            count = len(self._widths)
+            is_new = torch.arange(length, device=input_ids.device) >= self._widths[:, None]
+            is_end = torch.isin(input_ids[:count], self._ends) & is_new
+            unfinished = count - int((is_end.any(dim=1) | is_over[:count]).sum())
+            if self._should_pause(length, unfinished):
+                return torch.ones_like(is_over)
+        return is_over

@@ -6,7 +6,7 @@ answers nothing. To the loader neither is an error, and both would fill a cache 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -144,16 +144,23 @@ class Recorder:
         total: float32[rows], sum of the log-probabilities of the tokens so far, in nats, of as many
             rows as are recorded, from the first one of the batch. It is brought up to date.
         lowest: float32[rows], the lowest of these log-probabilities, likewise.
+        remaining: how many further tokens of each row count at most.
         ends: the tokens that end a response; tokens after one do not count.
     """
 
     def __init__(
-        self, model: Any, total: torch.Tensor, lowest: torch.Tensor, ends: Collection[int]
+        self,
+        model: Any,
+        total: torch.Tensor,
+        lowest: torch.Tensor,
+        remaining: Sequence[int],
+        ends: Collection[int],
     ) -> None:
         rows = len(total)
         device = model.device
         self._total = total
         self._lowest = lowest
+        self._remaining = torch.tensor(remaining, device=device)
         self._model = model
         self._ends = torch.tensor(sorted(ends), device=device)
         self._is_over = torch.zeros(rows, dtype=torch.bool, device=device)
@@ -210,4 +217,5 @@ class Recorder:
         logprobs = logprobs.masked_fill(self._is_over, 0.0).clamp(max=0.0)
         self._total += logprobs
         torch.minimum(self._lowest, logprobs, out=self._lowest)
-        self._is_over |= torch.isin(tokens, self._ends)
+        self._remaining -= 1
+        self._is_over |= torch.isin(tokens, self._ends) | (self._remaining <= 0)
