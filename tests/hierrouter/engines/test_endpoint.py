@@ -106,7 +106,13 @@ def test_what_is_asked_for() -> None:
         "temperature": 0.0,
         "max_tokens": 8,
         "logprobs": True,
+        # What a server's defaults would bring in.
+        "repetition_penalty": 1.0,
+        "repeat_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
     }
+    assert (one["top_k"], one["min_p"]) == (-1, 0.0)
     assert (one["temperature"], one["top_p"], one["max_tokens"]) == (0.5, 0.9, 9)
     assert one["seed"] != two["seed"]
 

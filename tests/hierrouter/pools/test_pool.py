@@ -97,6 +97,7 @@ RATE, LIMIT, PROMPTS = "base_rate = 0.002", "max_new_tokens = 64", '["plan", "so
         (LIMIT, "top_p = 0.0", "top_p must be above 0 and at most 1, got 0.0"),
         (LIMIT, "top_p = 1.1", "top_p must be above 0 and at most 1, got 1.1"),
         (LIMIT, "seed = -1", "seed must be 0 to 2147483647, got -1"),
+        (LIMIT, "repetition_penalty = 0", "repetition_penalty must be above 0 and at most 10"),
         ("{ max_new_tokens = 64 }", "3", "generation must be a table"),
         (PROMPTS, "[]", "stage_prompts must be a list of at least one"),
         (PROMPTS, '"Solve."', "stage_prompts must be a list, got 'Solve.'"),

@@ -107,6 +107,20 @@ def test_another_server_gave_no_answers_yet(tmp_path: Path, settings: str, chang
     assert opened.changed == f"m: {changed} changed"
 
 
+def test_what_an_older_version_collected_from_a_server_is_opened(tmp_path: Path) -> None:
+    """It did not ask for neutral sampling; `collect` does, and asks again."""
+    pool = Pool((SERVED,), 1, ("",))
+    older = dict(backend("openai").identify(SERVED))
+    del older["sampling"]
+    file = tmp_path / "pool.toml"
+    entry = served(f'base_url = "{URL}"')
+    file.write_text(f'[pool]\nhops = 1\n[[models]]\nname = "m"\nbase_rate = 1.0\n{entry}')
+    opened = open_pool(pool.to_json({"m": older}), str(file))
+    assert (opened.identities["m"], opened.changed) == (older, "")
+    named = {**older, "deployment": "node 7"}
+    assert open_pool(pool.to_json({"m": named}), str(file)).changed == "m: deployment changed"
+
+
 def test_a_server_that_moved_keeps_its_answers_under_its_name(tmp_path: Path) -> None:
     named = replace(SERVED, endpoint=Endpoint(URL, deployment="node 7"))
     there = 'base_url = "http://127.0.0.1:2/v1"\ndeployment = "node 7"'
