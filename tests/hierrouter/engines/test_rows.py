@@ -2,6 +2,8 @@
 
 import json
 import random
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from hierrouter.engines.batches import (
 from hierrouter.engines.generator import never
 from hierrouter.engines.rows import PAUSES, empty_cache
 from hierrouter.pools.pool import Generation, ModelSpec
+from tests.conftest import SOURCES, spawned, works
 from tests.models import save_random_model
 
 WORDS = ["compute", "12+7", "reverse", "the", "word", "takomi", "31", "-", "room 17", "ß✓", "\n\n"]
@@ -274,3 +277,21 @@ def test_groups_have_one_height_and_a_largest_size() -> None:
 def test_pauses_become_rarer() -> None:
     assert sorted(PAUSES)[:9] == [16, 20, 24, 28, 32, 40, 48, 56, 64]
     assert all(width_for(length) == length for length in PAUSES)  # where rows begin, too
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (
+            "collect_gpu.py --shrink --models phi-3.5-mini --lengths tail",
+            r"phi-3\.5-mini( +\d+){2} ",
+        ),
+        ("lengths.py --prompts 30 --median 2 --rounds 1", r"facts( +\d+){2} +[\d.]+%( +\d+){2} "),
+    ],
+    ids=["collect_gpu", "lengths"],
+)
+def test_benchmarks_of_lengths_run_on_a_small_machine(command: str, name: str) -> None:
+    """They compare both ways to the last bit, and fail if these differ."""
+    script, *flags = command.split()
+    done = works(spawned(sys.executable, SOURCES / "benchmarks" / script, *flags))
+    assert re.search(rf"^{name} .*\d$|^{name} .*-$", done.stdout, re.MULTILINE), done.stdout
