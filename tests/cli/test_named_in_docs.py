@@ -31,6 +31,7 @@ FLAGS_OF_OTHERS = {
     *("--install-completion", "--show-completion"),  # typer
     *("--resolution", "--strict"),  # uv, zensical
     "--logdir",  # tensorboard
+    "--generation-config",  # vLLM
 }
 # Flags that are not there any more; only the page of decisions and the changelog name them.
 FLAGS_TAKEN_OUT = {"--all-alphas", "--max-cost", "--signals"}
