@@ -238,3 +238,23 @@ def test_a_large_collection_needs_a_yes(place: Place) -> None:
     assert "--dry-run" in line and "--yes" in line
     assert list((place / "cache").rglob("*.parquet")) == []
     place.does(f"{deep} --dry-run")
+
+
+def test_a_larger_collection_under_way_leaves_the_smaller_one_usable(place: Place) -> None:
+    collect = "collect --datasets arith,string --limit"
+    place.does(f"{collect} 12")
+    place.does("train --algo exact --name small --keep-anyway")
+    before = place.tells("report --split validation")
+    stopped = place.asks(f"{collect} 40 --max-spend 1")  # that has been spent already
+    assert stopped.returncode == 130
+    for command in ("train", "report", "explain --worst 1"):
+        line = place.refuses(command, code=3)
+        assert "asks only for those, --limit 12 opens the smaller collection, " in line
+    assert place.tells("report --split validation --limit 12") == before
+    done = place.does("train --algo exact --name again --keep-anyway --limit 12")
+    assert "16 queries (14 train, 2 validation)" in done.stderr
+    weights = [place / f"runs/{name}/policy.safetensors" for name in ("small", "again")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    place.does(f"{collect} 40")
+    after = place.tells("report --split validation --limit 12 --checkpoint small")
+    assert after["rows"] == before["rows"]

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -133,6 +134,28 @@ def test_no_cluster_is_one_line(tmp_path: Path) -> None:
     done = spawned(*COMMAND, *words.split(), cwd=tmp_path)
     assert done.returncode == 1
     assert "error: no Ray cluster: ray://127.0.0.1:1: Connection refused; start" in done.stderr
+
+
+# What a library may do, C code and other processes included, while a command has no result yet.
+NOISY = """
+import os, subprocess
+from hierrouter_cli import console
+with console.results_alone():
+    print("from Python")
+    os.write(1, b"from C")
+    subprocess.run(["echo", "from another process"])
+console.put_json({"calls": 1})
+"""
+
+
+@pytest.mark.parametrize("closed", ["", "2>&-"], ids=["open", "no stderr"])
+def test_lines_of_others_stay_off_stdout(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    done = spawned("sh", "-c", f"{sys.executable} noisy.py {closed}", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, '{"calls": 1}\n'), done.stderr
+    if not closed:
+        for source in ("from Python", "from C", "from another process"):
+            assert source in done.stderr
 
 
 def test_a_whole_collection_is_refused_beside_a_shard(asked: Place) -> None:
