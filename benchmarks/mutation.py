@@ -176,7 +176,7 @@ class PlantedFault:
         file: in which it is planted, relative to the root of the project.
         old: the text that is replaced; it is in the file exactly once.
         new: the text in its place.
-        tests: files or folders of tests.
+        tests: files, folders or names of tests, as pytest takes them.
     """
 
     name: str
