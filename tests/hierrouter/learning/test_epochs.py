@@ -33,8 +33,9 @@ class CountingLearner:
         self.router = nn.Linear(1, 1, bias=False)
         self.router.requires_grad_(False).weight.fill_(0)
 
-    def epoch(self) -> None:
+    def epoch(self) -> dict[str, float]:
         self.router.weight += 1  # in place, as an optimiser does it
+        return {}
 
     def state(self) -> LearnerState:
         return LearnerState({}, {})

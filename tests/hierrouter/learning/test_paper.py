@@ -6,6 +6,7 @@ optimiser, its batches, and the loop around it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from hierrouter.learning.config import Objective, PPOConfig
 from hierrouter.learning.training import train
 from hierrouter.pools.files import load_pool
 from hierrouter.replay.env import QueryStream
+from hierrouter.runs.epochs import epoch_folders
 from hierrouter.runs.train import Train
+from hierrouter.runs.training import RunCallbacks, Training, load_or_train
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.ppo_by_hand import (
     ByHand,
@@ -159,25 +162,32 @@ def test_the_training_has_the_number_of_the_appendix(training: PaperTraining, wo
     assert read(training) == pytest.approx(number, rel=1e-9)
 
 
-def test_it_is_evaluated_every_3_of_200_epochs_of_8_iterations(
-    tree: RouteTree, monkeypatch: pytest.MonkeyPatch
+def test_it_is_evaluated_every_3_and_kept_every_5_of_200_epochs_of_8_iterations(
+    tree: RouteTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the loop alone: updates are counted and left out, and the second evaluation ends it."""
-    updates = []
-    evaluations = []
+    """Of the loop alone: all updates but the first are left out, and the second evaluation ends it.
 
-    def count(algorithm: PPO, *buffer_and_sizes: object) -> None:
-        updates.append(buffer_and_sizes)
+    Its folder has the checkpoints.
+    """
+    update = PPO.update
+    updates: list[object] = []
+    evaluations: list[tuple[int, int, int]] = []
 
-    def on_epoch(done: int, total: int, *values: float) -> None:
+    def count(algorithm: PPO, *buffer_and_sizes: object) -> object:
+        updates.append(updates[0] if updates else update(algorithm, *buffer_and_sizes))
+        return updates[0]
+
+    def on_epoch(label: str, done: int, total: int, *values: float) -> None:
         evaluations.append((done, total, len(updates)))
         if len(evaluations) == 2:
             raise EnoughUpdates
 
     monkeypatch.setattr(PPO, "update", count)
+    training = Training(JOB.objective, JOB.config, JOB.seed)
     with pytest.raises(EnoughUpdates):
-        train(tree, JOB.objective, JOB.config, JOB.seed, on_epoch)
+        load_or_train(training, tree, tmp_path, RunCallbacks.of(on_epoch), JOB.byproducts)
     assert evaluations == [(3, 200, 3 * 8), (6, 200, 6 * 8)]
+    assert list(epoch_folders(tmp_path)) == [5]
 
 
 # Our reading of points that the appendix leaves open: the router reads context, stage and cost so
