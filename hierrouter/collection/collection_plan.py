@@ -155,15 +155,18 @@ class CollectionPlan:
         spending = stored_spending(self.cache, self.pool.rates())
         return sum((model.cost for model in spending.values()), 0.0)
 
-    def estimate(self) -> PlanEstimate:
+    def estimate(self, started: float | None = None) -> PlanEstimate:
         """Estimate calls, tokens, time, cost and disk; call and write nothing.
+
+        Args:
+            started: when this program was started, by `time.time`, see `estimate.estimate`.
 
         Raises:
             InputError: a local folder holds no model, or a device does not exist.
             CacheError: the cache is damaged.
             WorldError: weights are damaged.
         """
-        calls = estimate(self.pool, self.own_queries, self.cache)
+        calls = estimate(self.pool, self.own_queries, self.cache, started=started)
         due = [model for model in self.pool.all_models if model.name in calls.models_due]
         weights = tuple(weights_needed(due))
         spent = None if self.max_spend is None else self.spent

@@ -6,6 +6,7 @@ The trees are walked as far as the cache knows them. `bound` has what the rest t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -181,6 +182,7 @@ def estimate(
     root: Path,
     engines: Engines = backend,
     with_bound: bool = True,
+    started: float | None = None,
 ) -> Estimate:
     """Estimate the collection of these queries into a cache.
 
@@ -192,6 +194,8 @@ def estimate(
         root: the cache's folder, which need not exist yet.
         engines: identify the models.
         with_bound: whether to look for an upper bound, too, for which all prompts are counted.
+        started: when this program was started, by `time.time`: a collection will take as long to
+            come to its first call as the estimate to come to its end. None is as usual.
 
     Returns:
         The estimate.
@@ -220,7 +224,7 @@ def estimate(
     # Of equal questions in two datasets the first counts.
     datasets = {query.question: query.dataset for query in reversed(queries)}
     stages = list(expected_stages(levels, datasets, reader, measures, counters, rates))
-    speed = Speed(pool, stages, measures)
+    speed = Speed(pool, stages, measures, None if started is None else time.time() - started)
     due = [stage for stage in stages if stage.due.most_calls]
     expected = {}
     for name, seconds in speed.by_model.items():

@@ -23,8 +23,10 @@ from hierrouter.pools.pool import OPENAI, Endpoint, ModelSpec, Pool
 if TYPE_CHECKING:
     from hierrouter.engines.workload import LocalModel
 
-# Before the first call and after the last one: imports, and opening the cache.
+# Before the first call: imports, and opening the cache. A dry run has just done the same, so that
+# its seconds count if they are known.
 STARTUP_S = Range(2.0, 6.0, 20.0)
+STARTUP_SPREAD = Range(0.5, 1.0, 2.0)
 # Loading a model: what does not depend on its size, and seconds for a byte of its weights.
 LOADING_S = Range(0.1, 0.5, 2.0)
 BYTE_S = Range(1 / 4e9, 1 / 1e9, 1 / 2e8)
@@ -41,12 +43,22 @@ class Speed:
         pool: the models.
         stages: every stage with what is expected of it.
         measures: of the cache.
+        startup_s: how long it takes to start on this machine now; None is as usual.
 
     Attributes:
         by_model: seconds of each model that has calls to make, by name; None if unknown.
     """
 
-    def __init__(self, pool: Pool, stages: Sequence[ExpectedStage], measures: Measures) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        stages: Sequence[ExpectedStage],
+        measures: Measures,
+        startup_s: float | None = None,
+    ) -> None:
+        self._startup = STARTUP_S
+        if startup_s is not None:
+            self._startup = STARTUP_SPREAD * Range.exact(startup_s)
         self.by_model: dict[str, Range | None] = {}
         self._measures = measures
         self._local: dict[str, LocalModel | None] = {}
@@ -81,7 +93,7 @@ class Speed:
                 local += seconds
         # Servers answer while this machine works, unless one waits for the other's answers.
         together = local.at_least(served)
-        return STARTUP_S + Range(together.low, together.likely, local.high + served.high)
+        return self._startup + Range(together.low, together.likely, local.high + served.high)
 
     def _loading(self) -> Range:
         """Seconds in which models of this machine are loaded."""
@@ -98,7 +110,8 @@ class Speed:
             loads = 1 if fit else len({stage.due.depth for stage in self._due[name]})
             once = LOADING_S + BYTE_S * Range.exact(weight_bytes)
             loading += once * Range.exact(loads)
-        return loading
+        # What delays the start of this program on a busy machine delays loading, too.
+        return loading * Range.exact(max(self._startup.likely / STARTUP_S.likely, 1.0))
 
     def _samples(self, stages: Iterable[ExpectedStage]) -> Mapping[tuple[str, int], Sample]:
         """The calls in the cache of the same steps, by step and depth."""
