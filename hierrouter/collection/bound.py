@@ -130,9 +130,9 @@ def bound_notes(counters: Sequence[TokenCounter]) -> Iterator[str]:
     by_bytes = [counter.spec.name for counter in counters if not counter.is_exact]
     if by_bytes:
         yield (
-            f"no tokenizer here of {', '.join(by_bytes)}: at most, a prompt has a token a byte and "
-            f"{MAX_TEMPLATE_TOKENS} of the chat template, and an earlier answer in it "
-            f"{MAX_READ_TOKENS} times its cap"
+            f"no tokenizer here of {', '.join(by_bytes)}: at most, a prompt has a token a byte, "
+            f"those of the chat template ({MAX_TEMPLATE_TOKENS}, or the shortest prompt so far), "
+            f"and {MAX_READ_TOKENS} times the cap of each earlier answer"
         )
     for counter in counters:
         if counter.max_prompt_tokens == 0:

@@ -221,6 +221,13 @@ def estimate(
         counters = {model.name: token_counter(model) for model in pool.all_models}
     else:  # by bytes, which is quick
         counters = {model.name: TokenCounter(model) for model in pool.all_models}
+    for level in levels:
+        for due_stage in level.stages:
+            counter = counters[due_stage.stage.model.name]
+            for sample in measures.depths(due_stage.stage.step).values():
+                # The shortest prompt so far has the whole template in it.
+                shortest = int(sample.tokens_in.min())
+                counter.template_tokens = min(counter.template_tokens, shortest)
     # Of equal questions in two datasets the first counts.
     datasets = {query.question: query.dataset for query in reversed(queries)}
     stages = list(expected_stages(levels, datasets, reader, measures, counters, rates))

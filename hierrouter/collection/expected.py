@@ -19,6 +19,8 @@ from hierrouter_cache.tree import Rate
 # English questions and answers; text in LaTeX has 2.4 bytes a token, see docs/decisions.md.
 TOKENS_PER_BYTE = Range(1 / 6, 1 / 4, 1 / 2)
 MEASURED_SPREAD = Range(0.9, 1.0, 1.1)  # of tokens a byte, from prompts of the same step
+# Of a share: answers of few contexts may all differ by chance.
+MIN_SHARE_SPREAD = 0.01
 NOTHING = Range.exact(0)
 # Share of the steps' responses that differ, at contexts at which all these steps have answered:
 # mean, deviation and number of contexts. Equal responses lead to one context below.
@@ -143,7 +145,7 @@ def _differing_share(
     mean, deviation, contexts = row.values()
     if not contexts:
         return None
-    spread = STANDARD_ERRORS * deviation / contexts**0.5
+    spread = max(STANDARD_ERRORS * deviation / contexts**0.5, MIN_SHARE_SPREAD)
     return Range(max(mean - spread, 1 / len(steps)), mean, min(mean + spread, 1.0))
 
 

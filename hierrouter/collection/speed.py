@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hierrouter.collection.bound import Bound
-from hierrouter.collection.expected import ExpectedStage
+from hierrouter.collection.expected import NOTHING, ExpectedStage
 from hierrouter.collection.measures import Measures, Range, Sample
 from hierrouter.engines.generator import room_for_weights
 from hierrouter.pools.pool import OPENAI, Endpoint, ModelSpec, Pool
@@ -69,9 +69,12 @@ class Speed:
         self._models = [model for model in pool.all_models if self._due[model.name]]
         for model in self._models:
             if model.backend == OPENAI:
-                self.by_model[model.name] = self._served_seconds(model)
+                seconds = self._served_seconds(model)
             else:
-                self.by_model[model.name] = self._local_seconds(model)
+                seconds = self._local_seconds(model)
+            if seconds is not None:  # as many tokens as are expected take as long
+                seconds *= _relative_tokens(self._due[model.name])
+            self.by_model[model.name] = seconds
 
     @property
     def total(self) -> Range | None:
@@ -173,6 +176,16 @@ class Speed:
         # A server that was busy answers no more calls a second if more of them are under way.
         saturated = max(seconds * calls / measured_calls, limited)
         return SPEED_SPREAD * Range(min(scaled, saturated), scaled, max(scaled, saturated))
+
+
+def _relative_tokens(stages: Iterable[ExpectedStage]) -> Range:
+    """The range of the tokens of all responses, in units of the likely number."""
+    tokens = NOTHING
+    for stage in stages:
+        tokens += stage.tokens_out or NOTHING
+    if not tokens.likely:
+        return Range.exact(1)
+    return tokens * Range.exact(1 / tokens.likely)
 
 
 def _recorded_seconds(samples: Iterable[Sample]) -> float | None:

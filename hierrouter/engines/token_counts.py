@@ -41,6 +41,7 @@ class TokenCounter:
         max_prompt_tokens: of the longest prompt that leaves room for the longest response, 0 or
             more; None if unknown. A local model refuses longer prompts.
         vocabulary: digest of a fast tokenizer; empty without one.
+        template_tokens: the most that the chat template may have, if no tokenizer counts it.
     """
 
     def __init__(self, spec: ModelSpec, tokenizer: Any = None, window: int | None = None) -> None:
@@ -49,6 +50,7 @@ class TokenCounter:
         self.max_prompt_tokens = None
         if window is not None:
             self.max_prompt_tokens = max(window - spec.generation.max_new_tokens, 0)
+        self.template_tokens = MAX_TEMPLATE_TOKENS
         self.vocabulary = ""
         if getattr(tokenizer, "is_fast", False):
             self.vocabulary = text_digest(tokenizer.backend_tokenizer.to_str())
@@ -75,7 +77,7 @@ class TokenCounter:
                 return [len(tokens) for tokens in tokenize_prompts(self._tokenizer, prompts)]
             except RuntimeError:  # the chat template fails; loading the model will say why
                 self.is_exact = False
-        return [len(prompt.encode()) + MAX_TEMPLATE_TOKENS for prompt in prompts]
+        return [len(prompt.encode()) + self.template_tokens for prompt in prompts]
 
     def read_tokens(self, writer: TokenCounter) -> int:
         """Return how many tokens of a prompt a token of another model's response can become.
@@ -136,6 +138,6 @@ def _tokenizer(spec: ModelSpec) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError):
+    except Exception:  # of its library too, if a file is damaged; loading the model will say why
         return None
     return tokenizer if tokenizer.chat_template else None

@@ -211,7 +211,14 @@ def test_nothing_is_made(place: Place) -> None:
     assert "6 queries: 72 nodes and 18 direct calls" in done.stdout
     assert "hop 2" in done.stdout
     assert "unknown" in done.stdout
+    assert "Expected" not in done.stdout
     assert "--limit 10" in done.stderr
+    found = place.tells(f"{SUMS} --limit 3 --dry-run")
+    for values in (found["bound"]["total"], *found["bound"]["models"].values()):
+        assert {*values} == {"calls", "tokens_in", "tokens_out", "cost", "seconds"}
+        assert values["seconds"] is None and values["tokens_out"] == 16 * values["calls"]
+    assert found["bound"]["total"]["calls"] == found["total"]["most_calls"]
+    assert found["estimate"]["total"]["tokens_out"] is None
 
 
 def test_after_a_pilot_it_says_what_the_run_then_takes(place: Place) -> None:
@@ -226,6 +233,11 @@ def test_after_a_pilot_it_says_what_the_run_then_takes(place: Place) -> None:
     assert total["there"] == there
     assert total["calls"] == pytest.approx(made, rel=0.2)
     assert total["most_calls"] >= made
+    for values in (before["estimate"]["total"], *before["estimate"]["models"].values()):
+        assert {*values} == {*before["bound"]["total"]}
+        assert all(value["low"] <= value["likely"] <= value["high"] for value in values.values())
+    assert before["estimate"]["total"]["calls"]["likely"] == total["calls"]
+    assert before["estimate"]["total"]["seconds"]["likely"] == total["seconds"]
     after = place.tells(f"{SUMS} --dry-run")  # no flags but the datasets: 300 a dataset
     assert after["total"]["there"] == made + there
 

@@ -62,6 +62,26 @@ def test_the_quickstart_ends_as_the_pages_show(place: Place) -> None:
         assert numbers(told) == pytest.approx(numbers(shown), rel=0.01, abs=0.005)
 
 
+def test_an_estimate_after_a_pilot_is_printed_as_shown(place: Place) -> None:
+    """But for the last column, time. Other processors may round otherwise."""
+    place.does("collect --datasets story,arith --cache caches/first --limit 10")
+    told = place.does(
+        "collect --datasets story,arith --cache caches/first --limit 20 --dry-run"
+    ).stdout
+    blocks = pages.blocks("", pages.DOCS / "collect.md")
+    [shown] = [text for text in blocks if text.startswith("Expected\n")]
+    names = "calc|text|facts|all"
+    rows = [
+        [line for line in text[text.index("Expected\n") :].splitlines() if re.match(names, line)]
+        for text in (told, shown)
+    ]
+    assert len(rows[0]) == len(rows[1]) == 4
+    for printed, documented in zip(*rows, strict=True):
+        assert printed.split()[0] == documented.split()[0]
+        # Calls, tokens in, tokens out and cost, each with both ends of its range.
+        assert numbers(printed)[:12] == pytest.approx(numbers(documented)[:12], rel=0.02)
+
+
 def numbers(text: str) -> list[float]:
     return [float(number.replace(",", "")) for number in re.findall(NUMBER, text)]
 

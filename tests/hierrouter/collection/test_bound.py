@@ -20,6 +20,7 @@ from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query
 from hierrouter_cache.reader import CacheReader
+from tests.engines import Scripted
 from tests.models import ARCHITECTURES, save_random_model
 from tests.servers import Reply, Server, completion, serving
 
@@ -140,6 +141,20 @@ def test_a_bound_of_a_pool_without_tokenizers_can_be_worked_out(tmp_path: Path) 
     assert total.cost == sum(bound.cost for bound in found.bounds.values())
     assert any("no tokenizer here of a, b" in note for note in found.notes)
     assert any("bill failed attempts" in note for note in found.notes)
+
+
+def test_after_a_pilot_the_template_has_no_more_tokens_than_the_shortest_prompt(
+    tmp_path: Path,
+) -> None:
+    """The scripted server counts letters, and no template."""
+    endpoint = Endpoint("http://127.0.0.1:9/v1")
+    model = ModelSpec("a", "a", 0.1, backend="openai", generation=Generation(8), endpoint=endpoint)
+    pool = Pool((model,), 1, ("Solve.",))
+    queries = [Query(text, "own", text, (), "test") for text in ("1+1", "12+30")]
+    fill_cache(pool, queries[:1], tmp_path, engines=Scripted())
+    found = estimate(pool, queries, tmp_path, Scripted())
+    shortest = len("1+1")
+    assert found.bound_total.tokens_in == 2 * (len("12+30") + shortest) + len("\n\nSolve.")
 
 
 def test_a_prompt_beyond_the_window_is_refused_and_takes_nothing(tmp_path: Path) -> None:
