@@ -127,7 +127,7 @@ def test_definitions_name_every_symbol_and_the_page_is_deterministic() -> None:
 
 def test_a_router_that_may_stop_has_a_table_and_terms_more() -> None:
     page, plain = Page(html_of(stopping)), html_of(example)
-    assert (page.tags.count("table"), page.tags.count("figure")) == (7, 1)
+    assert (page.tags.count("table"), page.tags.count("figure")) == (7, 2)
     assert "Where HierRouter stops" in page.words and "Where HierRouter stops" not in plain
     for term in ("ppo, exact, value", "state view", "stop"):
         assert f"<dt>{term}</dt>" in html_of(stopping) and f"<dt>{term}</dt>" not in plain
