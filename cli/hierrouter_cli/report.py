@@ -171,7 +171,7 @@ def show_paper(
         out: folder for the figures; None makes a new one below `runs`.
         figures: their formats.
     """
-    from hierrouter.reports.figures import latex_figure, report_figures
+    from hierrouter.reports.figures import latex_figure, paper_figures
     from hierrouter.reports.report import as_json
     from hierrouter.reports.tables import long_table
 
@@ -181,11 +181,11 @@ def show_paper(
     if format == "latex":
         del tables["reward"]
     console.put_as(format, finished.result, as_json, long_table, lambda _: list(tables.values()))
-    files = finished.save_figures(out, figures)
+    files = finished.save_paper_figures(out, figures)
     for file in files:
         console.say(f"report: figure {file}")
     if format != "latex":
         return
-    for drawing in report_figures(finished.result):
+    for drawing in paper_figures(finished.result):
         without_suffix = files[0].with_name(drawing.name).as_posix()
         console.put("\n" + latex_figure(drawing, without_suffix))

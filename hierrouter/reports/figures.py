@@ -268,7 +268,12 @@ def _on_two_lines(name: str) -> str:
 def report_figures(report: ReportData) -> tuple[Drawing, ...]:
     """Return the figures of a report in the order in which they are written."""
     curve = curve_figure(report)
-    return net_reward_figure(report), frontier_figure(report), *([curve] if curve else [])
+    return *paper_figures(report), *([curve] if curve else [])
+
+
+def paper_figures(report: ReportData) -> tuple[Drawing, ...]:
+    """Return the figures for a paper: the net reward by dataset, and the frontier."""
+    return net_reward_figure(report), frontier_figure(report)
 
 
 def _points(rows: Sequence[Row]) -> Points:
@@ -360,11 +365,11 @@ def latex_figure(drawing: Drawing, file: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def export_figures(report: ReportData, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Write the report's figures in each format.
+def export_figures(drawings: Sequence[Drawing], folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write figures in each format.
 
     Args:
-        report: the report.
+        drawings: the figures, see `report_figures`.
         folder: where the files go.
         formats: see `FIGURE_FORMATS`; repeated ones count once.
 
@@ -378,7 +383,7 @@ def export_figures(report: ReportData, folder: Path, formats: Sequence[str]) -> 
     """
     return [
         save(drawing, folder / f"{drawing.name}.{format}")
-        for drawing in report_figures(report)
+        for drawing in drawings
         for format in dict.fromkeys(formats)
     ]
 

@@ -205,27 +205,29 @@ class FinishedReport:
         folder = new_run("report", out)
         with draft_of(folder) as draft:
             self.write(draft)
-            self._write_figures(draft, figures)
+            if figures:
+                # Figures need matplotlib, which tables do not.
+                from hierrouter.reports.figures import export_figures, report_figures
+
+                export_figures(report_figures(self.result), draft, figures)
         return folder
 
-    def save_figures(self, out: Path | None, figures: Sequence[str]) -> list[Path]:
-        """Write figures alone to a new folder; see `save` for arguments and errors.
+    def save_paper_figures(self, out: Path | None, figures: Sequence[str]) -> list[Path]:
+        """Write the figures for a paper alone to a new folder; see `save` for errors.
+
+        Args:
+            out: the folder; None makes a new one below `runs`.
+            figures: their formats.
 
         Returns:
             The files.
         """
+        from hierrouter.reports.figures import export_figures, paper_figures
+
         folder = new_run("report", out)
         with draft_of(folder) as draft:
-            files = self._write_figures(draft, figures)
+            files = export_figures(paper_figures(self.result), draft, figures)
         return [folder / file.name for file in files]
-
-    def _write_figures(self, folder: Path, figures: Sequence[str]) -> list[Path]:
-        if not figures:
-            return []
-        # Figures need matplotlib, which tables do not.
-        from hierrouter.reports.figures import export_figures
-
-        return export_figures(self.result, folder, figures)
 
     def __repr__(self) -> str:
         return f"{self.message}\n\n{self.table('summary')}"

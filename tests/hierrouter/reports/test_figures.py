@@ -244,7 +244,9 @@ def test_hostile_names_of_who_takes_over_are_text() -> None:
 
 
 def test_every_figure_is_written_in_every_format(tmp_path: Path) -> None:
-    written = figures.export_figures(example(), tmp_path, ["pdf", "svg", "pdf"])
+    written = figures.export_figures(
+        figures.report_figures(example()), tmp_path, ["pdf", "svg", "pdf"]
+    )
     names = ["frontier.pdf", "frontier.svg", "net-reward.pdf", "net-reward.svg"]
     assert [path.name for path in written] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
@@ -283,6 +285,8 @@ def test_a_pdf_holds_vectors_a_png_is_for_print_and_an_svg_stands_alone(tmp_path
 def test_hostile_names_are_saved_without_a_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for path in figures.export_figures(hostile(), tmp_path, figures.FIGURE_FORMATS):
+        for path in figures.export_figures(
+            figures.report_figures(hostile()), tmp_path, figures.FIGURE_FORMATS
+        ):
             assert path.stat().st_size > 1000
             assert b"<script" not in path.read_bytes()
