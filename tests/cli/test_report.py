@@ -79,8 +79,8 @@ def test_the_papers_outputs_for_readers_have_the_figures_numbers(routed: Place) 
 
 
 def test_one_fixed_route_is_said_wherever_the_papers_results_are(bare: Place) -> None:
-    bare.does("train --algo value --alpha 500 --out fixed")
-    done = bare.does("report --style paper --format latex --checkpoint fixed")
+    bare.does("train --algo value --models text --out fixed")
+    done = bare.does("report --models text --style paper --format latex --checkpoint fixed")
     route = re.search(r"HierRouter is one fixed route here: (\S+) for every question", done.stdout)
     assert route
     assert done.stdout.count(r"HierRouter (one fixed route) & ") == 2
