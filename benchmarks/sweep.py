@@ -1,12 +1,13 @@
-"""One value model for every alpha against a training for each: time, frontier, gap closed.
+"""One training for every alpha against a training for each: time, frontier, gap closed.
 
     OMP_NUM_THREADS=1 python benchmarks/sweep.py --cache caches/default
         [--fold validation] [--alphas 16 | --at 0.005 1.6] [--seeds 5] [--questions 100]
-        [--state VIEW] [--allow-stop] [--allow-return] [--algos ppo exact value] [--out DIR]
+        [--state VIEW] [--allow-stop] [--allow-return] [--algos ppo ppo-sweep value] [--out DIR]
 
 `ppo` and `exact` train the default preset once for each alpha of the automatic grid and each seed;
-`value` is one fit for all alphas, with nothing random in it. With `--questions` each seed learns
-from so many of the train and validation queries, drawn by it. Prints CPU seconds of all trainings;
+`ppo-sweep` and `exact-sweep` are one training for all alphas, as `sweep-alpha` makes it; `value` is
+one fit for all alphas, with nothing random in it. With `--questions` each seed learns
+from so many of the train and validation queries, drawn by it. Prints CPU seconds of all trainings, also as a multiple of one training for one alpha;
 the share of the gap between the best fixed route of the fold and the oracle that is closed, at
 every alpha where the gap exceeds 0.02; and the area under each frontier. With `--out` policies are
 kept and found again, so that it can be run in pieces and another fold needs no training. The test
@@ -35,7 +36,7 @@ from hierrouter.declarations.flags import DEFAULT_VIEW
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import Hulls
 from hierrouter.evaluation.outcome import Outcome, fixed_routes
-from hierrouter.learning.config import Objective, TrainConfig, ValueConfig, preset, training_config
+from hierrouter.learning.config import Objective, TrainConfig, sweep_config, training_config
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, train
 from hierrouter.replay.open_tree import OpenTree
@@ -44,10 +45,13 @@ from hierrouter.replay.states import STATE_VIEWS
 from hierrouter.runs.checkpoint import load_checkpoint, member_folder, save_checkpoint
 from hierrouter_cache.tree import RouteTree
 
-ALGOS = ("ppo", "exact", "value")
+SWEEPS = {"ppo-sweep": "ppo", "exact-sweep": "exact", "value": "value"}  # algorithm by name
+ALGOS = ("ppo", "exact", *SWEEPS)
 LABELS = {
     "ppo": "PPO, one training an alpha",
     "exact": "exact, one training an alpha",
+    "ppo-sweep": "PPO, one training for all",
+    "exact-sweep": "exact, one training for all",
     "value": "one value model for all",
 }
 SECONDS = "cpu-seconds.txt"
@@ -109,18 +113,18 @@ class Contest:
 
     def add(self, found: Found, algo: str, seed: int) -> None:
         """Train everything that one seed of an algorithm needs, and value it."""
-        if algo == "value":
-            policies = list(map(self._sweep(found, seed).at, self.alphas))
+        if algo in SWEEPS:
+            policies = self._sweep(found, algo, seed).routers
         else:
             policies = [self._router(found, algo, seed, alpha) for alpha in self.alphas]
         found.outcomes.append([policy.outcome(self.fold) for policy in policies])
 
-    def _sweep(self, found: Found, seed: int) -> TrainedSweep:
-        config = preset("default", "value")
-        assert isinstance(config, ValueConfig)
+    def _sweep(self, found: Found, algo: str, seed: int) -> TrainedSweep:
+        epochs = None if algo == "value" else self.epochs
+        config = sweep_config("default", SWEEPS[algo], epochs)
         policy = self._trained(
             found,
-            member_folder(self.run / "value" / f"{len(self.alphas)}-alphas", seed),
+            member_folder(self.run / algo / f"{len(self.alphas)}-alphas", seed),
             config,
             seed,
             lambda tree: train_sweep(tree, self.alphas, self.may, config, seed),
@@ -169,7 +173,9 @@ def show_time(found: dict[str, Found]) -> None:
         line = f"{LABELS[algo]:32s}{result.trainings:4d} trainings{result.seconds:10.1f} CPU-s"
         for other in ("ppo", "exact"):
             if other in found and other != algo:
+                one = found[other].seconds / found[other].trainings
                 line += f"{result.seconds / found[other].seconds:8.3f} x {other}"
+                line += f"{result.seconds / one:8.2f} x one training of it"
         print(line)
 
 

@@ -54,13 +54,22 @@ def train(*, opening: OpenTree, training: Train, dry_run: options.CheckOnly = Fa
 
 @with_flags
 def sweep_alpha(*, opening: OpenTree, sweeping: Sweep, dry_run: options.CheckOnly = False) -> None:
-    """Fit one value model for all alphas: `report --alpha X` needs no training at any X then."""
+    """Learn for all alphas in one go: `report --alpha X` needs no training at any X then.
+
+    By default one value model is fitted. With --algo ppo or exact one network is trained for the
+    whole grid, and keeps the weights that are best on validation for each of its alphas. With
+    --seeds it is trained several times; the best of them answers, and the table shows the spread.
+    The same flags with the folder of an interrupted training as --out go on from its last saved
+    epoch, to the same bytes.
+    """
     sweeping.check()
     plan = sweeping.plan(open_tree(opening))
     if dry_run:
         console.put(f"{plan}\n")
         return
     console.say(str(plan))
+    for note in plan.notes():
+        console.say(note)
     with remedy_if_interrupted("sweep-alpha", plan.folder) as callbacks:
         run = plan.run(callbacks)
     console.put(run.table)

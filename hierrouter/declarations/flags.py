@@ -231,6 +231,15 @@ Algorithm = Annotated[
         completions=ALGORITHMS,
     ),
 ]
+SweepAlgorithm = Annotated[
+    str,
+    choice(
+        "--algo",
+        ALGORITHMS,
+        "value fits one model in closed form; ppo (Tianshou's) and exact train one network.",
+        TRAINING,
+    ),
+]
 Epochs = Annotated[
     int | None,
     training("--epochs", "N", "Length of the training; default: the preset's.", minimum=1),

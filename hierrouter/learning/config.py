@@ -429,3 +429,14 @@ def training_config(
                 f"leave {flag} out"
             )
     return config
+
+
+def sweep_config(
+    name: str, algo: str, epochs: int | None = None, seeds: int = 1, keep_anyway: bool = False
+) -> TrainConfig:
+    """The settings of a training for many alphas.
+
+    See `training_config` for arguments and errors.
+    """
+    config = training_config(name, algo, epochs, seeds, keep_anyway)
+    return config

@@ -561,7 +561,7 @@ def best_iterate(
 
     while epoch < config.epochs and not best.is_out_of(config.patience):
         epoch += 1
-        statistics = _run_epoch(learner, epoch)
+        statistics = run_epoch(learner, epoch)
         if epoch % config.evaluate_every == 0:
             evaluate()
         resumption.on_state(partial(_training_state, learner, best, epoch, statistics))
@@ -576,7 +576,7 @@ def best_iterate(
     return best
 
 
-def _run_epoch(learner: Learner[nn.Module], number: int) -> Mapping[str, float]:
+def run_epoch(learner: Learner[nn.Module], number: int) -> Mapping[str, float]:
     """Run one epoch; a network that has diverged is neither valued nor kept."""
     statistics: Mapping[str, float] = {}
     try:
@@ -603,10 +603,10 @@ def _training_state(
 ) -> TrainingState:
     """The state of a training after an epoch: network, learner, best iterate and generators."""
     learner_state = learner.state()
-    generator_arrays, generator_values = _global_generators()
+    generator_arrays, generator_values = global_generators()
     arrays = {
-        **prefix("present", _as_arrays(_copy_weights(learner.router))),
-        **prefix("best", _as_arrays(best.weights)),
+        **prefix("present", as_arrays(_copy_weights(learner.router))),
+        **prefix("best", as_arrays(best.weights)),
         **prefix("learner", learner_state.arrays),
         **prefix("generators", generator_arrays),
         **prefix("statistics", _as_columns(best.statistics)),
@@ -642,7 +642,7 @@ def _restore_training(
             raise ValueError(f"epoch {state.epoch}")
         network = learner.router
         # The network checks names and shapes of the best weights, too.
-        network.load_state_dict(_as_tensors(select(state.arrays, "best")))
+        network.load_state_dict(as_tensors(select(state.arrays, "best")))
         best.weights = _copy_weights(network)
         values = state.values["best"]
         best.train = float(values["train"])
@@ -654,11 +654,11 @@ def _restore_training(
             if column.shape != (len(best.history),):
                 raise ValueError(f"statistics of {column.shape} evaluations")
             best.statistics[name] = column.tolist()
-        network.load_state_dict(_as_tensors(select(state.arrays, "present")))
+        network.load_state_dict(as_tensors(select(state.arrays, "present")))
         learner.restore(
             LearnerState(select(state.arrays, "learner"), dict(state.values["learner"]))
         )
-        _restore_global_generators(select(state.arrays, "generators"), state.values["generators"])
+        restore_global_generators(select(state.arrays, "generators"), state.values["generators"])
         statistics = state.values["statistics"].items()
         return {str(name): float(number) for name, number in statistics}
     except (
@@ -669,24 +669,29 @@ def _restore_training(
         ValueError,
         RuntimeError,
     ) as error:
-        raise InputError(
-            f"the saved state does not fit the training: {state.file}; {state.remedy}"
-        ) from error
+        raise InputError(unfit_state(state)) from error
+
+
+def unfit_state(state: TrainingState) -> str:
+    """The message about a saved state that is not one of the training that goes on from it."""
+    return f"the saved state does not fit the training: {state.file}; {state.remedy}"
 
 
 def _as_columns(statistics: Mapping[str, Sequence[float]]) -> dict[str, Array]:
     return {name: np.array(numbers, np.float64) for name, numbers in statistics.items()}
 
 
-def _as_arrays(tensors: dict[str, Tensor]) -> dict[str, Array]:
+def as_arrays(tensors: dict[str, Tensor]) -> dict[str, Array]:
+    """Tensors as arrays, on the same memory."""
     return {name: value.numpy() for name, value in tensors.items()}
 
 
-def _as_tensors(arrays: dict[str, Array]) -> dict[str, Tensor]:
+def as_tensors(arrays: dict[str, Array]) -> dict[str, Tensor]:
+    """Arrays as tensors, on the same memory."""
     return {name: torch.from_numpy(value) for name, value in arrays.items()}
 
 
-def _global_generators() -> tuple[dict[str, Array], dict[str, Any]]:
+def global_generators() -> tuple[dict[str, Array], dict[str, Any]]:
     """The states of the global generators of torch and numpy, see `reproducible`."""
     numpy_state: dict[str, Any] = np.random.get_state(legacy=False)
     arrays = {
@@ -701,8 +706,8 @@ def _global_generators() -> tuple[dict[str, Array], dict[str, Any]]:
     return arrays, values
 
 
-def _restore_global_generators(arrays: dict[str, Array], values: dict[str, Any]) -> None:
-    """Put back what `_global_generators` returned."""
+def restore_global_generators(arrays: dict[str, Array], values: dict[str, Any]) -> None:
+    """Put back what `global_generators` returned."""
     words = arrays["numpy"].astype(np.uint32)
     position = int(values["numpy_position"])
     # Numpy would read beyond its words.

@@ -1,4 +1,4 @@
-"""Routers for many alphas: the sweep of a value model, grids of alphas, and budgets."""
+"""Routers for many alphas: sweeps of a value model or of networks, grids of alphas, and budgets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ import numpy as np
 
 from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import policy_break_points, within_budget
-from hierrouter.learning.config import Objective, OnEpoch, ValueConfig
+from hierrouter.learning.config import (
+    NetworkConfig,
+    Objective,
+    OnEpoch,
+    TrainConfig,
+    ValueConfig,
+    ignore_epoch,
+)
+from hierrouter.learning.forward import TrainedNetwork
+from hierrouter.learning.resumption import Resumption
 from hierrouter.learning.training import Constant, Origin, TrainedRouter, fit_value, training_folds
 from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, ValueModel, ValueRouter
 from hierrouter.paper import PAPER_ALPHA
@@ -26,11 +35,47 @@ BUDGET_CANDIDATES = 512  # alphas to choose from for a budget; a router's cost c
 
 
 @dataclass(frozen=True)
-class TrainedSweep:
-    """The value model for every alpha, and its origin.
+class NetworkGrid:
+    """A network for each alpha of a grid, and what it reaches on the fold that chose its weights.
 
     Attributes:
-        model: the value model.
+        networks: one for each alpha, all of one shape.
+        quality: mean Q of each on that fold.
+        cost: mean C of each there, in money.
+        histories: of each the exact R at its alpha there, at each evaluation of the training.
+
+    Raises:
+        ValueError: the parts do not fit together.
+    """
+
+    networks: tuple[TrainedNetwork, ...]
+    quality: tuple[float, ...]
+    cost: tuple[float, ...]
+    histories: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        count = len(self.networks)
+        lengths = {len(self.quality), len(self.cost), len(self.histories)}
+        is_finite = np.isfinite([*self.quality, *self.cost]).all()
+        if not count or lengths != {count} or not is_finite:
+            raise ValueError("the parts of a grid of networks do not fit")
+
+    def best_at(self, alpha: float) -> int:
+        """The number of the network with the highest R at an alpha, on the fold that chose.
+
+        Of a policy R changes in a straight line with alpha. So the networks of a grid say which of
+        them is best between its alphas and beyond, without a further evaluation.
+        """
+        reward = np.array(self.quality) - alpha * np.array(self.cost)
+        return int(reward.argmax())
+
+
+@dataclass(frozen=True)
+class TrainedSweep:
+    """Routers for every alpha, and their origin.
+
+    Attributes:
+        model: the value model, or a network for each alpha of the grid.
         alphas: the grid.
         objective: what it was trained for; its alpha means nothing.
         origin: its pool, inputs and training.
@@ -38,7 +83,7 @@ class TrainedSweep:
             empty before `with_fallback`.
     """
 
-    model: ValueModel
+    model: ValueModel | NetworkGrid
     alphas: tuple[float, ...]
     objective: Objective
     origin: Origin
@@ -47,17 +92,26 @@ class TrainedSweep:
     def at(self, alpha: float) -> TrainedRouter:
         """The router for one alpha >= 0; no training.
 
-        If the router at the nearest alpha of the grid showed no gain, its constant choice is made
+        Of networks it is the one that has the highest R at this alpha on the fold that chose their
+        weights, see `NetworkGrid.best_at`. If the router at the nearest alpha of the grid showed no gain, its constant choice is made
         here too.
 
         Raises:
             InputError: alpha is not finite, below 0 or too great for an `Objective`.
         """
+        router: ValueRouter | TrainedNetwork
+        history: tuple[float, ...] = ()
+        if isinstance(self.model, NetworkGrid):
+            number = self.model.best_at(alpha)
+            router = self.model.networks[number]
+            history = self.model.histories[number]
+        else:
+            router = ValueRouter(self.model, alpha)
         return TrainedRouter(
-            router=ValueRouter(self.model, alpha),
+            router=router,
             objective=replace(self.objective, alpha=alpha),
             origin=self.origin,
-            history=(),
+            history=history,
             constant=self.constants[self._nearest(alpha)] if self.constants else None,
         )
 
@@ -105,25 +159,44 @@ def train_sweep(
     tree: RouteTree,
     alphas: Sequence[float],
     objective: Objective,
-    config: ValueConfig,
+    config: TrainConfig,
     seed: int,
     on_epoch: OnEpoch | None = None,
+    resumption: Resumption | None = None,
 ) -> TrainedSweep:
-    """Fit the value model for all alphas.
+    """Learn for all alphas at once, with the algorithm that the settings belong to.
+
+    PPO and learning by enumeration train one network for the whole grid, see `alpha_network`. The
+    value model is one fit.
 
     Args:
         tree: all folds.
-        alphas: the grid, which gives knots of the model.
+        alphas: the grid; of the value model it gives knots.
         objective: what to train for; its alpha is not used.
-        config: the settings.
-        seed: names the fit; nothing in it is random.
-        on_epoch: called after each state.
+        config: the settings; their class is the choice of the algorithm.
+        seed: of everything random; in the fit of the value model nothing is.
+        on_epoch: called after each evaluation, or after each state of the value model.
+        resumption: how an interrupted training of a network goes on; the value model is one fit,
+            and always begins anew.
 
     Raises:
-        InputError: there is nothing to learn from.
+        InputError: there is nothing to learn from, the training diverged, or the state to go on
+            from is not one of this training.
     """
-    model = fit_value(tree, alphas, objective, config, on_epoch)
-    return TrainedSweep(model, tuple(alphas), objective, Origin.of(tree, config, seed))
+    origin = Origin.of(tree, config, seed)
+    model: ValueModel | NetworkGrid
+    if isinstance(config, ValueConfig):
+        model = fit_value(tree, alphas, objective, config, on_epoch)
+    else:
+        assert isinstance(config, NetworkConfig)
+        # Imported here: training a network needs torch, deciding with a trained one does not.
+        from hierrouter.learning.alpha_network import fit_networks
+
+        folds = training_folds(tree)
+        model = fit_networks(
+            folds, alphas, objective, config, seed, on_epoch or ignore_epoch, resumption
+        )
+    return TrainedSweep(model, tuple(alphas), objective, origin)
 
 
 def alpha_grid(

@@ -102,7 +102,7 @@ def train(
         )
         router.standardise(learn_from.table)
         rng = np.random.default_rng(seed)
-        learner = _learner_class(config, own)(router, learn_from, alpha, config, rng)
+        learner = learner_class(config, own)(router, learn_from, alpha, config, rng)
         best = network.best_iterate(
             learner,
             value,
@@ -142,7 +142,7 @@ def _with_routers(
     return replace(resumption, on_checkpoint=on_checkpoint)
 
 
-def _learner_class(
+def learner_class(
     config: NetworkConfig, own: OwnAlgorithm | None
 ) -> Callable[..., Learner[RouterNetwork]]:
     """The class of the learner that the settings belong to."""

@@ -158,6 +158,7 @@ def sweep_series(
     fold: RouteTree,
     alphas: Sequence[float],
     on_progress: OnCount = ignore_count,
+    name: str = "HierRouter, sweep",
 ) -> EndingSeries:
     """Evaluate the sweep's router at each alpha.
 
@@ -166,20 +167,37 @@ def sweep_series(
         fold: the queries.
         alphas: positions of the slider.
         on_progress: called with (alphas done, all alphas) after each.
+        name: of the series on the page.
 
     Raises:
         InputError: the sweep was made for another tree.
     """
 
     def endings() -> Iterator[Integers]:
+        previous: TrainedRouter | None = None
+        ends = np.empty(0, np.int64)
         for done, alpha in enumerate(alphas, start=1):
-            yield sweep.at(alpha).endings(fold).argmax(axis=1)
+            trained = sweep.at(alpha)
+            # A network of the grid is the same one at many alphas.
+            if previous is None or not decides_like(trained, previous):
+                ends = trained.endings(fold).argmax(axis=1)
+            previous = trained
+            yield ends
             on_progress(done, len(alphas))
 
     low = sweep.alphas[0]
     high = sweep.alphas[-1]
-    note = f"trained for alphas from {low:g} to {high:g} (sweep-alpha, seed {sweep.origin.seed})"
-    return _ending_series("HierRouter, sweep", note, sweep.objective.allow_stop, endings())
+    origin = sweep.origin
+    note = (
+        f"trained for alphas from {low:g} to {high:g} "
+        f"(sweep-alpha, {origin.config.algo}, seed {origin.seed})"
+    )
+    return _ending_series(name, note, sweep.objective.allow_stop, endings())
+
+
+def decides_like(router: TrainedRouter, other: TrainedRouter) -> bool:
+    """Whether two routers of a sweep are one network, or one constant choice."""
+    return router.router is other.router and router.constant == other.constant
 
 
 def run_series(trained: TrainedRouter, fold: RouteTree, count: int) -> EndingSeries:
@@ -397,7 +415,7 @@ class Exploration:
         alphas: positions of the slider, ascending.
         start: number of the position that is shown first.
         routers: the sweep's router first, then that of a run.
-        others: the user's policies, then baselines.
+        others: sweeps of other algorithms, the user's policies, then baselines.
         texts: question, reference answers and answers, by position of the query in the fold.
         notes: sentences that a reader must not miss.
     """
@@ -465,8 +483,11 @@ def explore_fold(
         routers.append(run_series(trained, fold, len(alphas)))
     stop = any(router.allow_stop for router in routers)
     others: list[EndingSeries | ExpectationSeries] = [
-        policy_series(policy, fold, alphas, stop) for policy in policies
+        sweep_series(beside.sweep, fold, alphas, name=f"HierRouter, {beside.name}")
+        for beside in selected.beside
+        if not beside.is_other_seed
     ]
+    others += [policy_series(policy, fold, alphas, stop) for policy in policies]
     if baselines:
         others += baseline_series(cache, tree, split, selected.alpha, baselines, len(alphas), pool)
     first_router = sweep.at(selected.alpha) if sweep else trained
@@ -721,8 +742,7 @@ def write_page(
     look: dict[str, Any] = {"texts": len(exploration.texts), **describe_policies(job.own_policies)}
     if job.loaded_baselines:
         look["baselines"] = [baseline.name for baseline in job.loaded_baselines]
-    runs = (selected.run, selected.sweep_run)
-    for note in log_looks("explore", tree, job.split, runs, look):
+    for note in log_looks("explore", tree, job.split, selected.runs, look):
         on_note(note)
     html = as_html(exploration).encode()
     if job.out:

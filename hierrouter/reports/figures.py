@@ -14,6 +14,7 @@ from rich.cells import cell_len
 
 from hierrouter.evaluation.budget import Hulls
 from hierrouter.reports.curve import curve_figure
+from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.reports.drawing import (
     CHARACTER_INCHES,
     FIGURE_WIDTH,
@@ -61,6 +62,9 @@ MARK_STYLES = {
     "reference": MarkStyle("reference models", "D", "#6e6e6e"),
     "baseline": MarkStyle("baselines", "X", "#009e73"),
 }
+# Colour and marker of the sweeps of other algorithms; there are three algorithms in all.
+BESIDE_STYLES = (("#cc79a7", "v"), ("#56b4e9", "^"))
+SEED_MARK = ", seed "  # in the name of a further seed of the same sweep
 ROUTER_MARK_SIZE = 150  # square points
 MARK_SIZE = 40
 
@@ -84,6 +88,7 @@ def frontier_figure(report: ReportData) -> Drawing:
         routes = [row for row in report.overall if row.kind == "route"]
         hull = _draw_routes(axes, routes) if routes else np.empty((0, 2))
         frontiers = {kind: _draw_sweep(axes, report, kind) for kind in ("router", "oracle")}
+        beside = _draw_sweeps_beside(axes, report)
         no_line = hull[:0]
         marks: list[tuple[Points, str]] = []
         for kind, style in MARK_STYLES.items():
@@ -105,7 +110,7 @@ def frontier_figure(report: ReportData) -> Drawing:
         _style_cost_axis(axes, report.cost_unit, logarithmic=is_logarithmic)
         axes.set_ylabel(f"mean quality Q ({one_line(report.scorer, MAX_LABEL_LENGTH)})")
         legend(figure)
-        label_marks(figure, marks, [_points(routes), hull, *frontiers.values()])
+        label_marks(figure, marks, [_points(routes), hull, *frontiers.values(), *beside])
     return Drawing(
         name="frontier",
         title="Quality against cost",
@@ -305,7 +310,8 @@ def _draw_sweep(axes: Axes, report: ReportData, kind: str) -> Points:
     Returns:
         The line: float64[points, 2]; empty without a sweep.
     """
-    rows = [row for row in report.frontier if row.kind == kind]
+    policy = ROUTER if kind == "router" else None
+    rows = [row for row in report.frontier if row.kind == kind and policy in (None, row.policy)]
     rows.sort(key=lambda row: row.alpha)
     points = _points(rows)
     is_router = kind == "router"
@@ -313,6 +319,8 @@ def _draw_sweep(axes: Axes, report: ReportData, kind: str) -> Points:
     [line] = axes.plot(*points.T, color=colour, linewidth=1.3, zorder=3 if is_router else 2.5)
     if is_router:
         line.set(marker="o", markersize=3)
+        if any(_is_other_algorithm(row) for row in report.frontier):
+            line.set_label(display_name(f"{ROUTER}, {report.provenance['sweep_algo']}"))
     else:
         line.set(linestyle="--")
     if is_router and rows:
@@ -320,6 +328,37 @@ def _draw_sweep(axes: Axes, report: ReportData, kind: str) -> Points:
         high = [row.quality_high for row in rows]
         axes.fill_between(points[:, 0], low, high, color=ROUTER_COLOUR, alpha=0.15, lw=0)
     return points
+
+
+def _is_other_algorithm(row: Row) -> bool:
+    """Whether a point of the frontier belongs to the sweep of another algorithm."""
+    return row.kind == "router" and row.policy != ROUTER and SEED_MARK not in row.policy
+
+
+def _draw_sweeps_beside(axes: Axes, report: ReportData) -> list[Points]:
+    """Draw a line for each further sweep, in the order of alpha; thin ones for further seeds.
+
+    Returns:
+        The lines: float64[points, 2] each.
+    """
+    rows_by_policy: dict[str, list[Row]] = {}
+    for row in report.frontier:
+        if row.kind == "router" and row.policy != ROUTER:
+            rows_by_policy.setdefault(row.policy, []).append(row)
+    styles = iter(BESIDE_STYLES)
+    lines = []
+    for policy, rows in rows_by_policy.items():
+        points = _points(sorted(rows, key=lambda row: row.alpha))
+        lines.append(points)
+        if SEED_MARK in policy:
+            axes.plot(*points.T, color=ROUTER_COLOUR, linewidth=0.5, zorder=2.6)
+            continue
+        colour, marker = next(styles)
+        name = display_name(policy)
+        axes.plot(
+            *points.T, color=colour, marker=marker, markersize=3, lw=1, label=name, zorder=2.7
+        )
+    return lines
 
 
 def _style_cost_axis(axes: Axes, unit: str, *, logarithmic: bool) -> None:

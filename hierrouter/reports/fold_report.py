@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.budget import optimum_at_mean_cost, policy_break_points
@@ -29,6 +31,7 @@ from hierrouter.reports.build import add_depths, build_report
 from hierrouter.reports.estimates import ALL_DATASETS, Bootstrap, EstimateTable
 from hierrouter.reports.results import DeferralSummary, ReportData
 from hierrouter.runs.run import history_table
+from hierrouter.runs.selection import SweepBeside
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import ALL_FOLDS, RouteTree
@@ -62,6 +65,7 @@ def report_on_fold(
     defer: DeferralTarget | None = None,
     policies: Sequence[OwnPolicy] = (),
     p95_below: float | None = None,
+    beside: Sequence[SweepBeside] = (),
 ) -> ReportData:
     """Evaluate every policy on one fold at one alpha.
 
@@ -82,6 +86,7 @@ def report_on_fold(
             there is none.
         policies: the user's policies; they may do what the router may.
         p95_below: name the best fixed route whose 95th percentile has at most this many seconds.
+        beside: further sweeps for the frontier, by name.
 
     Raises:
         InputError: the fold is unknown or empty.
@@ -102,7 +107,8 @@ def report_on_fold(
         for name, priced in trees.items()
     }
     outcomes = next(outcomes_by_list[name] for name, priced in trees.items() if priced is tree)
-    learned = [(router.alpha, router.outcome(fold)) for router in sweep.routers] if sweep else []
+    learned = swept_outcomes(sweep, fold) if sweep else []
+    learned_beside = {other.name: swept_outcomes(other.sweep, fold) for other in beside}
     break_points = policy_break_points(fold, objective.ends_early)
     deferral = None
     if trained and defer:
@@ -128,6 +134,7 @@ def report_on_fold(
         *_direct_notes(tree, fold, alpha, trained, outcomes.router),
         *_price_notes(trained, sweep, several_lists, tree),
         *_stop_notes(trained, sweep),
+        *_seed_notes(learned, learned_beside, beside),
         *_budget_notes(fold, trained, outcomes.router),
     )
     return build_report(
@@ -137,7 +144,7 @@ def report_on_fold(
         split=split,
         scorer=tree.scorer,
         provenance=provenance,
-        frontier=[*learned, *oracles],
+        frontier=[*learned, *oracles, *_named_outcomes(learned_beside)],
         price_lists={name: outcomes_by_list[name].all(deferral) for name in several_lists},
         cost_unit=tree.cost_unit,
         constant=trained.constant_route if trained else "",
@@ -163,6 +170,20 @@ def _history(trained: TrainedRouter | None) -> dict[str, list[float | None]]:
     columns: dict[str, list[float | None]]
     columns = history_table(trained).select(CURVE_COLUMNS).to_pydict()
     return columns
+
+
+def swept_outcomes(sweep: TrainedSweep, fold: RouteTree) -> list[tuple[float, Outcome]]:
+    """Return each alpha of a sweep's grid with the outcome of its router on a fold."""
+    return [(router.alpha, router.outcome(fold)) for router in sweep.routers]
+
+
+def _named_outcomes(
+    learned: Mapping[str, Sequence[tuple[float, Outcome]]],
+) -> Iterator[tuple[float, Outcome]]:
+    """Yield outcomes of several sweeps, each under the router's name and that of its sweep."""
+    for name, outcomes in learned.items():
+        for alpha, outcome in outcomes:
+            yield alpha, replace(outcome, name=f"{ROUTER}, {name}")
 
 
 ALL_FOLDS_NOTES = (
@@ -380,6 +401,28 @@ def _stop_notes(trained: TrainedRouter | None, sweep: TrainedSweep | None) -> li
     if trained.objective.ends_early:
         return ["The router of the tables may stop early, those of the frontier may not."]
     return ["The routers of the frontier may stop early, the one of the tables may not."]
+
+
+def _seed_notes(
+    learned: Sequence[tuple[float, Outcome]],
+    learned_beside: Mapping[str, Sequence[tuple[float, Outcome]]],
+    beside: Sequence[SweepBeside],
+) -> list[str]:
+    """Say how much R differs between the seeds of a sweep; nothing of a single seed."""
+    other_seeds = [learned_beside[other.name] for other in beside if other.is_other_seed]
+    if not other_seeds:
+        return []
+    spreads = []
+    for swept in zip(learned, *other_seeds, strict=True):
+        rewards = [outcome.reward(alpha).mean() for alpha, outcome in swept]
+        spreads.append((float(np.std(rewards, ddof=1)), swept[0][0]))
+    spread, alpha = max(spreads)
+    mean = float(np.mean([value for value, _ in spreads]))
+    return [
+        f"Over the {1 + len(other_seeds)} seeds of the sweep, of which the one that is best on "
+        f"validation is shown, the standard deviation of R is {mean:.4f} in the mean of all alphas "
+        f"and {spread:.4f} at most, at alpha {alpha:g}."
+    ]
 
 
 def _budget_notes(

@@ -37,6 +37,9 @@ def selection_notes(
         router += f" ({selected.why})"
     if with_sweep:
         router += f", sweep {selected.sweep_run or 'none'}"
+        for other in selected.beside:
+            if not other.is_other_seed:
+                router += f", beside it {other.name} of {other.run}"
     alpha = f" at alpha {selected.alpha:g}" if with_alpha else ""
     summary = f"{split} fold{alpha}; {router}" if split else f"{router}{alpha}"
     return [f"{command}: {line}" for line in (*selected.remarks, summary)]

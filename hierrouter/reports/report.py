@@ -55,7 +55,13 @@ def evaluate_report(
     several_lists = trees if len(trees) > 1 else {}
     with show_progress():
         source = provenance(
-            tree, tree.root, selected.run, selected.trained, selected.sweep_run, several_lists
+            tree,
+            tree.root,
+            selected.run,
+            selected.trained,
+            selected.sweep_run,
+            several_lists,
+            selected.sweep,
         )
         result = report_on_fold(
             tree,
@@ -68,6 +74,7 @@ def evaluate_report(
             defer=job.deferral,
             policies=job.own_policies,
             p95_below=job.p95_below,
+            beside=selected.beside,
         )
     return FinishedReport(selected, result, checkpoint)
 
@@ -87,8 +94,7 @@ def _notes_before(
         "price_lists": [priced.fingerprint for priced in trees.values()],
         **describe_policies(job.own_policies),
     }
-    runs = (selected.run, selected.sweep_run)
-    yield from log_looks("report", tree, job.split, runs, look)
+    yield from log_looks("report", tree, job.split, selected.runs, look)
 
 
 PAGE_FILE = "report.html"

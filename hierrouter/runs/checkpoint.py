@@ -25,7 +25,7 @@ from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import NetworkConfig, Objective, config_class
 from hierrouter.learning.forward import RouterShape, TrainedNetwork
 from hierrouter.learning.resumption import prefix, select
-from hierrouter.learning.sweep import Policy, TrainedSweep
+from hierrouter.learning.sweep import NetworkGrid, Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Origin, TrainedRouter
 from hierrouter.learning.value import StateRegression, TextProjection, ValueModel, ValueRouter
 from hierrouter.runs import folders
@@ -45,6 +45,7 @@ LFS_POINTER = b"version https://git-lfs"
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip around one
 # Attributes of an origin that are in the description as they are.
 PLAIN_ORIGIN_KEYS = ("hops", "encoder", "view", "seed", "fingerprint", "version")
+NETWORK_GROUP = "network"  # begins the names of the tensors of a network of a sweep
 INTEGER_TENSORS = ("numbers", "learned", "kernel", "columns")  # of the value model
 RETRAIN_REMEDY = "train again"
 TENSOR_TYPES = ("F32", "F64", "I64")  # as safetensors calls them
@@ -152,7 +153,10 @@ def describe(policy: Policy) -> dict[str, Any]:
     if not origin.second:  # checkpoints without a price of time have no such key
         del description["second"]
     if isinstance(policy, TrainedSweep):
-        description.update(_describe_value_model(policy.model))
+        if isinstance(policy.model, NetworkGrid):
+            description.update(_describe_networks(policy.model))
+        else:
+            description.update(_describe_value_model(policy.model))
         description["constants"] = [
             None if constant is None else asdict(constant) for constant in policy.constants
         ]
@@ -175,9 +179,21 @@ def _describe_value_model(model: ValueModel) -> dict[str, Any]:
     return {"knots": model.knots, "texts": len(model.texts)}
 
 
+def _describe_networks(grid: NetworkGrid) -> dict[str, Any]:
+    """Return what the tensors of a grid of networks do not hold, as JSON values."""
+    return {
+        "shape": asdict(grid.networks[0].shape),
+        "quality": list(grid.quality),
+        "cost": list(grid.cost),
+        "histories": [list(history) for history in grid.histories],
+    }
+
+
 def tensors_of(policy: Policy) -> dict[str, Array]:
     """Return the weights of a policy by name, and the statistics of its history."""
     if isinstance(policy, TrainedSweep):
+        if isinstance(policy.model, NetworkGrid):
+            return _tensors_of_networks(policy.model)
         return _tensors_of_model(policy.model)
     if isinstance(policy.router, ValueRouter):
         return _tensors_of_model(policy.router.model)
@@ -188,6 +204,13 @@ def tensors_of(policy: Policy) -> dict[str, Array]:
 def _is_statistic(name: str) -> bool:
     """Return whether a tensor of this name belongs to the history, and not to the weights."""
     return name.startswith(f"{STATISTICS}.")
+
+
+def _tensors_of_networks(grid: NetworkGrid) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    for number, network in enumerate(grid.networks):
+        arrays.update(prefix(f"{NETWORK_GROUP}{number}", network.weights))
+    return arrays
 
 
 def _tensors_of_model(model: ValueModel) -> dict[str, Array]:
@@ -256,8 +279,8 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
         raise ValueError(f"settings of {origin.config.algo}")
     shape = RouterShape(**description["shape"]) if "shape" in description else None
     _check_fit(origin, objective, shape)
-    if "alphas" in description and shape is None:
-        return _sweep(description, origin, objective, tensors)
+    if "alphas" in description:
+        return _sweep(description, origin, objective, shape, tensors)
     router: TrainedNetwork | ValueRouter
     if shape is None:
         model = _value_model(description, origin, objective, tensors)
@@ -286,16 +309,43 @@ def _statistics(tensors: dict[str, Array], evaluations: int) -> dict[str, tuple[
 
 
 def _sweep(
-    description: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
+    description: dict[str, Any],
+    origin: Origin,
+    objective: Objective,
+    shape: RouterShape | None,
+    tensors: dict[str, Array],
 ) -> TrainedSweep:
-    model = _value_model(description, origin, objective, tensors)
+    model: ValueModel | NetworkGrid
+    if shape is None:
+        model = _value_model(description, origin, objective, tensors)
+    else:
+        model = _network_grid(description, shape, tensors)
     grid = tuple(map(float, description["alphas"]))
     if not grid or not all(0 <= alpha < np.inf for alpha in grid):
         raise ValueError(f"alphas {grid}")
+    if isinstance(model, NetworkGrid) and len(model.networks) != len(grid):
+        raise ValueError(f"{len(model.networks)} networks")
     constants = [_constant(constant, origin) for constant in description["constants"]]
     if constants and len(constants) != len(grid):
         raise ValueError(f"{len(constants)} constants")
     return TrainedSweep(model, grid, objective, origin, tuple(constants))
+
+
+def _network_grid(
+    description: dict[str, Any], shape: RouterShape, tensors: dict[str, Array]
+) -> NetworkGrid:
+    numbers = range(len(description["alphas"]))
+    networks = [
+        TrainedNetwork(shape, select(tensors, f"{NETWORK_GROUP}{number}")) for number in numbers
+    ]
+    if len(tensors) != len(numbers) * len(shape.tensors):
+        raise ValueError("tensors of no network")
+    return NetworkGrid(
+        networks=tuple(networks),
+        quality=tuple(map(float, description["quality"])),
+        cost=tuple(map(float, description["cost"])),
+        histories=tuple(tuple(map(float, history)) for history in description["histories"]),
+    )
 
 
 def _value_model(
@@ -381,7 +431,7 @@ def member_folder(run: Path, seed: int) -> Path:
 
 
 def load_sweep(run: Path) -> TrainedSweep:
-    """Load a finished sweep.
+    """Load a finished sweep; of several seeds the one that is best on validation.
 
     Args:
         run: folder of the sweep.
@@ -389,13 +439,43 @@ def load_sweep(run: Path) -> TrainedSweep:
     Raises:
         InputError: there is no finished sweep, or its checkpoint is missing or damaged.
     """
+    return _load_member(run, sweep_seeds(run)[0])
+
+
+def load_seeds(run: Path) -> tuple[TrainedSweep, ...]:
+    """Load the sweep of every seed of a finished run, the one that is best on validation first.
+
+    Args:
+        run: folder of the sweep.
+
+    Raises:
+        InputError: see `load_sweep`.
+    """
+    return tuple(_load_member(run, seed) for seed in sweep_seeds(run))
+
+
+def sweep_seeds(run: Path) -> tuple[int, ...]:
+    """Return the seeds of a finished sweep, the one that is best on validation first.
+
+    Args:
+        run: folder of the sweep.
+
+    Raises:
+        InputError: there is no finished sweep, or its record is damaged.
+    """
     record = folders.read_record(run)
     if record is None or not record.is_finished or record.command != "sweep-alpha":
         raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first")
     try:
-        [seed] = map(int, record.result["seeds"])
+        seeds = tuple(map(int, record.result["seeds"]))
+        if not seeds or len(set(seeds)) != len(seeds):
+            raise ValueError(f"seeds {seeds}")
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise InputError(f"{folders.RECORD} of a sweep is damaged: {run}; sweep again") from error
+    return seeds
+
+
+def _load_member(run: Path, seed: int) -> TrainedSweep:
     policy = load_checkpoint(member_folder(run, seed))
     if not isinstance(policy, TrainedSweep):
         raise InputError(f"the sweep's checkpoint is for one alpha: {run}; sweep again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -17,7 +18,7 @@ from hierrouter.learning.config import Objective, TrainConfig, evaluated_epochs
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, choosing_fold
 from hierrouter.runs import checkpoint, folders
-from hierrouter.runs.checkpoint import load_sweep
+from hierrouter.runs.checkpoint import load_seeds
 from hierrouter.runs.epochs import epoch_folders
 from hierrouter.tables import money, safe_text
 from hierrouter_cache.errors import InputError
@@ -192,20 +193,22 @@ class SweepRun:
 
     Attributes:
         folder: of the run.
-        sweep: the routers of all alphas.
+        sweep: the routers of all alphas; of several seeds those of the best.
         table: their performance at each alpha, as text.
+        seeds: the routers of each seed, the best first.
     """
 
     folder: Path
     sweep: TrainedSweep = field(default_factory=_refuse_folder_alone)
     table: str = ""
+    seeds: tuple[TrainedSweep, ...] = ()
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], tree: RouteTree | None = None) -> SweepRun:
         """Load the sweep in a folder, or of a name; see `Run.load`."""
         path = folders.find_run(folder)
-        sweep = load_sweep(path)
-        return cls(path, sweep, sweep_table(sweep, tree) if tree else "")
+        seeds = load_seeds(path)
+        return cls(path, seeds[0], sweep_table(seeds, tree) if tree else "", seeds)
 
     @property
     def alphas(self) -> tuple[float, ...]:
@@ -219,22 +222,57 @@ class SweepRun:
         return f"SweepRun({self.folder})\n{self.table}".rstrip()
 
 
-def sweep_table(sweep: TrainedSweep, tree: RouteTree) -> str:
+def rank_sweeps(sweeps: Sequence[TrainedSweep], tree: RouteTree) -> list[TrainedSweep]:
+    """Return sweeps of one grid, the best first.
+
+    That is the one with the highest mean share of the gap between the best fixed route and the
+    oracle, over the alphas of the grid at which there is a gap, on queries that the routers did not
+    learn from.
+
+    Args:
+        sweeps: of one grid and one algorithm.
+        tree: that they learned from.
+    """
+    if len(sweeps) == 1:
+        return list(sweeps)
+
+    def mean_share(sweep: TrainedSweep) -> float:
+        shares = [Performance.of(router, tree).share for router in sweep.routers]
+        return float(np.mean([share for share in shares if share is not None] or [0.0]))
+
+    return sorted(sweeps, key=mean_share, reverse=True)
+
+
+def sweep_table(seeds: Sequence[TrainedSweep], tree: RouteTree) -> str:
     """Return a table of the routers of a sweep: alpha, quality, cost and reward.
 
-    They are measured on queries that the routers did not learn from.
+    They are measured on queries that the routers did not learn from. Of several seeds the routers
+    of the best are shown, and beside them mean and standard deviation of R over the seeds.
+
+    Args:
+        seeds: the sweep of each seed, the best first.
+        tree: that they learned from.
     """
+    sweep = seeds[0]
     routers = sweep.routers
     fold = routers[0].judging_fold(tree)
-    lines = [f"alpha      Q      C      R    ({judged_in_words(routers[0], fold)})"]
+    heading = f"alpha      Q      C      R    ({judged_in_words(routers[0], fold)})"
+    if len(seeds) > 1:
+        heading += f"  R of {len(seeds)} seeds; seed {sweep.origin.seed} is shown"
+    lines = [heading]
     for alpha, router in zip(sweep.alphas, routers, strict=True):
         outcome = router.outcome(fold)
-        route = router.constant_route
-        always = f"  always {safe_text(route)}" if route else ""
-        lines.append(
+        line = (
             f"{alpha:<8.4g}{outcome.quality.mean():6.3f}{money(outcome.cost.mean()):>10}"
-            f"{outcome.reward(alpha).mean():7.3f}{always}"
+            f"{outcome.reward(alpha).mean():7.3f}"
         )
+        if len(seeds) > 1:
+            rewards = [other.at(alpha).outcome(fold).reward(alpha).mean() for other in seeds]
+            line += f"  {np.mean(rewards):.3f} +- {np.std(rewards, ddof=1):.3f}"
+        route = router.constant_route
+        if route:
+            line += f"  always {safe_text(route)}"
+        lines.append(line)
     return "\n".join(lines) + "\n"
 
 

@@ -1,24 +1,42 @@
 """Select the finished run that a command shows, and say why it is that one."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hierrouter import __version__
+from hierrouter.learning.config import Objective
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.pools.pool import price_table
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.runs import folders
-from hierrouter.runs.checkpoint import load_checkpoint, load_sweep, router_at
+from hierrouter.runs.checkpoint import load_checkpoint, load_seeds, load_sweep, router_at
 from hierrouter.runs.look_log import count_test_looks
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
 RETRAIN_HINT = "`hierrouter report --retrain`, with the same flags, trains it again"
+
+
+@dataclass(frozen=True)
+class SweepBeside:
+    """A sweep whose frontier is shown beside that of the selected one.
+
+    Attributes:
+        name: what tells it apart: its algorithm, and its seed if it is of the selected run.
+        run: its folder.
+        sweep: its routers.
+        is_other_seed: whether it is another seed of the selected run.
+    """
+
+    name: str
+    run: Path
+    sweep: TrainedSweep
+    is_other_seed: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,9 +48,11 @@ class SelectedRun:
         trained: the router; None if nothing has learned from the tree.
         alpha: that it is shown at.
         sweep_run: folder of the sweep that was read; None if none was, or there is none.
-        sweep: the routers of that sweep.
+        sweep: the routers of that sweep; of several seeds those of the best.
         remarks: sentences, without a full stop, on what a reader would not expect.
         why: why this run was selected, in words; empty if the user named it.
+        beside: the other seeds of that sweep; then, unless the user named it, the latest sweep of
+            each other algorithm that learned from exactly this tree and may do the same.
     """
 
     run: Path | None
@@ -42,6 +62,12 @@ class SelectedRun:
     sweep: TrainedSweep | None = None
     remarks: tuple[str, ...] = ()
     why: str = ""
+    beside: tuple[SweepBeside, ...] = ()
+
+    @property
+    def runs(self) -> tuple[Path | None, ...]:
+        """The folders of all runs that are shown, that of the router first."""
+        return self.run, self.sweep_run, *(beside.run for beside in self.beside)
 
     def required(self) -> tuple[Path, TrainedRouter]:
         """Return the folder and the router.
@@ -93,10 +119,16 @@ def select_run(
     remarks: list[str] = []
     needs_sweep = checkpoint is None and (trained is None or trained.alpha != shown_alpha)
     sweep = None
+    beside: tuple[SweepBeside, ...] = ()
     if needs_sweep or with_sweep:
+        is_named = sweep_run is not None
         if sweep_run is None:
             sweep_run, _ = latest_run(tree, "sweep-alpha")
         sweep = load_sweep(sweep_run) if sweep_run else None
+        if with_sweep and sweep_run and sweep:
+            beside = _other_seeds(sweep_run)
+            if not is_named:
+                beside += tuple(_other_algorithms(tree, sweep))
     swept = sweep.matching(trained, shown_alpha) if needs_sweep and sweep else None
     if swept:
         stops_unlike_run = (
@@ -124,7 +156,36 @@ def select_run(
         remarks.append(f"{what}; baselines only ({remedy})")
         if why:
             remarks.append(f"{why}; {RETRAIN_HINT}")
-    return SelectedRun(run, trained, shown_alpha, sweep_run, sweep, tuple(remarks), why)
+    return SelectedRun(run, trained, shown_alpha, sweep_run, sweep, tuple(remarks), why, beside)
+
+
+def _other_seeds(run: Path) -> tuple[SweepBeside, ...]:
+    """The seeds of a sweep beside the best."""
+    return tuple(
+        SweepBeside(
+            name=f"{sweep.origin.config.algo}, seed {sweep.origin.seed}",
+            run=run,
+            sweep=sweep,
+            is_other_seed=True,
+        )
+        for sweep in load_seeds(run)[1:]
+    )
+
+
+def _other_algorithms(tree: RouteTree, selected: TrainedSweep) -> Iterator[SweepBeside]:
+    """The latest sweep of each algorithm but the selected one's.
+
+    Only those count that learned from exactly the tree, and may do what the selected one may.
+    """
+    algos_shown = {selected.origin.config.algo}
+    for record in folders.finished_runs("sweep-alpha"):
+        distance, _ = _distance(record.result, tree, None)
+        algo = str(record.result["algo"])
+        objective = Objective(**record.result["objective"])
+        may_do_the_same = replace(objective, alpha=selected.objective.alpha) == selected.objective
+        if distance == 0 and may_do_the_same and algo not in algos_shown:
+            algos_shown.add(algo)
+            yield SweepBeside(algo, record.folder, load_sweep(record.folder))
 
 
 def as_trained(opening: OpenTree, run: Path | None) -> OpenTree:
@@ -216,6 +277,7 @@ def provenance(
     trained: TrainedRouter | None,
     swept_in: Path | None,
     price_lists: Mapping[str, RouteTree],
+    sweep: TrainedSweep | None = None,
 ) -> dict[str, object]:
     """Return the sources of a report, as JSON values: cache, prices, and how the router was made.
 
@@ -226,6 +288,7 @@ def provenance(
         trained: the router.
         swept_in: folder of the sweep that is shown; None if there is none.
         price_lists: the same tree under other prices, by name.
+        sweep: the routers of that sweep.
     """
     return {
         "version": __version__,
@@ -237,6 +300,7 @@ def provenance(
         "context_free": tree.context_free,
         "checkpoint": str(trained_in) if trained_in else None,
         "sweep": str(swept_in) if swept_in else None,
+        **({"sweep_algo": sweep.origin.config.algo} if sweep else {}),
         "seed": trained.origin.seed if trained else None,
         "algo": trained.origin.config.algo if trained else None,
         "preset": trained.origin.config.preset if trained else None,

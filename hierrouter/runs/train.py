@@ -26,8 +26,8 @@ from hierrouter.learning.config import (
     Objective,
     TianshouConfig,
     TrainConfig,
-    ValueConfig,
     algorithm,
+    sweep_config,
     training_config,
 )
 from hierrouter.paper import PAPER_ALPHA, PAPER_SEED
@@ -242,12 +242,25 @@ class Sweep:
             check=check_alphas,
         ),
     ] = AUTOMATIC
+    algo: flags.SweepAlgorithm = "value"
+    preset: flags.Preset = "default"
+    epochs: flags.Epochs = None
     allow_stop: flags.AllowStop = False
     allow_return: flags.AllowReturn = False
+    seeds: flags.Seeds = 1
     seed: flags.Seed = PAPER_SEED
     out: flags.Out = None
     name: flags.Name = None
     keep_anyway: flags.KeepAnyway = False
+
+    @property
+    def config(self) -> TrainConfig:
+        """Settings of the algorithm.
+
+        Raises:
+            InputError: settings that the algorithm does not have.
+        """
+        return sweep_config(self.preset, self.algo, self.epochs, self.seeds, self.keep_anyway)
 
     @property
     def folder(self) -> Path | None:
@@ -262,8 +275,10 @@ class Sweep:
         """Refuse settings that can be refused before a cache is read.
 
         Raises:
-            InputError: a name or a folder that cannot be used.
+            InputError: settings that contradict each other, or a name or a folder that cannot be
+                used.
         """
+        self.config  # noqa: B018 (raises)
         folders.check_out(self.folder, "sweep-alpha")
 
     def plan(self, tree: Tree) -> SweepPlan:
@@ -287,8 +302,9 @@ class Sweep:
             grid = alpha_grid(learns_from, allow_stop=objective.ends_early)
         else:
             grid = tuple(self.alphas)
-        training = Training(objective, ValueConfig(keep_anyway=self.keep_anyway), self.seed, grid)
-        return SweepPlan(learns_from, training, self.folder)
+        training = Training(objective, self.config, self.seed, grid)
+        seeds = range(self.seed, self.seed + self.seeds)
+        return SweepPlan(learns_from, training, self.folder, seeds)
 
     def run(
         self, tree: Tree, callbacks: RunCallbacks | None = None, replace_existing: bool = False
@@ -394,22 +410,32 @@ def sweep(
     tree: Tree,
     alphas: str | Sequence[float] = AUTOMATIC,
     *,
+    algo: str = "value",
+    preset: str = "default",
     allow_stop: bool = False,
     allow_return: bool = False,
     seed: int = PAPER_SEED,
+    seeds: int = 1,
+    epochs: int | None = None,
     out: str | Path | None = None,
     name: str | None = None,
     keep_anyway: bool = False,
     progress: OnTrainingEpoch | None = None,
 ) -> SweepRun:
-    """Learn routers for many alphas: one value model for all of them.
+    """Learn routers for many alphas: one value model, or one training of networks, for all of them.
 
     Args:
         tree: all folds; the test fold is not read.
         alphas: prices of cost; "auto" takes them from the data's break-points.
+        algo: "value" (the default) fits one value model, "ppo" and "exact" train one network for
+            all alphas.
+        preset: as for `train`.
         allow_stop: as for `train`.
         allow_return: as for `train`.
         seed: as for `train`.
+        seeds: how many trainings, from `seed` on, all in the run's folder; the one that is best on
+            validation answers, and the table has mean and standard deviation over all of them.
+        epochs: as for `train`.
         out: as for `train`.
         name: as for `train`.
         keep_anyway: as for `train`.
@@ -425,9 +451,13 @@ def sweep(
     """
     sweeping = Sweep(
         alphas=alphas,
+        algo=algo,
+        preset=preset,
         allow_stop=allow_stop,
         allow_return=allow_return,
         seed=seed,
+        seeds=seeds,
+        epochs=epochs,
         out=None if out is None else Path(out),
         name=name,
         keep_anyway=keep_anyway,

@@ -36,7 +36,12 @@ from hierrouter.replay.opening import LEARNED_FROM, few_queries_note, training_t
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.bundle import bundle_of, save_bundle
-from hierrouter.runs.checkpoint import load_sweep, member_folder, training_identity
+from hierrouter.runs.checkpoint import (
+    load_sweep,
+    member_folder,
+    sweep_seeds,
+    training_identity,
+)
 from hierrouter.runs.curve_logs import open_logs
 from hierrouter.runs.epochs import latest_state, remove_epochs, save_epoch, state_to_go_on_from
 from hierrouter.runs.freshness import trained_on
@@ -48,6 +53,7 @@ from hierrouter.runs.run import (
     describe_training,
     history_table,
     judged_in_words,
+    rank_sweeps,
     sweep_table,
 )
 from hierrouter.runs.selection import latest_run
@@ -137,9 +143,19 @@ class Training:
                 self.own,
             )
             return router.with_fallback(tree)
-        assert isinstance(self.config, ValueConfig)  # the one that learns for every alpha
-        sweep = train_sweep(tree, self.alphas, self.objective, self.config, self.seed, on_epoch)
+        sweep = train_sweep(
+            tree, self.alphas, self.objective, self.config, self.seed, on_epoch, resumption
+        )
         return sweep.with_fallback(tree)
+
+    @property
+    def label(self) -> str:
+        """What it is called in notes and beside a bar."""
+        if not self.alphas:
+            return f"train {self.objective.alpha:g}"
+        if isinstance(self.config, NetworkConfig):
+            return f"sweep {self.config.algo}, seed {self.seed}"
+        return "fit"
 
 
 @dataclass(frozen=True)
@@ -185,7 +201,7 @@ def load_or_train(
             diverged, or a log cannot be opened.
         WorldError: the disk is full or failed.
     """
-    label = "fit" if training.alphas else f"train {training.objective.alpha:g}"
+    label = training.label
     identity = training.identity(tree)
     stored = checkpoint.load_finished(folder, identity)
     if stored:
@@ -283,15 +299,7 @@ class TrainingPlan:
 
     def notes(self) -> list[str]:
         """Return what the user should know before the training, a line each."""
-        notes = []
-        deviation = encoder_note(self.config.preset, self.tree.encoder)
-        if deviation:
-            notes.append(f"note: {deviation}")
-        if isinstance(self.config, NetworkConfig):  # no fold chooses the weights of the value model
-            few = few_queries_note(self.tree, "validation", "they choose the weights")
-            if few:
-                notes.append(few)
-        return notes
+        return training_notes(self.tree, self.config)
 
     def run(self, callbacks: RunCallbacks | None = None, replace_existing: bool = False) -> Run:
         """Make the runs, one after the other.
@@ -372,53 +380,78 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """One fit for many alphas, ready to run; see `train.Sweep`.
+    """Trainings for many alphas, one for each seed, ready to run; see `train.Sweep`.
 
     Attributes:
         tree: of `training_tree`.
-        training: with the grid of alphas.
+        training: with the grid of alphas, and the first seed.
         folder: of the run; None makes a new one.
+        seeds: of the trainings, whose checkpoints lie side by side in the folder.
     """
 
     tree: Tree
     training: Training
     folder: Path | None
+    seeds: Sequence[int]
 
     def __str__(self) -> str:
         alphas = self.training.alphas
+        seeds = f"seed {self.seeds[0]}"
+        if len(self.seeds) > 1:
+            seeds = f"seeds {self.seeds[0]} to {self.seeds[-1]}"
         return (
             f"sweep-alpha: {len(alphas)} alphas ({', '.join(f'{alpha:g}' for alpha in alphas)}), "
-            f"seed {self.training.seed}: {describe_tree(self.tree)}"
+            f"{self.training.config.algo}, {seeds}: {describe_tree(self.tree)}"
         )
+
+    def notes(self) -> list[str]:
+        """Return what the user should know before the training, a line each."""
+        return training_notes(self.tree, self.training.config)
 
     def run(
         self, callbacks: RunCallbacks | None = None, replace_existing: bool = False
     ) -> SweepRun:
         """Make the run, from its folder to its record; see `TrainingPlan.run`."""
         callbacks = callbacks or RunCallbacks()
-        seed = self.training.seed
         alphas = self.training.alphas
         # The record names an alpha, although a sweep has none: the first of the grid, as in the
         # records of earlier versions, so that their runs can be resumed.
-        training = replace(
-            self.training, objective=replace(self.training.objective, alpha=alphas[0])
-        )
-        settings = {**training.identity(self.tree), "seeds": [seed]}
+        objective = replace(self.training.objective, alpha=alphas[0])
+        trainings = [replace(self.training, objective=objective, seed=seed) for seed in self.seeds]
+        settings = {**trainings[0].identity(self.tree), "seeds": list(self.seeds)}
         with folders.begin_or_resume(SWEEP, settings, self.folder, replace_existing) as record:
             callbacks.on_folder(record.folder)
             if not record.is_finished:
                 keep_for_live(self.tree, record.folder)
-            policy_folder = member_folder(record.folder, seed)
-            sweep = load_or_train(training, self.tree, policy_folder, callbacks)
-            assert isinstance(sweep, TrainedSweep)  # the training has a grid
+            sweeps = []
+            for training in trainings:
+                policy_folder = member_folder(record.folder, training.seed)
+                sweep = load_or_train(training, self.tree, policy_folder, callbacks)
+                assert isinstance(sweep, TrainedSweep)  # the training has a grid
+                sweeps.append(sweep)
+            ranked = rank_sweeps(sweeps, self.tree)
             result = {
-                **checkpoint.policy_record(sweep),
+                **checkpoint.policy_record(ranked[0]),
                 "alphas": list(alphas),
-                "seeds": [seed],
+                # The best one first: commands that want one router take that of the first seed.
+                "seeds": [sweep.origin.seed for sweep in ranked],
                 **trained_on(self.tree),
             }
             folders.finish_run(record.folder, result)
-        return SweepRun(record.folder, sweep, sweep_table(sweep, self.tree))
+        return SweepRun(record.folder, ranked[0], sweep_table(ranked, self.tree), tuple(ranked))
+
+
+def training_notes(tree: RouteTree, config: TrainConfig) -> list[str]:
+    """Return what the user should know before a training on a tree, a line each."""
+    notes = []
+    deviation = encoder_note(config.preset, tree.encoder)
+    if deviation:
+        notes.append(f"note: {deviation}")
+    if isinstance(config, NetworkConfig):  # no fold chooses the weights of the value model
+        few = few_queries_note(tree, "validation", "they choose the weights")
+        if few:
+            notes.append(few)
+    return notes
 
 
 def require_possible(tree: RouteTree, budget: float | None, objective: Objective) -> None:
@@ -457,7 +490,13 @@ def retrain(command: str, run: Path | None, tree: Tree, callbacks: RunCallbacks)
         run = records[0].folder if records else None
     if run is None:
         return None
-    policy = load_sweep(run) if command == SWEEP else checkpoint.load_checkpoint(run)
+    policy: Policy
+    if command == SWEEP:
+        policy = load_sweep(run)
+        seeds = sorted(sweep_seeds(run))
+    else:
+        policy = checkpoint.load_checkpoint(run)
+        seeds = [policy.origin.seed]
     origin = policy.origin
     if all(getattr(origin, name) == getattr(tree, name) for name in COMPARED_ATTRIBUTES):
         return run
@@ -469,13 +508,13 @@ def retrain(command: str, run: Path | None, tree: Tree, callbacks: RunCallbacks)
             policy.objective,
             origin.config,
             policy.budget,
-            [origin.seed],
+            seeds,
             None,
             Byproducts(CHECKPOINTS_EVERY.get(origin.config.preset, 0)),
         )
         return plan.run(callbacks).folder
-    training = Training(policy.objective, origin.config, origin.seed, policy.alphas)
-    folder = SweepPlan(learns_from, training, None).run(callbacks).folder
+    training = Training(policy.objective, origin.config, seeds[0], policy.alphas)
+    folder = SweepPlan(learns_from, training, None, seeds).run(callbacks).folder
     return folder if command == SWEEP else member_folder(folder, origin.seed)
 
 

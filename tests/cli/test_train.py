@@ -101,7 +101,7 @@ def test_an_impossible_budget_is_refused_before_the_training(bare: Place) -> Non
 def test_a_sweep_is_one_fit_that_answers_every_alpha(bare: Place) -> None:
     words = "sweep-alpha --alphas 0,0.1 --seed 7 --out sweep"
     done = bare.does(words)
-    assert "2 alphas (0, 0.1), seed 7:" in done.stderr
+    assert "2 alphas (0, 0.1), value, seed 7:" in done.stderr
     assert done.stdout.splitlines()[-1] == "sweep"
     assert "(150 held-out questions)" in done.stdout.splitlines()[0]
     before = sorted(bare.folder.rglob("*.safetensors"))

@@ -1,0 +1,352 @@
+"""One network for many alphas, trained by PPO or by enumeration in one go.
+
+What a call returns and costs does not depend on alpha, so alpha is treated as a part of the query.
+`AlphaFold` has every query of a fold once for each alpha, with the reward at that alpha, and the
+learners of `ppo` and `exact` play on it as on any fold. `AlphaNetwork` reads text, route and cost
+with the same weights at every alpha; each alpha shifts and scales what both layers make of them.
+`AlphaNetwork.at` writes that into the weights of a plain router, so that what is kept is a network
+for each alpha, with the weights that were best for it on validation.
+
+A state has the number of the state of its query, after those of all smaller alphas: number =
+(alpha's number * queries + query) * S + node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hierrouter.evaluation.outcome import Outcome, from_nodes, greedy
+from hierrouter.learning.config import NetworkConfig, Objective, OnEpoch
+from hierrouter.learning.forward import RouterShape, TrainedNetwork
+from hierrouter.learning.network import (
+    Learner,
+    LearnerState,
+    RouterNetwork,
+    States,
+    StateTable,
+    TrainingFold,
+    action_probabilities,
+    as_arrays,
+    as_tensors,
+    fold_pair,
+    global_generators,
+    reproducible,
+    restore_global_generators,
+    run_epoch,
+    shape_for,
+    unfit_state,
+)
+from hierrouter.learning.resumption import Array, Resumption, TrainingState, prefix, select
+from hierrouter.learning.sweep import NetworkGrid
+from hierrouter.learning.training import learner_class
+from hierrouter.replay.env import walk
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import Routes, RouteTree
+
+# What an alpha does to both layers: a shift before the nonlinearity, and a gain after it.
+MODULATIONS = ("first_shift", "first_gain", "second_shift", "second_gain")
+
+
+class AlphaNetwork(RouterNetwork):
+    """The paper's router for several alphas.
+
+    The node of a state counts on from alpha to alpha: alpha's number * S + node. At the start all
+    alphas do the same.
+
+    Args:
+        shape: of the router for one alpha.
+        alphas: number of alphas.
+    """
+
+    def __init__(self, shape: RouterShape, alphas: int) -> None:
+        super().__init__(shape)
+        self.alphas = alphas
+        self.modulation = nn.Embedding(alphas, len(MODULATIONS) * shape.hidden)
+        nn.init.zeros_(self.modulation.weight)
+        self._states = Routes(shape.models, shape.hops).states
+
+    def features(self, states: States) -> Tensor:
+        """float32[n, hidden]: the input of both heads."""
+        alpha = states.node // self._states
+        node = states.node - alpha * self._states
+        shift, gain, second_shift, second_gain = self._modulations(self.modulation(alpha))
+        first = torch.tanh(self.first(states._replace(node=node)) + shift) * (1 + gain)
+        return torch.tanh(self.second(first) + second_shift) * (1 + second_gain)
+
+    def _modulations(self, values: Tensor) -> tuple[Tensor, ...]:
+        return values.split(self.shape.hidden, dim=-1)
+
+    def at(self, number: int) -> dict[str, Tensor]:
+        """The weights of the router for one alpha, as `RouterNetwork` names them.
+
+        Args:
+            number: of the alpha.
+        """
+        weights = {
+            name: value.clone()
+            for name, value in self.state_dict().items()
+            if not name.startswith("modulation.")
+        }
+        shift, gain, second_shift, second_gain = self._modulations(
+            self.modulation.weight.detach()[number]
+        )
+        weights["progress.bias"] += shift
+        weights["second.weight"] *= 1 + gain
+        weights["second.bias"] += second_shift
+        weights["policy.weight"] *= 1 + second_gain
+        weights["value.weight"] *= 1 + second_gain
+        return weights
+
+
+@dataclass(frozen=True)
+class AlphaFold(TrainingFold):
+    """A fold with every query once for each alpha, see the module's docstring.
+
+    Attributes:
+        base: the fold itself.
+        alphas: ascending.
+    """
+
+    base: TrainingFold
+    alphas: tuple[float, ...]
+
+    @classmethod
+    def repeating(cls, base: TrainingFold, alphas: Sequence[float]) -> AlphaFold:
+        """The fold `base`, repeated for each of `alphas`."""
+        count = len(alphas)
+        table = base.table
+        # Vectors are shared, and so are the tree's own texts: only rows that lead to them repeat.
+        repeated = StateTable(
+            vectors=table.vectors,
+            row=tuple(row.repeat(count) for row in table.row),
+            node=(torch.arange(count)[:, None] * base.actions.states + table.node).ravel(),
+            cost=table.cost.repeat(count),
+            legal=table.legal.repeat(count, 1),
+            per_query=table.per_query,
+            numbers=table.numbers,
+        )
+        queries = np.tile(np.arange(len(base.tree)), count)
+        return cls(base.tree.select(queries), base.actions, repeated, base, tuple(alphas))
+
+    def episode_reward(self, alpha: float, standardise: bool) -> NDArray[np.float64]:
+        """The reward of an episode with each ending, see `TrainingFold.episode_reward`.
+
+        Args:
+            alpha: not used; each copy of a query has the reward at its own alpha.
+            standardise: for each alpha alone.
+
+        Returns:
+            float64[alphas * queries, endings].
+        """
+        rewards = [self.base.episode_reward(own, standardise) for own in self.alphas]
+        return np.concatenate(rewards)
+
+    def greedy_means(self, router: RouterNetwork) -> tuple[NDArray[np.float64], ...]:
+        """Exact mean Q and C of the greedy policy at each alpha.
+
+        Returns:
+            float64[alphas] each.
+        """
+        outcome = self._greedy_outcome(router)
+        by_alpha = (len(self.alphas), -1)
+        quality = outcome.quality.reshape(by_alpha).mean(axis=1)
+        return quality, outcome.cost.reshape(by_alpha).mean(axis=1)
+
+    def _greedy_outcome(self, router: RouterNetwork) -> Outcome:
+        """The outcome of the greedy policy on each copy of a query."""
+        actions = self.actions
+        states = actions.states
+
+        def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
+            probabilities = action_probabilities(router, self.table, torch.from_numpy(state))
+            choice = greedy(probabilities, self.tree.base_rate, actions.returns)
+            return choice.argmax(axis=1)
+
+        queries = np.arange(len(self.tree))
+        no_reward = np.zeros((len(queries), actions.width))
+        rollouts = walk(actions, no_reward, queries, act)
+        last = rollouts.length - 1
+        last_node = rollouts.state[queries, last] % states
+        _, ending, _ = actions.transition(last_node, rollouts.action[queries, last])
+        return from_nodes(self.tree, ending, "", "router")
+
+
+@dataclass
+class BestWeights:
+    """For each alpha the weights that are best on validation so far; of equals the latest.
+
+    Attributes:
+        weights: float32[alphas, ...] by name, those of a router for each alpha.
+        quality: float64[alphas], mean Q on validation.
+        cost: float64[alphas], mean C there.
+        rewards: float64[evaluations, alphas], R at each evaluation.
+    """
+
+    weights: dict[str, Tensor]
+    quality: NDArray[np.float64]
+    cost: NDArray[np.float64]
+    rewards: NDArray[np.float64]
+
+    @classmethod
+    def before_training(cls, network: AlphaNetwork) -> BestWeights:
+        """The weights at the start, which any evaluation replaces."""
+        routers = [network.at(number) for number in range(network.alphas)]
+        return cls(
+            weights={name: torch.stack([each[name] for each in routers]) for name in routers[0]},
+            quality=np.full(network.alphas, -np.inf),
+            cost=np.zeros(network.alphas),
+            rewards=np.empty((0, network.alphas)),
+        )
+
+    def offer(
+        self,
+        network: AlphaNetwork,
+        alphas: NDArray[np.float64],
+        quality: NDArray[np.float64],
+        cost: NDArray[np.float64],
+    ) -> None:
+        """Keep the weights for each alpha at which they are no worse.
+
+        Args:
+            network: as it is now.
+            alphas: float64[alphas].
+            quality: float64[alphas], mean Q on validation.
+            cost: float64[alphas], mean C there.
+        """
+        reward = quality - alphas * cost
+        is_better = reward >= self.quality - alphas * self.cost
+        for number in np.flatnonzero(is_better).tolist():
+            for name, value in network.at(number).items():
+                self.weights[name][number] = value
+        self.quality = np.where(is_better, quality, self.quality)
+        self.cost = np.where(is_better, cost, self.cost)
+        self.rewards = np.concatenate([self.rewards, reward[None]])
+
+    def grid(self, shape: RouterShape) -> NetworkGrid:
+        """The networks as they are used."""
+        networks = []
+        for number in range(len(self.quality)):
+            weights = {name: value[number].numpy().copy() for name, value in self.weights.items()}
+            networks.append(TrainedNetwork(shape, weights))
+        return NetworkGrid(
+            networks=tuple(networks),
+            quality=tuple(self.quality.tolist()),
+            cost=tuple(self.cost.tolist()),
+            histories=tuple(tuple(history) for history in self.rewards.T.tolist()),
+        )
+
+
+def fit_networks(
+    trees: tuple[RouteTree, RouteTree],
+    alphas: Sequence[float],
+    objective: Objective,
+    config: NetworkConfig,
+    seed: int,
+    on_epoch: OnEpoch,
+    resumption: Resumption | None = None,
+) -> NetworkGrid:
+    """Train one network for many alphas; return, for each of them, the best weights on validation.
+
+    Args:
+        trees: to learn from, and to choose the weights on, see `training_folds`.
+        alphas: ascending.
+        objective: how an episode may end; its alpha is not used.
+        config: the settings; its patience is not used.
+        seed: of everything random.
+        on_epoch: called after each evaluation with the mean of R over the alphas; R on the train
+            fold is not computed, so it is NaN.
+        resumption: how an interrupted training goes on.
+
+    Raises:
+        InputError: the training diverged, or the state to go on from is not one of this training.
+    """
+    resumption = resumption or Resumption()
+    learn_from, choose_on = fold_pair(trees, objective)
+    prices = np.array(alphas)
+    with reproducible(seed):
+        shape = shape_for(learn_from.tree, learn_from.actions, config)
+        network = AlphaNetwork(shape, len(alphas))
+        network.standardise(learn_from.table)
+        fold = AlphaFold.repeating(learn_from, alphas)
+        chooser = fold if choose_on is learn_from else AlphaFold.repeating(choose_on, alphas)
+        rng = np.random.default_rng(seed)
+        learner = learner_class(config, None)(network, fold, objective.alpha, config, rng)
+        best = BestWeights.before_training(network)
+        epochs_done = 0
+        if resumption.state:
+            _restore(learner, best, resumption.state, config)
+            epochs_done = resumption.state.epoch
+        for epoch in range(epochs_done + 1, config.epochs + 1):
+            run_epoch(learner, epoch)
+            if epoch == config.epochs or epoch % config.evaluate_every == 0:
+                best.offer(network, prices, *chooser.greedy_means(network))
+                on_epoch(epoch, config.epochs, math.nan, float(best.rewards[-1].mean()))
+            if epoch < config.epochs:
+                resumption.on_state(partial(_state, learner, best, epoch))
+    return best.grid(shape)
+
+
+def _state(learner: Learner[AlphaNetwork], best: BestWeights, epoch: int) -> TrainingState:
+    """The state of a training after an epoch: network, learner, best weights and generators."""
+    learner_state = learner.state()
+    generator_arrays, generator_values = global_generators()
+    present = {name: value.clone() for name, value in learner.router.state_dict().items()}
+    arrays = {
+        **prefix("present", as_arrays(present)),
+        **prefix("best", {name: value.numpy().copy() for name, value in best.weights.items()}),
+        **prefix("learner", learner_state.arrays),
+        **prefix("generators", generator_arrays),
+    }
+    values = {
+        "best": {
+            "quality": best.quality.tolist(),
+            "cost": best.cost.tolist(),
+            "rewards": best.rewards.tolist(),
+        },
+        "learner": learner_state.values,
+        "generators": generator_values,
+    }
+    return TrainingState(epoch, arrays, values)
+
+
+def _restore(
+    learner: Learner[AlphaNetwork], best: BestWeights, state: TrainingState, config: NetworkConfig
+) -> None:
+    """Put back everything that `_state` returned.
+
+    Raises:
+        InputError: it is not a state of this training.
+    """
+    try:
+        if not 0 < state.epoch < config.epochs:
+            raise ValueError(f"epoch {state.epoch}")
+        learner.router.load_state_dict(as_tensors(select(state.arrays, "present")))
+        _restore_best(best, select(state.arrays, "best"), state.values["best"])
+        learner.restore(
+            LearnerState(select(state.arrays, "learner"), dict(state.values["learner"]))
+        )
+        restore_global_generators(select(state.arrays, "generators"), state.values["generators"])
+    except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(unfit_state(state)) from error
+
+
+def _restore_best(best: BestWeights, arrays: dict[str, Array], values: dict[str, Any]) -> None:
+    """Put back the best weights so far; any error means that they are not of this training."""
+    expected = {name: tuple(value.shape) for name, value in best.weights.items()}
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if shapes != expected or any(array.dtype != np.float32 for array in arrays.values()):
+        raise ValueError("weights of another shape")
+    alphas = len(best.quality)
+    best.weights = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    best.quality = np.array(values["quality"], np.float64).reshape(alphas)
+    best.cost = np.array(values["cost"], np.float64).reshape(alphas)
+    best.rewards = np.array(values["rewards"], np.float64).reshape(-1, alphas)
