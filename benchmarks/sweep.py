@@ -6,12 +6,12 @@
 
 `ppo` and `exact` train the default preset once for each alpha of the automatic grid and each seed;
 `ppo-sweep` and `exact-sweep` are one training for all alphas, as `sweep-alpha` makes it; `value` is
-one fit for all alphas, with nothing random in it. With `--questions` each seed learns
-from so many of the train and validation queries, drawn by it. Prints CPU seconds of all trainings, also as a multiple of one training for one alpha;
-the share of the gap between the best fixed route of the fold and the oracle that is closed, at
-every alpha where the gap exceeds 0.02; and the area under each frontier. With `--out` policies are
-kept and found again, so that it can be run in pieces and another fold needs no training. The test
-fold is for one last look.
+one fit for all alphas, with nothing random in it. With `--questions` each seed learns from so many
+of the train and validation queries, drawn by it. Prints CPU seconds of all trainings, also as a
+multiple of one training for one alpha; the share of the gap between the best fixed route of the
+fold and the oracle that is closed, at every alpha where the gap exceeds 0.02; and the area under
+each frontier. With `--out` policies are kept and found again, so that it can be run in pieces and
+another fold needs no training. The test fold is for one last look.
 
 The area: for each seed mean cost and mean quality at every alpha, and the cheapest fixed route,
 which anybody can take; the hull of these points, because mixtures of policies are policies; its

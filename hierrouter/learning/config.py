@@ -431,6 +431,14 @@ def training_config(
     return config
 
 
+# A training for all alphas has so many times the episodes an iteration, or the queries a gradient
+# step, that one for one alpha has. The gradient steps are as many.
+SWEEP_ROWS = 4
+# It does not stop on a plateau, because alphas reach theirs at different times. So a preset with
+# patience has this share of its epochs, which is about when trainings for one alpha stop.
+SWEEP_LENGTH = 0.5
+
+
 def sweep_config(
     name: str, algo: str, epochs: int | None = None, seeds: int = 1, keep_anyway: bool = False
 ) -> TrainConfig:
@@ -439,4 +447,12 @@ def sweep_config(
     See `training_config` for arguments and errors.
     """
     config = training_config(name, algo, epochs, seeds, keep_anyway)
-    return config
+    if not isinstance(config, NetworkConfig):
+        return config
+    if epochs is None and config.patience:
+        config = replace(config, epochs=round(SWEEP_LENGTH * config.epochs))
+    if isinstance(config, PPOConfig):
+        config = replace(config, rollouts=SWEEP_ROWS * config.rollouts)
+    if isinstance(config, ExactConfig):
+        config = replace(config, queries=SWEEP_ROWS * config.queries)
+    return replace(config, patience=0)

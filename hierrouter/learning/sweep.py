@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -60,14 +61,12 @@ class NetworkGrid:
         if not count or lengths != {count} or not is_finite:
             raise ValueError("the parts of a grid of networks do not fit")
 
-    def best_at(self, alpha: float) -> int:
-        """The number of the network with the highest R at an alpha, on the fold that chose.
+    def reward(self, number: int, alpha: float) -> float:
+        """R of one of the networks at any alpha, on the fold that chose its weights.
 
-        Of a policy R changes in a straight line with alpha. So the networks of a grid say which of
-        them is best between its alphas and beyond, without a further evaluation.
+        Of a policy R changes in a straight line with alpha, so no further evaluation is needed.
         """
-        reward = np.array(self.quality) - alpha * np.array(self.cost)
-        return int(reward.argmax())
+        return self.quality[number] - alpha * self.cost[number]
 
 
 @dataclass(frozen=True)
@@ -92,9 +91,9 @@ class TrainedSweep:
     def at(self, alpha: float) -> TrainedRouter:
         """The router for one alpha >= 0; no training.
 
-        Of networks it is the one that has the highest R at this alpha on the fold that chose their
-        weights, see `NetworkGrid.best_at`. If the router at the nearest alpha of the grid showed no gain, its constant choice is made
-        here too.
+        Of networks it is that of an alpha of the grid; between two alphas the one of them that has
+        the higher R here on the fold that chose their weights. If the router at the nearest alpha
+        of the grid showed no gain, its constant choice is made here too.
 
         Raises:
             InputError: alpha is not finite, below 0 or too great for an `Objective`.
@@ -102,7 +101,7 @@ class TrainedSweep:
         router: ValueRouter | TrainedNetwork
         history: tuple[float, ...] = ()
         if isinstance(self.model, NetworkGrid):
-            number = self.model.best_at(alpha)
+            number = self._network_at(self.model, alpha)
             router = self.model.networks[number]
             history = self.model.histories[number]
         else:
@@ -142,6 +141,13 @@ class TrainedSweep:
         """
         constants = [router.with_fallback(tree).constant for router in self.routers]
         return replace(self, constants=tuple(constants))
+
+    def _network_at(self, grid: NetworkGrid, alpha: float) -> int:
+        """The number of the network that decides at an alpha."""
+        above = bisect_left(self.alphas, alpha)
+        if above == len(self.alphas) or alpha == self.alphas[above] or above == 0:
+            return min(above, len(self.alphas) - 1)
+        return max(above - 1, above, key=lambda number: grid.reward(number, alpha))
 
     def _nearest(self, alpha: float) -> int:
         """The position in the grid of the alpha with the smallest ratio to this one."""

@@ -24,7 +24,6 @@ from hierrouter.learning.config import (
     OnEpoch,
     OnEvaluation,
     TrainConfig,
-    ValueConfig,
     ignore_epoch,
     ignore_evaluation,
 )

@@ -16,6 +16,7 @@ from hierrouter.learning.forward import TrainedNetwork
 from hierrouter.learning.network import TrainingFold
 from hierrouter.learning.resumption import Resumption, TrainingState
 from hierrouter.learning.sweep import NetworkGrid, TrainedSweep, alpha_grid, train_sweep
+from hierrouter.learning.training import Origin
 from hierrouter.runs.progress import TrainingProgress
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -126,17 +127,18 @@ def test_the_best_weights_of_each_alpha_are_kept_and_of_equals_the_latest() -> N
             np.testing.assert_array_equal(kept.weights[name], value.numpy())
 
 
-def test_a_grid_takes_the_network_that_is_best_at_an_alpha() -> None:
+def test_between_two_alphas_the_better_network_of_both_decides() -> None:
     fold = fold_of(small_tree())
     made = alpha_network(fold, 3)
     networks = tuple(exported(made, number) for number in range(3))
-    grid = NetworkGrid(networks, (0.9, 0.6, 0.1), (3.0, 1.0, 0.5), ((), (), ()))
-    assert [grid.best_at(alpha) for alpha in (0.0, 0.14, 0.16, 0.99, 1.01, 1e9)] == [
-        *[0, 0, 1, 1, 2, 2]
-    ]
-    # One that is worse at its own alpha than another one is not taken.
-    spoilt = replace(grid, quality=(0.9, 0.2, 0.1))
-    assert [spoilt.best_at(alpha) for alpha in (0.2, 0.33)] == [0, 2]
+    grid = NetworkGrid(networks, (0.9, 0.6, 0.1), (3.0, 1.0, 0.5), ((0.1,), (0.2,), (0.3,)))
+    # The first two are equally good at .15, the others at 1.
+    sweep = TrainedSweep(grid, (0.1, 0.5, 2.0), OBJECTIVE, Origin.of(fold.tree, PPO, 0))
+    expected = {0.0: 0, 0.1: 0, 0.14: 0, 0.16: 1, 0.5: 1, 0.99: 1, 1.01: 2, 2.0: 2, 1e9: 2}
+    for alpha, number in expected.items():
+        router = sweep.at(alpha)
+        assert router.router is networks[number], alpha
+        assert (router.alpha, router.history) == (alpha, grid.histories[number])
     for wrong in ({"quality": (0.9, 0.6)}, {"cost": (1.0, np.nan, 1.0)}, {"networks": ()}):
         with pytest.raises(ValueError, match="do not fit"):
             replace(grid, **wrong)
@@ -193,8 +195,7 @@ def without(name: str) -> Any:
         lambda state: replace(state, arrays=without("present.modulation.weight")(state)),
         lambda state: replace(state, arrays=without("learner.waiting_queries")(state)),
         lambda state: replace(
-            state,
-            arrays={**state.arrays, "best.second.bias": state.arrays["best.second.bias"][:1]},
+            state, arrays={**state.arrays, "best.second.bias": state.arrays["best.second.bias"][:1]}
         ),
         lambda state: replace(state, values={**state.values, "best": {"quality": [0.0]}}),
         lambda state: replace(state, values={**state.values, "learner": {}}),
@@ -234,17 +235,3 @@ def best_known(tree: RouteTree, alpha: float) -> float:
         route = rewards[np.array(train.datasets) == family].mean(axis=0).argmax()
         reached += fold.reward(alpha)[np.array(fold.datasets) == family][:, route].sum()
     return reached / len(fold)
-
-
-def test_a_sweep_of_networks_has_a_router_for_any_alpha() -> None:
-    tree = small_tree()
-    sweep = train_sweep(tree, GRID, OBJECTIVE, PPO, 0)
-    assert isinstance(sweep.model, NetworkGrid)
-    for alpha in (*GRID, 0.01, 10.0):
-        router = sweep.at(alpha)
-        assert router.alpha == alpha
-        number = sweep.model.best_at(alpha)
-        assert router.router is sweep.model.networks[number]
-        assert router.history == sweep.model.histories[number]
-        assert not router.holds_out
-    assert isinstance(sweep.with_fallback(tree), TrainedSweep)
