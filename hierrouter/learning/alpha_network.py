@@ -1,9 +1,9 @@
 """One network for many alphas, trained by PPO or by enumeration in one go.
 
-What a call returns and costs does not depend on alpha, so alpha is treated as a part of the query.
+The response and the cost of a call do not depend on alpha, so alpha is treated as part of the query.
 `AlphaFold` has every query of a fold once for each alpha, with the reward at that alpha, and the
 learners of `ppo` and `exact` play on it as on any fold. `AlphaNetwork` reads text, route and cost
-with the same weights at every alpha; each alpha shifts and scales what both layers make of them.
+with the same weights at every alpha; each alpha shifts and scales the outputs of both layers.
 `AlphaNetwork.at` writes that into the weights of a plain router, so that what is kept is a network
 for each alpha, with the weights that were best for it on validation.
 
@@ -52,7 +52,7 @@ from hierrouter.replay.env import walk
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 
-# What an alpha does to both layers: a shift before the nonlinearity, and a gain after it.
+# The effect of an alpha on both layers: a shift before the nonlinearity, and a gain after it.
 MODULATIONS = ("first_shift", "first_gain", "second_shift", "second_gain")
 
 
@@ -201,7 +201,9 @@ class BestWeights:
         """The weights at the start, which any evaluation replaces."""
         routers = [network.at(number) for number in range(network.alphas)]
         return cls(
-            weights={name: torch.stack([each[name] for each in routers]) for name in routers[0]},
+            weights={
+                name: torch.stack([router[name] for router in routers]) for name in routers[0]
+            },
             quality=np.full(network.alphas, -np.inf),
             cost=np.zeros(network.alphas),
             rewards=np.empty((0, network.alphas)),

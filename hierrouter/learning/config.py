@@ -431,8 +431,8 @@ def training_config(
     return config
 
 
-# A training for all alphas has so many times the episodes an iteration, or the queries a gradient
-# step, that one for one alpha has. The gradient steps are as many.
+# A training for all alphas has this many times the episodes an iteration, or the queries a gradient
+# step, of one for a single alpha. An epoch has the same number of gradient steps.
 SWEEP_ROWS = 4
 # It does not stop on a plateau, because alphas reach theirs at different times. So a preset with
 # patience has this share of its epochs, which is about when trainings for one alpha stop.

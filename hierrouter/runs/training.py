@@ -149,7 +149,7 @@ class Training:
 
     @property
     def label(self) -> str:
-        """What it is called in notes and beside a bar."""
+        """Its name in notes and beside a bar."""
         if not self.alphas:
             return f"train {self.objective.alpha:g}"
         if isinstance(self.config, NetworkConfig):
