@@ -1,6 +1,6 @@
 """One network for many alphas, trained by PPO or by enumeration in one go.
 
-The response and the cost of a call do not depend on alpha, so alpha is treated as part of the query.
+Response and cost of a call do not depend on alpha, so alpha is treated as a part of the query.
 `AlphaFold` has every query of a fold once for each alpha, with the reward at that alpha, and the
 learners of `ppo` and `exact` play on it as on any fold. `AlphaNetwork` reads text, route and cost
 with the same weights at every alpha; each alpha shifts and scales the outputs of both layers.
