@@ -83,7 +83,7 @@ class AlphaNetwork(RouterNetwork):
         return torch.tanh(self.second(first) + second_shift) * (1 + second_gain)
 
     def _modulations(self, values: Tensor) -> tuple[Tensor, ...]:
-        return values.split(self.shape.hidden, dim=-1)
+        return torch.chunk(values, len(MODULATIONS), dim=-1)
 
     def at(self, number: int) -> dict[str, Tensor]:
         """The weights of the router for one alpha, as `RouterNetwork` names them.
@@ -297,7 +297,7 @@ def fit_networks(
     return best.grid(shape)
 
 
-def _state(learner: Learner[AlphaNetwork], best: BestWeights, epoch: int) -> TrainingState:
+def _state(learner: Learner[RouterNetwork], best: BestWeights, epoch: int) -> TrainingState:
     """The state of a training after an epoch: network, learner, best weights and generators."""
     learner_state = learner.state()
     generator_arrays, generator_values = global_generators()
@@ -321,7 +321,7 @@ def _state(learner: Learner[AlphaNetwork], best: BestWeights, epoch: int) -> Tra
 
 
 def _restore(
-    learner: Learner[AlphaNetwork], best: BestWeights, state: TrainingState, config: NetworkConfig
+    learner: Learner[RouterNetwork], best: BestWeights, state: TrainingState, config: NetworkConfig
 ) -> None:
     """Put back everything that `_state` returned.
 

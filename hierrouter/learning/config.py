@@ -431,12 +431,14 @@ def training_config(
     return config
 
 
-# A training for all alphas has this many times the episodes an iteration, or the queries a gradient
-# step, of one for a single alpha. An epoch has the same number of gradient steps.
+# A training for all alphas plays this many times the episodes of one for a single alpha in an
+# iteration, or reads as many times the queries in a gradient step; PPO passes over them once.
 SWEEP_ROWS = 4
+SWEEP_PASSES = 1
 # It does not stop on a plateau, because alphas reach theirs at different times. So a preset with
-# patience has this share of its epochs, which is about when trainings for one alpha stop.
-SWEEP_LENGTH = 0.5
+# patience has another number of epochs.
+SWEEP_EPOCHS = {"ppo": 40, "exact": 16}
+SWEEP_EVALUATE_EVERY = 2  # an evaluation is one for each alpha
 
 
 def sweep_config(
@@ -449,10 +451,12 @@ def sweep_config(
     config = training_config(name, algo, epochs, seeds, keep_anyway)
     if not isinstance(config, NetworkConfig):
         return config
-    if epochs is None and config.patience:
-        config = replace(config, epochs=round(SWEEP_LENGTH * config.epochs))
+    if config.patience:
+        length = SWEEP_EPOCHS[algo] if epochs is None else epochs
+        config = replace(config, epochs=length, patience=0, evaluate_every=SWEEP_EVALUATE_EVERY)
     if isinstance(config, PPOConfig):
-        config = replace(config, rollouts=SWEEP_ROWS * config.rollouts)
+        rollouts = SWEEP_ROWS * config.rollouts
+        config = replace(config, rollouts=rollouts, update_epochs=SWEEP_PASSES)
     if isinstance(config, ExactConfig):
         config = replace(config, queries=SWEEP_ROWS * config.queries)
-    return replace(config, patience=0)
+    return config

@@ -87,6 +87,11 @@ COMMANDS = {
     "by enumeration": "train --alpha 0.5 --algo exact --epochs 33",
     "sweep": "sweep-alpha --alphas 0,0.5",
 }
+GOING_ON = {
+    "train": COMMANDS["train"],
+    "by enumeration": COMMANDS["by enumeration"],
+    "sweep of PPO": "sweep-alpha --algo ppo --alphas 0,0.5 --epochs 11 --seed 42",
+}
 CTRL_C = 130
 KEPT = ("policy.safetensors", "live.json")
 # The state of a training is saved after each epoch, not every few seconds.
@@ -140,14 +145,14 @@ def test_the_same_bytes_after_any_number_of_kills(name: str, derived: Place, sta
     assert "already there" in derived.does(words, "--out", run).stderr
 
 
-@pytest.mark.parametrize("name", ["train", "by enumeration"])
+@pytest.mark.parametrize("name", GOING_ON)
 def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(
     name: str, derived: Place, warm: Warm
 ) -> None:
-    words = COMMANDS[name]
+    words = GOING_ON[name]
     whole = derived / f"undisturbed {name}"
     run = derived / f"killed {name}"
-    state = run / "progress.safetensors"
+    state = run / ("seed-42" if "sweep" in name else "") / "progress.safetensors"
     derived.does(words, "--out", whole)
     assert not list(whole.rglob("progress.safetensors"))
     command = ["-c", SAVE_OFTEN + COMMAND, *words.split(), "--out", str(run)]
