@@ -432,12 +432,14 @@ def training_config(
 
 
 # A training for all alphas plays this many times the episodes of one for a single alpha in an
-# iteration, or reads as many times the queries in a gradient step; PPO passes over them once.
+# iteration, or reads as many times the queries in a gradient step.
 SWEEP_ROWS = 4
-SWEEP_PASSES = 1
-# It does not stop on a plateau, because alphas reach theirs at different times. So a preset with
-# patience has another number of epochs.
-SWEEP_EPOCHS = {"ppo": 40, "exact": 16}
+# It does not stop on a plateau, because alphas reach theirs at different times. So the presets that
+# do have other settings for it: by algorithm.
+SWEEP_SETTINGS: dict[str, dict[str, Any]] = {
+    "ppo": {"epochs": 40, "update_epochs": 1},
+    "exact": {"epochs": 16},
+}
 SWEEP_EVALUATE_EVERY = 2  # an evaluation is one for each alpha
 
 
@@ -452,11 +454,13 @@ def sweep_config(
     if not isinstance(config, NetworkConfig):
         return config
     if config.patience:
-        length = SWEEP_EPOCHS[algo] if epochs is None else epochs
-        config = replace(config, epochs=length, patience=0, evaluate_every=SWEEP_EVALUATE_EVERY)
+        config = replace(
+            config, patience=0, evaluate_every=SWEEP_EVALUATE_EVERY, **SWEEP_SETTINGS[algo]
+        )
+        if epochs is not None:
+            config = replace(config, epochs=epochs)
     if isinstance(config, PPOConfig):
-        rollouts = SWEEP_ROWS * config.rollouts
-        config = replace(config, rollouts=rollouts, update_epochs=SWEEP_PASSES)
+        config = replace(config, rollouts=SWEEP_ROWS * config.rollouts)
     if isinstance(config, ExactConfig):
         config = replace(config, queries=SWEEP_ROWS * config.queries)
     return config
