@@ -437,7 +437,7 @@ SWEEP_ROWS = 4
 # It does not stop on a plateau, because alphas reach theirs at different times. So the presets that
 # do have other settings for it: by algorithm.
 SWEEP_SETTINGS: dict[str, dict[str, Any]] = {
-    "ppo": {"epochs": 40, "update_epochs": 1},
+    "ppo": {"epochs": 36, "update_epochs": 1},
     "exact": {"epochs": 16},
 }
 SWEEP_EVALUATE_EVERY = 2  # an evaluation is one for each alpha
