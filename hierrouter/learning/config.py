@@ -448,8 +448,10 @@ def sweep_config(
 ) -> TrainConfig:
     """The settings of a training for many alphas.
 
-    See `training_config` for arguments and errors.
+    See `training_config` for arguments and errors; a factory of the user is no algorithm here.
     """
+    if algo not in CONFIG_CLASSES:
+        raise InputError(f"unknown algorithm: {algo}; known: {', '.join(sorted(CONFIG_CLASSES))}")
     config = training_config(name, algo, epochs, seeds, keep_anyway)
     if not isinstance(config, NetworkConfig):
         return config

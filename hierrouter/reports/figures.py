@@ -13,8 +13,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rich.cells import cell_len
 
 from hierrouter.evaluation.budget import Hulls
-from hierrouter.reports.curve import curve_figure
 from hierrouter.evaluation.outcome import ROUTER
+from hierrouter.reports.curve import curve_figure
 from hierrouter.reports.drawing import (
     CHARACTER_INCHES,
     FIGURE_WIDTH,

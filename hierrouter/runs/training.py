@@ -35,12 +35,7 @@ from hierrouter.replay.opening import LEARNED_FROM, few_queries_note, training_t
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.bundle import bundle_of, save_bundle
-from hierrouter.runs.checkpoint import (
-    load_sweep,
-    member_folder,
-    sweep_seeds,
-    training_identity,
-)
+from hierrouter.runs.checkpoint import load_sweep, member_folder, sweep_seeds, training_identity
 from hierrouter.runs.curve_logs import open_logs
 from hierrouter.runs.epochs import latest_state, remove_epochs, save_epoch, state_to_go_on_from
 from hierrouter.runs.freshness import trained_on
