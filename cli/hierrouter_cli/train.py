@@ -128,7 +128,9 @@ def _epoch_bar(label: str, epochs: int) -> Iterator[Callable[[int, int, float, f
             if math.isnan(validation):  # nothing is valued yet
                 bars.update(task, completed=done, total=total)
                 return
-            note = f"{training:.3f} train, {validation:.3f} validation"
+            note = f"{validation:.3f} validation"
+            if not math.isnan(training):  # a sweep is not valued on the train fold
+                note = f"{training:.3f} train, {note}"
             bars.update(task, completed=done, total=total, note=note)
             is_due = time.monotonic() - last_line > SECONDS_BETWEEN_LINES
             if is_due and not bars.console.is_terminal:
