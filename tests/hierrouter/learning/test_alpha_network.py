@@ -216,8 +216,8 @@ def test_a_training_that_diverges_is_an_error() -> None:
 def test_where_the_best_route_depends_on_query_and_alpha_both_are_learned(algo: str) -> None:
     """Networks of one training close most of the gap at each alpha of a planted tree."""
     tree = planted_tree()
-    alphas = alpha_grid(tree, 6)
-    config = sweep_config("default", algo)
+    alphas = alpha_grid(tree, 4)
+    config = sweep_config("default", algo, epochs=10)
     sweep = train_sweep(tree, alphas, OBJECTIVE, config, 0)
     fold = tree.split("test")
     for router in sweep.routers:

@@ -127,7 +127,7 @@ def test_a_sweep_with_a_checkpoint_for_one_alpha_is_an_error(tmp_path: Path) -> 
         load_sweep(tmp_path)
 
 
-@pytest.mark.parametrize("value", [[], [7, 8], "many", None])
+@pytest.mark.parametrize("value", [[], [7, 7], "many", None])
 def test_a_summary_without_its_seed_is_an_error(tmp_path: Path, value: object) -> None:
     finished_sweep(tmp_path, sweep_glimpse(small_tree(), 7))
     record = read_record(tmp_path)
