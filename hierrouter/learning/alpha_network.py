@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from hierrouter.evaluation.outcome import Outcome, from_nodes, greedy
 from hierrouter.learning.config import NetworkConfig, Objective, OnEpoch
-from hierrouter.learning.forward import RouterShape, TrainedNetwork
+from hierrouter.learning.forward import NetworkGrid, RouterShape, TrainedNetwork
 from hierrouter.learning.network import (
     Learner,
     LearnerState,
@@ -46,7 +46,6 @@ from hierrouter.learning.network import (
     unfit_state,
 )
 from hierrouter.learning.resumption import Array, Resumption, TrainingState, prefix, select
-from hierrouter.learning.sweep import NetworkGrid
 from hierrouter.learning.training import learner_class
 from hierrouter.replay.env import walk
 from hierrouter_cache.errors import InputError

@@ -178,6 +178,40 @@ class TrainedNetwork:
         return inputs @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
 
 
+@dataclass(frozen=True)
+class NetworkGrid:
+    """A network for each alpha of a grid, and what it reaches on the fold that chose its weights.
+
+    Attributes:
+        networks: one for each alpha, all of one shape.
+        quality: mean Q of each on that fold.
+        cost: mean C of each there, in money.
+        histories: of each the exact R at its alpha there, at each evaluation of the training.
+
+    Raises:
+        ValueError: the parts do not fit together.
+    """
+
+    networks: tuple[TrainedNetwork, ...]
+    quality: tuple[float, ...]
+    cost: tuple[float, ...]
+    histories: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        count = len(self.networks)
+        lengths = {len(self.quality), len(self.cost), len(self.histories)}
+        is_finite = np.isfinite([*self.quality, *self.cost]).all()
+        if not count or lengths != {count} or not is_finite:
+            raise ValueError("the parts of a grid of networks do not fit")
+
+    def reward(self, number: int, alpha: float) -> float:
+        """R of one of the networks at any alpha, on the fold that chose its weights.
+
+        Of a policy R changes in a straight line with alpha, so no further evaluation is needed.
+        """
+        return self.quality[number] - alpha * self.cost[number]
+
+
 def softmax(logits: Floats) -> Floats:
     """Softmax over the last axis; a logit of minus infinity has probability 0."""
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))

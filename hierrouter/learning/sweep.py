@@ -19,7 +19,7 @@ from hierrouter.learning.config import (
     ValueConfig,
     ignore_epoch,
 )
-from hierrouter.learning.forward import TrainedNetwork
+from hierrouter.learning.forward import NetworkGrid, TrainedNetwork
 from hierrouter.learning.resumption import Resumption
 from hierrouter.learning.training import Constant, Origin, TrainedRouter, fit_value, training_folds
 from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, ValueModel, ValueRouter
@@ -33,40 +33,6 @@ GRID_ALPHA_DIGITS = (
 )
 DEFAULT_GRID_SIZE = 6  # alphas of an automatic grid
 BUDGET_CANDIDATES = 512  # alphas to choose from for a budget; a router's cost changes in steps
-
-
-@dataclass(frozen=True)
-class NetworkGrid:
-    """A network for each alpha of a grid, and what it reaches on the fold that chose its weights.
-
-    Attributes:
-        networks: one for each alpha, all of one shape.
-        quality: mean Q of each on that fold.
-        cost: mean C of each there, in money.
-        histories: of each the exact R at its alpha there, at each evaluation of the training.
-
-    Raises:
-        ValueError: the parts do not fit together.
-    """
-
-    networks: tuple[TrainedNetwork, ...]
-    quality: tuple[float, ...]
-    cost: tuple[float, ...]
-    histories: tuple[tuple[float, ...], ...]
-
-    def __post_init__(self) -> None:
-        count = len(self.networks)
-        lengths = {len(self.quality), len(self.cost), len(self.histories)}
-        is_finite = np.isfinite([*self.quality, *self.cost]).all()
-        if not count or lengths != {count} or not is_finite:
-            raise ValueError("the parts of a grid of networks do not fit")
-
-    def reward(self, number: int, alpha: float) -> float:
-        """R of one of the networks at any alpha, on the fold that chose its weights.
-
-        Of a policy R changes in a straight line with alpha, so no further evaluation is needed.
-        """
-        return self.quality[number] - alpha * self.cost[number]
 
 
 @dataclass(frozen=True)

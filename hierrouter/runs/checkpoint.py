@@ -23,9 +23,9 @@ from safetensors.numpy import save
 
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import NetworkConfig, Objective, config_class
-from hierrouter.learning.forward import RouterShape, TrainedNetwork
+from hierrouter.learning.forward import NetworkGrid, RouterShape, TrainedNetwork
 from hierrouter.learning.resumption import prefix, select
-from hierrouter.learning.sweep import NetworkGrid, Policy, TrainedSweep
+from hierrouter.learning.sweep import Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Origin, TrainedRouter
 from hierrouter.learning.value import StateRegression, TextProjection, ValueModel, ValueRouter
 from hierrouter.runs import folders

@@ -12,10 +12,10 @@ from hierrouter.evaluation.outcome import greedy, policy_outcome
 from hierrouter.learning import network
 from hierrouter.learning.alpha_network import AlphaFold, AlphaNetwork, BestWeights
 from hierrouter.learning.config import NetworkConfig, Objective, sweep_config
-from hierrouter.learning.forward import TrainedNetwork
+from hierrouter.learning.forward import NetworkGrid, TrainedNetwork
 from hierrouter.learning.network import TrainingFold
 from hierrouter.learning.resumption import Resumption, TrainingState
-from hierrouter.learning.sweep import NetworkGrid, TrainedSweep, alpha_grid, train_sweep
+from hierrouter.learning.sweep import TrainedSweep, alpha_grid, train_sweep
 from hierrouter.learning.training import Origin
 from hierrouter.runs.progress import TrainingProgress
 from hierrouter_cache.errors import InputError
