@@ -1,4 +1,4 @@
-"""What a dry run says, against what the collection then takes.
+"""Compare a dry run with the collection that follows it.
 
     python benchmarks/dry_run.py [SETTING ...]
 
@@ -46,7 +46,7 @@ class Setting:
     Attributes:
         name: for people.
         pilot: flags of the pilot.
-        whole: flags of the collection.
+        collection: flags of the collection.
         delays: seconds of a reply of each scripted server; none for local models.
         pool: keys of each served model, e.g. `concurrency = 4`.
         local: names of testbed models in the same pool.
@@ -55,7 +55,7 @@ class Setting:
 
     name: str
     pilot: str
-    whole: str
+    collection: str
     delays: tuple[float, ...] = ()
     pool: str = ""
     local: tuple[str, ...] = ()
@@ -120,11 +120,11 @@ def main() -> None:
         if args.names and setting.name not in args.names:
             continue
         with tempfile.TemporaryDirectory() as folder, served_pool(setting, Path(folder)):
-            before = dry_run(setting.whole, Path(folder))
+            before = dry_run(setting.collection, Path(folder))
             collect(setting.pilot, Path(folder))
-            after = dry_run(setting.whole, Path(folder))
+            after = dry_run(setting.collection, Path(folder))
             by_mean = mean_rule(after, Path(folder) / "cache")
-            actual = collect(setting.whole, Path(folder))
+            actual = collect(setting.collection, Path(folder))
         estimate = after["estimate"]["total"]
         ratios = [estimate[name]["likely"] / actual[name] for name in names]
         worst += ratios

@@ -73,7 +73,7 @@ class StageEstimate:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the calls of one model, or of all, are expected to take; None is unknown.
+    """The expected calls, tokens, cost and time of one model, or of all; None is unknown.
 
     Attributes:
         calls: distinct calls to make.
@@ -327,7 +327,7 @@ def _bounds(
     rates: Mapping[str, Rate],
     measures: Measures,
 ) -> dict[str, Bound]:
-    """What each model takes at most, by name."""
+    """The bound of each model, by name."""
     bounds: dict[str, Bound] = {}
     steps: dict[str, set[str]] = {}
     for due in stages:
@@ -347,7 +347,7 @@ def _bounds(
 
 
 def _bound_of_all(pool: Pool, bounds: Mapping[str, Bound]) -> Bound:
-    """What all models take at most: on this machine one after the other, servers side by side."""
+    """The bound of all models: on this machine one after the other, servers side by side."""
     total = sum(bounds.values(), Bound())
     local = 0.0
     served = 0.0

@@ -247,17 +247,17 @@ class StageExpectation:
         return tokens
 
     def _lengths(
-        self, known: NDArray[np.int64]
+        self, known_lengths: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
         """Tokens of prompts, and the expected number of calls with each of these lengths."""
         if self._hidden is None:
-            return known, None
-        lengths = [known]
-        counts = [np.ones(len(known))]
+            return known_lengths, None
+        lengths = [known_lengths]
+        counts = [np.ones(len(known_lengths))]
         for dataset, count in self._hidden.items():
             sample = self._sample(dataset)
             if sample is None:
-                return known, None
+                return known_lengths, None
             lengths.append(sample.tokens_in)
             counts.append(np.full(len(sample), count.likely / len(sample)))
         return np.concatenate(lengths), np.concatenate(counts)

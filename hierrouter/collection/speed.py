@@ -32,6 +32,8 @@ LOADING_S = Range(0.1, 0.5, 2.0)
 BYTE_S = Range(1 / 4e9, 1 / 1e9, 1 / 2e8)
 # The same work, done again while others use the machine or the server more or less.
 SPEED_SPREAD = Range(0.7, 1.0, 1.5)
+# Share of the seconds of a served model in which it was not waiting for local ones, at least.
+MIN_OWN_SHARE = 0.1
 # A model whose files are not here, so that its batches are not known: they may have been full.
 UNKNOWN_BATCHES_SPREAD = Range(0.1, 0.7, 1.5)
 
@@ -113,7 +115,7 @@ class Speed:
             loads = 1 if fit else len({stage.due.depth for stage in self._due[name]})
             once = LOADING_S + BYTE_S * Range.exact(weight_bytes)
             loading += once * Range.exact(loads)
-        # What delays the start of this program on a busy machine delays loading, too.
+        # A busy machine delays loading as it delays the start of this program.
         return loading * Range.exact(max(self._startup.likely / STARTUP_S.likely, 1.0))
 
     def _samples(self, stages: Iterable[ExpectedStage]) -> Mapping[tuple[str, int], Sample]:
@@ -172,10 +174,20 @@ class Speed:
         rounds = _rounds(calls, slots, {stage.due.depth for stage in stages})
         tokens += calls * model.generation.max_new_tokens
         limited = limited_seconds(endpoint, calls, tokens)
-        scaled = max(seconds * rounds / measured_rounds, limited)
+        # In the time of a served model that of local ones is, too: its next calls wait for them.
+        own = max(seconds - self._recorded_local_seconds(), MIN_OWN_SHARE * seconds)
+        scaled = max(own * rounds / measured_rounds, limited)
         # A server that was busy answers no more calls a second if more of them are under way.
         saturated = max(seconds * calls / measured_calls, limited)
         return SPEED_SPREAD * Range(min(scaled, saturated), scaled, max(scaled, saturated))
+
+    def _recorded_local_seconds(self) -> float:
+        """The recorded seconds of all models of this machine that have calls to make."""
+        seconds = 0.0
+        for model in self._models:
+            if model.backend != OPENAI:
+                seconds += _recorded_seconds(self._samples(self._due[model.name]).values()) or 0.0
+        return seconds
 
 
 def _relative_tokens(stages: Iterable[ExpectedStage]) -> Range:

@@ -42,13 +42,16 @@ def served_pool(models: int = 1, hops: int = 1, **limits: float) -> Pool:
     return Pool(specs, hops, ("Plan.", "Solve."))
 
 
-def record_seconds(root: Path, seconds: float | None) -> None:
-    """Let each call in a cache have taken so long."""
+def record_seconds(root: Path, seconds: float | dict[str, float] | None) -> None:
+    """Let each call in a cache have taken so long, or as long as its model takes."""
     calls = CacheReader(root).sql("SELECT * FROM calls").cast(CALLS_SCHEMA)
     for part in (root / "parts").glob("calls-*"):
         take(part)
     at = calls.schema.get_field_index("latency_s")
-    column = pa.array([seconds] * len(calls), pa.float64())
+    by_model = seconds if isinstance(seconds, dict) else {}
+    names = calls["model"].to_pylist()
+    values = [by_model[name] if by_model else seconds for name in names]
+    column = pa.array(values, pa.float64())
     PartWriter(root).append("calls", calls.set_column(at, "latency_s", column))
 
 
@@ -160,3 +163,13 @@ def test_the_bound_of_time_has_each_answer_as_long_as_its_cap(tmp_path: Path) ->
     bound = Bound(calls=10, tokens_in=99, tokens_out=80)
     measures = Measures(CacheReader(tmp_path))
     assert bound_seconds(pool.models[0], bound, [step], measures) == pytest.approx(80 * 0.3 / 6)
+
+
+def test_time_in_which_a_server_waited_for_a_local_model_is_not_its_own(tmp_path: Path) -> None:
+    served, local = served_pool().models[0], load_pool("testbed").models[0]
+    pool = Pool((served, local), 1, ("",))
+    fill_cache(pool, drawn(6), tmp_path, engines=Scripted())
+    # Six calls each: the server had 12 s, and in 6 of them the local model worked.
+    record_seconds(tmp_path, {"a": 2.0, local.name: 1.0})
+    found = estimate(pool, drawn(12), tmp_path, Scripted())
+    assert likely(found, "a") == 12 - 6  # two rounds again
