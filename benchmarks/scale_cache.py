@@ -10,7 +10,7 @@ covered: a real tokenizer's tokens, texts that mean anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,8 +20,9 @@ from measuring import ROOT
 from numpy.typing import NDArray
 
 from hierrouter.collection.plan import store_plan
-from hierrouter.engines.encoders import BUILT_IN_ENCODER, load_encoder
-from hierrouter.pools.pool import IMPORTED, ModelSpec, Pool
+from hierrouter.engines.encoder_names import BUILT_IN_ENCODER
+from hierrouter.engines.encoders import load_encoder
+from hierrouter.pools.pool import IMPORTED, Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.replay.states import TEXTS_PER_FILE
@@ -123,9 +124,15 @@ def joined(parts: Sequence[Answered]) -> Answered:
 class Maker:
     """Writes one cache, a batch of questions after the other."""
 
-    def __init__(self, root: Path, rng: np.random.Generator, pool: Pool) -> None:
+    def __init__(
+        self,
+        root: Path,
+        rng: np.random.Generator,
+        pool: Pool,
+        identities: Mapping[str, Identity] | None = None,
+    ) -> None:
         self.root, self.rng, self.pool = root, rng, pool
-        self.identities = {
+        self.identities = identities or {
             name: {"made": "up", "name": name} for name in (model.name for model in pool.models)
         }
         self.spec = pool.tree_spec(self.identities)
@@ -208,12 +215,19 @@ class Maker:
             columns = [keys, asked.references, [scorer.key] * len(keys), found]
             yield pa.table(columns, schema=SCORES_SCHEMA)
 
-    def finish(self) -> None:
-        """The plan and the embeddings."""
+    def finish(self, description: str = "", width: int = 0) -> None:
+        """The plan and the embeddings.
+
+        Args:
+            description: of the encoder; "" is the built-in one.
+            width: length of a vector.
+        """
         store_plan(self.writer, None, self.pool, self.identities, self.queries)
-        encoder = load_encoder(BUILT_IN_ENCODER)
-        width = encoder.encode(["any"]).shape[1]
-        store = EmbeddingStore(CacheReader(self.root), encoder.description)
+        if not description:
+            encoder = load_encoder(BUILT_IN_ENCODER)
+            description = encoder.description
+            width = encoder.encode(["any"]).shape[1]
+        store = EmbeddingStore(CacheReader(self.root), description)
         states = joined(self.states)
         axes = np.linalg.qr(self.rng.standard_normal((width, SKILL.shape[1] + 1)))[0].T.astype(
             np.float32

@@ -9,7 +9,7 @@ import http.server
 import io
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,27 @@ Files = Mapping[str, bytes]
 Reply = tuple[int, bytes, dict[str, str]]
 
 
+@dataclass(frozen=True)
+class Request:
+    """What a client asks for.
+
+    Attributes:
+        method: GET or HEAD.
+        path: of the address, without the query.
+        recursive: whether a listing has what is below folders, too.
+        token: of the user, "" for none.
+    """
+
+    method: str
+    path: str
+    recursive: bool
+    token: str
+
+
+# Called before the hub replies: a fault instead of the reply, or None.
+Fault = Callable[[Request], Reply | None]
+
+
 def repository(
     rows: Mapping[tuple[str, str], list[dict[str, Any]]], schema: pa.Schema | None = None
 ) -> Files:
@@ -32,7 +53,7 @@ def repository(
     for (configuration, split), content in rows.items():
         sink = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(content, schema=schema), sink)
-        files[f"{configuration}/{split}.parquet"] = sink.getvalue()
+        files[f"{configuration}/{split}-00000-of-00001.parquet"] = sink.getvalue()
     return files
 
 
@@ -40,7 +61,7 @@ def _card(names: list[tuple[str, str]]) -> bytes:
     lines = ["---", "configs:"]
     for configuration, split in names:
         lines += [f"- config_name: {configuration}", "  data_files:"]
-        lines += [f"  - split: {split}", f"    path: {configuration}/{split}.parquet"]
+        lines += [f"  - split: {split}", f"    path: {configuration}/{split}-*"]
     return "\n".join([*lines, "---", ""]).encode()
 
 
@@ -60,8 +81,9 @@ class Model:
     fetched: set[str] = field(default_factory=set)
     token: str = ""
 
-    def reply(self, parts: list[str], head: bool, token: str) -> Reply:
+    def reply(self, parts: list[str], request: Request) -> Reply:
         """The answer to a path below the repository."""
+        token = request.token
         match parts:
             case ["revision", commit] if commit in self.commits:
                 return self._info(commit)
@@ -69,11 +91,12 @@ class Model:
                 self.asked += 1
                 return self._info([*self.commits][min(self.asked, len(self.commits)) - 1])
             case ["tree", commit, *folder] if commit in self.commits:
-                return _json(_listing(self.commits[commit], "/".join(folder)))
+                files = self.commits[commit]
+                return _json(_listing(files, "/".join(folder), request.recursive))
             case ["resolve", *_] if self.token and token != self.token:
                 return 403 if token else 401, b"", {"X-Error-Code": "GatedRepo"}
             case ["resolve", commit, *rest] if commit in self.commits:
-                if not head:
+                if request.method == "GET":
                     self.fetched.add("/".join(rest))
                 return _file(self.commits[commit].get("/".join(rest)), commit)
         return 404, b"", {"X-Error-Code": "RevisionNotFound"}
@@ -86,16 +109,30 @@ class Model:
 
 @contextmanager
 def hub(
-    repositories: Mapping[str, Files], models: Mapping[str, Model] | None = None
+    repositories: Mapping[str, Files],
+    models: Mapping[str, Model] | None = None,
+    fault: Fault = lambda request: None,
+    requests: list[Request] | None = None,
 ) -> Iterator[str]:
-    """The address of a hub with these repositories, while the block lasts."""
+    """The address of a hub with these repositories, while the block lasts.
+
+    Args:
+        repositories: the files of each data set, by its id.
+        models: by id.
+        fault: what goes wrong; tests change what it does while the hub is there.
+        requests: gets every request.
+    """
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            path = unquote(urlparse(self.path).path)
+            address = urlparse(self.path)
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            how = self.command == "HEAD", token
-            status, body, headers = _reply(path, how, repositories, models or {})
+            recursive = "recursive=true" in address.query.lower()
+            request = Request(self.command, unquote(address.path), recursive, token)
+            if requests is not None:
+                requests.append(request)
+            reply = fault(request) or _reply(request, repositories, models or {})
+            status, body, headers = reply
             self.send_response(status)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name, value)
@@ -117,17 +154,17 @@ def hub(
 
 
 def _reply(
-    path: str, how: tuple[bool, str], repositories: Mapping[str, Files], models: Mapping[str, Model]
+    request: Request, repositories: Mapping[str, Files], models: Mapping[str, Model]
 ) -> Reply:
-    match path.strip("/").split("/"):
+    match request.path.strip("/").split("/"):
         case ["api", "models", owner, name, *rest] if f"{owner}/{name}" in models:
-            return models[f"{owner}/{name}"].reply(rest, *how)
+            return models[f"{owner}/{name}"].reply(rest, request)
         case [owner, name, "resolve", *rest] if f"{owner}/{name}" in models:
-            return models[f"{owner}/{name}"].reply(["resolve", *rest], *how)
+            return models[f"{owner}/{name}"].reply(["resolve", *rest], request)
         case ["api", "datasets", owner, name, *rest] if f"{owner}/{name}" in repositories:
             files = repositories[f"{owner}/{name}"]
             if rest[:1] == ["tree"]:
-                return _json(_listing(files, "/".join(rest[2:])))
+                return _json(_listing(files, "/".join(rest[2:]), request.recursive))
             siblings = [{"rfilename": path} for path in files]
             return _json({"id": f"{owner}/{name}", "sha": COMMIT, "siblings": siblings})
         case ["datasets", owner, name, "resolve", _, *rest]:
@@ -142,16 +179,19 @@ def _file(data: bytes | None, commit: str) -> Reply:
     return 200, data, {"ETag": f'"{tag}"', "X-Repo-Commit": commit}
 
 
-def _listing(files: Files, folder: str) -> list[dict[str, Any]]:
-    """The files and folders right below a folder."""
+def _listing(files: Files, folder: str, recursive: bool) -> list[dict[str, Any]]:
+    """The files and folders right below a folder, or all that are below it."""
     prefix = f"{folder}/" if folder else ""
     found: dict[str, dict[str, Any]] = {}
     for path, data in files.items():
-        if path.startswith(prefix):
-            name, *below = path.removeprefix(prefix).split("/")
-            entry = {"type": "directory"} if below else {"type": "file", "size": len(data)}
-            oid = hashlib.sha1(data, usedforsecurity=False).hexdigest()
-            found[name] = {**entry, "path": prefix + name, "oid": oid}
+        if not path.startswith(prefix):
+            continue
+        name, *below = path.removeprefix(prefix).split("/")
+        oid = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+        if below:
+            found[name] = {"type": "directory", "path": prefix + name, "oid": oid}
+        if recursive or not below:
+            found[path] = {"type": "file", "size": len(data), "path": path, "oid": oid}
     return list(found.values())
 
 

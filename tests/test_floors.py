@@ -12,7 +12,7 @@ SOURCES = {
 }
 # A room imports only rooms of lower floors, within functions too.
 FLOORS = (
-    {"cache", "downloads", "paper"},
+    {"cache", "hub", "paper"},
     {"declarations", "pools", "questions", "tables"},
     {"engines", "evaluation"},
     {"replay"},

@@ -57,6 +57,23 @@ def embedding_files(root: Path) -> list[EmbeddingFile]:
     return files
 
 
+def stored_encoders(root: Path) -> list[str]:
+    """Return the descriptions of the encoders whose vectors a cache has, in order.
+
+    Files that are damaged, or by an earlier version, are left out.
+    """
+    folders: dict[Path, EmbeddingFile] = {}
+    for file in embedding_files(root):
+        folders.setdefault(file.path.parent, file)
+    descriptions = set()
+    for file in folders.values():
+        with contextlib.suppress(FileNotFoundError):  # it was merged into another one
+            rows = _open_rows(file)
+            if not isinstance(rows, str):
+                descriptions.add(str(json.loads(_read_description(file, rows))["encoder"]))
+    return sorted(descriptions)
+
+
 def embedding_fault(file: EmbeddingFile) -> str | None:
     """Return what is wrong with an embedding file, or None.
 

@@ -313,7 +313,9 @@ class RouteTree:
         seconds: float64[queries, nodes], recorded time of the call that led to the node; NaN if it
             was not measured.
         second: cost of a second; 0 if C counts tokens alone.
-        encoder: name of the encoder, as the user wrote it; "" if there is none.
+        encoder: name of the encoder, as the user wrote it, without a commit; "" if there is none.
+        encoder_commit: commit of the hub that the vectors come from; "" if that is not where the
+            encoder is from.
         unembedded: reason why the texts have no vectors; "" if they have.
         view: name of the texts and numbers that are in `parts`, see `hierrouter.replay.states`.
     """
@@ -337,6 +339,7 @@ class RouteTree:
     context_free: bool = False
     priced_by: Mapping[str, str] = field(default_factory=dict)
     encoder: str = ""
+    encoder_commit: str = ""
     unembedded: str = ""
     view: str = "context"
     currency: str = "money"

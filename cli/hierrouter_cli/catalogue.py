@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def pools(*, listing: ListPools, format: options.ShortFormat = "text") -> None:
     """List the pools that come with the package; with --pool check and show that one.
 
-    Tells of each model its size, price, window, and whether its weights are on this
-    machine. No network is asked.
+    Tells of each model its size, price and window, and whether its weights and tokenizer are
+    on this machine, complete or in part; of each pool likewise its encoder. No network is asked.
     """
     pools_by_name = listing.run()
     for pool in pools_by_name.values():

@@ -10,7 +10,7 @@ resumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.states import AGREEMENT, CONTEXT, SIGNALS
+from hierrouter_cache.embeddings import stored_encoders
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.keys import call_key, root_context
 from hierrouter_cache.locks import collector_lock
@@ -133,11 +134,13 @@ def fill_adaptively(
     encoder: str | None = None,
     on_note: Callable[[str], None] = lambda line: None,
     on_part: OnPart = no_copy,
+    datasets: Mapping[str, str] | None = None,
 ) -> Summary:
     """Run the missing calls of the trees of `queries` that may matter, and commit them.
 
     Args:
-        pool, queries, root, progress, stop, engines, on_part: as for `scheduler.fill_cache`.
+        pool, queries, root, progress, stop, engines, on_part, datasets: as for
+            `scheduler.fill_cache`.
         adaptive: the routers that will be trained.
         encoder: embeds questions; None is the pool's.
         on_note: called with a line after each round.
@@ -150,14 +153,23 @@ def fill_adaptively(
         WorldError: there is no encoder.
         HierRouterError: any error of `scheduler.fill_cache`.
     """
-    load_encoder(encoder or default_encoder(pool))  # refused before any call is made
+    # Refused before any call is made.
+    load_encoder(encoder or default_encoder(pool), stored_encoders(root))
+    engines = plan.engines_of_plan(root, engines)
     identities = identify(pool.all_models, engines)
     _require_same_plan(pool, queries, root)
     pilot, *batches = rounds(queries)
     writer = PartWriter(root, on_part=on_part)
     with collector_lock(root):
         collection = scheduler.begin(
-            pool, queries, identities, writer, progress or Progress(), stop, engines
+            pool,
+            queries,
+            identities,
+            writer,
+            progress or Progress(),
+            stop,
+            engines,
+            datasets=datasets,
         )
         collection.run(pilot)
         reader = reader_of(root)

@@ -49,17 +49,23 @@ class ListPools:
 
 
 def pools_object(pools: dict[str, Pool]) -> dict[str, Any]:
-    """Return pools by name as JSON values; "listing" has the details of each model.
+    """Return pools by name as JSON values.
+
+    "listing" has the details of each model, and "encoder_files" those of the encoder.
 
     Raises:
         InputError: a local folder of a model does not exist or holds no model.
     """
-    from hierrouter.engines.listing import model_details
+    from hierrouter.engines.listing import encoder_details, model_details
 
     objects = {}
     for name, pool in pools.items():
         models = (*pool.models, *pool.references)
-        objects[name] = {**asdict(pool), "listing": [model_details(model) for model in models]}
+        objects[name] = {
+            **asdict(pool),
+            "listing": [model_details(model) for model in models],
+            "encoder_files": encoder_details(pool),
+        }
     return objects
 
 

@@ -56,11 +56,12 @@ def collect_on_ray(
     stop: Stop = never,
     engines: Engines = backend,
     on_note: Callable[[str], None] = lambda note: None,
+    datasets: Mapping[str, str] | None = None,
 ) -> Summary:
     """Run every missing call of the trees of `queries` on the workers of a cluster.
 
     Args:
-        pool, queries, root, progress, stop, engines: as for `scheduler.fill_cache`.
+        pool, queries, root, progress, stop, engines, datasets: as for `scheduler.fill_cache`.
         workers: number of shards; None is one for each GPU of the cluster, or else for each core.
         address: of a running cluster, see `ray_address`; None starts one on this machine.
         remote: a mirror's URL, for workers that do not share the disk of `root`.
@@ -96,6 +97,7 @@ def collect_on_ray(
                 landmark=mark,
                 mirror=mirror,
                 leave=pulled.conflicts,
+                datasets=datasets,
             )
             outcomes = _run(ray, job, count, gpus > 0, progress, stop)
         if store:
@@ -196,6 +198,7 @@ class Job:
         landmark: a file in it that a worker sees if it shares the disk.
         mirror: where workers that do not share the disk copy their parts to.
         leave: parts of the mirror not to pull, because their responses differ from those in `root`.
+        datasets: as for `scheduler.fill_cache`.
     """
 
     pool: Pool
@@ -205,6 +208,7 @@ class Job:
     landmark: Path
     mirror: str | None
     leave: tuple[str, ...] = ()
+    datasets: Mapping[str, str] | None = None
 
 
 class WorkerReport(NamedTuple):
@@ -308,7 +312,14 @@ def work(job: Job, shard: Shard, board: Any) -> Summary | HierRouterError:
                 "share, or a mirror with --remote"
             )
         return fill_cache(
-            job.pool, job.queries, job.root, progress, client.stop, job.engines, shard=shard
+            job.pool,
+            job.queries,
+            job.root,
+            progress,
+            client.stop,
+            job.engines,
+            shard=shard,
+            datasets=job.datasets,
         )
     except HierRouterError as error:
         return error
@@ -325,7 +336,15 @@ def _work_with_mirror(job: Job, shard: Shard, progress: Progress, stop: Stop) ->
         copy = part_copier(store)
         try:
             return fill_cache(
-                job.pool, job.queries, root, progress, stop, job.engines, shard=shard, on_part=copy
+                job.pool,
+                job.queries,
+                root,
+                progress,
+                stop,
+                job.engines,
+                shard=shard,
+                on_part=copy,
+                datasets=job.datasets,
             )
         except WorldError:
             with suppress(NoCache):  # nothing was committed yet

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -174,7 +174,7 @@ class Collect:
                 on_note(f"note: {mirror_note}")
         elif self.remote:
             on_note("note: a dry run does not look at the mirror; `hierrouter cache pull` does")
-        pool, queries = self._pool_and_queries(on_note)
+        pool, queries, datasets = self._pool_and_queries(on_note)
         pool = override_pool(
             pool,
             backend=self.backend,
@@ -198,22 +198,29 @@ class Collect:
             adaptive=self.adaptive_request(),
             encoder=self.encoder,
             max_spend=self.max_spend,
+            datasets=datasets,
         )
 
-    def _pool_and_queries(self, on_note: OnNote) -> tuple[Pool, Sequence[Query]]:
-        """Return pool and queries as asked for, or those that the cache was collected for last."""
+    def _pool_and_queries(self, on_note: OnNote) -> tuple[Pool, Sequence[Query], Mapping[str, str]]:
+        """Return what is asked for, or what the cache was collected for last.
+
+        Returns:
+            The pool; the queries; and the commits of the hub's datasets that were drawn from.
+        """
         from hierrouter.collection.plan import last_plan
         from hierrouter.pools.files import load_pool
         from hierrouter.pools.pool import refuse_stored_keys, restrict_hosts
         from hierrouter.questions.shipped import group_of
 
         stored = None
+        datasets: Mapping[str, str] = {}
         if self.datasets is None and self.limit is None and self.seed is None:
             stored = last_plan(self.cache)
         if stored is None:
             names = list(self.datasets or [TESTBED_DATASET])
             pool = load_pool(self.pool or group_of(names) or PAPER_POOL)
-            queries: Sequence[Query] = self._drawn_queries(names, on_note)
+            queries: Sequence[Query]
+            queries, datasets = self._drawn_queries(names, on_note)
         else:
             on_note(f"collect: going on with what {self.cache} was collected for last")
             pool, queries = stored
@@ -230,18 +237,26 @@ class Collect:
                 refuse_stored_keys(pool.all_models, "the stored plan", self.cache, collects=True)
             allowed = None if self.base_url else self.allow_endpoints
             pool = restrict_hosts(pool, allowed, f"the stored plan of {self.cache}")
-        return pool, queries
+        return pool, queries, datasets
 
-    def _drawn_queries(self, names: list[str], on_note: OnNote) -> tuple[Query, ...]:
-        """Return the queries of some datasets; note how many hold text that had to be repaired."""
-        from hierrouter.questions.datasets import load_queries
+    def _drawn_queries(
+        self, names: list[str], on_note: OnNote
+    ) -> tuple[tuple[Query, ...], Mapping[str, str]]:
+        """Draw the queries of some datasets; note how many hold text that had to be repaired.
+
+        Returns:
+            The queries, and the commits of the hub's datasets that they are from.
+        """
+        from hierrouter.collection.plan import recorded_datasets
+        from hierrouter.questions.datasets import draw_queries
 
         seed = PAPER_SEED if self.seed is None else self.seed
-        queries = load_queries(names, self.limit, seed, self.data, on_note)
+        recorded = recorded_datasets(self.cache)
+        queries, datasets = draw_queries(names, self.limit, seed, self.data, on_note, recorded)
         replaced = sum("\N{REPLACEMENT CHARACTER}" in query.question for query in queries)
         if replaced:
             on_note(f"collect: U+FFFD in {replaced} questions: the file had invalid unicode there")
-        return tuple(queries)
+        return tuple(queries), datasets
 
     def run(
         self,

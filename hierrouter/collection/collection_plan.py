@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.estimate import Estimate, estimate, estimate_object, require_consent
-from hierrouter.collection.plan import Shard, shard_status
+from hierrouter.collection.plan import Shard, commits_of_plan, shard_status
 from hierrouter.collection.progress import Progress, Summary, stored_spending
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.declarations.callbacks import OnNote, OnTask, ignore_note, ignore_task
+from hierrouter.engines.commits import at_commit
 from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never
 from hierrouter.engines.preflight import Availability, weights_needed
@@ -20,6 +21,7 @@ from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.tables import money
+from hierrouter_cache.embeddings import stored_encoders
 from hierrouter_cache.errors import InputError, Interrupted
 from hierrouter_cache.mirror import part_copier, pull
 from hierrouter_cache.stores import store_at
@@ -112,6 +114,7 @@ class CollectionPlan:
         encoder: embeds the states; None is the pool's.
         max_spend: begin no call once the calls in the cache have cost so much, in the pool's
             currency and at its rates; None is no limit.
+        datasets: commits of the hub's repositories that the queries were drawn from, by id.
 
     Raises:
         InputError: settings that contradict each other.
@@ -128,6 +131,7 @@ class CollectionPlan:
     adaptive: Adaptive | None = None
     encoder: str | None = None
     max_spend: float | None = None
+    datasets: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.adaptive and (self.shard or self.on_ray):
@@ -167,7 +171,12 @@ class CollectionPlan:
             WorldError: weights are damaged.
         """
         calls = estimate(self.pool, self.own_queries, self.cache, started=started)
-        due = [model for model in self.pool.all_models if model.name in calls.models_due]
+        commits = commits_of_plan(self.cache)
+        due = [
+            at_commit(model, commits)
+            for model in self.pool.all_models
+            if model.name in calls.models_due
+        ]
         weights = tuple(weights_needed(due))
         spent = None if self.max_spend is None else self.spent
         remarks = []
@@ -192,7 +201,7 @@ class CollectionPlan:
         if not allow_large:
             require_consent(self.pool, self.own_queries, self.cache)
         if self.encoder:
-            require_encoder(self.encoder)
+            require_encoder(self.encoder, stored_encoders(self.cache))
 
     def run(self, progress: Progress, on_note: OnNote, stop: Stop = never) -> Summary:
         """Make every missing call of the plan, or of the shard; see `scheduler.fill_cache`.
@@ -247,6 +256,7 @@ class CollectionPlan:
                 progress=progress,
                 stop=stop,
                 on_note=on_note,
+                datasets=self.datasets,
             )
         store = store_at(self.remote) if self.remote else None
         on_part = part_copier(store) if store else no_copy
@@ -261,6 +271,7 @@ class CollectionPlan:
                 encoder=self.encoder,
                 on_note=on_note,
                 on_part=on_part,
+                datasets=self.datasets,
             )
         else:
             summary = fill_cache(
@@ -271,6 +282,7 @@ class CollectionPlan:
                 stop,
                 shard=self.shard,
                 on_part=on_part,
+                datasets=self.datasets,
             )
         if store:
             on_note(pull(store, self.cache).note)  # what other shards have done meanwhile

@@ -204,6 +204,7 @@ def estimate(
         InputError: a local folder holds no model, a device does not exist, or a model has no price.
         CacheError: the cache is damaged.
     """
+    engines = plan.engines_of_plan(root, engines)
     identities: dict[str, Identity] = {}
     absent = []
     for model in pool.all_models:

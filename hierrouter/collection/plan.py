@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.engines.generator import Failure, Response, prompt_text
-from hierrouter.pools.files import stored_pool
+from hierrouter.engines.commits import Commits, recorded_commits, with_commits
+from hierrouter.engines.generator import Engines, Failure, Response, prompt_text
+from hierrouter.pools.files import stored_datasets, stored_pool
 from hierrouter.pools.pool import Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query, stored_choices
 from hierrouter_cache.errors import CacheError, InputError
@@ -212,6 +213,7 @@ def store_plan(
     pool: Pool,
     identities: Mapping[str, Identity],
     queries: Sequence[Query],
+    datasets: Mapping[str, str] | None = None,
 ) -> bool:
     """Write the queries that are not in the cache, then the plan, unless the last plan is the same.
 
@@ -221,6 +223,8 @@ def store_plan(
         pool: of the plan.
         identities: of the pool's models.
         queries: of the plan.
+        datasets: commits of the hub's repositories that the queries are from, by id; those that the
+            last plan has and that are not among them are kept.
 
     Returns:
         Whether the cache has another latest plan now.
@@ -230,7 +234,7 @@ def store_plan(
         WorldError: the disk is full or failed.
     """
     keys = [query.key for query in queries]
-    text = pool.to_json(identities)
+    text = pool.to_json(identities, {**_recorded_datasets(reader), **(datasets or {})})
     stored = reader.query_keys() if reader else set()
     missing = [query for query, key in zip(queries, keys, strict=True) if key not in stored]
     for start in range(0, len(missing), QUERIES_A_PART):
@@ -247,6 +251,58 @@ def is_latest(reader: CacheReader | None, plan: StoredPlan) -> bool:
         return reader is not None and reader.latest_plan() == plan
     except CacheError:  # the cache has no plan, or the last one was moved aside
         return False
+
+
+def engines_of_plan(root: Path, engines: Engines) -> Engines:
+    """Return engines whose models are at the commits that the last plan of a cache has recorded.
+
+    Args:
+        root: the cache's folder, which need not exist yet.
+        engines: identify and load the models.
+
+    Raises:
+        CacheError: the cache is damaged.
+    """
+    return with_commits(engines, commits_of_plan(root))
+
+
+def commits_of_plan(root: Path) -> Commits:
+    """Return the commits of the hub's models that the last plan of a cache has recorded.
+
+    Args:
+        root: the cache's folder, which need not exist yet.
+
+    Raises:
+        CacheError: the cache is damaged.
+    """
+    reader = reader_of(root)
+    try:
+        if reader is None or not reader.has("plans"):
+            return {}
+        return recorded_commits(*stored_pool(reader.latest_plan().pool, "the last plan"))
+    except (CacheError, InputError):  # the last plan was moved aside, or is of another version
+        return {}
+
+
+def recorded_datasets(root: Path) -> dict[str, str]:
+    """Return the commits of the hub's datasets that the last plan of a cache has recorded, by id.
+
+    Args:
+        root: the cache's folder, which need not exist yet.
+
+    Raises:
+        CacheError: the cache is damaged.
+    """
+    return _recorded_datasets(reader_of(root))
+
+
+def _recorded_datasets(reader: CacheReader | None) -> dict[str, str]:
+    try:
+        if reader is None or not reader.has("plans"):
+            return {}
+        return stored_datasets(reader.latest_plan().pool)
+    except CacheError:  # the last plan was moved aside
+        return {}
 
 
 def last_plan(root: Path) -> tuple[Pool, tuple[Query, ...]] | None:

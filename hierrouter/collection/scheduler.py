@@ -61,6 +61,7 @@ def fill_cache(
     *,
     shard: plan.Shard | None = None,
     on_part: OnPart = no_copy,
+    datasets: Mapping[str, str] | None = None,
 ) -> Summary:
     """Run every missing call of the trees of `queries` and commit it.
 
@@ -73,9 +74,11 @@ def fill_cache(
         progress: notified of what is done.
         stop: asked again and again; once true, what has begun is finished and committed, and the
             collection ends there.
-        engines: load the models.
+        engines: load the models, those of the hub at the commits that the last plan has recorded.
         shard: make the calls of this share of the queries only, beside other shards.
         on_part: called with each part after its commit, to copy it elsewhere.
+        datasets: commits of the hub's repositories that the queries are from, see
+            `plan.store_plan`.
 
     Returns:
         Counts of what was done.
@@ -87,6 +90,7 @@ def fill_cache(
         WorldError: a model or the disk failed; what was committed is safe.
         InputError: other shards at work there have another plan.
     """
+    engines = plan.engines_of_plan(root, engines)
     identities = identify(pool.all_models, engines)
     progress = progress or Progress()
     writer = PartWriter(root, on_part=on_part)
@@ -95,7 +99,9 @@ def fill_cache(
         with start_lock(root) if shard else nullcontext():
             lock = shard_lock(root, shard.index, shard.count) if shard else collector_lock(root)
             locks.enter_context(lock)
-            collection = begin(pool, queries, identities, writer, progress, stop, engines, shard)
+            collection = begin(
+                pool, queries, identities, writer, progress, stop, engines, shard, datasets
+            )
         collection.run(collection.queries)
         if collection.summary.failed:
             collection.count_missing()
@@ -111,6 +117,7 @@ def begin(
     stop: generator.Stop,
     engines: generator.Engines,
     shard: plan.Shard | None = None,
+    datasets: Mapping[str, str] | None = None,
 ) -> Collection:
     """Store the plan of a collection that has made no call yet; the caller holds the lock.
 
@@ -119,7 +126,7 @@ def begin(
         queries: of all shards.
         identities: of all models.
         writer: into the cache.
-        progress, stop, engines, shard: as for `fill_cache`.
+        progress, stop, engines, shard, datasets: as for `fill_cache`.
 
     Returns:
         The collection, ready to run.
@@ -139,7 +146,7 @@ def begin(
     changed = plan.changed_queries(reader, queries) if reader else []
     if changed:
         progress.on_changed(changed)
-    plan.store_plan(writer, reader, pool, identities, queries)
+    plan.store_plan(writer, reader, pool, identities, queries, datasets)
     own_queries = shard.own(queries) if shard else queries
     spec = pool.tree_spec(identities)
     return Collection(pool, own_queries, spec, reader, writer, progress, stop, engines)

@@ -1,6 +1,6 @@
 """Frozen text encoders: they turn a context into the vector that a policy reads.
 
-To add an encoder, write a class with `description` and `encode`, and a line in `load_encoder`.
+To add an encoder, write a class with `description` and `encode`, and a line in `find_encoder`.
 """
 
 from __future__ import annotations
@@ -8,39 +8,37 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter.engines.encoder_names import (
+    BUILT_IN_ENCODER,
+    PAPER,
+    PAPER_ENCODER,
+    PAPER_TOKENS,
+    EncoderName,
+)
 from hierrouter.engines.generator import PART_BREAK, never
-from hierrouter.engines.identity import endpoint_of, folder_digest, hub_commit, served_identity
+from hierrouter.engines.identity import endpoint_of, served_identity
+from hierrouter.engines.sentence_encoder import SentenceEncoder, unit_rows
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import OPENAI, Endpoint, ModelSpec, Pool
 from hierrouter.questions.shipped import is_shipped
-from hierrouter_cache.errors import InputError, WorldError, reason_of, suggestion
+from hierrouter_cache.errors import InputError, WorldError
 
 if TYPE_CHECKING:  # the client of servers takes long to import, and few encoders need it
     from hierrouter.engines.endpoint_client import Deployment, Patience
 
-BUILT_IN_ENCODER = "hashed-ngrams"
-PAPER = "paper"
-PAPER_ENCODER = "sentence-transformers/all-mpnet-base-v2"
-PAPER_TOKENS = 512  # section 4; the default of the model is 384
-# MODEL, MODEL:TOKENS, MODEL:truncate or MODEL:TOKENS:truncate.
-ENCODER_NAME_PATTERN = re.compile(
-    r"(?P<model>.+?)(:(?P<tokens>[1-9]\d{0,5}))?(?P<truncate>:truncate)?"
-)
 # Begins the description of an encoder on a server, without the address.
 SERVED_PREFIX = "served:"
-OFFLINE_HINT = f"give a saved model's folder, or --encoder {BUILT_IN_ENCODER}, which works offline"
 
 
 class Encoder(Protocol):
@@ -105,23 +103,25 @@ def encoder_note(preset: str | None, encoder: str) -> str:
     return f"preset paper with encoder {encoder}, not the paper's ({PAPER_ENCODER}:{PAPER_TOKENS})"
 
 
-def load_encoder(name: str) -> Encoder:
-    """Load an encoder by name.
+def find_encoder(name: str, stored: Iterable[str] = ()) -> Encoder:
+    """Find an encoder by name; its model is loaded when it embeds something first.
 
     Args:
         name: `hashed-ngrams` (built in), `paper` (all-mpnet-base-v2, cut at 512 tokens), or a
-            sentence-transformers model: its hub id or folder, followed by `:N` to set its length to
-            N tokens, and by `:truncate` to cut longer contexts. For an encoder on a server:
-            `URL#MODEL`, or a pool file of one model. Runs and caches store the description of such
-            an encoder (`served:...`): with this name, its server is called only if the user has
-            given its address before.
+            sentence-transformers model: its hub id or folder, followed by `@COMMIT` for that commit
+            of the hub, by `:N` to set its length to N tokens, and by `:truncate` to cut longer
+            contexts. For an encoder on a server: `URL#MODEL`, or a pool file of one model. Runs and
+            caches store the description of such an encoder (`served:...`): with this name, its
+            server is called only if the user has given its address before.
+        stored: descriptions of encoders whose vectors are stored, see `stored_encoders`. A model of
+            the hub is at the commit of its stored vectors.
 
     Returns:
         The encoder.
 
     Raises:
-        InputError: no model can have this name, or it cannot read as many tokens.
-        WorldError: the model cannot be loaded.
+        InputError: no model can have this name, or a folder does not exist.
+        NoEncoder: it is not known which commit of the hub is meant.
     """
     if name == BUILT_IN_ENCODER:
         return HashedNgrams()
@@ -130,39 +130,37 @@ def load_encoder(name: str) -> Encoder:
     if names_server(name):
         encoder = EndpointEncoder.of(name)
         return USER_ENCODERS.setdefault(encoder.description, encoder)
-    model, truncates, tokens = _parse_name(name)
-    return SentenceEncoder(model, truncates, tokens)
+    return SentenceEncoder(EncoderName.parse(name), stored)
 
 
-def _parse_name(name: str) -> tuple[str, bool, int | None]:
-    """Split a name into the model, whether long contexts are cut, and the tokens if given."""
-    if name == PAPER:
-        return PAPER_ENCODER, True, PAPER_TOKENS
-    match = ENCODER_NAME_PATTERN.fullmatch(name)
-    if match is None:
-        raise InputError(f"no such encoder: {name!r}; take {BUILT_IN_ENCODER}, {PAPER}, or a model")
-    tokens = int(match["tokens"]) if match["tokens"] else None
-    return match["model"], bool(match["truncate"]), tokens
+def load_encoder(name: str, stored: Iterable[str] = ()) -> Encoder:
+    """Load an encoder by name, see `find_encoder`.
+
+    Raises:
+        InputError: no model can have this name, or it cannot read as many tokens.
+        NoEncoder: the model cannot be loaded.
+    """
+    encoder = find_encoder(name, stored)
+    if isinstance(encoder, SentenceEncoder):
+        encoder.load()
+    return encoder
 
 
-def require_encoder(name: str) -> None:
+def require_encoder(name: str, stored: Iterable[str] = ()) -> None:
     """Check that an encoder exists, before anything is paid for; no model is loaded.
 
     Args:
-        name: as for `load_encoder`.
+        name: as for `find_encoder`.
+        stored: as for `find_encoder`.
 
     Raises:
         InputError: a folder does not exist, the name looks mistyped, no model can have it, or the
             hub does not know it.
         WorldError: a hub model is neither cached nor can the hub be reached.
     """
-    if name == BUILT_IN_ENCODER or name.startswith(SERVED_PREFIX):
-        return
+    encoder = find_encoder(name, stored)
     if names_server(name):
-        load_encoder(name).encode(["OK"])
-    else:
-        model, _, _ = _parse_name(name)
-        _resolve_model(model)
+        encoder.encode(["OK"])
 
 
 WORD_PATTERN = re.compile(r"\w+|[^\w\s]")  # punctuation counts: it tells a sum from a word
@@ -211,83 +209,6 @@ class HashedNgrams:
             np.add.at(row, np.abs(hashes) % self._half, np.where(hashes < 0, -1.0, 1.0))
         length = np.sqrt((counts**2).sum(axis=1, keepdims=True))
         return (counts / np.where(length, length, 1.0)).astype(np.float32)
-
-
-class SentenceEncoder:
-    """A sentence-transformers model by hub name or local folder.
-
-    Args:
-        name: hub id or folder.
-        truncates: cut a long context, as the paper does at 512 tokens; else average over windows
-            of the model's length, so that the newest response is read.
-        tokens: length of the model, instead of its default.
-
-    Raises:
-        InputError: no model can have this name, or it cannot read as many tokens.
-        WorldError: the model cannot be loaded.
-    """
-
-    def __init__(self, name: str, truncates: bool = False, tokens: int | None = None) -> None:
-        from sentence_transformers import SentenceTransformer
-
-        content, source, commit = _resolve_model(name)
-        try:
-            self._model = SentenceTransformer(
-                source,
-                revision=commit,
-                trust_remote_code=False,
-                model_kwargs={"use_safetensors": True},
-            )
-        except (OSError, ValueError) as error:
-            reason = reason_of(error, 160)
-            raise WorldError(f"cannot load encoder {name}: {reason}; {OFFLINE_HINT}") from error
-        if tokens is not None:
-            transformer: Any = self._model[0]  # its type does not tell the attributes
-            max_tokens = transformer.auto_model.config.max_position_embeddings
-            if tokens > max_tokens:
-                raise InputError(
-                    f"encoder {name} reads at most {max_tokens} tokens: {tokens}; give fewer"
-                )
-            self._model.max_seq_length = tokens
-        length = "" if tokens is None else f"-{tokens}"
-        self.description = f"{content}{length}-{'truncate' if truncates else 'windows'}"
-        self._truncates = truncates
-
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed texts.
-
-        Args:
-            texts: the texts.
-
-        Returns:
-            float32[len(texts), dim], rows of unit length.
-        """
-        windows: list[str] = []
-        owners: list[int] = []  # the text of each window
-        for row, text in enumerate(texts):
-            text_windows = [text] if self._truncates else self._split(text)
-            windows += text_windows
-            owners += [row] * len(text_windows)
-        vectors = self._model.encode(
-            windows, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False
-        )
-        total = np.zeros((len(texts), vectors.shape[1]), np.float32)
-        np.add.at(total, np.array(owners, dtype=np.intp), vectors)
-        return _unit(total)
-
-    def _split(self, text: str) -> list[str]:
-        """Cut a text into windows of at most the model's length, between tokens."""
-        tokenizer = self._model.tokenizer
-        room = self._model.max_seq_length - tokenizer.num_special_tokens_to_add()
-        spans = tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
-        offsets = spans["offset_mapping"]
-        if len(offsets) <= room:
-            return [text]
-        starts = [offsets[index][0] for index in range(0, len(offsets), room)]
-        ends = [*starts[1:], None]
-        return [text[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 def names_server(name: str) -> bool:
@@ -434,7 +355,7 @@ class EndpointEncoder:
         [text] = texts
         middle = len(text) // 2
         halves = await self._embed(session, [text[:middle], text[middle:]])
-        return _unit(halves.sum(0, keepdims=True))
+        return unit_rows(halves.sum(0, keepdims=True))
 
     async def _request(self, client: Deployment, texts: list[str]) -> NDArray[np.float32]:
         """Send one request, and check that the reply has a vector of the same model for each text.
@@ -472,56 +393,9 @@ class EndpointEncoder:
                 f"numbers, not by {expected_model} with {self._dim}; set answers_as if that is "
                 "its name"
             )
-        return _unit(rows)
+        return unit_rows(rows)
 
 
 # Encoders whose server the user named in this process, by description.
 USER_ENCODERS: dict[str, EndpointEncoder] = {}
 TEXTS_PER_REQUEST = 32
-
-
-def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.maximum(length, np.finfo(np.float32).tiny)
-
-
-def _resolve_model(name: str) -> tuple[str, str, str | None]:
-    """Resolve the name of a sentence-transformers model.
-
-    Args:
-        name: hub id or folder.
-
-    Returns:
-        A name of its content, the folder or hub id it is loaded from, and its commit on the hub.
-
-    Raises:
-        InputError: a folder does not exist, or no model has this name.
-        WorldError: a hub model is neither cached nor can the hub be reached.
-    """
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder_digest(folder), str(folder), None
-    if folder.is_absolute() or name.startswith(("./", "../", "~")):
-        raise InputError(f"encoder folder not found: {folder}; give the folder of a saved encoder")
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-
-    # Names without an owner are those of the library's own models.
-    model = name if "/" in name else f"sentence-transformers/{name}"
-    try:
-        commit = hub_commit(model, None)
-    except WorldError as error:
-        question = suggestion(name, (BUILT_IN_ENCODER, PAPER), "").rstrip()  # "did you mean ...?"
-        if isinstance(error.__cause__, HFValidationError | RepositoryNotFoundError):
-            # The name is wrong. With any other cause the network may be down.
-            choices = (
-                f"take {BUILT_IN_ENCODER}, {PAPER}, the folder of a saved model, "
-                "or a model of the hub"
-            )
-            raise InputError(f"no such encoder: {name}; {question or choices}") from error
-        if question:
-            raise InputError(f"no such encoder: {name}; {question}") from error
-        raise WorldError(
-            f"encoder {name} is not on this machine, and the hub cannot be reached or does not "
-            f"have it; {OFFLINE_HINT}"
-        ) from error
-    return f"{model}@{commit}", model, commit

@@ -38,7 +38,7 @@ from hierrouter.engines.generator import (
     never,
     tokenize_prompt,
 )
-from hierrouter.engines.identity import endpoint_of, named_folder, served_identity
+from hierrouter.engines.identity import endpoint_of, named_folder, served_identity, tokenizer_commit
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
 from hierrouter_cache.keys import digest
@@ -592,9 +592,15 @@ def _load_tokenizer(spec: ModelSpec, name: str) -> Any:
     """Load the tokenizer that counts for a server: a folder, a hub id or `testbed:NAME`."""
     from transformers import AutoTokenizer  # with torch it takes seconds, and few pools need it
 
-    source = str(named_folder(replace(spec, model=name)) or name)
+    folder = named_folder(replace(spec, model=name))
+    commit = None if folder else tokenizer_commit(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder or name),
+            revision=commit,
+            local_files_only=commit is not None,
+            trust_remote_code=False,
+        )
     except (OSError, ValueError) as error:
         reason = reason_of(error)
         raise WorldError(

@@ -4,7 +4,6 @@ An identity is part of the key of every response in the cache. If it changes by 
 is called again.
 """
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -13,21 +12,24 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from hierrouter.hub import DEFAULT_BRANCH, HubError, Repository, short
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
 from hierrouter.questions import shipped
 from hierrouter_cache.errors import InputError, WorldError
 
-HUB_TIMEOUT_S = 5.0  # short, because a silent hub would be waited for again with every model
 # Every repository has one of these files: a language model the first one, a sentence encoder at
 # least the second one.
 CONFIG_FILES = ("config.json", "modules.json")
 # Pickled weights are never loaded, because they can run code.
 WEIGHTS_PATTERN = "*.safetensors"
 SETTINGS_PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt")  # settings, tokenizer, chat template
+# One of these holds the vocabulary.
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 MAX_SETTINGS_BYTES = 100_000_000  # large tokenizers have 35 million
 # The names that `save_pretrained` gives to weights.
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+MAX_LISTED_COMMITS = 3
 # Bytes of one number, by the dtype's name in a .safetensors file and in a pool file.
 DTYPE_BYTES = {
     "F64": 8,
@@ -241,10 +243,11 @@ def folder_digest(folder: Path) -> str:
 
 @functools.cache
 def hub_commit(model: str, revision: str | None) -> str:
-    """Resolve a hub id and revision to a commit; offline, to the commit in the local cache.
+    """Resolve a hub id and revision to a commit.
 
-    It is asked once per process, so that the commit in an identity and the commit that is loaded
-    are the same, even if a branch moves in between.
+    That is the commit whose files are on this machine, see `Repository.resolve`; the hub is asked
+    only if there is none. It is resolved once per process, so that the commit in an identity and
+    the commit that is loaded are the same, even if a branch moves in between.
 
     Args:
         model: a hub id.
@@ -254,26 +257,42 @@ def hub_commit(model: str, revision: str | None) -> str:
         The commit.
 
     Raises:
-        WorldError: the model is neither cached nor can it be found on the hub.
+        WorldError: the model is not on this machine, or with several commits of which none is
+            named, and the hub does not help.
     """
-    from huggingface_hub import HfApi, try_to_load_from_cache
-
-    problem: Exception | None = None
     try:
-        info = HfApi().model_info(model, revision=revision, timeout=HUB_TIMEOUT_S)
-        if info.sha:
-            return str(info.sha)
-    except Exception as error:  # its HTTP client's too, which is not the same in all versions
-        problem = error
-    for name in CONFIG_FILES:
-        with contextlib.suppress(ValueError):  # the name does not have the form of a hub id
-            file = try_to_load_from_cache(model, name, revision=revision)
-            if isinstance(file, str):
-                return Path(file).parent.name  # the cache names its folders by commit
-    raise WorldError(
-        f"model {model} not found on this machine and the hub cannot be reached or does "
-        "not have it; download it first, or give the folder of a saved model"
-    ) from problem
+        return Repository(model).resolve(revision, holds_model)
+    except HubError as error:
+        if error.commits:
+            raise WorldError(
+                f"{unknown_commit(model, revision, error)}; give one of them as its revision"
+            ) from error
+        name = f"{model}@{revision}" if revision else model
+        raise WorldError(
+            f"model {name} is not on this machine: {error}; "
+            "download it first, or give the folder of a saved model"
+        ) from error
+
+
+def unknown_commit(model: str, revision: str | None, error: HubError) -> str:
+    """Say that none of the commits on this machine is chosen, and why.
+
+    Args:
+        model: a hub id.
+        revision: a branch or tag; None for the default branch.
+        error: has the commits, and the reason why the hub does not help.
+    """
+    listed = ", ".join(error.commits[:MAX_LISTED_COMMITS])
+    rest = len(error.commits) - MAX_LISTED_COMMITS
+    if rest > 0:
+        listed += f" and {rest} more"
+    return f"which commit is {model}@{revision or DEFAULT_BRANCH}? {error}; here are {listed}"
+
+
+def holds_model(folder: Path) -> bool:
+    """Tell whether a folder holds weights and settings, though perhaps not all of them."""
+    has_settings = any((folder / name).is_file() for name in CONFIG_FILES)
+    return has_settings and any(folder.rglob(WEIGHTS_PATTERN))
 
 
 def named_folder(spec: ModelSpec) -> Path | None:
@@ -325,15 +344,19 @@ def saved_folder(spec: ModelSpec, commit: str | None = None) -> Path | None:
     folder = local_folder(spec)
     if folder:
         return folder
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        config = try_to_load_from_cache(
-            spec.model, CONFIG_FILES[0], revision=commit or spec.revision
-        )
-    except ValueError:  # the name does not have the form of a hub id
+    repository = Repository(spec.model)
+    if commit is None:
+        commit = repository.local_commit(spec.revision, holds_model)
+    if commit is None:  # perhaps a download was begun
+        commit = repository.local_commit(spec.revision, holds_settings)
+    if commit is None or not holds_settings(repository.snapshot(commit)):
         return None
-    return Path(config).parent if isinstance(config, str) else None
+    return repository.snapshot(commit)
+
+
+def holds_settings(folder: Path) -> bool:
+    """Tell whether a folder holds the settings of a language model."""
+    return (folder / CONFIG_FILES[0]).is_file()
 
 
 def weight_bytes(spec: ModelSpec) -> int:
@@ -351,7 +374,7 @@ def weight_bytes(spec: ModelSpec) -> int:
         InputError: a folder is not a saved model.
         WorldError: the files cannot be downloaded or are damaged.
     """
-    return bytes_in(local_folder(spec) or _download(spec), spec)
+    return bytes_in(local_folder(spec) or hub_folder(spec), spec)
 
 
 def bytes_in(folder: Path, spec: ModelSpec) -> int:
@@ -415,22 +438,77 @@ def _tensors(path: Path) -> Iterator[tuple[str, int]]:
         ) from error
 
 
-def _download(spec: ModelSpec) -> Path:
-    """Download a hub model, with one copy of its weights, and return its folder."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+def hub_folder(spec: ModelSpec) -> Path:
+    """Return the folder of a hub model with all its files, one copy of its weights among them.
 
+    Files that are not on this machine are downloaded. Load the model from the local cache alone
+    then: the loader would ask the hub again, also for files that the repository does not have.
+
+    Args:
+        spec: a model on the hub.
+
+    Raises:
+        WorldError: the files cannot be downloaded, or the repository lacks some.
+    """
     commit = hub_commit(spec.model, spec.revision)
-    download = functools.partial(snapshot_download, spec.model, revision=commit)
+    repository = Repository(spec.model)
     try:
-        folder = Path(download(allow_patterns=[*SETTINGS_PATTERNS, WEIGHTS_FILE]))
+        folder = repository.fetch(commit, [*SETTINGS_PATTERNS, WEIGHTS_FILE])
         # Only the index, which has just arrived, tells which other files hold the weights.
         if not (folder / WEIGHTS_FILE).is_file():
             weights = _indexed_files(folder / INDEX_FILE) or [WEIGHTS_PATTERN]
-            download(allow_patterns=[*SETTINGS_PATTERNS, *weights])
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+            folder = repository.fetch(commit, [*SETTINGS_PATTERNS, *weights])
+    except HubError as error:
         raise WorldError(
-            f"model {spec.model} cannot be downloaded: {type(error).__name__}; "
+            f"model {spec.model} cannot be downloaded: {error}: commit {short(commit)}; "
             "try again, or give the folder of a saved model"
         ) from error
+    missing = missing_parts(folder)
+    if missing and repository.listing(commit) is None:
+        raise WorldError(
+            f"model {spec.model} is only in part on this machine: no {' and no '.join(missing)}, "
+            f"commit {short(commit)}; download the rest, or give the folder of a saved model"
+        )
     return folder
+
+
+def tokenizer_commit(model: str) -> str:
+    """Return the commit of a tokenizer on the hub, whose files are on this machine then.
+
+    Args:
+        model: a hub id.
+
+    Raises:
+        WorldError: the files are not on this machine and cannot be downloaded.
+    """
+    repository = Repository(model)
+    try:
+        commit = repository.resolve(None, holds_tokenizer)
+        folder = repository.fetch(commit, SETTINGS_PATTERNS)
+    except HubError as error:
+        reason = unknown_commit(model, None, error) if error.commits else error
+        raise WorldError(
+            f"tokenizer {model} is not on this machine: {reason}; give the folder of a saved one"
+        ) from error
+    if not holds_tokenizer(folder):
+        raise WorldError(
+            f"tokenizer {model} is not on this machine: commit {short(commit)} has none; "
+            "give the folder of a saved one"
+        )
+    return commit
+
+
+def holds_tokenizer(folder: Path) -> bool:
+    """Tell whether a folder holds the vocabulary of a tokenizer."""
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
+
+
+def missing_parts(folder: Path) -> list[str]:
+    """Return what a saved model lacks, of "settings", "weights" and "tokenizer"."""
+    files = weight_files(folder)
+    parts = {
+        "settings": holds_settings(folder),
+        "weights": bool(files) and all(file.is_file() for file in files),
+        "tokenizer": holds_tokenizer(folder),
+    }
+    return [name for name, is_present in parts.items() if not is_present]

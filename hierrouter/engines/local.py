@@ -80,8 +80,14 @@ class TransformersBackend:
         source = str(folder or spec.model)
         # The very commit that `identify` names: a branch may have moved in between.
         commit = None if folder else identity.hub_commit(spec.model, spec.revision)
-        options: dict[str, Any] = {"revision": commit, "trust_remote_code": False}
         device_map = placement(spec, identity.weight_bytes(spec))
+        # All files are here by now. The loader itself would ask the hub for each file that the
+        # repository may have, for minutes if there is no network.
+        options: dict[str, Any] = {
+            "revision": commit,
+            "local_files_only": commit is not None,
+            "trust_remote_code": False,
+        }
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left", **options)
             # With `output_loading_info` it returns a pair, which its annotation does not tell.

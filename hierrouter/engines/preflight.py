@@ -1,7 +1,8 @@
 """Checks before models are loaded: can each one be had, and do its weights fit disk and memory?
 
-The hub is asked for what it knows of a repository, and then for the head of one small file, as a
-download would ask: a gated repository lists its files for everyone, but refuses to send them.
+The hub is asked only about models that are not completely on this machine: for what it knows of a
+repository, and then for the head of one small file, as a download would ask: a gated repository
+lists its files for everyone, but refuses to send them.
 """
 
 import shutil
@@ -14,12 +15,12 @@ from hierrouter.engines import identity
 from hierrouter.engines.identity import (
     CONFIG_FILES,
     DTYPE_BYTES,
-    HUB_TIMEOUT_S,
     INDEX_FILE,
     SPEC_DTYPE_BYTES,
     WEIGHTS_FILE,
     WEIGHTS_PATTERN,
 )
+from hierrouter.hub import REQUEST_TIMEOUT_S, Repository
 from hierrouter.pools.pool import OPENAI, ModelSpec, Pool
 from hierrouter_cache.errors import WorldError
 
@@ -83,23 +84,29 @@ def _check_local(spec: ModelSpec, commit: str | None = None) -> Availability | N
 
 
 def _check_hub(spec: ModelSpec) -> Availability:
-    """Check a hub model; if the hub cannot be asked, what is in the local cache counts."""
+    """Check a hub model; if it is not in the local cache, ask the hub."""
     from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
 
+    local = _check_local(spec)
+    if local:
+        return local
+    # The commit that would be loaded, if files of it are here already.
+    begun = Repository(spec.model).local_commit(spec.revision, identity.holds_model)
+    revision = begun or spec.revision
     try:
         info = HfApi().model_info(
-            spec.model, revision=spec.revision, files_metadata=True, timeout=HUB_TIMEOUT_S
+            spec.model, revision=revision, files_metadata=True, timeout=REQUEST_TIMEOUT_S
         )
         local = _check_local(spec, info.sha)
         if local:
             return local
         url = hf_hub_url(spec.model, MODEL_CONFIG, revision=info.sha)
-        get_hf_file_metadata(url, timeout=HUB_TIMEOUT_S)
+        get_hf_file_metadata(url, timeout=REQUEST_TIMEOUT_S)
     except Exception as error:  # its HTTP client's too, which is not the same in all versions
         problem = _hub_problem(spec, error)
         if problem:
             return Availability(spec.name, spec.model, problem=problem)
-        return _check_local(spec) or Availability(spec.name, spec.model)
+        return Availability(spec.name, spec.model)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     # The order in which `from_pretrained` looks for weights; a repository may hold them twice.
     if WEIGHTS_FILE in sizes:

@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from hierrouter.hub import is_commit
 from hierrouter.pools.pool import (
     MAX_POOL_NODES,
     OPENAI,
@@ -113,6 +114,22 @@ def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
         if not _is_table_of_texts(identities.get(model.name)):
             raise InputError(f"identity must be a table of texts: {where}, model {model.name}")
     return pool, identities
+
+
+def stored_datasets(text: str) -> dict[str, str]:
+    """The commits of the hub's datasets that the queries of a plan are from.
+
+    Args:
+        text: JSON, as written by `Pool.to_json`.
+
+    Returns:
+        commits by the repository's id; empty if none is stored, or the text cannot be read.
+    """
+    try:
+        datasets = json.loads(text).get("datasets", {})
+        return {id: commit for id, commit in datasets.items() if is_commit(commit)}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def _is_table_of_texts(value: Any) -> bool:

@@ -472,8 +472,15 @@ class Pool:
             raise InputError(f"hops must be 1 to {self.hops}, as collected, got {hops}: --hops")
         return replace(self, models=kept_models, references=references, hops=hops or self.hops)
 
-    def to_json(self, identities: Mapping[str, Identity]) -> str:
-        """The pool and the identities of its models, as stored with a plan."""
+    def to_json(
+        self, identities: Mapping[str, Identity], datasets: Mapping[str, str] | None = None
+    ) -> str:
+        """The pool and the identities of its models, as stored with a plan.
+
+        Args:
+            identities: of the models, by name.
+            datasets: commits of the hub's repositories that the plan's queries are from, by id.
+        """
         values = asdict(self)
         for model in (*values["models"], *values["references"]):
             if model["endpoint"]:
@@ -481,7 +488,10 @@ class Pool:
             # A plan without a penalty is the same as one from before there was this setting.
             if model["generation"]["repetition_penalty"] == NO_PENALTY:
                 del model["generation"]["repetition_penalty"]
-        return json.dumps({"pool": values, "identities": dict(identities)}, sort_keys=True)
+        value = {"pool": values, "identities": dict(identities)}
+        if datasets:
+            value["datasets"] = dict(datasets)
+        return json.dumps(value, sort_keys=True)
 
 
 def _require_members(names: Sequence[str], members: Sequence[str]) -> None:

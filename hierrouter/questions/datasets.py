@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hierrouter.hub import short
 from hierrouter.questions import shipped, sources
 from hierrouter.questions.duplicates import near_duplicates_note
 from hierrouter.questions.query import Query
@@ -81,7 +82,28 @@ def load_queries(
         InputError: an unknown name, or a file with a bad row (named by its number).
         WorldError: the hub is needed and cannot be reached.
     """
+    return draw_queries(names, limit, seed, data, on_note)[0]
+
+
+def draw_queries(
+    names: Sequence[str],
+    limit: int | None,
+    seed: int,
+    data: Path,
+    on_note: Note = lambda line: None,
+    recorded: Mapping[str, str] | None = None,
+) -> tuple[list[Query], dict[str, str]]:
+    """Load the queries of several datasets, and tell which commits of the hub they are from.
+
+    Args:
+        names, limit, seed, data, on_note: as for `load_queries`, like the errors.
+        recorded: commits of the hub's repositories to load, by id, as far as they are recorded.
+
+    Returns:
+        The queries, and the commit of each repository that was read, by its id.
+    """
     queries: list[Query] = []
+    commits: dict[str, str] = {}
     # From files and the hub. Shipped datasets are left out: their folds have nothing in common.
     external: list[Query] = []
     for name in _expand_groups(names):
@@ -93,8 +115,11 @@ def load_queries(
         if is_own_file or file.exists():
             rows = sources.read_file(file)
         else:
-            rows, origin = sources.hub_queries(name, str(file))
-            on_note(f"{name}: from the hub, {origin}")
+            repository = sources.HUB_REPOSITORIES[name].repository
+            revision = commits.get(repository) or (recorded or {}).get(repository)
+            rows, commit = sources.hub_queries(name, str(file), revision)
+            commits[repository] = commit
+            on_note(f"{name}: from the hub, {repository}@{short(commit)}, {sources.HUB_SPLIT}")
         # The paper's limit is for the paper's datasets; a user's own file is taken completely.
         default_limit = len(rows) if is_own_file else PAPER_LIMIT
         drawn = with_folds(sample(rows, limit or default_limit, seed), seed)
@@ -105,7 +130,7 @@ def load_queries(
     note = near_duplicates_note(external)
     if note is not None:
         on_note(note)
-    return queries
+    return queries, commits
 
 
 def _paper_file(name: str, data: Path) -> Path:

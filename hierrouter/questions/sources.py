@@ -5,11 +5,13 @@ A row has a `question` and an `answer`, or several `answers`. It may have an `id
 """
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hierrouter.hub import DATASET, DEFAULT_BRANCH, OFFLINE, HubError, Repository, short
 from hierrouter.questions.files import json_lines, parquet_rows
 from hierrouter.questions.query import Query, storable
 from hierrouter.questions.scoring import with_final_answer, without_annotations
@@ -258,9 +260,9 @@ def _without_nulls(row: Row) -> dict[str, Any]:
 # The Hugging Face hub.
 
 HUB_SPLIT = "test"
-# For the first request. The library alone would try for 23 seconds if there is no network.
-DATASET_HUB_TIMEOUT_S = 10.0
-COMMIT_CHARACTERS = 12  # of a commit in messages
+CARD = "README.md"  # tells which files belong to a configuration and a split
+# The name of one of several files that make up a split.
+SHARD_PATTERN = re.compile(r"-\d{5}-of-(\d{5})\.parquet$")
 
 
 @dataclass(frozen=True)
@@ -325,22 +327,24 @@ HUB_REPOSITORIES: Mapping[str, HubRepository] = {
 }
 
 
-def hub_queries(name: str, file: str) -> tuple[list[Query], str]:
-    """Load a dataset of the paper from the hub.
+def hub_queries(name: str, file: str, revision: str | None = None) -> tuple[list[Query], str]:
+    """Load a dataset of the paper from the hub, or from what was downloaded before.
 
     Args:
         name: one of `PAPER_DATASETS`.
         file: path of a file that could be read instead, for messages.
+        revision: the commit to load; None is that on this machine, else the latest one.
 
     Returns:
-        the queries, and their origin: repository@commit, split.
+        the queries, and the commit of the repository.
 
     Raises:
-        InputError: the hub is switched off and the dataset was not downloaded before.
-        WorldError: the hub cannot be reached, or its rows have another form.
+        InputError: the hub is switched off, and the dataset was not downloaded before.
+        WorldError: the hub cannot be reached, several commits are on this machine and none is
+            named, or the rows have another form.
     """
     source = HUB_REPOSITORIES[name]
-    tables, commit = _tables(source, file)
+    tables, commit = _tables(source, file, revision)
     queries = []
     try:
         for configuration, table in tables.items():
@@ -350,29 +354,140 @@ def hub_queries(name: str, file: str) -> tuple[list[Query], str]:
                 queries.append(query_of(converted, where, name, number))
     except (InputError, KeyError, TypeError, IndexError) as error:
         raise _load_error(source, file, error) from error
-    return queries, f"{source.repository}@{commit[:COMMIT_CHARACTERS]}, {HUB_SPLIT}"
+    return queries, commit
 
 
-def _tables(source: HubRepository, file: str) -> tuple[dict[str, Any], str]:
+def _tables(
+    source: HubRepository, file: str, revision: str | None
+) -> tuple[Mapping[str, Iterable[Row]], str]:
     """The rows of each configuration, and the commit of the repository."""
     library = _datasets_library()
-    commit = _latest_commit(source, file)
+    repository = Repository(source.repository, DATASET)
     try:
-        builders = {
-            name: library.load_dataset_builder(source.repository, name, revision=commit)
-            for name in source.configurations
-        }
-        for builder in builders.values():
-            builder.download_and_prepare()
-        tables = {name: builder.as_dataset(split=HUB_SPLIT) for name, builder in builders.items()}
+        commit = repository.resolve(revision, Path.is_dir)
+        tables = _saved_tables(library, source, commit)
+        if tables:
+            return tables, commit
+        # A short request: if there is no network, the library would try for half a minute.
+        repository.ask_commit(commit)
+    except HubError as error:
+        return _prepared_tables(library, source, file, revision, error)
+    try:
+        return _downloaded_tables(library, source, commit)
     except Exception as error:
-        if commit is not None:
-            raise _load_error(source, file, error) from error
-        raise InputError(
-            f"dataset file not found: {file}; put the questions there, see docs/datasets.md; "
-            f"{source.repository} was not downloaded before, and HF_HUB_OFFLINE is set"
-        ) from None
-    return tables, next(iter(builders.values())).hash
+        raise _load_error(source, file, error) from error
+
+
+def _downloaded_tables(
+    library: Any, source: HubRepository, commit: str | None
+) -> tuple[dict[str, Any], str]:
+    """The rows of each configuration, downloaded and prepared by the library.
+
+    Args:
+        library: `datasets`.
+        source: the dataset.
+        commit: to download; None is what was prepared last, if the hub is switched off.
+
+    Returns:
+        The rows of each configuration, and their commit.
+    """
+    builders = {
+        name: library.load_dataset_builder(source.repository, name, revision=commit)
+        for name in source.configurations
+    }
+    for builder in builders.values():
+        builder.download_and_prepare()
+    tables = {name: builder.as_dataset(split=HUB_SPLIT) for name, builder in builders.items()}
+    return tables, str(next(iter(builders.values())).hash)
+
+
+def _prepared_tables(
+    library: Any, source: HubRepository, file: str, revision: str | None, problem: HubError
+) -> tuple[dict[str, Any], str]:
+    """What the library prepared before, of a dataset whose files cannot be had.
+
+    Args:
+        library: `datasets`.
+        source: the dataset.
+        file: path of a file that could be read instead.
+        revision: the commit to load; None is any.
+        problem: why the files cannot be had.
+
+    Returns:
+        The rows of each configuration, and their commit.
+
+    Raises:
+        InputError: the hub is switched off, and nothing was prepared.
+        WorldError: the hub is not switched off.
+    """
+    if problem.commits:
+        commits = ", ".join(short(commit) for commit in problem.commits)
+        raise WorldError(
+            f"which commit is {source.repository}@{DEFAULT_BRANCH}? {problem}; here are {commits}; "
+            f"put the questions into {file}, or delete the other commits"
+        ) from problem
+    if str(problem) != OFFLINE:
+        raise _load_error(source, file, problem) from problem
+    try:
+        tables, commit = _downloaded_tables(library, source, None)
+        if revision in (None, commit):
+            return tables, commit
+    except Exception as error:  # of the library, or of the disk
+        problem.__context__ = error
+    raise InputError(
+        f"dataset file not found: {file}; put the questions there, see docs/datasets.md; "
+        f"{source.repository} was not downloaded before, and HF_HUB_OFFLINE is set"
+    ) from problem
+
+
+def _saved_tables(library: Any, source: HubRepository, commit: str) -> dict[str, list[Row]] | None:
+    """The rows of each configuration, from the files in the cache of the hub's client.
+
+    Args:
+        library: `datasets`.
+        source: the dataset.
+        commit: whose files are read.
+
+    Returns:
+        The rows; None if a file is not on this machine, or cannot be read.
+    """
+    from huggingface_hub import DatasetCard
+
+    repository = Repository(source.repository, DATASET)
+    folder = repository.snapshot(commit)
+    tables = {}
+    try:
+        card = DatasetCard.load(folder / CARD).data.to_dict()
+        for name in source.configurations:
+            patterns = _split_patterns(card, name)
+            files = sorted(str(file) for pattern in patterns for file in folder.glob(pattern))
+            if not _is_complete(files) or repository.missing(commit, patterns):
+                return None
+            builder = library.load_dataset_builder("parquet", data_files={HUB_SPLIT: files})
+            tables[name] = list(builder.as_streaming_dataset(split=HUB_SPLIT))
+    except Exception:  # no card, or a damaged file: the library has its own way and says why
+        return None
+    return tables
+
+
+def _split_patterns(card: Mapping[str, Any], name: str) -> list[str]:
+    """The patterns of the files of one configuration's split, as the card of a dataset has them."""
+    patterns: list[str] = []
+    for configuration in card.get("configs") or ():
+        if configuration.get("config_name") != name:
+            continue
+        for entry in configuration.get("data_files") or ():
+            if isinstance(entry, dict) and entry.get("split") == HUB_SPLIT:
+                path = entry.get("path") or ()
+                patterns += [path] if isinstance(path, str) else path
+    # Files outside the folder are no part of the dataset.
+    return [pattern for pattern in patterns if ".." not in Path(pattern).parts]
+
+
+def _is_complete(files: Sequence[str]) -> bool:
+    """Whether there are files, and of a split in several ones as many as their names tell."""
+    counts = [int(match[1]) for match in map(SHARD_PATTERN.search, files) if match]
+    return bool(files) and (not counts or len(files) == max(counts))
 
 
 def _datasets_library() -> Any:
@@ -382,20 +497,6 @@ def _datasets_library() -> Any:
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
     return datasets
-
-
-def _latest_commit(source: HubRepository, file: str) -> str | None:
-    """The latest commit of the repository; None if the hub is switched off."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    try:
-        return HfApi().dataset_info(source.repository, timeout=DATASET_HUB_TIMEOUT_S).sha
-    except OfflineModeIsEnabled:
-        return None
-    # Among them are errors of the library's HTTP client, which differs between its versions.
-    except Exception as error:
-        raise _load_error(source, file, error) from error
 
 
 def _load_error(source: HubRepository, file: str, error: Exception) -> WorldError:

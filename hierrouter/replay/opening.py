@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from hierrouter import __version__
 from hierrouter.declarations.callbacks import OnTask
-from hierrouter.engines.encoders import Encoder, EndpointEncoder, default_encoder, load_encoder
+from hierrouter.engines.encoder_names import NoEncoder, without_commit
+from hierrouter.engines.encoders import Encoder, EndpointEncoder, default_encoder, find_encoder
 from hierrouter.engines.judge import judge_scorer
+from hierrouter.engines.sentence_encoder import SentenceEncoder
 from hierrouter.paper import PAPER_SEED
 from hierrouter.pools.files import currency_of, load_pool, prices_of
 from hierrouter.pools.pool import Price, guessed_prices_note, rates_of
@@ -35,8 +37,8 @@ from hierrouter.replay.states import embed_states, numbers_kind, read_numbers, s
 from hierrouter.replay.stored_pool import OpenedPool, open_pool, score_forest
 from hierrouter.replay.tree import Tree
 from hierrouter_cache import saved_trees, walk
-from hierrouter_cache.embeddings import EmbeddingStore
-from hierrouter_cache.errors import IncompleteTree, InputError, WorldError, suggestion
+from hierrouter_cache.embeddings import EmbeddingStore, stored_encoders
+from hierrouter_cache.errors import IncompleteTree, InputError, suggestion
 from hierrouter_cache.keys import digest
 from hierrouter_cache.parts import Part, list_parts
 from hierrouter_cache.reader import CacheReader, StoredPlan, as_numpy
@@ -62,7 +64,8 @@ class Derivation:
     Attributes:
         scorer: gives each response its quality Q.
         accuracy: tells right responses from wrong ones.
-        encoder: makes vectors of states; None if it cannot be had.
+        encoder: makes vectors of states; None if it cannot be had. Its model is loaded only if a
+            vector is missing.
         encoder_name: describes the encoder, whether it can be had or not.
         unembedded: why there are no vectors; empty if there are, or if the view needs none.
     """
@@ -107,13 +110,23 @@ def open_trees(
     encoder, unembedded = _encoder(opening, encoder_asked_for)
     encoder_name = encoder.description if encoder else encoder_asked_for
     derivation = Derivation(scorer, accuracy, encoder, encoder_name, unembedded)
-
-    loaded, facts = _load_or_read(reader, plan.queries, opened, opening, derivation, on_derive)
+    read = partial(_load_or_read, reader, plan.queries, opened, opening, on_derive=on_derive)
+    try:
+        loaded, facts = read(derivation)
+    except NoEncoder as error:  # vectors are missing, and its model cannot be loaded
+        if opening.encoder:
+            raise
+        derivation = Derivation(scorer, accuracy, None, encoder_asked_for, str(error))
+        loaded, facts = read(derivation)
+    encoder = derivation.encoder
     live_facts = {
         "context_free": pool.context_free,
         # The address of an embedding server is not kept: it may change while its vectors stay.
-        "encoder": encoder_name if isinstance(encoder, EndpointEncoder) else encoder_asked_for,
-        "unembedded": unembedded,
+        "encoder": encoder.description
+        if isinstance(encoder, EndpointEncoder)
+        else without_commit(encoder_asked_for),
+        "encoder_commit": encoder.commit if isinstance(encoder, SentenceEncoder) else "",
+        "unembedded": derivation.unembedded,
         "view": opening.view,
         "currency": currency,
     }
@@ -166,16 +179,16 @@ def load_scorers(name: str) -> tuple[Scorer, Scorer]:
 
 
 def _encoder(opening: OpenTree, name: str) -> tuple[Encoder | None, str]:
-    """Return the encoder of this name, or None with the reason why it cannot be had.
+    """Return the encoder of this name, or None with the reason why it is not known which it is.
 
-    The reason is empty if the view reads no texts and so needs no vectors.
+    Its model is not loaded. The reason is empty if the view reads no texts and so needs no vectors.
 
     Raises:
-        WorldError: the user named the encoder, and it cannot be had.
+        NoEncoder: the user named the encoder.
     """
     try:
-        return load_encoder(name), ""
-    except WorldError as error:
+        return find_encoder(name, stored_encoders(opening.cache)), ""
+    except NoEncoder as error:
         if opening.encoder:
             raise
         return None, str(error) if text_kinds(opening.view) else ""

@@ -245,6 +245,7 @@ def explain_selection(job: Explain, tree: Tree, on_note: Callable[[str], None]) 
         return Explanations(tuple(queries))
     assert job.worst is not None  # as `Explain.check` has it
     if selected.trained is None:
+        tree.require_embedded()
         worst = shown_name(type(job), "worst").rstrip("=")
         raise InputError(f"no router, so no regret: {worst}; run `hierrouter train` first")
     split = job.worst_fold

@@ -137,7 +137,7 @@ def report_on_fold(
         *_seed_notes(learned, learned_beside, beside),
         *_budget_notes(fold, trained, outcomes.router),
     )
-    return build_report(
+    report = build_report(
         table,
         outcomes.all(deferral),
         alpha=alpha,
@@ -158,6 +158,7 @@ def report_on_fold(
         notes=notes,
         deferral=_deferral_summary(fold, alpha, deferral, defer.share if defer else None),
     )
+    return replace(report, unembedded=tree.unembedded)
 
 
 CURVE_COLUMNS = ("epoch", "train", "validation")
@@ -213,9 +214,11 @@ def require_deferrable(
     Raises:
         InputError: there is no router.
         InputError: there is no direct call of this model.
+        WorldError: no router can be shown, because the states have no vectors.
     """
     direct_call(tree, defer.stronger)
     if trained is None:
+        tree.require_embedded()
         raise InputError(
             f"no router that could hand over to {defer.stronger}: none was trained on this tree; "
             "run `hierrouter train` first"

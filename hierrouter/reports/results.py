@@ -89,6 +89,8 @@ class ReportData:
         p95_below: most seconds that 95 % of the queries may take; None without a limit.
         history: the learning curve of the router, columns by name: epoch, train and validation, see
             `hierrouter.runs.run.history_table`; empty for the value model and without a router.
+        unembedded: why the states have no vectors, so that no router can be shown, whether one is
+            trained or not; "" if they have.
     """
 
     alpha: float
@@ -111,6 +113,7 @@ class ReportData:
     deferral: DeferralSummary | None = None
     p95_below: float | None = None
     history: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    unembedded: str = ""
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:

@@ -10,7 +10,9 @@ from hierrouter.reports.estimates import ALL_DATASETS, Row, display_name
 from hierrouter.reports.results import ReportData, Saving
 from hierrouter.tables import money, one_line
 
-Verdict = Literal["untrained", "constant", "fixed", "better", "worse", "open"]
+Verdict = Literal[
+    "untrained", "unembedded", "constant", "fixed", "better", "worse", "open"
+]
 # Scorers that say right or wrong, so that their mean is a share of the questions.
 BINARY_SCORERS = ("accuracy", *(scorer.name for scorer in ACCURACY_SCORERS))
 PRICED_QUESTIONS = 1_000  # questions whose cost is stated: the cost of one is hard to picture
@@ -30,7 +32,7 @@ def fixed_choice(report: ReportData) -> Row | None:
 def verdict(report: ReportData) -> Verdict:
     """Judge the router against the best fixed choice by the interval of the difference in R."""
     if report.router is None:
-        return "untrained"
+        return "unembedded" if report.unembedded else "untrained"
     if report.constant:
         return "constant"
     if report.fixed_route:
@@ -54,7 +56,10 @@ def message(report: ReportData) -> str:
     parts: list[str] = []
     if router is None:
         if fixed:
-            parts.append(f"No router is trained here: {_name(fixed)} {_full_facts(report, fixed)}")
+            reason = "No router is trained here"
+            if report.unembedded:
+                reason = "No router can be shown here, because its encoder could not be loaded"
+            parts.append(f"{reason}: {_name(fixed)} {_full_facts(report, fixed)}")
     elif judgement == "constant":
         constant = f"No router is better than always calling {report.constant} here"
         parts.append(f"{constant}: that {_full_facts(report, router)}")

@@ -58,11 +58,14 @@ class Bundle:
         pool: the models, with their instructions.
         identities: what each model resolved to when it was collected, by name.
         canaries: by name of the model, for each that decodes greedily.
+        encoder_commit: commit of the hub from which the policy's encoder is; "" if it is not from
+            the hub, or if an earlier version wrote the bundle.
     """
 
     pool: Pool
     identities: Mapping[str, Identity]
     canaries: Mapping[str, tuple[Canary, ...]] = field(default_factory=dict)
+    encoder_commit: str = ""
 
     @property
     def can_be_asked(self) -> bool:
@@ -88,7 +91,7 @@ def bundle_of(cache: Path, tree: RouteTree, pool: str | None = None) -> Bundle:
         calls = _canaries(cache, tree, pool)
     greedy = [model.name for model in opened.pool.models if not model.generation.temperature]
     canaries = {name: calls.get(name, ()) for name in greedy}
-    return Bundle(opened.pool, opened.identities, canaries)
+    return Bundle(opened.pool, opened.identities, canaries, tree.encoder_commit)
 
 
 def _canaries(cache: Path, tree: RouteTree, pool: str | None) -> dict[str, tuple[Canary, ...]]:
@@ -126,6 +129,8 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     value["canaries"] = {
         name: [asdict(call) for call in calls] for name, calls in bundle.canaries.items()
     }
+    if bundle.encoder_commit:
+        value["encoder_commit"] = bundle.encoder_commit
     write_atomically(folder / folders.LIVE, folders.seal(value))
 
 
@@ -164,7 +169,8 @@ def load_bundle(folder: Path) -> Bundle | None:
         folders.require_listed(file)
         stored_canaries = value.get("canaries", {})  # runs of earlier versions have none
         canaries = validate(dict[str, tuple[Canary, ...]], stored_canaries, str(file), "canaries")
-        return Bundle(*stored_pool(data.decode(), str(file)), canaries)
+        encoder_commit = validate(str, value.get("encoder_commit", ""), str(file), "encoder_commit")
+        return Bundle(*stored_pool(data.decode(), str(file)), canaries, encoder_commit)
     except (
         KeyError,
         TypeError,
@@ -176,6 +182,19 @@ def load_bundle(folder: Path) -> Bundle | None:
         raise InputError(
             f"{folders.LIVE} is damaged: {file}; train again, or give --pool"
         ) from error
+
+
+def encoder_commit(run: Path) -> str:
+    """Return the commit of the hub from which the encoder of a run is; "" if it is not known.
+
+    Args:
+        run: a folder of a run, or a checkpoint in it.
+
+    Raises:
+        InputError: the run's bundle is damaged.
+    """
+    bundle = load_bundle(run if run.is_dir() else run.parent)
+    return bundle.encoder_commit if bundle else ""
 
 
 def require_pool(origin: Origin, pool: Pool) -> None:

@@ -16,7 +16,7 @@ from hierrouter.replay.open_tree import OpenTree
 from hierrouter.runs import folders
 from hierrouter.runs.checkpoint import load_checkpoint, load_seeds, load_sweep, router_at
 from hierrouter.runs.look_log import count_test_looks
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.tree import RouteTree
 
 RETRAIN_HINT = "`hierrouter report --retrain`, with the same flags, trains it again"
@@ -53,6 +53,7 @@ class SelectedRun:
         why: why this run was selected, in words; empty if the user named it.
         beside: the other seeds of that sweep; then, unless the user named it, the latest sweep of
             each other algorithm that learned from exactly this tree and may do the same.
+        unembedded: why the states have no vectors, so that no router can be shown; "" if they have.
     """
 
     run: Path | None
@@ -63,6 +64,7 @@ class SelectedRun:
     remarks: tuple[str, ...] = ()
     why: str = ""
     beside: tuple[SweepBeside, ...] = ()
+    unembedded: str = ""
 
     @property
     def runs(self) -> tuple[Path | None, ...]:
@@ -74,7 +76,10 @@ class SelectedRun:
 
         Raises:
             InputError: there is none.
+            WorldError: none can be shown.
         """
+        if self.unembedded:
+            raise WorldError(f"no router can be shown: {self.unembedded}")
         if self.run is None or self.trained is None:
             raise InputError(
                 f"no router was trained on this tree: none in {folders.RUNS}; run "
@@ -154,9 +159,19 @@ def select_run(
         what = "no router can be shown" if tree.unembedded else "no router trained on this tree"
         remedy = tree.unembedded or "`hierrouter train`, or the --state and --encoder of a run"
         remarks.append(f"{what}; baselines only ({remedy})")
-        if why:
+        if why and not tree.unembedded:
             remarks.append(f"{why}; {RETRAIN_HINT}")
-    return SelectedRun(run, trained, shown_alpha, sweep_run, sweep, tuple(remarks), why, beside)
+    return SelectedRun(
+        run,
+        trained,
+        shown_alpha,
+        sweep_run,
+        sweep,
+        tuple(remarks),
+        why,
+        beside,
+        unembedded=tree.unembedded,
+    )
 
 
 def _other_seeds(run: Path) -> tuple[SweepBeside, ...]:

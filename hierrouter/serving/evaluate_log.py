@@ -40,7 +40,10 @@ class OffPolicy:
             on_stage: called with the stage of estimating.
         """
         from hierrouter import __version__
+        from hierrouter.engines.encoder_names import with_commit
+        from hierrouter.engines.encoders import load_encoder
         from hierrouter.learning.training import training_remarks
+        from hierrouter.runs.bundle import encoder_commit
         from hierrouter.serving.logs import read_log
         from hierrouter.serving.off_policy import value_from_log
 
@@ -59,7 +62,8 @@ class OffPolicy:
             "log": str(log),
         }
         with on_stage("estimate"):
-            return value_from_log(trained, episodes, alpha, provenance)
+            encoder = load_encoder(with_commit(trained.origin.encoder, encoder_commit(run)))
+            return value_from_log(trained, episodes, alpha, provenance, encoder)
 
     def savings(self, on_note: OnNote = ignore_note) -> tuple[list[dict[str, Any]], float]:
         """Compare the spending of the router that logged with that of each model; see `savings`.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hierrouter.engines.encoder_names import with_commit
 from hierrouter.evaluation.intervals import interval
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.questions.answers import agreement_key
@@ -244,7 +245,13 @@ def compare_routers(old: TrainedRouter, new: TrainedRouter, fold: RouteTree) -> 
     )
 
 
-def open_traffic(cache: Path, router: TrainedRouter, scorer: str, pool: str | None = None) -> Tree:
+def open_traffic(
+    cache: Path,
+    router: TrainedRouter,
+    scorer: str,
+    pool: str | None = None,
+    encoder_commit: str = "",
+) -> Tree:
     """Open the traffic in a cache as a router reads it; queries with failed calls are left out.
 
     Args:
@@ -252,13 +259,14 @@ def open_traffic(cache: Path, router: TrainedRouter, scorer: str, pool: str | No
         router: the one in service.
         scorer: of the responses.
         pool: that the cache was collected for; None is that of its newest plan.
+        encoder_commit: of the router's encoder on the hub; "" if it is not known.
     """
     origin = router.origin
     return OpenTree(
         cache=cache,
         pool=pool,
         datasets=(TRAFFIC_DATASET,),
-        encoder=origin.encoder,
+        encoder=with_commit(origin.encoder, encoder_commit),
         state=origin.view,
         scorer=scorer,
         allow_incomplete=True,

@@ -113,6 +113,7 @@ class LearnFrom:
             callbacks: for the progress of the training.
         """
         from hierrouter.collection.collection_plan import CollectionPlan
+        from hierrouter.runs.bundle import encoder_commit
         from hierrouter.runs.checkpoint import router_at
         from hierrouter.runs.training import RunCallbacks
         from hierrouter.serving import learn
@@ -143,7 +144,9 @@ class LearnFrom:
             # All calls are there by now; this stores the references.
             make_calls(CollectionPlan(pool, queries, self.cache))
         scorer = self.judge if self.judge.endswith(".toml") else self.scorer
-        tree = learn.open_traffic(self.cache, old, scorer)
+        tree = learn.open_traffic(
+            self.cache, old, scorer, encoder_commit=encoder_commit(in_service)
+        )
         candidate = self.candidate
         if candidate is None:
             candidate = learn.retrain(tree, old, self.out, callbacks or RunCallbacks()).folder
@@ -160,7 +163,9 @@ class LearnFrom:
         Raises:
             InputError: the run has no pool, and none is given.
         """
+        from hierrouter.engines.commits import at_commit, recorded_commits
         from hierrouter.pools.files import load_pool
+        from hierrouter.pools.pool import with_each_model
         from hierrouter.runs import bundle
 
         if self.pool is not None:
@@ -170,7 +175,9 @@ class LearnFrom:
             raise InputError(
                 f"no live.json, so no pool: {run}; give {shown_name(LearnFrom, 'pool')}"
             )
-        return replace(bundle.callable_pool(stored, run, self.allow_endpoints), references=())
+        pool = replace(bundle.callable_pool(stored, run, self.allow_endpoints), references=())
+        commits = recorded_commits(pool, stored.identities)
+        return with_each_model(pool, lambda model: at_commit(model, commits))
 
 
 @function_of(LearnFrom)

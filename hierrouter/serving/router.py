@@ -26,6 +26,8 @@ from anyio import to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from hierrouter.engines import backend
+from hierrouter.engines.commits import recorded_commits, with_commits
+from hierrouter.engines.encoder_names import with_commit
 from hierrouter.engines.encoders import Encoder, load_encoder
 from hierrouter.engines.generator import (
     NO_OPTIONS,
@@ -109,6 +111,12 @@ class Router:
             raise InputError(f"no live.json, so no pool: {folder}; give the pool it learned with")
         bundle.require_pool(checkpoint.origin, pool)
         encoder_name = checkpoint.origin.encoder
+        if self._bundle:
+            # Models and encoder are at the commits of the hub that the policy learned with.
+            engines = with_commits(
+                engines, recorded_commits(self._bundle.pool, self._bundle.identities)
+            )
+            encoder_name = with_commit(encoder_name, self._bundle.encoder_commit)
         if encoder is None or encoder[0] != encoder_name:
             encoder = (encoder_name, load_encoder(encoder_name))
         self._encoder = encoder

@@ -19,7 +19,7 @@ from tests.servers import MODEL, Reply, Server, embedded, refusal, serving
 URL = ""  # of the server, while it is there
 ENCODERS: dict[str, Callable[[Path], encoders.Encoder]] = {
     "hashed": lambda saved: encoders.HashedNgrams(),
-    "sentence": lambda saved: encoders.SentenceEncoder(str(saved)),
+    "sentence": lambda saved: encoders.load_encoder(str(saved)),
     "served": lambda saved: encoders.EndpointEncoder.of(f"{URL}#{MODEL}"),
 }
 TEXTS = ["compute 12+7", "reverse the word takomi", "", "compute 12+7\n\n19", "naïve ✓"]
@@ -35,7 +35,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(saved: Path) -> Iterator[Server]:
     """One that embeds with that encoder, no more than fits into its window."""
     global URL
-    library = encoders.SentenceEncoder(str(saved), truncates=True)
+    library = encoders.load_encoder(f"{saved}:truncate")
 
     def embed(texts: list[str]) -> Reply:
         if max(map(len, texts)) > 60:
@@ -77,7 +77,7 @@ def test_the_newest_response_is_seen(encoder: encoders.Encoder) -> None:
 
 
 def test_the_papers_truncation_does_not_see_it(saved: Path) -> None:
-    vectors = encoders.SentenceEncoder(str(saved), truncates=True).encode(LONG)
+    vectors = encoders.load_encoder(f"{saved}:truncate").encode(LONG)
     assert vectors[0] @ vectors[1] == pytest.approx(1, abs=1e-6)
 
 
@@ -85,13 +85,13 @@ def test_a_short_text_has_the_vector_that_the_library_gives(saved: Path) -> None
     from sentence_transformers import SentenceTransformer
 
     library = SentenceTransformer(str(saved))
-    for truncates in (False, True):
-        ours = encoders.SentenceEncoder(str(saved), truncates).encode(TEXTS)
+    for end in ("", ":truncate"):
+        ours = encoders.load_encoder(f"{saved}{end}").encode(TEXTS)
         assert np.allclose(ours, library.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
 
 
 def test_a_long_text_has_the_mean_direction_of_its_windows(saved: Path) -> None:
-    encoder = encoders.SentenceEncoder(str(saved))
+    encoder = encoders.load_encoder(str(saved))
     windows = ["a" * 20 + " " + "b" * 42 + " ", "c" * 62 + " ", "12+7"]  # 62 letters fill a window
     mean = encoder.encode(windows).sum(axis=0)
     assert np.allclose(
@@ -101,9 +101,9 @@ def test_a_long_text_has_the_mean_direction_of_its_windows(saved: Path) -> None:
 
 def test_descriptions_keep_encoders_apart(saved: Path, tmp_path: Path) -> None:
     found = [
-        encoders.SentenceEncoder(str(saved)),
-        encoders.SentenceEncoder(str(saved), truncates=True),
-        encoders.SentenceEncoder(str(save_random_encoder(tmp_path, seed=1))),
+        encoders.load_encoder(str(saved)),
+        encoders.load_encoder(f"{saved}:truncate"),
+        encoders.load_encoder(str(save_random_encoder(tmp_path, seed=1))),
         encoders.HashedNgrams(),
         encoders.HashedNgrams(64),
     ]
@@ -202,7 +202,7 @@ def test_a_server_gets_pieces_its_key_and_another_try(
     replies = [refusal(503), Reply("{}"), Reply("no")]
     monkeypatch.setattr(server, "embed", lambda some: replies.pop() if replies else embed(some))
     server.requests.clear()
-    ours = encoders.SentenceEncoder(str(saved)).encode(texts)
+    ours = encoders.load_encoder(str(saved)).encode(texts)
     assert np.allclose(found.encode(texts), ours, atol=1e-5)
     assert len(server.requests) == 3 + 3
     assert {len(request["input"]) for request in server.requests} == {32, 16}

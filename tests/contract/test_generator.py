@@ -227,7 +227,7 @@ def test_identity_changes_with_weights_dtype_template_and_nothing_else(
 
 def test_models_that_cannot_be_loaded(tmp_path: Path) -> None:
     identify = backend("transformers").identify
-    with pytest.raises(WorldError, match="nobody/nothing not found on this machine"):
+    with pytest.raises(WorldError, match="nobody/nothing is not on this machine"):
         identify(ModelSpec("x", "nobody/nothing"))
     for model, said in (
         (tmp_path, r"config\.json is missing"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hierrouter.engines import backend
-from hierrouter.engines.encoders import SentenceEncoder
+from hierrouter.engines.encoders import load_encoder
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import Run
@@ -79,7 +79,7 @@ def test_code_of_an_encoder_is_never_run(model: Path, tmp_path: Path) -> None:
     (model / "modules.json").write_text(json.dumps(modules))
     (model / "evil.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')")
     with pytest.raises(WorldError, match=r"cannot load encoder .* references the module class"):
-        SentenceEncoder(str(model))
+        load_encoder(str(model))
     assert not (tmp_path / "pwned").exists()
 
 
@@ -97,7 +97,7 @@ def test_pickled_weights_are_never_loaded(model: Path, tmp_path: Path) -> None:
     (model / "model.safetensors").rename(model / "other.safetensors")
     torch.save(Evil(tmp_path / "pwned"), model / "pytorch_model.bin")
     with pytest.raises((WorldError, InputError)):
-        SentenceEncoder(str(model))
+        load_encoder(str(model))
     with pytest.raises((WorldError, InputError)):
         backend("transformers").load(ModelSpec("m", str(model), 0.01))
     assert not (tmp_path / "pwned").exists()

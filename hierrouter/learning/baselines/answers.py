@@ -13,7 +13,8 @@ from scipy.linalg import eigh
 from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.isotonic import IsotonicRegression
 
-from hierrouter.engines.encoders import BUILT_IN_ENCODER, Encoder, HashedNgrams, load_encoder
+from hierrouter.engines.encoder_names import BUILT_IN_ENCODER, with_commit
+from hierrouter.engines.encoders import Encoder, HashedNgrams, load_encoder
 from hierrouter.evaluation.outcome import Booleans, Floats, Integers
 from hierrouter.learning.baselines.arms import Answers, Arms, Baseline, RouterInputs
 from hierrouter.learning.baselines.classifiers import Expectation, fit_expectation
@@ -59,7 +60,7 @@ def load_answers(
     if tree.encoder in ("", BUILT_IN_ENCODER):
         encoder: Encoder = HashedNgrams(ANSWER_DIM)
     else:
-        encoder = load_encoder(tree.encoder)
+        encoder = load_encoder(with_commit(tree.encoder, tree.encoder_commit))
     vectors, group = _encode_responses(reader, calls.ravel()[first_call], encoder)
     rows = text.reshape(calls.shape)
     answers = {}

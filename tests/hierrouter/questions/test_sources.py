@@ -225,13 +225,13 @@ from hierrouter.questions.sources import hub_queries
 from hierrouter_cache.errors import WorldError
 for name in sys.argv[1:]:
     try:
-        queries, place = hub_queries(name, f"data/{name}.jsonl")
+        queries, commit = hub_queries(name, f"data/{name}.jsonl")
     except WorldError as error:
         print(error)
         continue
     for query in queries:
         print(json.dumps([name, query.id, query.question, query.answers, query.choices]))
-    print(place)
+    print(f"{name}@{commit}")
 """
 
 
@@ -290,9 +290,7 @@ def test_every_dataset_comes_in_our_shape(said: list[str]) -> None:
     assert found["arc-easy", "Made_2"][1] == ["D"]
     assert found["arc-challenge", "Made_3"][1] == ["E"]
     places = [line for line in said if "@" in line]
-    assert places == [
-        f"{HUB_REPOSITORIES[name].repository}@{COMMIT[:12]}, test" for name in PAPER_DATASETS
-    ]
+    assert places == [f"{name}@{COMMIT}" for name in PAPER_DATASETS]
 
 
 def test_what_was_downloaded_is_used_where_the_hub_is_off(said: list[str], home: Path) -> None:

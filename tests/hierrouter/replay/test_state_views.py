@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 import hierrouter as hr
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.declarations.flags import DEFAULT_VIEW
-from hierrouter.engines.encoders import BUILT_IN_ENCODER, Encoder, load_encoder
+from hierrouter.engines.encoder_names import BUILT_IN_ENCODER
+from hierrouter.engines.encoders import Encoder, load_encoder
 from hierrouter.engines.generator import Confidence, Response, context_text
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.questions.datasets import load_queries
