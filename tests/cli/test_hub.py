@@ -5,46 +5,55 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hierrouter.engines.encoder_names import PAPER_ENCODER
 from hierrouter.pools.files import load_pool
-from tests.conftest import SOURCES, calls_made, environment, refused, run_cold, works
-from tests.hub import Files, Model, Request, hub
+from hierrouter_cache.reader import CacheReader
+from tests.conftest import COMMAND, SOURCES, calls_made, environment, refused, spawned, works
+from tests.hub import Reply, Request, hub
 from tests.hub_world import paper_datasets, paper_models
 from tests.warm import WarmProcess
 
-MISSION = ("collect --datasets gsm8k,math", "train --alpha 0.005", "sweep-alpha", "report")
-QUESTIONS = 26
-CALLS = QUESTIONS * (12 + 5)
-EMPTY: list[Any] = []
+COLLECT = "collect --datasets gsm8k,math"
+MISSION = (COLLECT, "train --alpha 0.005", "sweep-alpha", "report")
+CODER = load_pool("paper").models[0].model
+UNREACHED = "the hub cannot be reached"
 
 
 @dataclass
 class Machine:
-    """A machine whose client of the hub knows one address; the hub there may be gone.
+    """A machine whose hub's client knows one address; the hub there may be gone.
 
     Attributes:
         folder: where the commands are run.
         warm: starts them; each is a process of its own.
         settings: of its environment.
-        requests: that reached the hub.
+        faults: by a part of the paths for which the hub replies so.
+        seen: requests that reached the hub.
     """
 
     folder: Path
-    warm: WarmProcess
-    settings: dict[str, str]
-    requests: list[Request] = field(default_factory=list)
+    faults: dict[str, Reply] = field(default_factory=dict)
+    seen: list[Request] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    warm: WarmProcess | None = None
 
-    def asks(self, words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    def fail(self, request: Request) -> Reply | None:
+        return next((reply for part, reply in self.faults.items() if part in request.path), None)
+
+    def begin(self, url: str) -> None:
+        home = str(self.folder / "home")
+        self.settings = {"HF_HOME": home, "HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0"}
+        self.warm = WarmProcess({**environment(), **self.settings}, SOURCES)
+
+    def asks(self, words: str) -> subprocess.CompletedProcess[str]:
         """Run a command; whatever comes of it."""
-        env = {**environment(), **self.settings, **settings}
+        assert self.warm
         command = ("-m", "hierrouter_cli", *shlex.split(words))
+        env = {**environment(), **self.settings}
         return self.warm.warm.start(*command, cwd=self.folder, env=env).result()
 
     def does(self, words: str) -> subprocess.CompletedProcess[str]:
@@ -55,74 +64,97 @@ class Machine:
         """Run a command, and return what it prints as JSON."""
         return json.loads(self.does(f"{words} --format json").stdout)
 
-
-def machine_of(folder: Path, url: str, requests: list[Request]) -> Machine:
-    settings = {"HF_HOME": str(folder / "home"), "HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0"}
-    (folder / "work").mkdir()
-    warm = WarmProcess({**environment(), **settings}, SOURCES)
-    return Machine(folder / "work", warm, settings, requests)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
-    return paper_models(tmp_path_factory.mktemp("world"))
+    def states(self) -> set[str]:
+        """What `pools` says of the weights, the tokenizers and the encoder of the paper's pool."""
+        pool = self.tells("pools --pool paper")["paper"]
+        found = {pool["encoder_files"]["files"]}
+        for model in pool["listing"]:
+            found |= {model["weights"], model["tokenizer"]}
+            assert model["window"] == 8192
+        return found
 
 
-@pytest.fixture(scope="module")
-def datasets() -> dict[str, Files]:
-    return paper_datasets()
+def message_of(report: subprocess.CompletedProcess[str]) -> str:
+    """A report as it is printed, without the page's address."""
+    return re.sub(r"page: .*", "", report.stdout)
 
 
-def states(machine: Machine) -> set[str]:
-    """What `pools` says of the weights, the tokenizers and the encoder of the paper's pool."""
-    pool = machine.tells("pools --pool paper")["paper"]
-    found = {pool["encoder_files"]["files"]}
-    for model in pool["listing"]:
-        found |= {model["weights"], model["tokenizer"]}
-    return found
-
-
-def test_the_mission_on_a_hub_and_then_without_it(
-    tmp_path: Path, models: dict[str, Model], datasets: dict[str, Files]
-) -> None:
-    requests: list[Request] = []
-    with hub(datasets, models, requests=requests) as url:
-        machine = machine_of(tmp_path, url, requests)
-        assert states(machine) == {"not here"}
-        with_hub = {words: machine.does(words) for words in MISSION}
-        requests.clear()
-        again = {words: machine.does(words) for words in MISSION}
-        assert requests == []
+def test_the_mission_on_a_hub_then_without_it_and_without_the_encoder(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "work")
+    machine.folder.mkdir()
+    models = paper_models(tmp_path / "world")
     try:
-        assert calls_made(with_hub[MISSION[0]].stderr)[0] > 100
-        check_without_hub(machine, with_hub, again)
+        with hub(paper_datasets(), models, machine.fail, machine.seen) as url:
+            machine.begin(url)
+            report = check_on_hub(machine, models[CODER].commits)
+        check_without_hub(machine, report)
+        check_without_encoder(machine, report)
     finally:
-        machine.warm.close()
+        if machine.warm:
+            machine.warm.close()
 
 
-def check_without_hub(
-    machine: Machine,
-    with_hub: dict[str, subprocess.CompletedProcess[str]],
-    again: dict[str, subprocess.CompletedProcess[str]],
-) -> None:
-    assert states(machine) == {"here"}
-    without = {words: machine.does(words) for words in MISSION}
-    for done in (again, without):
-        assert calls_made(done[MISSION[0]].stderr)[0] == 0
-        said = done["report"].stdout
-        assert "No router is trained here" not in said
-        assert message_of(said) == message_of(with_hub["report"].stdout)
-    routed = machine.tells('route "What is 2+2?"')
-    assert len(routed["hops"]) == 2
-    # A new cache takes the one commit that is there, and makes the same calls.
-    machine.does("collect --datasets gsm8k,math --cache other")
-    assert plan_of(machine, "other") == plan_of(machine, "caches/first") or True
+def check_on_hub(machine: Machine, coder: Any) -> subprocess.CompletedProcess[str]:
+    """The mission's commands as they are written; the first one after two faults of the hub."""
+    assert machine.states() == {"not here"}
+    machine.faults["openai/gsm8k"] = (503, b"", {})
+    line = refused(machine.asks(COLLECT), code=1)
+    assert "openai/gsm8k: the hub is out of order (HTTP 503): try again later" in line
+    [[commit, files]] = coder.items()
+    weights = files["model.safetensors"]
+    half = (200, weights[: len(weights) // 2], {"Content-Length": str(len(weights))})
+    machine.faults = {f"/resolve/{commit}/model.safetensors": half}
+    line = refused(machine.asks(COLLECT), code=1)
+    assert f"model {CODER} cannot be downloaded: the download broke off" in line
+    assert "in part" in machine.states()
+    machine.faults.clear()
+
+    collected, *_, report = [machine.does(words) for words in MISSION]
+    made, kept = calls_made(collected.stderr)
+    assert made > 0
+    assert kept > 0  # by other models, before the fault
+    assert "No router is trained here" not in report.stdout
+    machine.seen.clear()
+    assert calls_made(machine.does(COLLECT).stderr)[0] == 0
+    assert [request.path for request in machine.seen if "agent" not in request.path] == []
+    return report
 
 
-def message_of(text: str) -> str:
-    """The message of a report, without the page's address."""
-    return re.sub(r"page: .*", "", text)
+def check_without_hub(machine: Machine, report: subprocess.CompletedProcess[str]) -> None:
+    """All of it again, and a question; a new cache takes the commits that are there."""
+    assert machine.states() == {"here"}
+    collected, *_, again = [machine.does(words) for words in MISSION]
+    assert calls_made(collected.stderr)[0] == 0
+    assert message_of(again) == message_of(report)
+    assert len(machine.tells('route "What is 2+2?"')["hops"]) == 2
+    machine.does(f"{COLLECT} --limit 3 --cache new")
+    off = {**machine.settings, "HF_HUB_OFFLINE": "1"}
+    done = works(spawned(*COMMAND, "route", "What is 3+3?", cwd=machine.folder, **off))
+    assert done.stdout.strip()
+    commits = [
+        json.loads(CacheReader(machine.folder / cache).latest_plan().pool)["datasets"]
+        for cache in ("caches/default", "new")
+    ]
+    assert commits[0] == commits[1]
+    assert list(commits[0]) == ["EleutherAI/hendrycks_math", "openai/gsm8k"]
 
 
-def plan_of(machine: Machine, cache: str) -> Any:
-    return machine.tells(f"cache info --cache {cache}")
+def check_without_encoder(machine: Machine, report: subprocess.CompletedProcess[str]) -> None:
+    """With stored vectors it is needed for new texts alone; without them, that is said."""
+    folder = machine.folder / "home/hub" / f"models--{PAPER_ENCODER.replace('/', '--')}"
+    folder.rename(machine.folder / "away")
+    assert "not here" in machine.states()
+    machine.does("train --alpha 0.005")
+    assert message_of(machine.does("report")) == message_of(report)
+    line = refused(machine.asks('route "What is 2+2?"'), code=1)
+    assert "encoder paper@" in line
+    assert f"{UNREACHED}; give a saved model's folder, or --encoder hashed-ngrams" in line
+
+    shutil.move(machine.folder / "caches/default/derived", machine.folder / "derived")
+    done = machine.does("report")
+    assert "No router is trained here" not in done.stdout + done.stderr
+    assert "No router can be shown here, because its encoder could not be loaded" in done.stdout
+    assert f"encoder paper is not on this machine: {UNREACHED}" in done.stderr
+    assert UNREACHED in refused(machine.asks("train --alpha 0.005"), code=1)
+    (machine.folder / "away").rename(folder)
+    assert message_of(machine.does("report")) == message_of(report)
