@@ -2,12 +2,12 @@
 
     python benchmarks/opening_paper.py [--questions 20000] [--rounds 5]
 
-The script makes two caches of --questions questions (12 calls each, `scale_cache.py`), with vectors
-of every state: one whose encoder is built in, and one of the paper's models, whose vectors are those
-of a commit of its encoder on the hub. Neither models nor encoder are on the machine, and no hub can
-be reached. Each cache is opened in new processes, in turn. Imports of duckdb, numpy, pyarrow and
-pydantic do not count, all others do: an encoder that is loaded imports torch. `unchanged` is with the
-tree that an earlier opening kept, `no tree kept` without it.
+The script makes two caches of --questions questions (12 calls each, `scale_cache.py`), with
+vectors of every state. The encoder of one is built in. The other one has the paper's models, and
+its vectors are those of a commit of their encoder on the hub. Neither models nor encoder are on the
+machine, and no hub can be reached. Each cache is opened in new processes, in turn. Imports of
+duckdb, numpy, pyarrow and pydantic do not count, all others do: an encoder that is loaded imports
+torch. `unchanged` is with the tree that an earlier opening kept, `no tree kept` without it.
 """
 
 import argparse

@@ -12,7 +12,7 @@ import typer
 import typer.core
 
 from hierrouter.declarations.declaration import messages_name_flags
-from hierrouter.downloads import show_downloads
+from hierrouter.hub.downloads import show_downloads
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError, Interrupted
 from hierrouter_cli import (
     cache,

@@ -16,6 +16,7 @@ from hierrouter.collection.bound import Bound, bound_notes, bound_stage
 from hierrouter.collection.due import DueStage, due_levels
 from hierrouter.collection.expected import NOTHING, ExpectedStage, add, expected_stages
 from hierrouter.collection.measures import Measures, Range
+from hierrouter.collection.plan import engines_of_plan
 from hierrouter.collection.speed import STARTUP_S, Speed, bound_seconds
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines
@@ -204,7 +205,7 @@ def estimate(
         InputError: a local folder holds no model, a device does not exist, or a model has no price.
         CacheError: the cache is damaged.
     """
-    engines = plan.engines_of_plan(root, engines)
+    engines = engines_of_plan(root, engines)
     identities: dict[str, Identity] = {}
     absent = []
     for model in pool.all_models:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hierrouter.engines.identity import holds_model, unknown_commit
-from hierrouter.hub import NO_REPOSITORY, HubError, Repository, is_commit
+from hierrouter.hub.repository import NO_REPOSITORY, HubError, Repository, is_commit
 from hierrouter_cache.errors import InputError, WorldError, suggestion
 
 BUILT_IN_ENCODER = "hashed-ngrams"

@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from hierrouter.hub import DEFAULT_BRANCH, HubError, Repository, short
+from hierrouter.hub.repository import DEFAULT_BRANCH, HubError, Repository, short
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
 from hierrouter.questions import shipped
 from hierrouter_cache.errors import InputError, WorldError

@@ -16,7 +16,7 @@ from hierrouter.engines.identity import (
     weight_files,
 )
 from hierrouter.engines.sentence_encoder import ENCODER_PATTERNS
-from hierrouter.hub import Repository, short
+from hierrouter.hub.repository import Repository, short
 from hierrouter.pools.pool import OPENAI, ModelSpec, Pool, size_in_name
 from hierrouter.tables import Column, Line, Table, short_number
 

@@ -20,7 +20,7 @@ from hierrouter.engines.identity import (
     WEIGHTS_FILE,
     WEIGHTS_PATTERN,
 )
-from hierrouter.hub import REQUEST_TIMEOUT_S, Repository
+from hierrouter.hub.repository import REQUEST_TIMEOUT_S, Repository
 from hierrouter.pools.pool import OPENAI, ModelSpec, Pool
 from hierrouter_cache.errors import WorldError
 

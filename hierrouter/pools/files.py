@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from hierrouter.hub import is_commit
+from hierrouter.hub.repository import is_commit
 from hierrouter.pools.pool import (
     MAX_POOL_NODES,
     OPENAI,

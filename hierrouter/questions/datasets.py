@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hierrouter.hub import short
+from hierrouter.hub.repository import short
 from hierrouter.questions import shipped, sources
 from hierrouter.questions.duplicates import near_duplicates_note
 from hierrouter.questions.query import Query

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hierrouter.hub import DATASET, DEFAULT_BRANCH, OFFLINE, HubError, Repository, short
+from hierrouter.hub.repository import DATASET, DEFAULT_BRANCH, OFFLINE, HubError, Repository, short
 from hierrouter.questions.files import json_lines, parquet_rows
 from hierrouter.questions.query import Query, storable
 from hierrouter.questions.scoring import with_final_answer, without_annotations

@@ -10,9 +10,7 @@ from hierrouter.reports.estimates import ALL_DATASETS, Row, display_name
 from hierrouter.reports.results import ReportData, Saving
 from hierrouter.tables import money, one_line
 
-Verdict = Literal[
-    "untrained", "unembedded", "constant", "fixed", "better", "worse", "open"
-]
+Verdict = Literal["untrained", "unembedded", "constant", "fixed", "better", "worse", "open"]
 # Scorers that say right or wrong, so that their mean is a share of the questions.
 BINARY_SCORERS = ("accuracy", *(scorer.name for scorer in ACCURACY_SCORERS))
 PRICED_QUESTIONS = 1_000  # questions whose cost is stated: the cost of one is hard to picture

@@ -31,7 +31,7 @@ WORDS = """
 import json, sys
 from huggingface_hub import snapshot_download
 from hierrouter.engines.identity import holds_model, hub_commit
-from hierrouter.hub import HubError, Repository
+from hierrouter.hub.repository import HubError, Repository
 from hierrouter.questions.sources import hub_queries
 from hierrouter_cache.errors import HierRouterError
 

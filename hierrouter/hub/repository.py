@@ -17,6 +17,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from time import monotonic
 
+from hierrouter.hub.downloads import client_bars
+
 MODEL = "model"
 DATASET = "dataset"
 DEFAULT_BRANCH = "main"
@@ -219,9 +221,14 @@ class Repository:
             return snapshot
         try:
             self.ask_commit(commit)
-            folder = snapshot_download(
-                self.id, repo_type=self.kind, revision=commit, allow_patterns=list(patterns)
-            )
+            with client_bars(self.id) as bars:
+                folder = snapshot_download(
+                    self.id,
+                    repo_type=self.kind,
+                    revision=commit,
+                    allow_patterns=list(patterns),
+                    tqdm_class=bars,
+                )
         except HubError:
             if missing is None and snapshot.is_dir():
                 return snapshot

@@ -1,0 +1,1 @@
+"""The Hugging Face hub: what of it is on this machine, and the download of the rest."""
