@@ -13,6 +13,7 @@ from tests.models import save_letters
 
 ARCHITECTURES = ("qwen2", "qwen2", "phi3", "llama", "qwen2")  # of the pool's models, in order
 WINDOW = 8192  # the paper's
+END_WEIGHT = 8.0  # of the one number
 QUESTIONS = 12  # of gsm8k; of each subject of math a sixth
 
 
@@ -57,11 +58,15 @@ def save_brief_model(folder: Path, architecture: str, seed: int) -> Path:
     torch.manual_seed(seed)
     model: Any = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
-        # One number of each state is large and the same, and speaks for the end.
+        # One number of each state is about the same, and speaks for the end alone: it is the
+        # likeliest token at most states.
         model.get_input_embeddings().weight[:, 0] = 2.0
-        ending = torch.zeros(config.hidden_size)
-        ending[0] = 1.0
-        model.get_output_embeddings().weight[tokenizer.eos_token_id] = ending
+        for name, weight in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                weight[0] = 0.0
+        model.get_output_embeddings().weight[:, 0] = 0.0
+        model.get_output_embeddings().weight[tokenizer.eos_token_id] = 0.0
+        model.get_output_embeddings().weight[tokenizer.eos_token_id, 0] = END_WEIGHT
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

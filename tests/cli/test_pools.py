@@ -55,6 +55,7 @@ def test_the_shipped_pools_are_listed(place: Place) -> None:
         ({}, "not here", None),
         ({"config.json": CONFIG}, "in part", 4096),
         ({"config.json": CONFIG, "model.safetensors": ""}, "here", 4096),
+        ({"config.json": CONFIG, "model.safetensors": "", "tokenizer.json": ""}, "here", 4096),
         (
             {
                 "config.json": '{"text_config": {"max_position_embeddings": 8192}}',
@@ -84,7 +85,14 @@ def test_what_of_a_hub_model_is_here(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     (tmp_path / "p.toml").write_text(POOL)
     far = model_details(load_pool(str(tmp_path / "p.toml")).models[1])
-    assert far == {"name": "far", "parameters": 7e9, "window": window, "weights": weights}
+    assert far == {
+        "name": "far",
+        "parameters": 7e9,
+        "window": window,
+        "weights": weights,
+        "tokenizer": "here" if "tokenizer.json" in files else "not here",
+        "commit": "abc" if files else None,
+    }
 
 
 def test_a_pool_of_yours_is_shown_with_its_instructions(place: Place) -> None:
