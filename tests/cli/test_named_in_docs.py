@@ -31,6 +31,7 @@ FLAGS_OF_OTHERS = {
     *("--install-completion", "--show-completion"),  # typer
     *("--resolution", "--strict"),  # uv, zensical
     "--logdir",  # tensorboard
+    "--repo-type",  # the client of the hub
     "--generation-config",  # vLLM
 }
 # Flags that are not there any more; only the page of decisions and the changelog name them.
