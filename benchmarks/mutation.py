@@ -50,7 +50,14 @@ LIBRARIES = (
 )
 PLANTED_FAULTS = Path(__file__).with_name("planted_faults.toml")
 GOLDEN_TESTS = "tests/hierrouter/learning/test_golden.py"
-PYTEST = ("-xq", "--assert=plain", "-p", "no:cacheprovider", "--hypothesis-profile=mutation")
+PYTEST = (
+    "-xq",
+    "--tb=no",
+    "--assert=plain",
+    "-p",
+    "no:cacheprovider",
+    "--hypothesis-profile=mutation",
+)
 MAX_PIPE_BYTES = 4096  # what a pipe holds at least; the first name of a test is shorter
 # Exit codes of tests that ran out of CPU seconds, or of time.
 TOO_LONG = (-signal.SIGXCPU, -signal.SIGALRM)

@@ -33,7 +33,7 @@ ADAM_BETAS = (0.9, 0.999)  # Adam's paper, and torch's defaults
 TINY = 1e-8  # Tianshou's guard against a division by 0
 
 
-@dataclass
+@dataclass(repr=False)  # a test that fails would print every weight
 class GradientStep:
     """One gradient step.
 
@@ -64,7 +64,7 @@ class GradientStep:
     after: Weights
 
 
-@dataclass
+@dataclass(repr=False)
 class Update:
     """One update: rollouts, and the gradient steps on them.
 
