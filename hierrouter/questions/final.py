@@ -12,10 +12,16 @@ A vaguer form never wins over a clearer one (`stated_text`). Within a form the l
 counts, because responses reason first and answer last. Every function looks at a bounded part of
 the text only, so that no response takes long.
 
+Before that, `readable_text` removes what is no answer: thoughts, and the next question that a base
+model writes after its answer.
+
 Numbers, choices and formulas are read from that text in `hierrouter.questions.answers`.
 """
 
 import re
+
+from hierrouter.questions.folding import fold
+from hierrouter.questions.thoughts import without_thoughts
 
 # A field of a JSON object. Fields and boxes are cut at a length that no answer has.
 ANSWER_FIELD_PATTERN = re.compile(r"[\"'](?:final[ _]?)?answer[\"']\s*:\s*", re.I)
@@ -42,6 +48,11 @@ BOX_PATTERN = re.compile(r"\\(?:boxed|fbox)\b\s*")
 MAX_TRIED_BOXES = 8  # from the end; a response that was cut short may have boxes without an end
 MAX_BOX_CHARACTERS = 2000
 
+# What joins two boxes that are one answer.
+BOX_JOINT_PATTERN = re.compile(
+    r"[\s$]*(,|;|or|and|,\s*or|,\s*and|\\text\{\s*(?:or|and)\s*\})[\s$]*"
+)
+
 GSM8K_MARK = "####"
 
 CUE_PATTERN = re.compile(
@@ -53,6 +64,183 @@ OUTPUT_CUE_PATTERN = re.compile(
     re.I,
 )
 SENTENCE_END_PATTERN = re.compile(r"[.!?](?=\s|$)|\n")
+WORD_BEFORE_PATTERN = re.compile(r"(?:(?P<before>\S+)\s+)?[(\"'*_]*(?P<word>[A-Za-z][A-Za-z.]*)$")
+WORD_AFTER_PATTERN = re.compile(r"\s*[(\"'*_]*([^\W_]+)")
+# Words that end with a full stop inside a sentence.
+ABBREVIATIONS = frozenset(
+    [
+        "al",
+        "approx",
+        "ave",
+        "blvd",
+        "capt",
+        "cf",
+        "ch",
+        "co",
+        "col",
+        "corp",
+        "dept",
+        "dr",
+        "ed",
+        "eq",
+        "est",
+        "etc",
+        "ex",
+        "fig",
+        "figs",
+        "ft",
+        "gen",
+        "gov",
+        "hon",
+        "inc",
+        "jan",
+        "feb",
+        "mar",
+        "apr",
+        "jun",
+        "jul",
+        "aug",
+        "sep",
+        "sept",
+        "oct",
+        "nov",
+        "dec",
+        "jr",
+        "lt",
+        "ltd",
+        "mr",
+        "mrs",
+        "ms",
+        "mt",
+        "mts",
+        "no",
+        "nos",
+        "op",
+        "p",
+        "pp",
+        "pres",
+        "prof",
+        "pt",
+        "pvt",
+        "rep",
+        "resp",
+        "rev",
+        "sec",
+        "sen",
+        "sgt",
+        "sr",
+        "st",
+        "ste",
+        "sts",
+        "vol",
+        "vs",
+    ]
+)
+NUMBERED_ABBREVIATIONS = frozenset(("no", "nos", "p", "pp", "ch", "vol", "fig", "eq", "sec", "op"))
+MAX_ABBREVIATED_CHARACTERS = 40  # looked at before a full stop
+# Words that begin a sentence rather than continue a name: "in the U.S. It is".
+SENTENCE_STARTERS = frozenset(
+    [
+        "a",
+        "also",
+        "an",
+        "and",
+        "as",
+        "at",
+        "because",
+        "both",
+        "but",
+        "each",
+        "for",
+        "from",
+        "he",
+        "hence",
+        "here",
+        "however",
+        "i",
+        "if",
+        "in",
+        "it",
+        "its",
+        "let",
+        "most",
+        "note",
+        "of",
+        "on",
+        "one",
+        "since",
+        "she",
+        "so",
+        "some",
+        "such",
+        "that",
+        "the",
+        "their",
+        "then",
+        "there",
+        "therefore",
+        "these",
+        "they",
+        "this",
+        "those",
+        "thus",
+        "to",
+        "we",
+        "what",
+        "when",
+        "which",
+        "while",
+        "with",
+        "you",
+    ]
+)
+
+# What begins a new question that the model asks itself, or ends its turn.
+NEXT_QUESTION_PATTERN = re.compile(
+    r"\n[ \t]*(?:#{1,4}[ \t]*|\*\*)?(?:(?:new|next)\s+)?"
+    r"(?:(?:question|problem|q)[ \t]*\d{0,3}[ \t]*(?:\*\*)?:|(?:human|user)[ \t]*:)"
+    r"|\n[ \t]*#{2,4}[ \t]*(?:instruction|question|problem|input|user)\b",
+    re.I,
+)
+TURN_END_PATTERN = re.compile(
+    r"<\|(?:im_end|im_start|eot_id|end_of_text|endoftext|start_header_id|end|user|return)\|>"
+    r"|<(?:start|end)_of_turn>|</s>|<\uff5cend\u2581of\u2581sentence\uff5c>"
+)
+MAX_BARE_ANSWER_CHARACTERS = 80  # of a line that may be an answer and nothing else
+OPENER_END_CHARACTERS = ":!,"  # "Sure!", "Here is the solution:"
+
+
+def readable_text(response: str) -> str:
+    """The part of a response in which its answer is, with one form for each character.
+
+    Thoughts are removed, and so is a further question that the model asks itself.
+
+    Returns:
+        the text; empty if the response has no answer, as after a thought that was cut short.
+    """
+    answer = without_thoughts(response)
+    turn_end = TURN_END_PATTERN.search(answer)
+    if turn_end and answer[: turn_end.start()].strip():
+        answer = answer[: turn_end.start()]
+    return fold(_without_next_question(answer))
+
+
+def _without_next_question(text: str) -> str:
+    next_question = NEXT_QUESTION_PATTERN.search(text)
+    while next_question:
+        answer = text[: next_question.start()].strip()
+        if _is_answered(answer):
+            return answer
+        next_question = NEXT_QUESTION_PATTERN.search(text, next_question.end())
+    return text
+
+
+def _is_answered(text: str) -> bool:
+    """Whether a text before a question is an answer, and not the opening of a solution."""
+    if stated_text(text) is not None:
+        return True
+    is_line = "\n" not in text and len(text) <= MAX_BARE_ANSWER_CHARACTERS
+    return bool(text) and is_line and text[-1] not in OPENER_END_CHARACTERS
 
 
 def stated_text(text: str) -> str | None:
@@ -145,20 +333,43 @@ def tagged_text(text: str) -> str | None:
 
 def boxed_text(text: str) -> str | None:
     r"""The content of the last complete `\boxed{...}`; of `\boxed 5`, without braces, `5`."""
-    boxes = list(BOX_PATTERN.finditer(text))[-MAX_TRIED_BOXES:]
-    for box in reversed(boxes):
+    boxes = _last_boxes(text)
+    return boxes[-1][1] if boxes else None
+
+
+def boxed_statement(text: str) -> str | None:
+    r"""The content of the last box, with that of the box before it if the text joins them.
+
+    `\boxed{5} or \boxed{6}` states both.
+    """
+    boxes = _last_boxes(text)
+    if not boxes:
+        return None
+    statement = boxes[-1][1]
+    for (_, content, end), (start, _, _) in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
+        joint = BOX_JOINT_PATTERN.fullmatch(text, end, start)
+        if joint is None:
+            break
+        statement = f"{content} {joint[1]} {statement}"
+    return statement
+
+
+def _last_boxes(text: str) -> list[tuple[int, str, int]]:
+    """(start, content, end) of the last complete boxes, in order."""
+    boxes = []
+    for box in list(BOX_PATTERN.finditer(text))[-MAX_TRIED_BOXES:]:
         content = _braced_content(text, box.end())
         if content is not None:
-            return content
-    return None
+            boxes.append((box.start(), *content))
+    return boxes
 
 
-def _braced_content(text: str, start: int) -> str | None:
-    """The text in the braces that open at `start`; without braces, the word there."""
+def _braced_content(text: str, start: int) -> tuple[str, int] | None:
+    """The text in the braces that open at `start`, without braces the word there, and its end."""
     limit = start + MAX_BOX_CHARACTERS
     if text[start : start + 1] != "{":
         words = text[start:limit].split(maxsplit=1)
-        return words[0].strip("$.,") if words else None
+        return (words[0].strip("$.,"), start + len(words[0])) if words else None
     depth = 0
     for position in range(start, min(len(text), limit)):
         if text[position] == "{":
@@ -166,7 +377,7 @@ def _braced_content(text: str, start: int) -> str | None:
         elif text[position] == "}":
             depth -= 1
         if depth == 0:
-            return text[start + 1 : position]
+            return text[start + 1 : position], position + 1
     return None
 
 
@@ -196,6 +407,35 @@ def output_text(text: str) -> str | None:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences and lines of a text that are not blank; one empty text if all are blank."""
-    parts = [part for part in SENTENCE_END_PATTERN.split(text) if part.strip()]
-    return parts or [""]
+    """The sentences and lines of a text that are not blank; one empty text if all are blank.
+
+    The full stop of an abbreviation ends no sentence: "St. Louis", "J. R. R. Tolkien".
+    """
+    parts = []
+    start = 0
+    for end in SENTENCE_END_PATTERN.finditer(text):
+        if end[0] == "." and _is_abbreviation(text, end.start()):
+            continue
+        parts.append(text[start : end.start()])
+        start = end.end()
+    parts.append(text[start:])
+    return [part for part in parts if part.strip()] or [""]
+
+
+def _is_abbreviation(text: str, stop: int) -> bool:
+    """Whether the full stop at position `stop` belongs to an abbreviation or an initial."""
+    word_before = WORD_BEFORE_PATTERN.search(text[max(0, stop - MAX_ABBREVIATED_CHARACTERS) : stop])
+    word_after = WORD_AFTER_PATTERN.match(text, stop + 1)
+    if word_before is None or word_after is None:
+        return False
+    word = word_before["word"].lower()
+    following = word_after[1]
+    if word in NUMBERED_ABBREVIATIONS:
+        return following[0].isdigit()
+    if following.lower() in SENTENCE_STARTERS and following[0].isupper():
+        return False
+    if word in ABBREVIATIONS or "." in word:
+        return True
+    is_initial = len(word) == 1 and word_before["word"].isupper()
+    before = word_before["before"]
+    return is_initial and following[0].isupper() and (before is None or before[0].isupper())

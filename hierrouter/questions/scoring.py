@@ -14,8 +14,10 @@ from dataclasses import dataclass, fields
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from hierrouter.questions.answers import boxed, choice, exact_match, numeric, parse_number, token_f1
+from hierrouter.questions.answers import boxed, choice, exact_match, numeric, token_f1
 from hierrouter.questions.final import BOX_PATTERN, GSM8K_MARK
+from hierrouter.questions.labels import label_of_reference, labels_of_reference
+from hierrouter.questions.numbers import parse_number
 from hierrouter.questions.own_code import import_path, own_code, source_digest, source_file
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import Choices, digest
@@ -195,7 +197,6 @@ def score_all(
 
 # The scorer `accuracy`: right or wrong, by the form of each reference.
 
-LABEL_REFERENCE_PATTERN = re.compile(r"[A-J]")
 # A formula without a box: a command that only mathematics has.
 MATH_COMMAND_PATTERN = re.compile(
     r"\\(?:[dt]?frac|sqrt|pi|left|text|begin|infty|cup|circ|cdot|in|pm)(?![a-z])"
@@ -226,9 +227,11 @@ def score_function_for(reference: str) -> ScoreFunction:
     """The function that tells right from wrong for a reference of this form."""
     if GSM8K_MARK in reference or parse_number(reference) is not None:
         return numeric
+    if label_of_reference(reference) or labels_of_reference(reference):
+        return choice
     if BOX_PATTERN.search(reference) or MATH_COMMAND_PATTERN.search(reference):
         return boxed
-    return choice if LABEL_REFERENCE_PATTERN.fullmatch(reference.strip()) else exact_match
+    return exact_match
 
 
 # References of GSM8K contain sums for a calculator, <<3*4=12>>, which no reader should see.

@@ -8,17 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.questions.answers import (
-    choice,
-    exact_match,
-    final_number,
-    label_of_text,
-    numeric,
-    parse_number,
-    stated_label,
-    token_f1,
-)
+from hierrouter.questions.answers import choice, exact_match, numeric, token_f1
 from hierrouter.questions.final import boxed_text, cued_text, marked_text
+from hierrouter.questions.labels import label_of_text, stated_label
+from hierrouter.questions.numbers import final_number, parse_number
 from tests.hierrouter.questions.real import answers, questions
 
 words = st.lists(st.sampled_from(["a", "B", "12", "seven"]), max_size=6).map(" ".join)

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.questions.answers import WORKER_FILE, Algebra, boxed, final_expressions
+from hierrouter.questions.answers import boxed
+from hierrouter.questions.formulas import WORKER_FILE, Algebra, final_expressions
 from hierrouter_cache.errors import WorldError
 from tests.hierrouter.questions.real import answers
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.questions.answers import agreement_key, final_number, stated_label, token_f1
+from hierrouter.questions.answers import agreement_key, token_f1
 from hierrouter.questions.final import ANSWER_FIELD_PATTERN, declared_text, output_text, stated_text
+from hierrouter.questions.labels import stated_label
+from hierrouter.questions.numbers import final_number
 from hierrouter.questions.scoring import SCORERS_BY_NAME, accuracy, scorer
 from tests.hierrouter.questions.real import answers
 
