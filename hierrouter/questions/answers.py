@@ -88,6 +88,9 @@ def exact_match(response: str, references: Sequence[str]) -> float:
 
 
 MAX_LITERAL_CHARACTERS = 2000
+# A much longer text cannot be the reference with marks around it.
+MAX_LENGTH_RATIO = 2
+MAX_MARKUP_CHARACTERS = 100
 JSON_LITERALS = {"true": True, "false": False, "null": None}
 NO_LITERAL = object()  # None is the value of a literal
 
@@ -104,6 +107,8 @@ def _is_match(answer: str, reference: str) -> bool:
         )
     if isinstance(value, list | tuple | dict | set) and _literal_value(answer) == value:
         return True
+    if len(answer.strip()) > MAX_LENGTH_RATIO * len(reference) + MAX_MARKUP_CHARACTERS:
+        return False
     return normalized_text(answer) == normalized_text(reference)
 
 
@@ -122,7 +127,7 @@ def _literal_value(text: str) -> object:
 
 def normalized_text(text: str) -> str:
     """The text in lower case, with single spaces, without emphasis and outer punctuation."""
-    return " ".join(without_emphasis(text).lower().split()).strip(" .,;:!?\"'$")
+    return " ".join(without_emphasis(text).lower().split()).strip(" .,;:!?\"'$`")
 
 
 # Numbers: `numeric`.

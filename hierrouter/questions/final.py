@@ -19,6 +19,8 @@ Numbers, choices and formulas are read from that text in `hierrouter.questions.a
 """
 
 import re
+from collections.abc import Iterator
+from itertools import islice
 
 from hierrouter.questions.folding import fold
 from hierrouter.questions.thoughts import without_thoughts
@@ -63,6 +65,7 @@ OUTPUT_CUE_PATTERN = re.compile(
     r"(?:[^\n.:=`]{0,40}?\b(?:is|be|as)\b:?|:)?\s*",
     re.I,
 )
+MAX_SENTENCE_CHARACTERS = 4000
 SENTENCE_END_PATTERN = re.compile(r"[.!?](?=\s|$)|\n")
 WORD_BEFORE_PATTERN = re.compile(r"(?:(?P<before>\S+)\s+)?[(\"'*_]*(?P<word>[A-Za-z][A-Za-z.]*)$")
 WORD_AFTER_PATTERN = re.compile(r"\s*[(\"'*_]*([^\W_]+)")
@@ -206,6 +209,7 @@ TURN_END_PATTERN = re.compile(
     r"<\|(?:im_end|im_start|eot_id|end_of_text|endoftext|start_header_id|end|user|return)\|>"
     r"|<(?:start|end)_of_turn>|</s>|<\uff5cend\u2581of\u2581sentence\uff5c>"
 )
+MAX_TRIED_QUESTIONS = 4  # a solution may begin with the question and some parts of it
 MAX_BARE_ANSWER_CHARACTERS = 80  # of a line that may be an answer and nothing else
 OPENER_END_CHARACTERS = ":!,"  # "Sure!", "Here is the solution:"
 
@@ -226,12 +230,10 @@ def readable_text(response: str) -> str:
 
 
 def _without_next_question(text: str) -> str:
-    next_question = NEXT_QUESTION_PATTERN.search(text)
-    while next_question:
+    for next_question in islice(NEXT_QUESTION_PATTERN.finditer(text), MAX_TRIED_QUESTIONS):
         answer = text[: next_question.start()].strip()
         if _is_answered(answer):
             return answer
-        next_question = NEXT_QUESTION_PATTERN.search(text, next_question.end())
     return text
 
 
@@ -392,7 +394,7 @@ def cued_text(text: str) -> str | None:
     cues = list(CUE_PATTERN.finditer(text))
     if not cues:
         return None
-    return sentences(text[cues[-1].end() :].lstrip())[0]
+    return first_sentence(text[cues[-1].end() :].lstrip())
 
 
 def output_text(text: str) -> str | None:
@@ -406,20 +408,30 @@ def output_text(text: str) -> str | None:
     return (quoted[1] if quoted else line).strip()
 
 
-def sentences(text: str) -> list[str]:
-    """The sentences and lines of a text that are not blank; one empty text if all are blank.
+def first_sentence(text: str) -> str:
+    """The first sentence or line of a text that is not blank; empty if all are blank."""
+    return next(_sentences(text), "")
+
+
+def last_sentence(text: str) -> str:
+    """The last sentence or line of a text that is not blank; empty if all are blank."""
+    return ["", *_sentences(text.rstrip()[-MAX_SENTENCE_CHARACTERS:])][-1]
+
+
+def _sentences(text: str) -> Iterator[str]:
+    """The sentences and lines of a text that are not blank.
 
     The full stop of an abbreviation ends no sentence: "St. Louis", "J. R. R. Tolkien".
     """
-    parts = []
     start = 0
     for end in SENTENCE_END_PATTERN.finditer(text):
         if end[0] == "." and _is_abbreviation(text, end.start()):
             continue
-        parts.append(text[start : end.start()])
+        if text[start : end.start()].strip():
+            yield text[start : end.start()]
         start = end.end()
-    parts.append(text[start:])
-    return [part for part in parts if part.strip()] or [""]
+    if text[start:].strip():
+        yield text[start:]
 
 
 def _is_abbreviation(text: str, stop: int) -> bool:

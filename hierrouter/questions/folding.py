@@ -5,7 +5,7 @@ Only readers of answers use this. The paper's `token_f1` compares texts as they 
 
 import re
 import unicodedata
-from functools import cache
+from functools import lru_cache
 
 QUOTES = {**dict.fromkeys(map(ord, "‘’‚‛′ʼ＇´"), "'"), **dict.fromkeys(map(ord, "“”„‟″＂«»"), '"')}
 DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−﹣－"), "-")
@@ -16,10 +16,13 @@ INVISIBLE = dict.fromkeys(
 SEPARATORS = {ord("٫"): ".", ord("٬"): ",", ord("⁄"): "/", ord("∕"): "/"}
 TRANSLATION = {**QUOTES, **DASHES, **INVISIBLE, **SEPARATORS}
 
+# A run, and what a combining mark or a fraction may belong to.
+OTHER_CHARACTERS_PATTERN = re.compile(r"(?:\d\s?|.)?[^\x00-\x7f]{1,200}", re.S)
 SUPERSCRIPT_DIGITS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789-+n", strict=True))
 SUPERSCRIPT_PATTERN = re.compile(f"[{''.join(SUPERSCRIPT_DIGITS)}]+")
 SUBSCRIPT_DIGITS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
 SUBSCRIPT_PATTERN = re.compile(f"[{''.join(SUBSCRIPT_DIGITS)}]+")
+OTHER_DIGIT_PATTERN = re.compile(r"(?![0-9])\d")  # of another script
 # One half and the like; after a digit it is the rest of a mixed number.
 VULGAR_FRACTION_PATTERN = re.compile(r"(?P<integer>\d)?\s?(?P<fraction>[¼-¾⅐-⅞])")
 
@@ -31,6 +34,12 @@ def fold(text: str) -> str:
     """
     if text.isascii():
         return text
+    return OTHER_CHARACTERS_PATTERN.sub(lambda match: _fold_run(match[0]), text)
+
+
+@lru_cache(maxsize=4096)  # most texts have a few such characters, and the same ones
+def _fold_run(text: str) -> str:
+    """Fold a run of characters that are not ASCII, with the character before it."""
     text = SUPERSCRIPT_PATTERN.sub(
         lambda match: "^{" + "".join(SUPERSCRIPT_DIGITS[digit] for digit in match[0]) + "}", text
     )
@@ -39,22 +48,13 @@ def fold(text: str) -> str:
     )
     text = VULGAR_FRACTION_PATTERN.sub(_fraction, text)
     text = unicodedata.normalize("NFKC", text.translate(TRANSLATION)).translate(TRANSLATION)
-    return "".join(map(_ascii_digit, text))
+    return OTHER_DIGIT_PATTERN.sub(lambda match: str(unicodedata.decimal(match[0])), text)
 
 
 def _fraction(match: re.Match[str]) -> str:
     numerator, _, denominator = unicodedata.normalize("NFKC", match["fraction"]).partition("⁄")
     integer = f"{match['integer']} " if match["integer"] else ""
     return f"{integer}{numerator}/{denominator}"
-
-
-@cache
-def _ascii_digit(character: str) -> str:
-    """The digit of any script as an ASCII digit; other characters as they are."""
-    if character.isascii():
-        return character
-    value = unicodedata.decimal(character, None)
-    return character if value is None else str(value)
 
 
 # Marks around a text: **Yes**, _Yes_, `Yes`, $\text{Yes}$.

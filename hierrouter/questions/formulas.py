@@ -80,7 +80,7 @@ def final_expressions(text: str) -> tuple[str, ...]:
         readings = [declared, _last_expression(declared) or declared]
     else:
         cued = final.cued_text(text)
-        last_sentence = final.sentences(text.strip().rstrip("."))[-1]
+        last_sentence = final.last_sentence(text.strip().rstrip("."))
         expression = _last_expression(cued or "") or _last_expression(last_sentence)
         readings = [expression or cued or last_sentence]
     return tuple(dict.fromkeys(reading.strip(" \n.\"'*") for reading in readings))

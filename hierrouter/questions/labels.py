@@ -33,10 +33,7 @@ DENIED_LABEL_PATTERN = re.compile(  # "not B but C"
     r"\bnot\s+(?:(?:option|choice|answer)\s+)?\(?[A-Z]\)?\s*,?\s*but\s+(?:rather\s+)?"
 )
 # "None of A, B, C, or D is right", "neither A nor B"
-NONE_OF_PATTERN = re.compile(
-    r"\b(?:none\s+of|neither(?:\s+of)?|no\s+one\s+of)\b[^.\n]*?\(?[A-Z]\)?(?:\s+(?:is|are)\b[^.\n]*)?",
-    re.I,
-)
+NONE_OF_PATTERN = re.compile(r"\b(?:none\s+of|neither)\b[^.;\n]*\(?\b[A-Z]\b\)?[^.;\n]*", re.I)
 CHOICE_CUE_REGEX = (
     r"(?:\b(?:answers?|options?|choices?)\b[^\n.:=]{0,40}?\b(?:is|are)\b"
     r"|\b(?:answers?|option|choice)\b\s*[:=-]"
@@ -152,7 +149,7 @@ def stated_labels(text: str, choices: Choices = ()) -> frozenset[str]:
         field_label = patterns.field.match(text)
         if field_label:
             return _with_joined(text, field_label, patterns)
-    text = NONE_OF_PATTERN.sub(" ", DENIED_LABEL_PATTERN.sub("", text))
+    text = _without_denials(text)
     statement = None
     for match in patterns.stated.finditer(text):
         statement = match
@@ -171,6 +168,14 @@ def labels_of_field(text: str) -> frozenset[str]:
     text = _plain(text, patterns)
     match = patterns.field.match(text)
     return _with_joined(text, match, patterns) if match else frozenset()
+
+
+def _without_denials(text: str) -> str:
+    """The text without the labels that it denies."""
+    if "but" in text:
+        text = DENIED_LABEL_PATTERN.sub("", text)
+    lowered = text.lower()
+    return NONE_OF_PATTERN.sub(" ", text) if "none" in lowered or "neither" in lowered else text
 
 
 def _last_label(choices: Choices) -> str:

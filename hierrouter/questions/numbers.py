@@ -149,8 +149,7 @@ def read_statement(statement: str, is_strict: bool) -> NumberReading | None:
     text = _without_denials(normalize_digits(statement))
     if text is None:
         return NumberReading(None, statement)
-    variables = {variable.lower() for variable in ASSIGNED_VARIABLE_PATTERN.findall(text)}
-    if len(variables) > 1:
+    if _assigns_several(text):
         return NumberReading(None, statement)
     if is_strict and GROUP_PATTERN.match(text):
         return NumberReading(None, statement, is_formula=True)
@@ -174,6 +173,11 @@ def _without_denials(text: str) -> str | None:
     """The text without the numbers that it denies; None if it denies all it says."""
     text = AFTER_DENIAL_PATTERN.sub("", DENIAL_PATTERN.sub("", text))
     return None if DENIED_PATTERN.match(text) else text
+
+
+def _assigns_several(text: str) -> bool:
+    """Whether a text gives the values of several variables, "x = 3, y = 4"."""
+    return len({name.lower() for name in ASSIGNED_VARIABLE_PATTERN.findall(text)}) > 1
 
 
 def _right_side(text: str) -> str:
@@ -212,7 +216,7 @@ def _read_prose(text: str) -> NumberReading:
     line = text.strip()
     if len(line) <= final.MAX_BARE_ANSWER_CHARACTERS and "\n" not in line:
         value = _last_number(line)
-        if value is None:
+        if value is None or _assigns_several(line):
             return NumberReading(None, line)
         matches = list(_matches(line))
         values = {value for value, _ in matches}
@@ -223,7 +227,7 @@ def _read_prose(text: str) -> NumberReading:
         if len(matches) == 1 and _is_part_of_formula(line, matches[0][1]):
             return NumberReading(None, line, is_formula=True)
         return NumberReading(value, line)
-    return NumberReading(_last_number(text), final.sentences(line)[-1].strip())
+    return NumberReading(_last_number(text), final.last_sentence(line).strip())
 
 
 def parse_number(text: str) -> Fraction | None:
@@ -252,12 +256,14 @@ def _plain_fraction(match: re.Match[str]) -> str:
 
 
 def _last_number(text: str) -> Fraction | None:
-    # A number that begins a word, as in "9-digit", is no answer.
-    last = None
-    for value, match in _matches(text):
-        if not COMPOUND_WORD_PATTERN.match(text, match.end()):
-            last = value
-    return last
+    for match in reversed(list(NUMBER_PATTERN.finditer(text))):
+        # A number that begins a word, as in "9-digit", is no answer.
+        if COMPOUND_WORD_PATTERN.match(text, match.end()):
+            continue
+        value = _number_value(match)
+        if value is not None:
+            return value
+    return None
 
 
 def _matches(text: str) -> Iterator[tuple[Fraction, re.Match[str]]]:
@@ -272,7 +278,9 @@ def _number_value(match: re.Match[str]) -> Fraction | None:
     """The value of a match of `NUMBER_PATTERN`; None if its denominator is 0."""
     parts = match.groupdict()
     if parts["decimal"]:
-        value = _fraction(parts["decimal"]) * Fraction(10) ** int(parts["exponent"] or 0)
+        value = _fraction(parts["decimal"])
+        if parts["exponent"]:
+            value *= Fraction(10) ** int(parts["exponent"])
     else:
         denominator = _fraction(parts["denominator"])
         if not denominator:
@@ -282,4 +290,5 @@ def _number_value(match: re.Match[str]) -> Fraction | None:
 
 
 def _fraction(digits: str) -> Fraction:
-    return Fraction(digits.replace(",", ""))
+    digits = digits.replace(",", "")
+    return Fraction(int(digits)) if digits.isdigit() else Fraction(digits)

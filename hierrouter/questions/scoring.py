@@ -258,17 +258,17 @@ CHOICE_ARGUMENTS = ("response", "references", "choices")
 # The scorers that `accuracy` uses. Raise the version of a scorer whenever one of its values can
 # change.
 ACCURACY_SCORERS = (
-    Scorer("numeric", "2", numeric),
-    Scorer("boxed", f"2-math-verify-{version('math-verify')}", boxed),
-    Scorer("choice", "3", choice, CHOICE_ARGUMENTS),
-    Scorer("exact_match", "2", exact_match),
+    Scorer("numeric", f"3-math-verify-{version('math-verify')}", numeric),
+    Scorer("boxed", f"3-math-verify-{version('math-verify')}", boxed),
+    Scorer("choice", "4", choice, CHOICE_ARGUMENTS),
+    Scorer("exact_match", "3", exact_match),
 )
 BUILT_IN_SCORERS = (
     Scorer("token_f1", "2", token_f1),
     Scorer(
         "accuracy",
         # Its values are those of the other scorers, so their versions are part of its version.
-        f"2-{digest([scorer.key for scorer in ACCURACY_SCORERS])[:8]}",
+        f"3-{digest([scorer.key for scorer in ACCURACY_SCORERS])[:8]}",
         accuracy,
         CHOICE_ARGUMENTS,
     ),
