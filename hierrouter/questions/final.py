@@ -209,6 +209,7 @@ TURN_END_PATTERN = re.compile(
     r"<\|(?:im_end|im_start|eot_id|end_of_text|endoftext|start_header_id|end|user|return)\|>"
     r"|<(?:start|end)_of_turn>|</s>|<\uff5cend\u2581of\u2581sentence\uff5c>"
 )
+MAX_READ_CHARACTERS = 100_000  # some 25,000 tokens
 MAX_TRIED_QUESTIONS = 4  # a solution may begin with the question and some parts of it
 MAX_BARE_ANSWER_CHARACTERS = 80  # of a line that may be an answer and nothing else
 OPENER_END_CHARACTERS = ":!,"  # "Sure!", "Here is the solution:"
@@ -217,7 +218,8 @@ OPENER_END_CHARACTERS = ":!,"  # "Sure!", "Here is the solution:"
 def readable_text(response: str) -> str:
     """The part of a response in which its answer is, with one form for each character.
 
-    Thoughts are removed, and so is a further question that the model asks itself.
+    Thoughts are removed, and so is a further question that the model asks itself. Of a text that is
+    longer than any answer, only the end is read.
 
     Returns:
         the text; empty if the response has no answer, as after a thought that was cut short.
@@ -226,7 +228,7 @@ def readable_text(response: str) -> str:
     turn_end = TURN_END_PATTERN.search(answer)
     if turn_end and answer[: turn_end.start()].strip():
         answer = answer[: turn_end.start()]
-    return fold(_without_next_question(answer))
+    return fold(_without_next_question(answer)[-MAX_READ_CHARACTERS:])
 
 
 def _without_next_question(text: str) -> str:

@@ -24,7 +24,7 @@ SUBSCRIPT_DIGITS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", stri
 SUBSCRIPT_PATTERN = re.compile(f"[{''.join(SUBSCRIPT_DIGITS)}]+")
 OTHER_DIGIT_PATTERN = re.compile(r"(?![0-9])\d")  # of another script
 # One half and the like; after a digit it is the rest of a mixed number.
-VULGAR_FRACTION_PATTERN = re.compile(r"(?P<integer>\d)?\s?(?P<fraction>[¼-¾⅐-⅞])")
+VULGAR_FRACTION_PATTERN = re.compile(r"(?:(?P<integer>\d)\s?)?(?P<fraction>[¼-¾⅐-⅞])")
 
 
 def fold(text: str) -> str:
