@@ -1,7 +1,7 @@
 """The process that compares two LaTeX expressions with math-verify, within limits.
 
 It reads a line of JSON, `[reference, expression]`, and writes a line: `1` if they are equivalent,
-else `0`. If an answer takes too much time, a signal ends the process: `answers.Algebra` starts
+else `0`. If an answer takes too much time, a signal ends the process: `formulas.Algebra` starts
 another one.
 """
 

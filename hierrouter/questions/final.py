@@ -50,7 +50,7 @@ BOX_PATTERN = re.compile(r"\\(?:boxed|fbox)\b\s*")
 MAX_TRIED_BOXES = 8  # from the end; a response that was cut short may have boxes without an end
 MAX_BOX_CHARACTERS = 2000
 
-# What joins two boxes that are one answer.
+# Words between two boxes that are one answer.
 BOX_JOINT_PATTERN = re.compile(
     r"[\s$]*(,|;|or|and|,\s*or|,\s*and|\\text\{\s*(?:or|and)\s*\})[\s$]*"
 )
@@ -198,7 +198,7 @@ SENTENCE_STARTERS = frozenset(
     ]
 )
 
-# What begins a new question that the model asks itself, or ends its turn.
+# Beginnings of a new question that the model asks itself, and ends of its turn.
 NEXT_QUESTION_PATTERN = re.compile(
     r"\n[ \t]*(?:#{1,4}[ \t]*|\*\*)?(?:(?:new|next)\s+)?"
     r"(?:(?:question|problem|q)[ \t]*\d{0,3}[ \t]*(?:\*\*)?:|(?:human|user)[ \t]*:)"

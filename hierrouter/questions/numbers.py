@@ -44,7 +44,7 @@ NUMBER_PATTERN = re.compile(
 COMPOUND_WORD_PATTERN = re.compile(r"-[A-Za-z]")  # "-digit" of "9-digit"
 AFTER_NUMBER_PATTERN = re.compile(r"\s*%?\s*\.?\s*")  # what may follow in a text of one number
 
-# What a statement says besides the number.
+# Other parts of a statement than its number.
 
 MAX_STATEMENT_CHARACTERS = 2000
 DENIAL_PATTERN = re.compile(r"\bnot\s[^.;\n]{1,40}?\bbut\s+(?:rather\s+)?", re.I)  # "not 5 but 6"
@@ -85,13 +85,13 @@ SECOND_NUMBER_PATTERN = re.compile(
     r"\s*[%°]?\s*(?:,?\s*(?P<word>\bor\b|\band\b|\bto\b|\bthrough\b|\bversus\b|\bvs\.?)|[,;~&]|-(?=\s*[\d$]))"
     r"\s*(?:also|maybe|perhaps|possibly|even|about|exactly)?\s*"
 )
-# "5 apples or 6": a unit may stand between the number and the word "or".
+# "5 apples or 6": a unit between the number and the word "or".
 OTHER_NUMBER_PATTERN = re.compile(r"\s*(?:[A-Za-z%°]+\s+){1,3}or\s+(?:maybe\s+|perhaps\s+)?")
 
 
 @dataclass(frozen=True)
 class NumberReading:
-    """What a text states as its number.
+    """The number that a text states as its answer.
 
     Attributes:
         value: the number; None if the text states no number, several, or a formula.
