@@ -139,7 +139,7 @@ def store(root: Path, *scores: tuple[str, float]) -> None:
 def test_a_wrong_score_is_found(cache: Path) -> None:
     store(cache, (scorer("exact_match").key, 0.25))
     verify_cache(cache)
-    with pytest.raises(DamagedPart, match=r"score exact_match@2 of call .* is 0\.25"):
+    with pytest.raises(DamagedPart, match=r"score exact_match@3 of call .* is 0\.25"):
         verify_cache(cache, rescore=True)
 
 
