@@ -3,6 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/sweep.py --cache caches/default
         [--fold validation] [--alphas 16 | --at 0.005 1.6] [--seeds 5] [--questions 100]
         [--state VIEW] [--allow-stop] [--allow-return] [--algos ppo ppo-sweep value] [--out DIR]
+    OMP_NUM_THREADS=1 python benchmarks/sweep.py --cache caches/default --one-training [--seeds 3]
 
 `ppo` and `exact` train the default preset once for each alpha of the automatic grid and each seed;
 `ppo-sweep` and `exact-sweep` are one training for all alphas, as `sweep-alpha` makes it; `value` is
@@ -12,6 +13,10 @@ multiple of one training for one alpha; the share of the gap between the best fi
 fold and the oracle that is closed, at every alpha where the gap exceeds 0.02; and the area under
 each frontier. With `--out` policies are kept and found again, so that it can be run in pieces and
 another fold needs no training. The test fold is for one last look.
+
+`--one-training` prints only how many times the CPU seconds of one training of PPO for one alpha a
+sweep of PPO takes. One training is the mean of three, at alphas in the lower, middle and upper
+third of the grid; they and the sweep take turns, a turn for each seed.
 
 The area: for each seed mean cost and mean quality at every alpha, and the cheapest fixed route,
 which anybody can take; the hull of these points, because mixtures of policies are policies; its
@@ -23,6 +28,7 @@ import argparse
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +46,7 @@ from hierrouter.learning.config import Objective, TrainConfig, sweep_config, tra
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, train
 from hierrouter.replay.open_tree import OpenTree
-from hierrouter.replay.opening import LEARNED_FROM
+from hierrouter.replay.opening import LEARNED_FROM, training_tree
 from hierrouter.replay.states import STATE_VIEWS
 from hierrouter.runs.checkpoint import load_checkpoint, member_folder, save_checkpoint
 from hierrouter_cache.tree import RouteTree
@@ -268,6 +274,9 @@ def contest(args: argparse.Namespace, run: Path) -> None:
     tree = OpenTree(cache=args.cache, state=args.state, allow_return=args.allow_return).run()
     grid = args.at or alpha_grid(tree, args.alphas, allow_stop=may.ends_early)
     fold, alphas = tree.split(args.fold), sorted(grid)
+    if args.one_training:
+        show_one_training(tree, alphas, may, args.seeds)
+        return
     print(f"{args.fold} fold: {len(fold)} of {len(tree)} queries, {len(alphas)} alphas")
     entered = Contest(tree, fold, alphas, run, may, args.epochs, args.questions)
     found = {algo: Found() for algo in args.algos}
@@ -278,6 +287,30 @@ def contest(args: argparse.Namespace, run: Path) -> None:
     show_time(found)
     show_gaps(fold, alphas, found, may)
     show_areas(fold, alphas, found, may)
+
+
+def show_one_training(tree: RouteTree, alphas: Sequence[float], may: Objective, seeds: int) -> None:
+    """Print the CPU seconds of a sweep of PPO as a multiple of those of one training of PPO."""
+    config = training_config("default", "ppo")
+    for_all = sweep_config("default", "ppo")
+    learned_from = training_tree(tree)
+    thirds = [alphas[int((part + 0.5) / 3 * len(alphas))] for part in range(3)]
+    ratios = []
+    for seed in range(seeds):
+        singles = []
+        for alpha in thirds:
+            objective = replace(may, alpha=alpha)
+            _, seconds = measure_cpu(partial(train, learned_from, objective, config, seed))
+            singles.append(seconds)
+        swept = partial(train_sweep, learned_from, alphas, may, for_all, seed)
+        _, seconds = measure_cpu(swept)
+        ratios.append(seconds / np.mean(singles))
+        print(
+            f"seed {seed}: one training {np.mean(singles):.1f} CPU-s, a sweep of {len(alphas)} "
+            f"alphas {seconds:.1f}: {ratios[-1]:.2f} x; three seeds {3 * ratios[-1]:.1f} x",
+            flush=True,
+        )
+    print(f"mean {np.mean(ratios):.2f} x one training")
 
 
 def main() -> None:
@@ -293,6 +326,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--algos", nargs="+", choices=ALGOS, default=ALGOS)
     parser.add_argument("--epochs", type=int, help="shorten all trainings, to try it out")
+    parser.add_argument("--one-training", action="store_true", help="only the ratio of times")
     parser.add_argument("--out", type=Path, help="keep policies here")
     args = parser.parse_args()
     torch.set_num_threads(1)
