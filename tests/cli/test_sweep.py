@@ -112,18 +112,20 @@ def test_the_explorer_has_a_curve_for_each_algorithm(swept: Place) -> None:
 
 def test_files_of_all_seeds_are_verified(swept: Place, tmp_path: Path) -> None:
     here = swept.copy(tmp_path / "here")
-    assert "damaged" not in here.does("verify").stdout
+    assert "damaged" not in here.does("verify").stderr
     file = here / "runs/ppo/seed-8/policy.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     done = here.asks("verify")
-    assert done.returncode != 0
-    assert "1 damaged or missing" in done.stdout
+    assert done.returncode == 3
+    assert f"damaged: {file.relative_to(here.folder)}" in done.stderr
+    assert "damaged or missing: 1 files" in done.stderr
 
 
 def test_a_sweep_is_trained_again_with_its_seeds(swept: Place, tmp_path: Path) -> None:
     here = swept.copy(tmp_path / "here")
     here.does("report --split validation --price facts=2 --sweep runs/ppo --retrain")
-    [again] = [run for run in here.tells("runs")["runs"] if run["name"] not in {"ppo"}][:1]
+    again = here.tells("runs")["runs"][0]
+    assert again["name"] != "ppo"
     record = read_record(here / f"runs/{again['name']}")
     assert record
     assert (record.result["algo"], sorted(record.result["seeds"])) == ("ppo", [7, 8, 9])
