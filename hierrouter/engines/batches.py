@@ -219,7 +219,8 @@ class StaticBatches:
             The responses that were completed before each pause or end of a batch.
         """
         height = group[0][0].height
-        waiting = WaitingRows(height, room, self._model.device.type != "cpu")
+        is_on_host = self._model.device.type != "cpu"
+        waiting = WaitingRows(height, self._generation.max_new_tokens, room, is_on_host)
         remaining = deque(group)
         while True:
             rows = waiting.take_full_batch()

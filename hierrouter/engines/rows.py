@@ -26,6 +26,9 @@ PAUSES = frozenset(first << shift for shift in range(2, 30) for first in (4, 5, 
 # It pauses if at least this share of its rows has ended.
 ENDED_SHARE = 0.25
 
+# It does not pause if fewer steps than these are left at most: a pause would cost as much.
+MIN_STEPS_LEFT = 16
+
 # Decides, by the length of the rows and the number of those that have not ended, whether a batch
 # pauses.
 ShouldPause = Callable[[int, int], bool]
@@ -232,13 +235,15 @@ class WaitingRows:
 
     Args:
         height: rows of a full batch.
+        new_tokens: the largest number of tokens of a response.
         room: tokens that may wait, prompts included, for memory.
         is_on_host: whether they wait in the memory of the processor, because that of the GPU is
             full.
     """
 
-    def __init__(self, height: int, room: int, is_on_host: bool) -> None:
+    def __init__(self, height: int, new_tokens: int, room: int, is_on_host: bool) -> None:
         self._height = height
+        self._new_tokens = new_tokens
         self._room = room
         self._is_on_host = is_on_host
         # By length, and `Rows.is_padded`.
@@ -258,8 +263,11 @@ class WaitingRows:
             unfinished: the number of rows that have not ended.
 
         Returns:
-            True if the unfinished rows will get companions, and fit into memory.
+            True if the unfinished rows have steps left that are worth it, will get companions, and
+            fit into memory.
         """
+        if max(rows.widths) + self._new_tokens - length < MIN_STEPS_LEFT:
+            return False
         waiting_tokens = sum(part.tokens.numel() for parts in self._rows.values() for part in parts)
         if waiting_tokens + unfinished * length > self._room:
             return False
