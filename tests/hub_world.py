@@ -13,7 +13,7 @@ from tests.models import save_letters
 
 ARCHITECTURES = ("qwen2", "qwen2", "phi3", "llama", "qwen2")  # of the pool's models, in order
 WINDOW = 8192  # the paper's
-END_WEIGHT = 8.0  # of the one number
+END_WEIGHT = 30.0  # of that number
 QUESTIONS = 12  # of gsm8k; of each subject of math a sixth
 
 
@@ -58,9 +58,10 @@ def save_brief_model(folder: Path, architecture: str, seed: int) -> Path:
     torch.manual_seed(seed)
     model: Any = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
-        # One number of each state is about the same, and speaks for the end alone: it is the
-        # likeliest token at most states.
+        # One number of each state says whether the newest token is one of an answer, and speaks
+        # for the end alone: so an answer has a token or two before it, and no more.
         model.get_input_embeddings().weight[:, 0] = 2.0
+        model.get_input_embeddings().weight[tokenizer.all_special_ids, 0] = -2.0
         for name, weight in model.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 weight[0] = 0.0

@@ -16,6 +16,7 @@ followed by its module.
   * Interrupted [130]: the user asked to stop.
   * WorldError [1]: disk, memory, a model or a server failed.
     * Outage [1] (hierrouter.engines.generator): the engine of one model cannot be reached.
+    * NoEncoder [1] (hierrouter.engines.encoder_names): an encoder cannot be loaded.
     * CallFailed [1] (hierrouter.serving.models): a live call has no response after all attempts.
 
 The following classes never reach a user. The engines raise them, and catch them again to decide

@@ -404,7 +404,7 @@ def _downloaded_tables(
 def _prepared_tables(
     library: Any, source: HubRepository, file: str, revision: str | None, problem: HubError
 ) -> tuple[dict[str, Any], str]:
-    """What the library prepared before, of a dataset whose files cannot be had.
+    """Tables that the library prepared before, of a dataset whose files cannot be had.
 
     Args:
         library: `datasets`.

@@ -12,6 +12,8 @@ from typing import Any
 from hierrouter.engines.encoder_names import PAPER_ENCODER
 from hierrouter.pools.files import load_pool
 from hierrouter_cache.reader import CacheReader
+from tests.cli.conftest import BRIEF
+from tests.cli.conftest import COMMAND as BRIEF_COMMAND
 from tests.conftest import COMMAND, SOURCES, calls_made, environment, refused, spawned, works
 from tests.hub import Reply, Request, hub
 from tests.hub_world import paper_datasets, paper_models
@@ -52,7 +54,7 @@ class Machine:
     def asks(self, words: str) -> subprocess.CompletedProcess[str]:
         """Run a command; whatever comes of it."""
         assert self.warm
-        command = ("-m", "hierrouter_cli", *shlex.split(words))
+        command = ("-c", BRIEF + BRIEF_COMMAND, *shlex.split(words))
         env = {**environment(), **self.settings}
         return self.warm.warm.start(*command, cwd=self.folder, env=env).result()
 
@@ -126,7 +128,7 @@ def check_without_hub(machine: Machine, report: subprocess.CompletedProcess[str]
     collected, *_, again = [machine.does(words) for words in MISSION]
     assert calls_made(collected.stderr)[0] == 0
     assert message_of(again) == message_of(report)
-    assert len(machine.tells('route "What is 2+2?"')["hops"]) == 2
+    assert len(machine.tells('route "What is 2+2?"')["steps"]) == 2
     machine.does(f"{COLLECT} --limit 3 --cache new")
     off = {**machine.settings, "HF_HUB_OFFLINE": "1"}
     done = works(spawned(*COMMAND, "route", "What is 3+3?", cwd=machine.folder, **off))
