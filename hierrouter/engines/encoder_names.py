@@ -162,7 +162,7 @@ class EncoderName:
             )
         from huggingface_hub.errors import HFValidationError
 
-        guess = suggestion(self.text, (BUILT_IN_ENCODER, PAPER), "").rstrip()  # did you mean ...?
+        guess = suggestion(self.model, (BUILT_IN_ENCODER, PAPER), "").rstrip()  # did you mean ...?
         if isinstance(error.__cause__, HFValidationError) or str(error) == NO_REPOSITORY:
             # The name is wrong. With any other cause the network may be down.
             choices = (
