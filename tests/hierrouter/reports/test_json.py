@@ -63,7 +63,7 @@ def everything() -> ReportData:
         ALPHA,
         trained,
         sweep,
-        provenance(tree, Path("cache"), None, trained, None, lists),
+        provenance(tree, Path("cache"), None, trained, None, lists, sweep),
         bootstrap=Bootstrap(n=50),
         price_lists=lists,
         defer=DeferralTarget("large"),
