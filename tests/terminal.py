@@ -14,10 +14,15 @@ LINES = 50
 
 
 def on_terminal(*arguments: str | Path, cwd: Path, width: int = 100, **settings: str) -> str:
-    """Run the command with a terminal as stdin, stdout and stderr.
+    """Run the command on a terminal, see `program_on_terminal`."""
+    return program_on_terminal(*COMMAND, *arguments, cwd=cwd, width=width, **settings)
+
+
+def program_on_terminal(*command: str | Path, cwd: Path, width: int = 100, **settings: str) -> str:
+    """Run a program with a terminal as stdin, stdout and stderr.
 
     Args:
-        *arguments: of the command.
+        *command: the program and its arguments.
         cwd: the folder to run it in.
         width: of the terminal, in columns.
         **settings: more of its environment.
@@ -28,7 +33,7 @@ def on_terminal(*arguments: str | Path, cwd: Path, width: int = 100, **settings:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, width, 0, 0))
     process = subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
+        [*map(str, command)],
         cwd=cwd,
         env={**environment(), "TERM": "xterm", **settings},
         stdin=theirs,

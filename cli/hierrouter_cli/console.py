@@ -317,15 +317,19 @@ def download_bar(repository: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _download_lines(repository: str) -> Callable[[int, int], None]:
-    """Return what says at first, and then now and again, how far a download is."""
-    last_line_s = -math.inf
+    """Return what names a download when it begins, and says now and again how far it is."""
+    last_line_s: float | None = None
 
     def move(done: int, total: int) -> None:
         nonlocal last_line_s
-        if monotonic() - last_line_s >= SECONDS_PER_DOWNLOAD_LINE:
-            last_line_s = monotonic()
+        if last_line_s is None:  # the total grows with each file that is begun
+            say(f"download: {repository}")
+        elif monotonic() - last_line_s >= SECONDS_PER_DOWNLOAD_LINE:
             megabytes = f"{done / MEGABYTE:,.0f} of {total / MEGABYTE:,.0f} MB"
             say(f"download: {repository}, {megabytes}")
+        else:
+            return
+        last_line_s = monotonic()
 
     return move
 

@@ -39,6 +39,7 @@ from hierrouter.engines.generator import (
     tokenize_prompt,
 )
 from hierrouter.engines.identity import endpoint_of, named_folder, served_identity, tokenizer_commit
+from hierrouter.engines.quiet import quiet_loading
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
 from hierrouter_cache.keys import digest
@@ -595,12 +596,13 @@ def _load_tokenizer(spec: ModelSpec, name: str) -> Any:
     folder = named_folder(replace(spec, model=name))
     commit = None if folder else tokenizer_commit(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(folder or name),
-            revision=commit,
-            local_files_only=commit is not None,
-            trust_remote_code=False,
-        )
+        with quiet_loading():
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(folder or name),
+                revision=commit,
+                local_files_only=commit is not None,
+                trust_remote_code=False,
+            )
     except (OSError, ValueError) as error:
         reason = reason_of(error)
         raise WorldError(

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from hierrouter.engines import batches, generator, identity
 from hierrouter.engines.batches import DecodedResponse, Prompt, StaticBatches
 from hierrouter.engines.devices import candidates, placement
+from hierrouter.engines.quiet import quiet_loading
 from hierrouter.engines.soundness import fault_of
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
@@ -74,8 +74,6 @@ class TransformersBackend:
             WorldError: the files are missing, damaged or need remote code; or the model cannot
                 chat, or is broken.
         """
-        transformers.utils.logging.disable_progress_bar()
-        transformers.utils.logging.set_verbosity_error()
         folder = identity.local_folder(spec)
         source = str(folder or spec.model)
         # The very commit that `identify` names: a branch may have moved in between.
@@ -89,16 +87,17 @@ class TransformersBackend:
             "trust_remote_code": False,
         }
         try:
-            tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left", **options)
-            # With `output_loading_info` it returns a pair, which its annotation does not tell.
-            pretrained: Any = AutoModelForCausalLM.from_pretrained(
-                source,
-                dtype=spec.dtype,
-                use_safetensors=True,
-                device_map=device_map,
-                output_loading_info=True,
-                **options,
-            )
+            with quiet_loading():
+                tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left", **options)
+                # With `output_loading_info` it returns a pair, which its annotation does not tell.
+                pretrained: Any = AutoModelForCausalLM.from_pretrained(
+                    source,
+                    dtype=spec.dtype,
+                    use_safetensors=True,
+                    device_map=device_map,
+                    output_loading_info=True,
+                    **options,
+                )
         except (OSError, ValueError, RuntimeError) as error:
             reason = reason_of(error, 160)
             raise WorldError(

@@ -15,6 +15,7 @@ from hierrouter.engines.identity import (
     folder_digest,
     holds_model,
 )
+from hierrouter.engines.quiet import quiet_loading
 from hierrouter.hub.repository import HubError, short
 from hierrouter_cache.errors import InputError, reason_of
 
@@ -64,15 +65,16 @@ class SentenceEncoder:
         from sentence_transformers import SentenceTransformer
 
         try:
-            model: Any = SentenceTransformer(
-                str(self._folder or name.repository.id),
-                revision=self.commit or None,
-                # All files are here by now. The library would ask the hub once more, also for
-                # files that the repository does not have.
-                local_files_only=self._folder is None,
-                trust_remote_code=False,
-                model_kwargs={"use_safetensors": True},
-            )
+            with quiet_loading():
+                model: Any = SentenceTransformer(
+                    str(self._folder or name.repository.id),
+                    revision=self.commit or None,
+                    # All files are here by now. The library would ask the hub once more, also for
+                    # files that the repository does not have.
+                    local_files_only=self._folder is None,
+                    trust_remote_code=False,
+                    model_kwargs={"use_safetensors": True},
+                )
         except (OSError, ValueError) as error:
             reason = reason_of(error, 160)
             raise NoEncoder(f"cannot load encoder {name.text}: {reason}; {OFFLINE_HINT}") from error

@@ -11,6 +11,8 @@ import pytest
 
 from tests.cli.conftest import Place
 from tests.conftest import Start, environment, spawned
+from tests.models import save_random_encoder
+from tests.terminal import on_terminal
 from tests.warm import Warm
 
 # The command's own progress with a shorter interval.
@@ -83,3 +85,15 @@ def test_a_narrow_terminal_cuts_the_note_and_no_number(columns: int) -> None:
     assert re.match(r"train 2 +\S+ +10/48 +0:00:0\d +\S+ ", line)
     assert len(line.rstrip()) <= columns
     assert ("room for" in line) == (columns == 200)
+
+
+def test_a_terminal_shows_the_bars_of_the_command_alone(bare: Place, tmp_path: Path) -> None:
+    """An encoder is loaded while they are there, and so are the models of a router."""
+    folder = save_random_encoder(tmp_path / "encoder")
+    train = ("train", "--algo", "exact", "--encoder", folder, "--name", "mine", "--keep-anyway")
+    place = bare.copy(tmp_path / "place")
+    shown = on_terminal(*train, cwd=place.folder)
+    shown += on_terminal("route", "--checkpoint", "mine", "compute 1+2", cwd=place.folder)
+    assert "embed states" in shown
+    for words in ("Loading", "Fetching", "it/s", "B/s", "Batches"):
+        assert words not in shown
