@@ -104,9 +104,10 @@ def _paper_table(report: ReportData, subject: str, metric: str) -> Table:
         metric: name of the mean in a row.
     """
     is_cost = metric == "cost"
+    digits = 4 if metric == "reward" else 3  # as in the other tables
     datasets = paper_datasets(report)
     columns = tuple(
-        Column(title, best="lowest" if is_cost else "highest", money=is_cost)
+        Column(title, digits, best="lowest" if is_cost else "highest", money=is_cost)
         for title in datasets.values()
     )
     lines = []
