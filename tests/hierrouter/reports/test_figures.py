@@ -247,7 +247,7 @@ def test_every_figure_is_written_in_every_format(tmp_path: Path) -> None:
     written = figures.export_figures(
         figures.report_figures(example()), tmp_path, ["pdf", "svg", "pdf"]
     )
-    names = ["frontier.pdf", "frontier.svg", "net-reward.pdf", "net-reward.svg"]
+    names = ["net-reward.pdf", "net-reward.svg", "frontier.pdf", "frontier.svg"]
     assert [path.name for path in written] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
 
