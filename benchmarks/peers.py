@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 import hierrouter
 from hierrouter.evaluation.intervals import interval
 from hierrouter.learning.baselines.arms import Arms, Baseline, single_models
-from hierrouter.learning.baselines.classifiers import Mlp, NearestNeighbours, Svm
-from hierrouter.learning.baselines.factorisation import Factorisation
+from hierrouter.learning.baselines.classifiers import Factorisation, Mlp, NearestNeighbours, Svm
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
 

@@ -12,14 +12,12 @@ import typer
 import typer.core
 
 from hierrouter.declarations.declaration import messages_name_flags
-from hierrouter.hub.downloads import show_downloads
+from hierrouter.hub.repository import show_downloads
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError, Interrupted
 from hierrouter_cli import (
     cache,
     catalogue,
     collect,
-    compare,
-    explain,
     off_policy,
     quickstart,
     report,
@@ -66,9 +64,9 @@ COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None], str]]] = {
         ("report", report.report, "Evaluate on the test fold: tables, figures, page."),
     ),
     "Look closer": (
-        ("explain", explain.explain, "One query's tree, route and regret."),
-        ("explore", explain.explore, "A page: drag alpha, walk a query's tree."),
-        ("compare", compare.compare, "The usual routers beside the learned one."),
+        ("explain", report.explain, "One query's tree, route and regret."),
+        ("explore", report.explore, "A page: drag alpha, walk a query's tree."),
+        ("compare", report.compare, "The usual routers beside the learned one."),
         ("off-policy", off_policy.off_policy, "A router's value from another policy's log."),
     ),
     "With live models": (

@@ -19,12 +19,11 @@ from hierrouter.collection.cache_jobs import (
     rows_as_csv,
     rows_as_json,
 )
-from hierrouter.collection.formats import LOSSES, OWN
-from hierrouter.collection.row_layout import rows_as_text
+from hierrouter.collection.importers import LOSSES, OWN
 from hierrouter.collection.transfer import Export, Import
-from hierrouter.tables import safe_text
+from hierrouter.tables import rows_as_text, safe_text
 from hierrouter_cache.errors import CacheError
-from hierrouter_cli import console, options
+from hierrouter_cli import console, declared
 from hierrouter_cli.declared import with_flags
 from hierrouter_cli.help import GroupPage, add
 from hierrouter_cli.selecting import DERIVATION_LABELS, labelled_bar, make_importable
@@ -36,7 +35,7 @@ app = typer.Typer(cls=GroupPage, help="Look into a trajectory cache, repair it, 
 
 @add(app, "cache info")
 @with_flags
-def info(*, counting: CacheInfo, format: options.ShortFormat = "text") -> None:
+def info(*, counting: CacheInfo, format: declared.ShortFormat = "text") -> None:
     """Queries, nodes, parts, bytes, and whether the trees are complete."""
     counts = counting.run()
     if format == "json":
@@ -75,7 +74,7 @@ def repair(*, repairing: Repair) -> None:
 def sql(
     *,
     selecting: Select,
-    format: Annotated[str, options.format_flag("text", "json", "csv")] = "text",
+    format: Annotated[str, declared.format_flag("text", "json", "csv")] = "text",
 ) -> None:
     """Answer a SELECT over the views nodes, queries, scores, routes, spend; nothing can be changed.
 

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from hierrouter.collection.catalogue import ListPools, ShowDatasets, pool_tables, pools_object
-from hierrouter.runs.verify import Verify, inspection_lines, require_sound
+from hierrouter.runs.integrity import Verify, inspection_lines, require_sound
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options
+from hierrouter_cli import console, declared
 from hierrouter_cli.declared import with_flags
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @with_flags
-def pools(*, listing: ListPools, format: options.ShortFormat = "text") -> None:
+def pools(*, listing: ListPools, format: declared.ShortFormat = "text") -> None:
     """List the pools that come with the package; with --pool check and show that one.
 
     Tells of each model its size, price and window, and whether its weights and tokenizer are
@@ -35,7 +35,7 @@ def pools(*, listing: ListPools, format: options.ShortFormat = "text") -> None:
 
 
 @with_flags
-def datasets(*, showing: ShowDatasets, format: options.ShortFormat = "text") -> None:
+def datasets(*, showing: ShowDatasets, format: declared.ShortFormat = "text") -> None:
     """List the known datasets; with --datasets show questions and folds of these.
 
     The folds are those that `collect` would make with the same --limit and --seed.
@@ -72,7 +72,7 @@ def _as_text(summaries: list[DatasetSummary]) -> str:
     return "".join(safe_text(line) + "\n" for line in lines)
 
 
-def runs(format: options.ShortFormat = "text") -> None:
+def runs(format: declared.ShortFormat = "text") -> None:
     """List the runs here, the newest first: how each was trained, what it reaches, if it fits.
 
     The reward R is on validation, or on held-out questions of a value model; the gain is over the

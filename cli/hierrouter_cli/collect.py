@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hierrouter.collection.collect import Collect
 from hierrouter.tables import money
-from hierrouter_cli import console, options
+from hierrouter_cli import console, declared
 from hierrouter_cli.declared import with_flags
 from hierrouter_cli.selecting import DERIVATION_LABELS, labelled_bar
 
@@ -26,7 +26,7 @@ QUICKSTART_SECONDS_PER_LINE = 30.0
 
 @with_flags
 def collect(
-    *, collecting: Collect, dry_run: options.DryRun = False, format: options.ShortFormat = "text"
+    *, collecting: Collect, dry_run: declared.DryRun = False, format: declared.ShortFormat = "text"
 ) -> None:
     """Run every model sequence for each query and store what came back.
 

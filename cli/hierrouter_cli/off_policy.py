@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from hierrouter.serving.evaluate_log import OffPolicy
 from hierrouter.serving.learn_from import LearnFrom
-from hierrouter_cli import console, options
+from hierrouter_cli import console, declared
 from hierrouter_cli.declared import with_flags
 
 
@@ -17,9 +17,10 @@ def off_policy(
     *,
     estimating: OffPolicy,
     savings: Annotated[
-        bool, options.switch("--savings", "What the logged router cost, less each model by itself.")
+        bool,
+        declared.switch("--savings", "What the logged router cost, less each model by itself."),
     ] = False,
-    format: options.Format = "text",
+    format: declared.Format = "text",
 ) -> None:
     """Estimate what a trained router would earn, from episodes that another policy played.
 
@@ -56,7 +57,7 @@ def _put_savings(rows: Sequence[Mapping[str, Any]], alpha: float, format: str) -
 
 
 @with_flags
-def learn_from(*, learning: LearnFrom, format: options.ShortFormat = "text") -> None:
+def learn_from(*, learning: LearnFrom, format: declared.ShortFormat = "text") -> None:
     """Collect a sample of the questions of a log, learn from it, and compare with the old router.
 
     The new router and the one in service (see `deploy`) are compared on questions that neither of

@@ -1,4 +1,4 @@
-"""`hierrouter report`: tables, figures and a page."""
+"""Commands that look at routers: `report`, `compare`, `explain` and `explore`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from hierrouter.replay.open_tree import OpenTree
-from hierrouter.reports.jobs import Report
+from hierrouter.reports.jobs import Compare, Explain, Explore, Report
 from hierrouter.tables import one_line, safe_text
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options
+from hierrouter_cli import console, declared
 from hierrouter_cli.declared import with_flags
-from hierrouter_cli.selecting import check_job, open_trees, quiet_bar
+from hierrouter_cli.selecting import check_job, open_tree, open_trees, quiet_bar
 
 if TYPE_CHECKING:
     from hierrouter.reports.report import FinishedReport
@@ -35,15 +35,15 @@ def report(
     opening: OpenTree,
     reporting: Report,
     all_tables: Annotated[
-        bool, options.switch("--all", "Every table, not only the message.")
+        bool, declared.switch("--all", "Every table, not only the message.")
     ] = False,
     style: Annotated[
         str,
-        options.choice(
+        declared.choice(
             "--style", STYLES, "All of it, or the paper's three results.", subject="style"
         ),
     ] = FULL_STYLE,
-    format: options.Format = "text",
+    format: declared.Format = "text",
 ) -> None:
     """Evaluate exactly on the test fold and say what comes of it.
 
@@ -190,3 +190,62 @@ def show_paper(
     for drawing in paper_figures(finished.result):
         without_suffix = files[0].with_name(drawing.name).as_posix()
         console.put("\n" + latex_figure(drawing, without_suffix))
+
+
+# compare
+
+
+@with_flags
+def compare(*, opening: OpenTree, comparing: Compare, format: declared.Format = "text") -> None:
+    """Fit the baselines on the train fold, and compare them with the learned router.
+
+    Text also writes everything as JSON; the other formats write it only where --out says.
+    """
+    with console.bar("start"):  # the import of whatever learns takes seconds
+        from hierrouter.reports.comparison import as_json, contest_tables, long_table
+        from hierrouter.runs.selection import as_trained
+
+    check_job(comparing)
+    tree = open_tree(as_trained(opening, comparing.checkpoint))
+    standings = comparing.evaluate(tree, console.say, lambda: quiet_bar("fit"))
+    console.put_as(format, standings, as_json, long_table, contest_tables)
+    if comparing.out or format == "text":
+        console.say(f"compare: {standings.save(comparing.out)}")
+
+
+# explain
+
+
+@with_flags
+def explain(
+    *, opening: OpenTree, explaining: Explain, format: declared.ShortFormat = "text"
+) -> None:
+    """Show one query: every answer, what it is worth, the router's route and what it lost.
+
+    With --worst one line for each of the queries on which the router loses most.
+    """
+    from hierrouter.runs.selection import as_trained
+
+    explaining.check()
+    tree = open_tree(as_trained(opening, explaining.checkpoint))
+    explanations = explaining.run(tree, console.say)
+    if format == "json":
+        console.put(explanations.to_json())
+    elif explaining.worst is None:
+        console.put(explanations.to_text(console.page_width(), sys.stdout.isatty()))
+    else:
+        console.put_tables([explanations.table])
+
+
+@with_flags
+def explore(*, opening: OpenTree, exploring: Explore) -> None:
+    """Write a page on which alpha, prices and models can be changed, query by query.
+
+    It is one file, opens from disk and loads nothing. Policies and baselines can be switched on it.
+    """
+    from hierrouter.runs.selection import as_trained
+
+    check_job(exploring)
+    tree = open_tree(as_trained(opening, exploring.checkpoint))
+    page = exploring.run(tree, console.say, lambda: quiet_bar("explore"))
+    console.say(f"explore: page {page}, {page.stat().st_size / 1e6:.1f} MB")

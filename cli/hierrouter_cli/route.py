@@ -9,7 +9,7 @@ from hierrouter.serving.open_router import OpenRouter
 from hierrouter.serving.route import Route
 from hierrouter.tables import money, safe_text
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cli import console, options
+from hierrouter_cli import console, declared
 from hierrouter_cli.declared import with_flags
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ def route(
     routing: Route,
     opening: OpenRouter,
     dry_run: Annotated[
-        bool, options.switch("--dry-run", "Show what the policy would call first; call nothing.")
+        bool, declared.switch("--dry-run", "Show what the policy would call first; call nothing.")
     ] = False,
-    format: options.ShortFormat = "text",
+    format: declared.ShortFormat = "text",
 ) -> None:
     """Route questions through the live models of the pool.
 

@@ -9,7 +9,7 @@ from functools import partial
 from hierrouter.serving.deploy import Deploy
 from hierrouter.serving.open_router import OpenRouter
 from hierrouter.serving.serve import Serve
-from hierrouter_cli import console, options
+from hierrouter_cli import console, declared
 from hierrouter_cli.declared import with_flags
 
 INTERRUPTED_CODE = 130
@@ -36,7 +36,7 @@ def serve(*, opening: OpenRouter, serving: Serve) -> None:
 
 
 @with_flags
-def deploy(*, deploying: Deploy, format: options.ShortFormat = "text") -> None:
+def deploy(*, deploying: Deploy, format: declared.ShortFormat = "text") -> None:
     """Set which router servers answer with: in service, or as a candidate beside it.
 
     Servers that were started without --checkpoint take it at their next reload (SIGHUP, or POST

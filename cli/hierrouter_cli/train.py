@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.runs.train import Sweep, Train
-from hierrouter_cli import console, options
+from hierrouter_cli import console, declared
 from hierrouter_cli.declared import with_flags
 from hierrouter_cli.selecting import make_importable, open_tree
 
@@ -25,7 +25,7 @@ SECONDS_BETWEEN_LINES = 10.0  # if there is no terminal for a bar
 
 
 @with_flags
-def train(*, opening: OpenTree, training: Train, dry_run: options.CheckOnly = False) -> None:
+def train(*, opening: OpenTree, training: Train, dry_run: declared.CheckOnly = False) -> None:
     """Train the router with PPO on the replayed tree; no model is called.
 
     The test fold is out of reach. The same flags with the folder of an interrupted training as
@@ -53,7 +53,7 @@ def train(*, opening: OpenTree, training: Train, dry_run: options.CheckOnly = Fa
 
 
 @with_flags
-def sweep_alpha(*, opening: OpenTree, sweeping: Sweep, dry_run: options.CheckOnly = False) -> None:
+def sweep_alpha(*, opening: OpenTree, sweeping: Sweep, dry_run: declared.CheckOnly = False) -> None:
     """Learn for all alphas in one go: `report --alpha X` needs no training at any X then.
 
     By default one value model is fitted. With --algo ppo or exact one network is trained for the

@@ -115,8 +115,8 @@ class Collect:
         Raises:
             InputError: settings that contradict each other.
         """
+        from hierrouter.collection.cluster import parse_ray_address
         from hierrouter.collection.plan import parse_shard
-        from hierrouter.collection.ray_address import parse_ray_address
 
         on_ray = self.engine == "ray"
         if on_ray and self.shard:

@@ -12,9 +12,16 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hierrouter.collection.bound import Bound, bound_notes, bound_stage
 from hierrouter.collection.due import DueStage, due_levels
-from hierrouter.collection.expected import NOTHING, ExpectedStage, add, expected_stages
+from hierrouter.collection.expected import (
+    NOTHING,
+    Bound,
+    ExpectedStage,
+    add,
+    bound_notes,
+    bound_stage,
+    expected_stages,
+)
 from hierrouter.collection.measures import Measures, Range
 from hierrouter.collection.plan import engines_of_plan
 from hierrouter.collection.speed import STARTUP_S, Speed, bound_seconds

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierrouter.collection.bound import Bound
-from hierrouter.collection.expected import NOTHING, ExpectedStage
+from hierrouter.collection.expected import NOTHING, Bound, ExpectedStage
 from hierrouter.collection.measures import Measures, Range, Sample
 from hierrouter.engines.generator import room_for_weights
 from hierrouter.pools.pool import OPENAI, Endpoint, ModelSpec, Pool
 
 if TYPE_CHECKING:
-    from hierrouter.engines.workload import LocalModel
+    from hierrouter.engines.rows import LocalModel
 
 # Before the first call: imports, and opening the cache. A dry run has just done the same, so that
 # its seconds count if they are known.
@@ -127,7 +126,7 @@ class Speed:
         return samples
 
     def _local_seconds(self, model: ModelSpec) -> Range | None:
-        from hierrouter.engines.workload import Prompts, local_model  # torch: slow to import
+        from hierrouter.engines.rows import Prompts, local_model  # torch: slow to import
 
         stages = self._due[model.name]
         samples = self._samples(stages)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from hierrouter.collection.formats import EXPORTS, IMPORTS, OWN
+from hierrouter.collection.importers import EXPORTS, IMPORTS, OWN
 from hierrouter.declarations import flags
 from hierrouter.declarations.callbacks import OnTask, ignore_task
 from hierrouter.declarations.checks import check_path

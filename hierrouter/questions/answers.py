@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from hierrouter.questions import final
-from hierrouter.questions.folding import fold, without_emphasis
+from hierrouter.questions.final import fold, without_emphasis
 from hierrouter.questions.formulas import (
     equivalent_to_number,
     final_expressions,

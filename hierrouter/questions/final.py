@@ -19,11 +19,10 @@ Numbers, choices and formulas are read from that text in `hierrouter.questions.a
 """
 
 import re
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
-
-from hierrouter.questions.folding import fold
-from hierrouter.questions.thoughts import without_thoughts
 
 # A field of a JSON object. Fields and boxes are cut at a length that no answer has.
 ANSWER_FIELD_PATTERN = re.compile(r"[\"'](?:final[ _]?)?answer[\"']\s*:\s*", re.I)
@@ -453,3 +452,156 @@ def _is_abbreviation(text: str, stop: int) -> bool:
     is_initial = len(word) == 1 and word_before["word"].isupper()
     before = word_before["before"]
     return is_initial and following[0].isupper() and (before is None or before[0].isupper())
+
+
+# Thoughts of reasoning models. A model writes them before its answer, usually between tags. The
+# chat template may open a thought itself; then the response holds only the closing tag. A thought
+# that is still open at the end leaves no answer, because the response was cut short within it.
+
+# Names of tags, as in <think>...</think>; some models add a prefix, <seed:think>.
+TAG_NAMES_REGEX = (
+    r"(?:[a-z]+:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad|analysis)"
+)
+# Each pattern begins with a literal character, by which `re` skips most of a text quickly.
+OPENING_TAG_PATTERN = re.compile(
+    rf"<\s*{TAG_NAMES_REGEX}(?:\s[^<>]{{0,80}})?>"
+    r"|\[think(?:ing)?\]"
+    r"|◁think▷"
+    r"|<\|(?:begin_of_thought|start_thinking|think|thinking)\|>",
+    re.I,
+)
+CLOSING_TAG_PATTERN = re.compile(
+    rf"<\s*/\s*{TAG_NAMES_REGEX}\s*>"
+    rf"|<\s*{TAG_NAMES_REGEX}\s*/>"  # an empty thought
+    r"|\[/think(?:ing)?\]"
+    r"|◁/think▷"
+    r"|<\|(?:end_of_thought|end_thinking|/think|/thinking)\|>",
+    re.I,
+)
+QUOTE_CHARACTERS = "`'\""  # a tag directly after one of them is mentioned, not used
+
+# Channels: every message begins with the name of its channel, and the answer is in "final".
+CHANNEL_PATTERN = re.compile(r"<\|channel\|>\s*(\w+)[^<]{0,80}<\|message\|>", re.I)
+FINAL_CHANNEL = "final"
+MESSAGE_END_PATTERN = re.compile(r"<\|(?:end|return|call|start|channel)\|>", re.I)
+# The same response decoded without its special tokens: only the names of the channels are left.
+BARE_CHANNELS_PATTERN = re.compile(r"\s*analysis(?=[A-Z\s])")
+BARE_FINAL_MARK = "assistantfinal"
+
+
+def without_thoughts(response: str, tags: Iterable[tuple[str, str]] = ()) -> str:
+    """The part of a response after its thoughts.
+
+    Args:
+        response: text of a model.
+        tags: opening and closing tag of each further kind of thought that the model writes.
+
+    Returns:
+        the answer; empty if a thought is not finished or nothing follows it.
+    """
+    answer = _after_thoughts(_final_channel(response), OPENING_TAG_PATTERN, CLOSING_TAG_PATTERN)
+    for opening, closing in tags:
+        answer = _after_thoughts(
+            answer, re.compile(re.escape(opening)), re.compile(re.escape(closing))
+        )
+    return answer
+
+
+def _after_thoughts(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> str:
+    end = 0
+    for tag in closing.finditer(text):
+        if not _is_mentioned(text, tag.start()):
+            end = tag.end()
+    for tag in opening.finditer(text, end):
+        # The `<Thought>` of `List<Thought>` is code.
+        is_code = tag.start() > 0 and text[tag.start() - 1].isalnum()
+        if not is_code and not _is_mentioned(text, tag.start()):
+            return ""
+    return text[end:].lstrip() if end else text
+
+
+def _is_mentioned(text: str, position: int) -> bool:
+    return position > 0 and text[position - 1] in QUOTE_CHARACTERS
+
+
+def _final_channel(text: str) -> str:
+    """The message of the last channel if it is the final one; a text without channels as it is."""
+    channels = list(CHANNEL_PATTERN.finditer(text))
+    if channels:
+        if channels[-1][1].lower() != FINAL_CHANNEL:
+            return ""
+        message = text[channels[-1].end() :]
+        end = MESSAGE_END_PATTERN.search(message)
+        return message[: end.start()] if end else message
+    if BARE_CHANNELS_PATTERN.match(text):
+        _, mark, message = text.rpartition(BARE_FINAL_MARK)
+        if mark:
+            return message
+    return text
+
+
+# Forms that one text can have in Unicode, Markdown and LaTeX, folded into one. The paper's
+# `token_f1` compares texts as they are.
+
+QUOTES = {**dict.fromkeys(map(ord, "‘’‚‛′ʼ＇´"), "'"), **dict.fromkeys(map(ord, "“”„‟″＂«»"), '"')}
+DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−﹣－"), "-")
+# Characters that are not visible: soft hyphens, joiners, marks of direction and of byte order.
+INVISIBLE = dict.fromkeys(
+    [0x00AD, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF]
+)
+SEPARATORS = {ord("٫"): ".", ord("٬"): ",", ord("⁄"): "/", ord("∕"): "/"}
+TRANSLATION = {**QUOTES, **DASHES, **INVISIBLE, **SEPARATORS}
+
+# A run, and what a combining mark or a fraction may belong to.
+OTHER_CHARACTERS_PATTERN = re.compile(r"(?:\d\s?|.)?[^\x00-\x7f]{1,200}", re.S)
+SUPERSCRIPT_DIGITS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789-+n", strict=True))
+SUPERSCRIPT_PATTERN = re.compile(f"[{''.join(SUPERSCRIPT_DIGITS)}]+")
+SUBSCRIPT_DIGITS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
+SUBSCRIPT_PATTERN = re.compile(f"[{''.join(SUBSCRIPT_DIGITS)}]+")
+OTHER_DIGIT_PATTERN = re.compile(r"(?![0-9])\d")  # of another script
+# One half and the like; after a digit it is the rest of a mixed number.
+VULGAR_FRACTION_PATTERN = re.compile(r"(?:(?P<integer>\d)\s?)?(?P<fraction>[¼-¾⅐-⅞])")
+
+
+def fold(text: str) -> str:
+    """The text with one form for each character: NFKC, plain quotes, hyphens and digits.
+
+    Accents count. Superscripts become powers, `x^{2}`, and fractions two numbers, `1/2`.
+    """
+    if text.isascii():
+        return text
+    return OTHER_CHARACTERS_PATTERN.sub(lambda match: _fold_run(match[0]), text)
+
+
+@lru_cache(maxsize=4096)  # most texts have a few such characters, and the same ones
+def _fold_run(text: str) -> str:
+    """Fold a run of characters that are not ASCII, with the character before it."""
+    text = SUPERSCRIPT_PATTERN.sub(
+        lambda match: "^{" + "".join(SUPERSCRIPT_DIGITS[digit] for digit in match[0]) + "}", text
+    )
+    text = SUBSCRIPT_PATTERN.sub(
+        lambda match: "_{" + "".join(SUBSCRIPT_DIGITS[digit] for digit in match[0]) + "}", text
+    )
+    text = VULGAR_FRACTION_PATTERN.sub(_fraction, text)
+    text = unicodedata.normalize("NFKC", text.translate(TRANSLATION)).translate(TRANSLATION)
+    return OTHER_DIGIT_PATTERN.sub(lambda match: str(unicodedata.decimal(match[0])), text)
+
+
+def _fraction(match: re.Match[str]) -> str:
+    numerator, _, denominator = unicodedata.normalize("NFKC", match["fraction"]).partition("⁄")
+    integer = f"{match['integer']} " if match["integer"] else ""
+    return f"{integer}{numerator}/{denominator}"
+
+
+# Marks around a text: **Yes**, _Yes_, `Yes`, $\text{Yes}$.
+LATEX_TEXT_PATTERN = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname|emph)\s*"
+    r"\{((?:[^{}]|\{[^{}]*\})*)\}"
+)
+EMPHASIS_PATTERN = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|~~)(?=\S)([^*_~\n]+?)(?<=\S)\1(?![\w*])")
+
+
+def without_emphasis(text: str) -> str:
+    """The text without the Markdown and LaTeX marks that only change how it looks."""
+    text = LATEX_TEXT_PATTERN.sub(r"\1", text)
+    return EMPHASIS_PATTERN.sub(r"\2", text)

@@ -8,7 +8,7 @@ import re
 from functools import cache
 
 from hierrouter.questions import final
-from hierrouter.questions.folding import fold
+from hierrouter.questions.final import fold
 from hierrouter_cache.keys import Choices
 
 LAST_USUAL_LABEL = "J"  # of a question whose choices are not known

@@ -32,8 +32,8 @@ from hierrouter.reports.estimates import (
     estimate_means,
     pivot,
 )
-from hierrouter.reports.notes import FEW_QUERIES_ROLE, log_looks, selection_notes
 from hierrouter.reports.report import LONG_TABLE, find_table
+from hierrouter.reports.sentences import FEW_QUERIES_ROLE, log_looks, selection_notes
 from hierrouter.runs.folders import draft_of, new_run
 from hierrouter.runs.selection import SelectedRun, provenance, select_run
 from hierrouter.tables import (

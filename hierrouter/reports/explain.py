@@ -21,7 +21,7 @@ from hierrouter.evaluation.outcome import ending_probabilities, ending_table, gr
 from hierrouter.questions.query import find_query
 from hierrouter.replay.tree import Texts, Tree, load_texts
 from hierrouter.reports.estimates import POLICY_GROUPS
-from hierrouter.reports.notes import log_looks, selection_notes, warn_of_test_fold
+from hierrouter.reports.sentences import log_looks, selection_notes, warn_of_test_fold
 from hierrouter.runs.selection import SelectedRun, select_run
 from hierrouter.tables import (
     REPR_WIDTH,

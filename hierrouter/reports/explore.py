@@ -31,8 +31,8 @@ from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.tree import Texts, Tree, load_texts
 from hierrouter.reports.estimates import ALL_DATASETS, positions_by_dataset
 from hierrouter.reports.explain import worst_queries
-from hierrouter.reports.html import BASE_STYLES, render, template_texts
-from hierrouter.reports.notes import (
+from hierrouter.reports.page import BASE_STYLES, render, template_texts
+from hierrouter.reports.sentences import (
     describe_policies,
     log_looks,
     selection_notes,

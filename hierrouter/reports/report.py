@@ -17,9 +17,15 @@ from hierrouter.replay.opening import few_queries_note
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.estimates import ESTIMATE_SCHEMA, Row
 from hierrouter.reports.fold_report import report_on_fold, require_deferrable
-from hierrouter.reports.notes import FEW_QUERIES_ROLE, describe_policies, log_looks, selection_notes
 from hierrouter.reports.results import DeferralSummary, ReportData
-from hierrouter.reports.sentences import message, router_sentence
+from hierrouter.reports.sentences import (
+    FEW_QUERIES_ROLE,
+    describe_policies,
+    log_looks,
+    message,
+    router_sentence,
+    selection_notes,
+)
 from hierrouter.reports.tables import lacking_for_paper, long_table, named_tables, paper_tables
 from hierrouter.runs.folders import draft_of, make_folder_of, new_run
 from hierrouter.runs.selection import SelectedRun, provenance, select_run

@@ -1,14 +1,23 @@
 """A report in words: its message, its headline figures, and the sentences below its tables."""
 
-from typing import Literal, NamedTuple
+from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from hierrouter.declarations.flags import TEST_FOLD
 from hierrouter.evaluation.bounds import ANYTIME_ORACLE, ONE_HOP_ORACLE, TREE_ORACLE
 from hierrouter.evaluation.outcome import ROUTER
+from hierrouter.evaluation.policies import OwnPolicy
 from hierrouter.learning.config import PAPER_TRAINING
 from hierrouter.questions.scoring import ACCURACY_SCORERS
 from hierrouter.reports.estimates import ALL_DATASETS, Row, display_name
 from hierrouter.reports.results import ReportData, Saving
+from hierrouter.runs.look_log import record_looks
+from hierrouter.runs.selection import SelectedRun
 from hierrouter.tables import money, one_line
+from hierrouter_cache.tree import RouteTree
 
 Verdict = Literal["untrained", "unembedded", "constant", "fixed", "better", "worse", "open"]
 # Scorers that say right or wrong, so that their mean is a share of the questions.
@@ -275,3 +284,61 @@ def claims_sentence(report: ReportData) -> str:
     unlisted = len(unbeaten) - MAX_LISTED_POLICIES
     rest = f" and {unlisted} more" if unlisted > 0 else ""
     return f"{claim}: all but {names}{rest}."
+
+
+# Notes below a report.
+
+FEW_QUERIES_ROLE = "every figure rests on them"  # of a small fold, see `few_queries_note`
+
+
+def selection_notes(
+    command: str,
+    selected: SelectedRun,
+    split: str | None = None,
+    *,
+    with_alpha: bool = False,
+    with_sweep: bool = False,
+) -> list[str]:
+    """Return lines on which router is evaluated, and what is remarkable about it.
+
+    Args:
+        command: name of the command, with which the lines begin.
+        selected: the router.
+        split: the fold it is evaluated on; None leaves it out.
+        with_alpha: name the price of cost.
+        with_sweep: name the sweep, too.
+    """
+    router = f"checkpoint {selected.run or 'none'}"
+    if selected.run and selected.why:
+        router += f" ({selected.why})"
+    if with_sweep:
+        router += f", sweep {selected.sweep_run or 'none'}"
+        for other in selected.beside:
+            if not other.is_other_seed:
+                router += f", beside it {other.name} of {other.run}"
+    alpha = f" at alpha {selected.alpha:g}" if with_alpha else ""
+    summary = f"{split} fold{alpha}; {router}" if split else f"{router}{alpha}"
+    return [f"{command}: {line}" for line in (*selected.remarks, summary)]
+
+
+def warn_of_test_fold(command: str, split: str) -> list[str]:
+    """Return a warning that the test fold is for a last look; nothing on other folds."""
+    if split != TEST_FOLD:
+        return []
+    return [f"{command}: the test fold; what is changed after a look at it is tuned on it"]
+
+
+def describe_policies(policies: Iterable[OwnPolicy]) -> dict[str, Any]:
+    """Return the user's policies as part of a look; an edit of their module makes another look."""
+    versions = {policy.path: policy.version for policy in policies}
+    return {"policies": versions} if versions else {}
+
+
+def log_looks(
+    command: str, tree: RouteTree, split: str, runs: Iterable[Path | None], look: Mapping[str, Any]
+) -> list[str]:
+    """Log a look at the test fold; return lines that begin with the command's name.
+
+    See `record_looks` for the arguments.
+    """
+    return [f"{command}: {note}" for note in record_looks(command, tree, split, runs, look)]

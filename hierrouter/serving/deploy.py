@@ -12,7 +12,7 @@ from hierrouter.runs.folders import RUNS, find_run
 from hierrouter_cache.errors import InputError
 
 if TYPE_CHECKING:
-    from hierrouter.serving.service_file import Service
+    from hierrouter.serving.versions import Service
 
 
 @declaration
@@ -56,7 +56,7 @@ class Deploy:
 
     def run(self) -> Service:
         """Set it, or only look if there is nothing to set; see `deploy`."""
-        from hierrouter.serving.service_file import load_service, save_service
+        from hierrouter.serving.versions import load_service, save_service
 
         self.check()
         service = load_service(RUNS)
@@ -73,7 +73,7 @@ class Deploy:
     def _with_run(self, service: Service | None, run: Path) -> Service:
         """Return the service with this run as its candidate, or in service if it has no share."""
         from hierrouter.serving.router import Router, live_run
-        from hierrouter.serving.service_file import Service
+        from hierrouter.serving.versions import Service
 
         refusal = service.refused.get(str(run)) if service else None
         if refusal and not (self.shadow or self.anyway):

@@ -118,7 +118,7 @@ class LearnFrom:
         from hierrouter.runs.training import RunCallbacks
         from hierrouter.serving import learn
         from hierrouter.serving.router import live_run
-        from hierrouter.serving.service_file import Service, load_service, save_service
+        from hierrouter.serving.versions import Service, load_service, save_service
 
         check_out(self.out, "train")  # before calls are paid for
         traffic = learn.read_traffic(self.log, self.limit, self.seed)

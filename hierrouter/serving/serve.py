@@ -115,8 +115,7 @@ class Serve:
         """
         self.check()
         opening.check()
-        from hierrouter.serving.application import Application
-        from hierrouter.serving.processes import bind, run_one, run_workers
+        from hierrouter.serving.application import Application, bind, run_one, run_workers
 
         application = Application(opening, self.settings(), self.log, on_note, set_up_process)
         with bind(self.host, self.port) as listener:

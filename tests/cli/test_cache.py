@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from hierrouter.collection.row_layout import COLUMN_GAP, MIN_WRAPPED_WIDTH, rows_as_text
 from hierrouter.replay.inspection import cache_info
+from hierrouter.tables import COLUMN_GAP, MIN_WRAPPED_WIDTH, rows_as_text
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter

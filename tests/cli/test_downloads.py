@@ -17,7 +17,7 @@ WEIGHTS = bytes(range(256)) * 12_000  # 3 MB
 DOWNLOAD = f"""
 import sys, time
 from contextlib import nullcontext
-from hierrouter.hub.downloads import show_downloads
+from hierrouter.hub.repository import show_downloads
 from hierrouter.hub.repository import Repository
 from hierrouter_cli.console import bar, download_bar
 how = sys.argv[1]

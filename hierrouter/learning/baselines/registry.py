@@ -12,7 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hierrouter.engines.devices import torch_threads
-from hierrouter.learning.baselines import cascades, classifiers, factorisation, simple
+from hierrouter.learning.baselines import cascades, classifiers, simple
 from hierrouter.learning.baselines.arms import Arms, Baseline, FitResult, Play, RouterInputs
 from hierrouter.questions.own_code import import_path, own_code
 from hierrouter_cache.errors import InputError, suggestion
@@ -25,7 +25,7 @@ BUILT_IN_BASELINES: tuple[Baseline, ...] = (  # pyright: ignore  class variables
     classifiers.RidgePerArm(),
     classifiers.Mlp(),
     classifiers.Svm(),
-    factorisation.Factorisation(),
+    classifiers.Factorisation(),
     *cascades.CASCADES,
     cascades.CascadeRouting(),
 )

@@ -16,8 +16,7 @@ import torch
 
 import hierrouter as hr
 from hierrouter.collection import exporters
-from hierrouter.collection.formats import EXPORTS, LOSSES, OWN
-from hierrouter.collection.importers import READERS, guess_format
+from hierrouter.collection.importers import EXPORTS, LOSSES, OWN, READERS, guess_format
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.collection.tables import gather
 from hierrouter.collection.transfer import SUFFIXES

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from hierrouter.collection import peers
-from hierrouter.collection.formats import IMPORTS, OWN
-from hierrouter.collection.importers import READERS, guess_format
+from hierrouter.collection.importers import IMPORTS, OWN, READERS, guess_format
 from hierrouter.collection.tables import Answer
 from hierrouter.collection.transfer import import_
 from hierrouter.replay.open_tree import OpenTree

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hierrouter.collection.cluster import parse_ray_address, require_head, require_listener
 from hierrouter.collection.collect import Collect
-from hierrouter.collection.ray_address import parse_ray_address, require_head, require_listener
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import COMMAND, spawned
 from tests.servers import Server, good, serving

@@ -6,10 +6,8 @@ neighbours: they differ in what surrounds the answer, or in one sign of it.
 
 import pytest
 
-from hierrouter.questions.final import readable_text
-from hierrouter.questions.folding import fold
+from hierrouter.questions.final import fold, readable_text, without_thoughts
 from hierrouter.questions.scoring import scorer
-from hierrouter.questions.thoughts import without_thoughts
 
 Row = tuple[str, str, str, int]  # scorer, response, reference, verdict
 CHOICES = (("A", "a lever"), ("B", "a screw"), ("C", "the pulley"), ("D", "none of these"))

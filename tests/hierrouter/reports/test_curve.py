@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from hierrouter.reports.curve import curve_figure
 from hierrouter.reports.drawing import as_svg
-from hierrouter.reports.figures import export_figures
+from hierrouter.reports.figures import curve_figure, export_figures
 from hierrouter.reports.page import as_html
 from tests.hierrouter.reports.examples import example
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.collection.bound import Bound
 from hierrouter.collection.estimate import (
     Estimate,
     Expectation,
@@ -13,6 +12,7 @@ from hierrouter.collection.estimate import (
     estimate_object,
     estimate_tables,
 )
+from hierrouter.collection.expected import Bound
 from hierrouter.collection.measures import Range
 from hierrouter.reports.tables import (
     cost_table,

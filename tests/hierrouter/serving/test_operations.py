@@ -26,8 +26,14 @@ from hierrouter.serving.answering import Server as AnsweringServer
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.logs import LogShape, read_log
 from hierrouter.serving.router import Router
-from hierrouter.serving.service_file import SERVICE_FILE, Service, load_service, save_service
-from hierrouter.serving.versions import Lineup, Version
+from hierrouter.serving.versions import (
+    SERVICE_FILE,
+    Lineup,
+    Service,
+    Version,
+    load_service,
+    save_service,
+)
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import COMMAND, Run, Start, once, refused, works
 from tests.hierrouter.serving.serving import (

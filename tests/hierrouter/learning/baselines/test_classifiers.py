@@ -8,7 +8,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 from sklearn.svm import SVC
 
-from hierrouter.learning.baselines import classifiers, factorisation, simple
+from hierrouter.learning.baselines import classifiers, simple
 from hierrouter.learning.baselines.arms import mean_reward
 from tests.hierrouter.learning.baselines import known
 from tests.hierrouter.learning.baselines.known import (
@@ -25,7 +25,7 @@ LEARNED = [
     classifiers.RidgePerArm(),
     classifiers.Mlp(steps=(300,), penalties=(0.01,), hidden=16),
     classifiers.Svm(),
-    factorisation.Factorisation(("all",), (100,), learning_rate=0.1),
+    classifiers.Factorisation(("all",), (100,), learning_rate=0.1),
 ]
 each = pytest.mark.parametrize("baseline", LEARNED, ids=lambda baseline: baseline.name)
 
@@ -141,7 +141,7 @@ def test_which_arm_wins_most_depends_on_weights_and_on_the_battles():
 def _only_choice(quality, **settings):
     """The arm taken where all questions look the same."""
     train = arms_with(quality, np.ones_like(quality), np.zeros((len(quality), 4), np.float32))
-    subject = factorisation.Factorisation(**{"steps": (100,), "learning_rate": 0.1, **settings})
+    subject = classifiers.Factorisation(**{"steps": (100,), "learning_rate": 0.1, **settings})
     tuned = fitted(subject, train, train.select(EMPTY), alpha=0.0)
     (choice,) = set(choices(train, tuned.play).tolist())
     return choice
