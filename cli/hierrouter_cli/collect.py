@@ -185,15 +185,13 @@ def show_estimate(plan: CollectionPlan, format: str) -> None:
     Raises:
         WorldError: the weights of a model that is to be called cannot be had.
     """
-    import psutil
-
     from hierrouter.collection.adaptive import calls_line
     from hierrouter.collection.estimate import estimate_tables
     from hierrouter.engines.preflight import require_models, weights_notes
 
     if plan.adaptive:
         console.say(calls_line(plan.pool, plan.queries))
-    estimate = plan.estimate(started=psutil.Process().create_time())
+    estimate = plan.estimate(counts_start=True)
     if format == "json":
         console.put_json(estimate.as_object(), sort_keys=True)
     else:

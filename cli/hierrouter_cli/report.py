@@ -83,8 +83,8 @@ def show_report(
     with contextlib.redirect_stdout(sys.stderr):
         folder = finished.save(reporting.out, reporting.figures)
     if reporting.figures:
-        files = [file for file in folder.iterdir() if file.suffix[1:] in reporting.figures]
-        console.say(f"report: {len(files)} figures in {folder}")
+        count = len(finished.figure_files(folder, reporting.figures))
+        console.say(f"report: {count} figures in {folder}")
     page = folder / PAGE_FILE
     if format == "text":
         show_message(finished.result, page, cache, finished.checkpoint)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.estimate import Estimate, estimate, estimate_object, require_consent
 from hierrouter.collection.plan import Shard, commits_of_plan, shard_status
@@ -159,17 +161,19 @@ class CollectionPlan:
         spending = stored_spending(self.cache, self.pool.rates())
         return sum((model.cost for model in spending.values()), 0.0)
 
-    def estimate(self, started: float | None = None) -> PlanEstimate:
+    def estimate(self, counts_start: bool = False) -> PlanEstimate:
         """Estimate calls, tokens, time, cost and disk; call and write nothing.
 
         Args:
-            started: when this program was started, by `time.time`, see `estimate.estimate`.
+            counts_start: whether the start of this program counts as well: a command that collects
+                will take as long to start.
 
         Raises:
             InputError: a local folder holds no model, or a device does not exist.
             CacheError: the cache is damaged.
             WorldError: weights are damaged.
         """
+        started = psutil.Process().create_time() if counts_start else None
         calls = estimate(self.pool, self.own_queries, self.cache, started=started)
         commits = commits_of_plan(self.cache)
         due = [

@@ -224,6 +224,11 @@ class FinishedReport:
                 export_figures(report_figures(self.result), draft, figures)
         return folder
 
+    @staticmethod
+    def figure_files(folder: Path, figures: Sequence[str]) -> list[Path]:
+        """The files of figures in the folder of a report, by the formats of figures."""
+        return [file for file in sorted(folder.iterdir()) if file.suffix[1:] in figures]
+
     def save_paper_figures(self, out: Path | None, figures: Sequence[str]) -> list[Path]:
         """Write the figures for a paper alone to a new folder; see `save` for errors.
 
