@@ -20,7 +20,7 @@ from hierrouter.engines.generator import room_for_weights
 from hierrouter.pools.pool import OPENAI, Endpoint, ModelSpec, Pool
 
 if TYPE_CHECKING:
-    from hierrouter.engines.rows import LocalModel
+    from hierrouter.engines.workload import LocalModel
 
 # Before the first call: imports, and opening the cache. A dry run has just done the same, so that
 # its seconds count if they are known.
@@ -126,7 +126,7 @@ class Speed:
         return samples
 
     def _local_seconds(self, model: ModelSpec) -> Range | None:
-        from hierrouter.engines.rows import Prompts, local_model  # torch: slow to import
+        from hierrouter.engines.workload import Prompts, local_model  # torch: slow to import
 
         stages = self._due[model.name]
         samples = self._samples(stages)

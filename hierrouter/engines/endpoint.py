@@ -39,7 +39,7 @@ from hierrouter.engines.generator import (
     tokenize_prompt,
 )
 from hierrouter.engines.identity import endpoint_of, named_folder, served_identity, tokenizer_commit
-from hierrouter.engines.local import quiet_loading
+from hierrouter.hub.repository import quiet_loading
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
 from hierrouter_cache.keys import digest

@@ -15,8 +15,7 @@ from hierrouter.engines.identity import (
     folder_digest,
     holds_model,
 )
-from hierrouter.engines.local import quiet_loading
-from hierrouter.hub.repository import HubError, short
+from hierrouter.hub.repository import HubError, quiet_loading, short
 from hierrouter_cache.errors import InputError, reason_of
 
 ENCODER_PATTERNS = (*SETTINGS_PATTERNS, WEIGHTS_PATTERN)

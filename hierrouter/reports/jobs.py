@@ -25,7 +25,7 @@ from hierrouter.declarations.declaration import (
 )
 from hierrouter.paper import PAPER_SEED
 from hierrouter.runs import folders
-from hierrouter.runs.flags import Checkpoint, SweepRun
+from hierrouter.runs.folders import Checkpoint, SweepRun
 from hierrouter_cache.errors import InputError
 
 if TYPE_CHECKING:

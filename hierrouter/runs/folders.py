@@ -15,9 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from hierrouter.declarations.declaration import Flag
 from hierrouter_cache.errors import InputError, WorldError, open_plain, read_small
 
 RUNS = Path("runs")
@@ -498,3 +500,21 @@ def _make_timestamped_folder(command: str) -> Path:
         except FileExistsError:
             path = RUNS / f"{stamp}.{number}-{command}"
             number += 1
+
+
+# The flags of jobs that work on a run, as types of their fields.
+
+
+def check_run(value: str | os.PathLike[str], name: str) -> Path:
+    """Return the folder of a run, given by its name, by its folder or as a run.
+
+    Raises:
+        InputError: there is no such run.
+    """
+    return find_run(value)
+
+
+run_flag = partial(Flag, metavar="NAME|DIR", check=check_run)
+
+Checkpoint = Annotated[Path | None, run_flag("--checkpoint", help="A run; default: the latest.")]
+SweepRun = Annotated[Path | None, run_flag("--sweep", help="A sweep; default: the latest.")]

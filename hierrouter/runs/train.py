@@ -32,7 +32,7 @@ from hierrouter.learning.config import (
 )
 from hierrouter.paper import PAPER_ALPHA, PAPER_SEED
 from hierrouter.runs import folders
-from hierrouter.runs.flags import run_flag
+from hierrouter.runs.folders import run_flag
 from hierrouter_cache.errors import InputError
 
 if TYPE_CHECKING:

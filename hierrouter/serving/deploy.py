@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from hierrouter.declarations.declaration import Flag, declaration, function_of, shown_name
-from hierrouter.runs.flags import check_run
-from hierrouter.runs.folders import RUNS, find_run
+from hierrouter.runs.folders import RUNS, check_run, find_run
 from hierrouter_cache.errors import InputError
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from hierrouter.declarations.callbacks import OnNote, ignore_note
 from hierrouter.declarations.checks import check_path, check_text, each
 from hierrouter.declarations.declaration import Flag, declaration, function_of, shown_name
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
-from hierrouter.runs.flags import Checkpoint, check_run
-from hierrouter.runs.folders import RUNS, check_out, find_run
+from hierrouter.runs.folders import RUNS, Checkpoint, check_out, check_run, find_run
 from hierrouter_cache.errors import InputError
 
 if TYPE_CHECKING:

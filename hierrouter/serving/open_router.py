@@ -11,7 +11,7 @@ from hierrouter.declarations import flags
 from hierrouter.declarations.callbacks import OnNote, ignore_note
 from hierrouter.declarations.declaration import declaration, shown_name, shown_value
 from hierrouter.paper import PAPER_SCORER
-from hierrouter.runs.flags import Checkpoint
+from hierrouter.runs.folders import Checkpoint
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError
 

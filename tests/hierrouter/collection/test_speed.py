@@ -14,7 +14,7 @@ from hierrouter.collection.scheduler import fill_cache
 from hierrouter.collection.speed import STARTUP_S, bound_seconds, limited_seconds
 from hierrouter.engines import backend
 from hierrouter.engines.batches import limits_for
-from hierrouter.engines.rows import LocalModel, Prompts, local_model
+from hierrouter.engines.workload import LocalModel, Prompts, local_model
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
 from hierrouter.questions.datasets import load_queries

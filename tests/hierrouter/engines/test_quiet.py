@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from hierrouter.engines import backend
 from hierrouter.engines.encoders import load_encoder
-from hierrouter.engines.local import quiet_loading
+from hierrouter.hub.repository import quiet_loading
 from hierrouter.pools.pool import ModelSpec
 from tests.models import save_random_encoder
 
