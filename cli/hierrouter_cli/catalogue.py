@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from hierrouter.collection.catalogue import ListPools, ShowDatasets, pool_tables, pools_object
-from hierrouter.runs.integrity import Verify, inspection_lines, require_sound
+from hierrouter.runs.verify import Verify, inspection_lines, require_sound
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, declared

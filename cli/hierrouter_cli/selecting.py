@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hierrouter.declarations.callbacks import OnTask
+from hierrouter.declarations.declaration import OnTask
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cli import console
 

@@ -15,9 +15,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.declarations import flags
-from hierrouter.declarations.callbacks import OnCount, ignore_count
 from hierrouter.declarations.checks import check_text
-from hierrouter.declarations.declaration import Flag, declaration
+from hierrouter.declarations.declaration import Flag, OnCount, declaration, ignore_count
 from hierrouter_cache import CACHE
 
 if TYPE_CHECKING:

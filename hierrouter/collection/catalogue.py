@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.declarations import flags
-from hierrouter.declarations.callbacks import OnNote, ignore_note
-from hierrouter.declarations.declaration import Flag, declaration
+from hierrouter.declarations.declaration import Flag, OnNote, declaration, ignore_note
 from hierrouter.paper import PAPER_SEED
 
 if TYPE_CHECKING:

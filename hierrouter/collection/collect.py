@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.declarations import flags
-from hierrouter.declarations.callbacks import OnNote, ignore_note
 from hierrouter.declarations.checks import check_alphas, check_cost, check_text, one_of
-from hierrouter.declarations.declaration import Flag, declaration, function_of
+from hierrouter.declarations.declaration import Flag, OnNote, declaration, function_of, ignore_note
 from hierrouter.paper import PAPER_SEED
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError

@@ -14,7 +14,7 @@ from hierrouter.collection.estimate import Estimate, estimate, estimate_object, 
 from hierrouter.collection.plan import Shard, commits_of_plan, shard_status
 from hierrouter.collection.progress import Progress, Summary, stored_spending
 from hierrouter.collection.scheduler import fill_cache
-from hierrouter.declarations.callbacks import OnNote, OnTask, ignore_note, ignore_task
+from hierrouter.declarations.declaration import OnNote, OnTask, ignore_note, ignore_task
 from hierrouter.engines.commits import at_commit
 from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hierrouter.collection.files import json_line
 from hierrouter.collection.peers import COST_SUFFIX, PROMPT_COLUMN, RESPONSE_SUFFIX
 from hierrouter.collection.plan import stored_queries
-from hierrouter.declarations.callbacks import OnTask, ignore_task
+from hierrouter.declarations.declaration import OnTask, ignore_task
 from hierrouter.engines.encoders import default_encoder, load_encoder
 from hierrouter.pools.pool import IMPORTED, ModelSpec, Pool, size_in_name
 from hierrouter.questions.query import Query

@@ -13,7 +13,7 @@ import pyarrow.csv
 from hierrouter.collection.plan import is_latest
 from hierrouter.collection.storing import Merge, open_merge
 from hierrouter.collection.tables import require_file
-from hierrouter.declarations.callbacks import OnTask, ignore_task
+from hierrouter.declarations.declaration import OnTask, ignore_task
 from hierrouter.pools.files import stored_pool
 from hierrouter.questions.files import parse_object, raw_lines
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError

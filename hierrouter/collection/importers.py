@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hierrouter.collection import files, peers, storing, tables
-from hierrouter.declarations.callbacks import OnTask, ignore_task
+from hierrouter.declarations.declaration import OnTask, ignore_task
 from hierrouter.pools.pool import Pool
 from hierrouter.questions.duplicates import near_duplicates_note
 from hierrouter_cache.errors import InputError

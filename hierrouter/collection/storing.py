@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from hierrouter.collection.plan import Call, call_row, store_plan
 from hierrouter.collection.tables import Answer, Answers, Route
-from hierrouter.declarations.callbacks import OnTask, ignore_task
+from hierrouter.declarations.declaration import OnTask, ignore_task
 from hierrouter.engines.generator import Response
 from hierrouter.pools.pool import (
     IMPORTED,

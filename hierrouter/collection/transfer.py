@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.collection.importers import EXPORTS, IMPORTS, OWN
 from hierrouter.declarations import flags
-from hierrouter.declarations.callbacks import OnTask, ignore_task
 from hierrouter.declarations.checks import check_path
-from hierrouter.declarations.declaration import Flag, declaration, function_of
+from hierrouter.declarations.declaration import Flag, OnTask, declaration, function_of, ignore_task
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError

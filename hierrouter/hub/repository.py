@@ -374,7 +374,7 @@ def quiet_loading() -> Iterator[None]:
 
     They would be written over the bars of a command. Afterwards the libraries show again what they
     showed before: a caller's own downloads keep their bars. Files of the hub are fetched before,
-    see `hierrouter.hub.downloads`.
+    see `show_downloads`.
     """
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,

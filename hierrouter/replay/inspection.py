@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.declarations.callbacks import OnCount, ignore_count
+from hierrouter.declarations.declaration import OnCount, ignore_count
 from hierrouter.pools.files import stored_pool
 from hierrouter.questions.query import stored_choices
 from hierrouter.questions.scoring import SCORERS_BY_NAME

@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierrouter.declarations import flags
-from hierrouter.declarations.callbacks import OnNote, OnTask, ignore_note, ignore_task
 from hierrouter.declarations.checks import check_prices
-from hierrouter.declarations.declaration import declaration, function_of
+from hierrouter.declarations.declaration import (
+    OnNote,
+    OnTask,
+    declaration,
+    function_of,
+    ignore_note,
+    ignore_task,
+)
 from hierrouter.paper import PAPER_SCORER
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter import __version__
-from hierrouter.declarations.callbacks import OnTask
+from hierrouter.declarations.declaration import OnTask
 from hierrouter.engines.encoder_names import NoEncoder, without_commit
 from hierrouter.engines.encoders import Encoder, EndpointEncoder, default_encoder, find_encoder
 from hierrouter.engines.judge import judge_scorer

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.declarations.callbacks import OnCount, OnNote, ignore_count
 from hierrouter.declarations.checks import MAX_ALPHA
+from hierrouter.declarations.declaration import OnCount, OnNote, ignore_count
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Booleans, Floats, Integers, call_probability, single_calls
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings

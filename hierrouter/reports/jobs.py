@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.declarations import flags
-from hierrouter.declarations.callbacks import OnCount, OnNote, ignore_note
 from hierrouter.declarations.checks import check_names, check_path
 from hierrouter.declarations.declaration import (
     Flag,
+    OnCount,
+    OnNote,
     declaration,
     function_of,
+    ignore_note,
     shown_name,
     shown_value,
 )

@@ -15,8 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hierrouter.declarations.callbacks import OnNote
-from hierrouter.declarations.declaration import shown_value
+from hierrouter.declarations.declaration import OnNote, shown_value
 from hierrouter.learning.config import OnEvaluation
 from hierrouter.tables import one_line
 from hierrouter_cache.errors import HierRouterError, InputError, WorldError, reason_of

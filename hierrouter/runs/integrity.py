@@ -1,28 +1,18 @@
-"""Whether everything that a figure rests on is what was written: cache, embeddings and runs.
-
-`Verify` is the job behind `hierrouter verify`.
-"""
-
-from __future__ import annotations
+"""Whether everything that a figure rests on is what was written: cache, embeddings and runs."""
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-from hierrouter.declarations import flags
-from hierrouter.declarations.callbacks import OnCount, ignore_count
-from hierrouter.declarations.declaration import Flag, declaration
 from hierrouter.runs import folders
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import load_checkpoint
 from hierrouter.runs.look_log import LOOKS_FILE, looks_in
 from hierrouter.runs.progress import SavedState
-from hierrouter_cache import CACHE
 from hierrouter_cache.chain import examine
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
-from hierrouter_cache.errors import DamagedPart, HierRouterError, InputError, NoCache, read_small
+from hierrouter_cache.errors import HierRouterError, InputError, NoCache, read_small
 from hierrouter_cache.parts import ROW_SCHEMAS
 from hierrouter_cache.saved_trees import list_saved_trees, saved_tree_fault
 
@@ -146,73 +136,3 @@ def _report_files(folder: Path) -> Iterator[tuple[str, Path, str | None]]:
         elif folders.file_digest(file) != expected:
             fault = "checksum mismatch"
         yield "report", file, fault
-
-
-# The job.
-
-if TYPE_CHECKING:
-    from hierrouter.runs.integrity import Inspection
-
-
-@declaration
-class Verify:
-    """Check a cache, and the runs beside it.
-
-    Attributes:
-        cache: its folder.
-        rescore: whether to compute every score again, too.
-    """
-
-    cache: flags.Cache = CACHE
-    rescore: Annotated[bool, Flag("--rescore", help="Compute every score again, too.")] = False
-
-    def inspect(self) -> Inspection:
-        """Hash every byte of the cache and of the runs in `runs`; rows are not looked at.
-
-        Raises:
-            CacheError: the cache is of a newer version, or keeps changing.
-        """
-        from hierrouter.runs.integrity import inspect_files
-
-        return inspect_files(self.cache, folders.RUNS)
-
-    def check_rows(self, on_rows: OnCount = ignore_count) -> list[str]:
-        """Compute the key of every row of the cache again, and look for missing ones.
-
-        Args:
-            on_rows: called with (rows checked since the last call, rows in all).
-
-        Returns:
-            The results of the checks, a line each.
-
-        Raises:
-            DamagedPart: a row is damaged.
-            CacheError: there is no cache, or it changed during the check.
-        """
-        from hierrouter.replay.inspection import verify_cache
-
-        return verify_cache(self.cache, self.rescore, on_rows)
-
-
-def inspection_lines(inspection: Inspection) -> list[str]:
-    """Return how many files of each kind there are, and whether they are sound, a line each."""
-    damaged = Counter(kind for kind, _, _ in inspection.faults)
-    lines = []
-    for kind, count in inspection.files.items():
-        if count:
-            state = f"{damaged[kind]:,} damaged or missing" if damaged[kind] else "sound"
-            lines.append(f"{kind:<20}{count:>8,}  {state}")
-    return lines
-
-
-def require_sound(inspection: Inspection) -> None:
-    """Require that no file is damaged or missing.
-
-    Raises:
-        DamagedPart: with the number of those that are.
-    """
-    if inspection.faults:
-        raise DamagedPart(
-            f"damaged or missing: {len(inspection.faults)} files; `hierrouter cache repair` moves "
-            "those of a cache aside, runs are trained again"
-        )

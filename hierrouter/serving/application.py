@@ -20,7 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
-from hierrouter.declarations.callbacks import OnNote
+from hierrouter.declarations.declaration import OnNote
 from hierrouter.pools.pool import OPENAI
 from hierrouter.runs.folders import RUNS
 from hierrouter.serving import ServerSettings

@@ -7,9 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.declarations import flags
-from hierrouter.declarations.callbacks import OnNote, ignore_note
 from hierrouter.declarations.checks import check_path
-from hierrouter.declarations.declaration import Flag, declaration, function_of, shown_name
+from hierrouter.declarations.declaration import (
+    Flag,
+    OnNote,
+    declaration,
+    function_of,
+    ignore_note,
+    shown_name,
+)
 from hierrouter.runs.folders import Checkpoint, find_run
 from hierrouter.serving.open_router import OnStage, ignore_stage
 from hierrouter_cache.errors import InputError

@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.declarations import flags
-from hierrouter.declarations.callbacks import OnNote, ignore_note
 from hierrouter.declarations.checks import check_path, check_text, each
-from hierrouter.declarations.declaration import Flag, declaration, function_of, shown_name
+from hierrouter.declarations.declaration import (
+    Flag,
+    OnNote,
+    declaration,
+    function_of,
+    ignore_note,
+    shown_name,
+)
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter.runs.folders import RUNS, Checkpoint, check_out, check_run, find_run
 from hierrouter_cache.errors import InputError

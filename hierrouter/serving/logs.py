@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.declarations.callbacks import OnNote, ignore_note
+from hierrouter.declarations.declaration import OnNote, ignore_note
 from hierrouter.engines.encoders import Encoder
 from hierrouter.engines.generator import Confidence, Response
 from hierrouter.evaluation.outcome import Actions, greedy

@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hierrouter.declarations import flags
-from hierrouter.declarations.callbacks import OnNote, ignore_note
-from hierrouter.declarations.declaration import declaration, shown_name, shown_value
+from hierrouter.declarations.declaration import (
+    OnNote,
+    declaration,
+    ignore_note,
+    shown_name,
+    shown_value,
+)
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.runs.folders import Checkpoint
 from hierrouter_cache import CACHE

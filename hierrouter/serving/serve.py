@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Annotated
 
 from hierrouter.declarations import flags
-from hierrouter.declarations.callbacks import OnNote, ignore_note
 from hierrouter.declarations.checks import check_path
-from hierrouter.declarations.declaration import Flag, declaration, shown_name, shown_value
+from hierrouter.declarations.declaration import (
+    Flag,
+    OnNote,
+    declaration,
+    ignore_note,
+    shown_name,
+    shown_value,
+)
 from hierrouter.paper import PAPER_SEED
 from hierrouter.serving import DEFAULT_MAX_REQUESTS, ServerSettings
 from hierrouter.serving.open_router import OpenRouter

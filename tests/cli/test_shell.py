@@ -32,8 +32,8 @@ ERRORS = {"InputError", "CacheError", "WorldError", "DamagedPart", "HierRouterEr
 RAISING = {
     ("cache.py", "pull"),
     ("catalogue.py", "runs"),
-    ("options.py", "_parser_of"),
-    ("options.py", "parse"),
+    ("declared.py", "_parser_of"),
+    ("declared.py", "parse"),
     ("report.py", "report"),
     ("route.py", "route"),
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.declarations.callbacks import ignore_task
+from hierrouter.declarations.declaration import ignore_task
 from hierrouter.pools import pool
 from hierrouter.pools.files import load_pool, price_lists, prices_of
 from hierrouter.pools.validation import validate
