@@ -404,8 +404,8 @@ def fork_workers(work: Callable[..., Any], processes: int) -> Iterator[Callable[
 
     What `work` refers to is not sent: the copies have it as it was when the block began. A copy
     leaves Ctrl-C to this process, ends when this process is killed, and is killed when the block is
-    left early. Use it for pure computation only: a lock that another thread held at the fork stays
-    locked in the copy.
+    left: take all results before. Use it for pure computation only: a lock that another thread held
+    at the fork stays locked in the copy.
 
     Args:
         work: the function.
@@ -425,14 +425,14 @@ def fork_workers(work: Callable[..., Any], processes: int) -> Iterator[Callable[
     try:
         pool.submit(int).result()  # the first call makes all copies
         yield lambda *arguments: pool.submit(_work, arguments)
-    except BaseException as error:
+    except BrokenProcessPool as error:
+        reason = "one of its processes was killed, e.g. for lack of memory"
+        raise RuntimeError(reason) from error
+    finally:
+        # They are not asked to end. A copy that was killed while it had nothing to do may have held
+        # the lock of the queue: the others would wait for it for ever, and the pool for them.
         for worker in set(multiprocessing.active_children()) - other_children:
             worker.kill()
-        if isinstance(error, BrokenProcessPool):
-            reason = "one of its processes was killed, e.g. for lack of memory"
-            raise RuntimeError(reason) from error
-        raise
-    finally:
         pool.shutdown(cancel_futures=True)
 
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,6 +21,7 @@ from hierrouter.engines.batches import (
     Limits,
     Shape,
     cache_bytes,
+    fork_workers,
     limits_for,
     plan_batches,
     step_below,
@@ -120,7 +122,7 @@ def test_a_small_model_answers_in_two_processes_as_in_one(
     with torch_threads(1):
         expected = [(place, vars(answer)) for place, answer in load(spec(folder)).generate(prompts)]
     with torch_threads(2):
-        model = load(spec(folder))
+        model: Any = load(spec(folder))
     # To the last digit of how sure it was, and in the same order.
     assert [(place, vars(answer)) for place, answer in model.generate(prompts)] == expected
     asked = count()
@@ -134,12 +136,22 @@ def test_a_small_model_answers_in_two_processes_as_in_one(
     monkeypatch.setattr(os, "fork", no_fork)
     assert [(place, vars(answer)) for place, answer in model.generate(prompts)] == expected
     monkeypatch.undo()
+    model._decoder._batches_per_group = 1  # so that much is left to do
     answers = model.generate(prompts)
     next(answers)
     os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
     with pytest.raises(RuntimeError, match="one of its processes was killed"):
         list(answers)
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
+def test_nobody_waits_for_a_copy_that_was_killed_when_it_had_nothing_to_do() -> None:
+    """It may have held the lock of the queue that the other one waits for."""
+    for _ in range(10):
+        with fork_workers(os.getpid, 2) as begin:
+            os.kill(begin().result(), signal.SIGKILL)
+        assert multiprocessing.active_children() == []
 
 
 WAITING = """
