@@ -19,8 +19,8 @@ from hierrouter.collection.cache_jobs import (
     rows_as_csv,
     rows_as_json,
 )
-from hierrouter.collection.importers import LOSSES, OWN
 from hierrouter.collection.transfer import Export, Import
+from hierrouter.declarations.flags import LOSSES, OWN
 from hierrouter.tables import rows_as_text, safe_text
 from hierrouter_cache.errors import CacheError
 from hierrouter_cli import console, declared

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hierrouter.collection import files, peers, storing, tables
 from hierrouter.declarations.declaration import OnTask, ignore_task
+from hierrouter.declarations.flags import IMPORTS, NOTES, OWN
 from hierrouter.pools.pool import Pool
 from hierrouter.questions.duplicates import near_duplicates_note
 from hierrouter_cache.errors import InputError
@@ -216,33 +217,3 @@ def guess_format(path: Path) -> str:
         f"columns of no known format: {path}: {', '.join(row):.80}; see docs/interchange.md or "
         f"name one: --format {'|'.join(IMPORTS)}"
     )
-
-
-# Formats
-
-OWN = "jsonl"  # the project's own format
-# Notes for people on a cache that was made from a file, by format.
-NOTES: Mapping[str, str] = {
-    "routerbench": "no token counts in the file; tokens_out holds its cost in tiny units, so that "
-    "C is the file's cost"
-}
-IMPORTS = (OWN, "table", "llmrouter", "routerbench")
-# What of a cache a format has no place for, by the formats of other tools that are written.
-LOSSES: Mapping[str, tuple[str, ...]] = {
-    "llmrouter": (
-        "hops after the first",
-        "all but the first reference answer of a query",
-        "the validation fold (it goes with train)",
-        "log-probabilities, and why a response ended",
-        "identities of models, and descriptions (llm_data.json has their ids)",
-    ),
-    "routerbench": (
-        "hops after the first",
-        "reference answers, and choices as such",
-        "token counts (their cost remains)",
-        "folds",
-        "seconds, log-probabilities, and why a response ended",
-        "identities and prices of models",
-    ),
-}
-EXPORTS = (OWN, *LOSSES)

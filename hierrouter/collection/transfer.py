@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from hierrouter.collection.importers import EXPORTS, IMPORTS, OWN
 from hierrouter.declarations import flags
 from hierrouter.declarations.checks import check_path
 from hierrouter.declarations.declaration import Flag, OnTask, declaration, function_of, ignore_task
+from hierrouter.declarations.flags import EXPORTS, IMPORTS, OWN
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError

@@ -3,6 +3,8 @@
 Pages are rendered from templates, with a policy that forbids loading anything.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import json
@@ -10,18 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hierrouter.reports.drawing import Drawing, as_svg
 from hierrouter.reports.estimates import ALL_DATASETS
-from hierrouter.reports.figures import curve_figure, frontier_figure, net_reward_figure
 from hierrouter.reports.results import ReportData
 from hierrouter.reports.sentences import claims_sentence, message
 from hierrouter.reports.tables import report_tables, summary_table
 from hierrouter.tables import one_line, safe_text, select_columns
+
+if TYPE_CHECKING:
+    from hierrouter.reports.drawing import Drawing
 
 VISIBLE_TABLES = ("summary", "depths", "datasets")  # not folded
 # Columns of the summary that fit on a phone, with and without a router.
@@ -43,6 +46,9 @@ READER_QUESTIONS = {
 
 def as_html(report: ReportData) -> str:
     """Return the page: the same bytes for the same report."""
+    # Pages without figures do not need matplotlib.
+    from hierrouter.reports.figures import curve_figure, frontier_figure, net_reward_figure
+
     tables = {table.name: table for table in report_tables(report)}
     # The page shows few columns and one fixed route; JSON and CSV have all of them. The notes of
     # the summary are at the top of the page already.
@@ -73,6 +79,8 @@ def as_html(report: ReportData) -> str:
 
 def _with_svg(drawings: Sequence[Drawing]) -> list[tuple[Drawing, Markup]]:
     """Pair each drawing with its markup."""
+    from hierrouter.reports.drawing import as_svg
+
     return [(drawing, Markup(as_svg(drawing))) for drawing in drawings]  # noqa: S704 - drawn by us
 
 

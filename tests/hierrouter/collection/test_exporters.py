@@ -16,10 +16,11 @@ import torch
 
 import hierrouter as hr
 from hierrouter.collection import exporters
-from hierrouter.collection.importers import EXPORTS, LOSSES, OWN, READERS, guess_format
+from hierrouter.collection.importers import READERS, guess_format
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.collection.tables import gather
 from hierrouter.collection.transfer import SUFFIXES
+from hierrouter.declarations.flags import EXPORTS, LOSSES, OWN
 from hierrouter.engines.encoders import HashedNgrams
 from hierrouter.questions.query import Query
 from hierrouter.replay.open_tree import OpenTree

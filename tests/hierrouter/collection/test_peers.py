@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from hierrouter.collection import peers
-from hierrouter.collection.importers import IMPORTS, OWN, READERS, guess_format
+from hierrouter.collection.importers import READERS, guess_format
 from hierrouter.collection.tables import Answer
 from hierrouter.collection.transfer import import_
+from hierrouter.declarations.flags import IMPORTS, OWN
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate
