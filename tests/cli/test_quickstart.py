@@ -1,6 +1,7 @@
 """The whole job through the installed command: quickstart, then the commands on what it left."""
 
 import os
+import re
 from typing import Any
 
 import pytest
@@ -91,7 +92,9 @@ def test_the_same_bytes_whatever_the_hash_seed(home: Place) -> None:
     words = ("report", "--split", "validation", "--format", "json")
     told = works(run_cold(*words, cwd=home.folder))
     assert as_json(told)["split"] == "validation"
-    assert told.stdout == home.does(" ".join(words)).stdout
+    # Tests shorten the preset, and a cold process does not know of it: there the epochs are named.
+    expected = home.does(" ".join(words)).stdout
+    assert re.sub(r", epochs \d+\"", '"', told.stdout) == expected
 
 
 def test_the_pipe_may_close_early(home: Place, start: Start) -> None:
