@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hierrouter.reports.drawing import as_svg
-from hierrouter.reports.figures import curve_figure, export_figures
+from hierrouter.reports.figures import curve_figure, export_figures, report_figures
 from hierrouter.reports.page import as_html
 from tests.hierrouter.reports.examples import example
 
@@ -28,7 +28,7 @@ def test_there_is_none_without_a_history(tmp_path: Path) -> None:
     assert curve_figure(report) is None
     assert "How did it learn?" not in as_html(report)
     assert "learning-curve.svg" not in {
-        file.name for file in export_figures(report, tmp_path, ["svg"])
+        file.name for file in export_figures(report_figures(report), tmp_path, ["svg"])
     }
 
 
@@ -64,6 +64,6 @@ def test_the_page_folds_it_and_figures_have_it_in_a_file(tmp_path: Path) -> None
     assert "the weights of epoch 9 were kept" in folded.partition("</details>")[0]
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-    files = {file.name for file in export_figures(report, tmp_path, ["svg", "png"])}
+    files = {file.name for file in export_figures(report_figures(report), tmp_path, ["svg", "png"])}
     assert {"learning-curve.svg", "learning-curve.png"} <= files
     assert as_html(report) == page
