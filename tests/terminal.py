@@ -32,10 +32,13 @@ def program_on_terminal(*command: str | Path, cwd: Path, width: int = 100, **set
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, width, 0, 0))
+    variables = environment()
+    for name in ("COLUMNS", "LINES"):  # tests run side by side have them; the terminal knows better
+        variables.pop(name, None)
     process = subprocess.Popen(
         [*map(str, command)],
         cwd=cwd,
-        env={**environment(), "TERM": "xterm", **settings},
+        env={**variables, "TERM": "xterm", **settings},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
