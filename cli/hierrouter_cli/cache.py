@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -113,11 +110,9 @@ def export_file(*, exporting: Export) -> None:
     The flags that choose models, scores or an encoder are for the formats of other tools.
     """
     exporting.check()
-    if ":" in exporting.score_name:  # a function of the user's
-        make_importable(Path.cwd())
+    make_importable(exporting.score_name)
     labels = {**TRANSFER_LABELS, **DERIVATION_LABELS, "embed": "embed questions"}
-    # Output of a user's own scorer is no result, so it must not reach stdout.
-    with labelled_bar("open", labels) as on_progress, contextlib.redirect_stdout(sys.stderr):
+    with labelled_bar("open", labels) as on_progress, console.foreign_output_on_stderr():
         counts = exporting.run(on_progress)
     if exporting.format == OWN:
         rows = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())

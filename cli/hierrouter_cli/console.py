@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -78,11 +79,17 @@ def put(text: str) -> bool:
     return True
 
 
+def foreign_output_on_stderr() -> AbstractContextManager[object]:
+    """Send to stderr what Python code of a user or a library prints: it is no result."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
 @contextmanager
 def results_alone() -> Iterator[None]:
     """Send to stderr whatever is written to stdout meanwhile, by C code and other processes, too.
 
-    So nothing that a library writes there gets between the results of a command.
+    So nothing that a library writes there gets between the results of a command. For Python code
+    alone `foreign_output_on_stderr` is enough.
     """
     sys.stdout.flush()
     results = sys.stdout.fileno()
@@ -113,7 +120,7 @@ def put_as(
     long_table: Callable[[Result], Table],
     tables: Callable[[Result], Sequence[Table]],
 ) -> None:
-    """Print a result on stdout in one of `options.FORMATS`.
+    """Print a result on stdout in one of `declared.FORMATS`.
 
     Args:
         format: name of the format.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -80,7 +79,7 @@ def show_report(
         console.put_as(format, finished.result, as_json, long_table, report_tables)
     if format != "text" and reporting.out is None and not reporting.figures:
         return
-    with contextlib.redirect_stdout(sys.stderr):
+    with console.foreign_output_on_stderr():
         folder = finished.save(reporting.out, reporting.figures)
     if reporting.figures:
         count = len(finished.figure_files(folder, reporting.figures))
@@ -192,9 +191,6 @@ def show_paper(
         console.put("\n" + latex_figure(drawing, without_suffix))
 
 
-# compare
-
-
 @with_flags
 def compare(*, opening: OpenTree, comparing: Compare, format: declared.Format = "text") -> None:
     """Fit the baselines on the train fold, and compare them with the learned router.
@@ -211,9 +207,6 @@ def compare(*, opening: OpenTree, comparing: Compare, format: declared.Format = 
     console.put_as(format, standings, as_json, long_table, contest_tables)
     if comparing.out or format == "text":
         console.say(f"compare: {standings.save(comparing.out)}")
-
-
-# explain
 
 
 @with_flags

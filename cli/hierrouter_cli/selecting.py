@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -20,28 +19,28 @@ if TYPE_CHECKING:
 DERIVATION_LABELS = {"embed": "embed states", "score": "score responses"}
 
 
-def make_importable(folder: Path) -> None:
-    """Let `module:name` on the command line find modules in a folder, after installed ones."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
+def make_importable(*names: str | None) -> None:
+    """Let `module:name` on the command line find modules in this folder, after installed ones.
+
+    Args:
+        names: given by the user; others than `module:name` need no modules.
+    """
+    folder = str(Path.cwd())
+    if any(":" in (name or "") for name in names) and folder not in sys.path:
+        sys.path.append(folder)
 
 
 def check_job(job: Report | Compare | Explore) -> None:
     """Check a job before a cache is read; this imports policies and baselines of the user."""
-    has_own_code = bool(job.policies) or bool(getattr(job, "baselines", None))
-    if has_own_code:
-        make_importable(Path.cwd())
-    with contextlib.redirect_stdout(sys.stderr):  # output of a user's module is no result
+    make_importable(*job.policies, *(getattr(job, "baselines", None) or ()))
+    with console.foreign_output_on_stderr():
         job.check()
 
 
 @contextmanager
 def quiet_bar(label: str) -> Iterator[Callable[..., None]]:
-    """Show a bar, and send to stderr whatever is printed meanwhile.
-
-    A policy or a baseline of the user may print, which is no result of the command.
-    """
-    with console.bar(label) as on_progress, contextlib.redirect_stdout(sys.stderr):
+    """Show a bar, and send to stderr whatever is printed meanwhile."""
+    with console.bar(label) as on_progress, console.foreign_output_on_stderr():
         yield on_progress
 
 
@@ -59,8 +58,7 @@ def open_tree(opening: OpenTree) -> Tree:
 
 def _opening_bar(opening: OpenTree) -> AbstractContextManager[OnTask]:
     """Return the bar of an opening; let a scorer of the user's be imported."""
-    if ":" in opening.scorer:  # a function of the user's
-        make_importable(Path.cwd())
+    make_importable(opening.scorer)
     return labelled_bar("open", DERIVATION_LABELS)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,13 +28,12 @@ def train(*, opening: OpenTree, training: Train, dry_run: declared.CheckOnly = F
 
     The test fold is out of reach. The same flags with the folder of an interrupted training as
     --out go on from its last saved epoch, to the same bytes; --from-checkpoint goes on from any
-    epoch that was kept. With --seeds each training is a run,
-    in a folder whose name ends with its seed; the best of them, without a look at the test fold,
-    becomes the latest run, which `report` takes.
+    epoch that was kept. With --seeds each training is a run, in a folder whose name ends with its
+    seed; the best of them, without a look at the test fold, becomes the latest run, which `report`
+    takes.
     """
-    if ":" in (training.algo or ""):  # a factory of the user's
-        make_importable(Path.cwd())
-    with foreign_output_on_stderr():
+    make_importable(training.algo)
+    with console.foreign_output_on_stderr():
         training.check()
     plan = training.plan(open_tree(opening))
     if dry_run:
@@ -45,7 +42,7 @@ def train(*, opening: OpenTree, training: Train, dry_run: declared.CheckOnly = F
     console.say(str(plan))
     for note in plan.notes():
         console.say(note)
-    with remedy_if_interrupted("train", plan.out) as callbacks, foreign_output_on_stderr():
+    with remedy_if_interrupted("train", plan.out) as callbacks, console.foreign_output_on_stderr():
         run = plan.run(callbacks)
     best = f"seed {run.trained.origin.seed}, the best of {training.seeds}: "
     console.say(f"trained: {best if training.seeds > 1 else ''}{run.reached}")
@@ -74,11 +71,6 @@ def sweep_alpha(*, opening: OpenTree, sweeping: Sweep, dry_run: declared.CheckOn
         run = plan.run(callbacks)
     console.put(run.table)
     console.put(f"{run.folder}\n")
-
-
-def foreign_output_on_stderr() -> AbstractContextManager[object]:
-    """Send to stderr what a user's algorithm or a client of a log prints: it is no result."""
-    return contextlib.redirect_stdout(sys.stderr)
 
 
 @contextmanager

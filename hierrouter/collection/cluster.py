@@ -65,7 +65,7 @@ def collect_on_ray(
     Args:
         pool, queries, root, progress, stop, engines, datasets: as for `scheduler.fill_cache`.
         workers: number of shards; None is one for each GPU of the cluster, or else for each core.
-        address: of a running cluster, see `ray_address`; None starts one on this machine.
+        address: of a running cluster, see `parse_ray_address`; None starts one on this machine.
         remote: a mirror's URL, for workers that do not share the disk of `root`.
         on_note: called, at the end, with a note if responses in the mirror differ from those in
             `root`.

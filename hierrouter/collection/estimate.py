@@ -1,7 +1,7 @@
 """Estimate calls, tokens, time, cost and disk of a collection, and ask consent to a large one.
 
-The trees are walked as far as the cache knows them. `bound` has what the rest takes at most, and
-`expected` and `speed` what it takes if it goes on as the calls in the cache.
+The trees are walked as far as the cache knows them. `expected` has what the rest takes at most, and
+with `speed` what it takes if it goes on as the calls in the cache.
 """
 
 from __future__ import annotations
@@ -422,9 +422,8 @@ def _calls_table(estimate: Estimate) -> Table:
 
 
 def _bound_table(estimate: Estimate) -> Table:
-    rows = []
-    for name, bound in (*estimate.bounds.items(), ("all", estimate.bound_total)):
-        cells = (
+    rows = [
+        (
             name,
             whole_number(bound.calls),
             short_number(bound.tokens_in),
@@ -432,20 +431,18 @@ def _bound_table(estimate: Estimate) -> Table:
             money(bound.cost),
             UNKNOWN if bound.seconds is None else duration(bound.seconds),
         )
-        rows.append(Line("", cells))
-    return Table(
-        title="At most",
-        columns=tuple(map(Column, AMOUNT_COLUMNS)),
-        rows=tuple(rows),
-        note="the tree of each query whole, and each response as long as its cap; cost in "
-        f"{estimate.currency}; time at the speed of earlier calls",
+        for name, bound in (*estimate.bounds.items(), ("all", estimate.bound_total))
+    ]
+    note = (
+        "the tree of each query whole, and each response as long as its cap; cost in "
+        f"{estimate.currency}; time at the speed of earlier calls"
     )
+    return _amounts_table("At most", rows, note)
 
 
 def _expected_table(estimate: Estimate) -> Table:
-    rows = []
-    for name, amounts in (*estimate.expected.items(), ("all", estimate.expected_total)):
-        cells = (
+    rows = [
+        (
             name,
             _interval(amounts.calls, whole_number),
             _interval(amounts.tokens_in, short_number),
@@ -453,13 +450,22 @@ def _expected_table(estimate: Estimate) -> Table:
             _interval(amounts.cost, money),
             _interval(amounts.seconds, duration),
         )
-        rows.append(Line("", cells))
+        for name, amounts in (*estimate.expected.items(), ("all", estimate.expected_total))
+    ]
+    note = (
+        "if calls go on as those in the cache: the likely value, and in brackets a range; "
+        f"cost in {estimate.currency}; time of all is by the clock, before embeddings and scores"
+    )
+    return _amounts_table("Expected", rows, note)
+
+
+def _amounts_table(title: str, rows: Sequence[tuple[str, ...]], note: str) -> Table:
+    """Return a table of calls, tokens, cost and time by model, one row each."""
     return Table(
-        title="Expected",
+        title=title,
         columns=tuple(map(Column, AMOUNT_COLUMNS)),
-        rows=tuple(rows),
-        note="if calls go on as those in the cache: the likely value, and in brackets a range; "
-        f"cost in {estimate.currency}; time of all is by the clock, before embeddings and scores",
+        rows=tuple(Line("", row) for row in rows),
+        note=note,
     )
 
 

@@ -1,7 +1,7 @@
 """Write the direct calls of a cache as files of LLMRouter and RouterBench.
 
 Both formats hold one call of each model to each question, so later hops have no place in them;
-`formats.LOSSES` lists what else is lost. The formats are those that the projects publish:
+`flags.LOSSES` lists what else is lost. The formats are those that the projects publish:
 LLMRouter's `llmrouter/data/README.md`, and RouterBench's frames on the Hugging Face hub.
 """
 

@@ -29,18 +29,15 @@ from hierrouter.learning.config import NetworkConfig, Objective, OnEpoch
 from hierrouter.learning.forward import NetworkGrid, RouterShape, TrainedNetwork
 from hierrouter.learning.network import (
     Learner,
-    LearnerState,
     RouterNetwork,
     States,
     StateTable,
     TrainingFold,
     action_probabilities,
-    as_arrays,
-    as_tensors,
     fold_pair,
-    global_generators,
+    present_state,
     reproducible,
-    restore_global_generators,
+    restore_present,
     run_epoch,
     shape_for,
     unfit_state,
@@ -298,23 +295,13 @@ def fit_networks(
 
 def _state(learner: Learner[RouterNetwork], best: BestWeights, epoch: int) -> TrainingState:
     """The state of a training after an epoch: network, learner, best weights and generators."""
-    learner_state = learner.state()
-    generator_arrays, generator_values = global_generators()
-    present = {name: value.clone() for name, value in learner.router.state_dict().items()}
-    arrays = {
-        **prefix("present", as_arrays(present)),
-        **prefix("best", {name: value.numpy().copy() for name, value in best.weights.items()}),
-        **prefix("learner", learner_state.arrays),
-        **prefix("generators", generator_arrays),
-    }
-    values = {
-        "best": {
-            "quality": best.quality.tolist(),
-            "cost": best.cost.tolist(),
-            "rewards": best.rewards.tolist(),
-        },
-        "learner": learner_state.values,
-        "generators": generator_values,
+    arrays, values = present_state(learner)
+    # A copy, because `BestWeights.offer` writes into these weights.
+    arrays |= prefix("best", {name: value.numpy().copy() for name, value in best.weights.items()})
+    values["best"] = {
+        "quality": best.quality.tolist(),
+        "cost": best.cost.tolist(),
+        "rewards": best.rewards.tolist(),
     }
     return TrainingState(epoch, arrays, values)
 
@@ -330,12 +317,8 @@ def _restore(
     try:
         if not 0 < state.epoch < config.epochs:
             raise ValueError(f"epoch {state.epoch}")
-        learner.router.load_state_dict(as_tensors(select(state.arrays, "present")))
         _restore_best(best, select(state.arrays, "best"), state.values["best"])
-        learner.restore(
-            LearnerState(select(state.arrays, "learner"), dict(state.values["learner"]))
-        )
-        restore_global_generators(select(state.arrays, "generators"), state.values["generators"])
+        restore_present(learner, state)
     except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(unfit_state(state)) from error
 

@@ -602,16 +602,12 @@ def _training_state(
     learner: Learner[nn.Module], best: BestIterate, epoch: int, statistics: Mapping[str, float]
 ) -> TrainingState:
     """The state of a training after an epoch: network, learner, best iterate and generators."""
-    learner_state = learner.state()
-    generator_arrays, generator_values = global_generators()
-    arrays = {
-        **prefix("present", as_arrays(_copy_weights(learner.router))),
+    arrays, values = present_state(learner)
+    arrays |= {
         **prefix("best", as_arrays(best.weights)),
-        **prefix("learner", learner_state.arrays),
-        **prefix("generators", generator_arrays),
         **prefix("statistics", _as_columns(best.statistics)),
     }
-    values = {
+    values |= {
         "best": {
             "train": best.train,
             "validation": best.validation,
@@ -619,11 +615,28 @@ def _training_state(
             "evaluations_without_gain": best.evaluations_without_gain,
             "last_gain": best.last_gain,
         },
-        "learner": learner_state.values,
-        "generators": generator_values,
         "statistics": dict(statistics),
     }
     return TrainingState(epoch, arrays, values)
+
+
+def present_state(learner: Learner[nn.Module]) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the network, the learner and the generators as arrays and values of a state."""
+    learner_state = learner.state()
+    generator_arrays, generator_values = global_generators()
+    arrays = {
+        **prefix("present", as_arrays(_copy_weights(learner.router))),
+        **prefix("learner", learner_state.arrays),
+        **prefix("generators", generator_arrays),
+    }
+    return arrays, {"learner": learner_state.values, "generators": generator_values}
+
+
+def restore_present(learner: Learner[nn.Module], state: TrainingState) -> None:
+    """Put back what `present_state` returned; any error means that it is of another training."""
+    learner.router.load_state_dict(as_tensors(select(state.arrays, "present")))
+    learner.restore(LearnerState(select(state.arrays, "learner"), dict(state.values["learner"])))
+    restore_global_generators(select(state.arrays, "generators"), state.values["generators"])
 
 
 def _restore_training(
@@ -654,11 +667,7 @@ def _restore_training(
             if column.shape != (len(best.history),):
                 raise ValueError(f"statistics of {column.shape} evaluations")
             best.statistics[name] = column.tolist()
-        network.load_state_dict(as_tensors(select(state.arrays, "present")))
-        learner.restore(
-            LearnerState(select(state.arrays, "learner"), dict(state.values["learner"]))
-        )
-        restore_global_generators(select(state.arrays, "generators"), state.values["generators"])
+        restore_present(learner, state)
         statistics = state.values["statistics"].items()
         return {str(name): float(number) for name, number in statistics}
     except (

@@ -67,11 +67,9 @@ LAYOUT_COMMAND_PATTERN = re.compile(
     r"\\(?:left|right|displaystyle|quad|qquad|dollars?|mbox|text|mathrm)(?![a-zA-Z])|\\[ :>]|~|\$"
 )
 # Signs and commands of a formula: a number beside them is a part of it.
-FORMULA_SIGN_REGEX = r"\\[a-zA-Z]+|[\^<>≤≥≠±√π∞]|(?<=[\w)}])!(?!\w)"
-FORMULA_SIGN_PATTERN = re.compile(FORMULA_SIGN_REGEX)
+FORMULA_SIGN_PATTERN = re.compile(r"\\[a-zA-Z]+|[\^<>≤≥≠±√π∞]|(?<=[\w)}])!(?!\w)")
 # A letter directly after a number is a variable, "2x", unless it is a usual unit, "5m".
 VARIABLE_REGEX = r"(?:(?![mgshlLkKMBWVJNCF])[a-zA-Z](?![a-zA-Z])|\()"
-VARIABLE_PATTERN = re.compile(VARIABLE_REGEX)
 AFTER_PART_PATTERN = re.compile(
     rf"\s*(?:\^|\\(?:sqrt|pi|pm|mp|infty|cdot|times|frac|log|ln|sin|cos|tan|choose)|[√π∞])"
     rf"|{VARIABLE_REGEX}"
@@ -147,23 +145,19 @@ def read_statement(statement: str, is_strict: bool) -> NumberReading | None:
     """
     statement = statement[:MAX_STATEMENT_CHARACTERS]
     text = _without_denials(normalize_digits(statement))
-    if text is None:
-        return NumberReading(None, statement)
-    if _assigns_several(text):
+    if text is None or _assigns_several(text):
         return NumberReading(None, statement)
     if is_strict and GROUP_PATTERN.match(text):
         return NumberReading(None, statement, is_formula=True)
     text = _right_side(LATEX_WORDS_PATTERN.sub(r" \1 ", text))
     text = LEADING_MINUS_PATTERN.sub("-", UNIT_POWER_PATTERN.sub(" ", text))
     text = LAYOUT_COMMAND_PATTERN.sub(" ", text.replace("\\text", " ")) if is_strict else text
-    matches = _matches(text)
-    first = next(matches, None)
-    if first is None:
-        has_formula = is_strict and FORMULA_SIGN_PATTERN.search(text) is not None
-        return NumberReading(None, statement, is_formula=True) if has_formula else None
-    value, match = first
     if is_strict and FORMULA_SIGN_PATTERN.search(text):
         return NumberReading(None, statement, is_formula=True)
+    first = next(_matches(text), None)
+    if first is None:
+        return None
+    value, match = first
     if _is_part_of_formula(text, match):
         return NumberReading(None, statement, is_formula=True)
     return NumberReading(_only_value(text, value, match), statement)
@@ -218,13 +212,15 @@ def _read_prose(text: str) -> NumberReading:
         value = _last_number(line)
         if value is None or _assigns_several(line):
             return NumberReading(None, line)
-        matches = list(_matches(line))
-        values = {value for value, _ in matches}
-        if len(values) == 2 and _only_value(line, *matches[0]) is None:
-            between = line[matches[0][1].end() : matches[1][1].start()]
-            if "-" not in between and line[matches[1][1].start()] != "-":
+        numbers = list(_matches(line))
+        first_value, first = numbers[0]
+        if len({value for value, _ in numbers}) == 2:
+            _, second = numbers[1]
+            # "10-3" is a difference, and no two answers.
+            has_dash = "-" in line[first.end() : second.start()] or second[0].startswith("-")
+            if not has_dash and _only_value(line, first_value, first) is None:
                 return NumberReading(None, line)
-        if len(matches) == 1 and _is_part_of_formula(line, matches[0][1]):
+        if len(numbers) == 1 and _is_part_of_formula(line, first):
             return NumberReading(None, line, is_formula=True)
         return NumberReading(value, line)
     return NumberReading(_last_number(text), final.last_sentence(line).strip())

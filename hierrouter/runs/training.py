@@ -209,11 +209,11 @@ def load_or_train(
     resumption = None
     if isinstance(training.config, NetworkConfig):
         epochs = training.config.epochs
-    if isinstance(training.config, NetworkConfig) and training.config.can_be_saved:
-        resumption = _resumption(training.config, folder, identity, byproducts)
-        state = resumption.state
-        if state and state.epoch < epochs:
-            callbacks.on_note(f"{label}: goes on at epoch {state.epoch + 1} of {epochs}")
+        if training.config.can_be_saved:
+            resumption = _resumption(training.config, folder, identity, byproducts)
+            state = resumption.state
+            if state and state.epoch < epochs:
+                callbacks.on_note(f"{label}: goes on at epoch {state.epoch + 1} of {epochs}")
     with (
         open_logs(byproducts.log_to, folder, identity, callbacks.on_note) as on_evaluation,
         callbacks.training_context(label, epochs, folder) as on_epoch,
