@@ -218,7 +218,7 @@ def _llmrouter_rows(calls: DirectCalls, number: int) -> Iterator[dict[str, Any]]
     LLMRouter's trainers label a query with the first of its best rows. So a tie goes to the
     cheapest model.
     """
-    for model in np.argsort(calls.cost[number], kind="stable").tolist():
+    for model in map(int, np.argsort(calls.cost[number], kind="stable")):
         seconds = float(calls.seconds[number, model])
         yield llmrouter_row(
             calls.queries[number],

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import DynamicCache, StoppingCriteria
@@ -158,7 +158,9 @@ class Rows:
 
     def move_cache(self, to_host: bool) -> None:
         """Move keys and values to the memory of the processor, or back to that of the model."""
-        for layer in self.cache.layers if self.cache is not None else ():
+        # Only layers that keep keys and values are here, see `empty_cache`.
+        layers = cast(Sequence[Any], self.cache.layers if self.cache is not None else ())
+        for layer in layers:
             device = torch.device("cpu") if to_host else layer.device
             layer.keys = layer.keys.to(device)
             layer.values = layer.values.to(device)
@@ -333,7 +335,9 @@ class PauseCriterion(StoppingCriteria):  # type: ignore[misc]
         self._ends = torch.tensor(sorted(ends), device=device)
         self._should_pause = should_pause
 
-    def __call__(self, input_ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride] - it is bool all the same
+        self, input_ids: torch.Tensor, scores: object, **_: object
+    ) -> torch.Tensor:
         """Tell which rows need no further tokens.
 
         Args:

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,7 +96,7 @@ def local_model(spec: ModelSpec) -> LocalModel | None:
         folder = saved_folder(spec)
         if folder is None:
             return None
-        config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        config: Any = AutoConfig.from_pretrained(str(folder), local_files_only=True)
         weight_bytes = bytes_in(folder, spec)
         parameters = bytes_in(folder, replace(spec, dtype="float32")) // DTYPE_BYTES["F32"]
         devices = candidates(spec)

@@ -273,9 +273,9 @@ class OwnAlgorithmLearner:
             updated = self.algorithm.update(buffer, batch_size, config.update_epochs)
             self.collector.reset_buffer()
             return cast(TrainingStats, updated)
-        for _ in range(config.update_epochs * config.minibatches):
-            updated = self.algorithm.update(buffer, batch_size)
-        return cast(TrainingStats, updated)
+        for _ in range(config.update_epochs * config.minibatches - 1):
+            self.algorithm.update(buffer, batch_size)
+        return cast(TrainingStats, self.algorithm.update(buffer, batch_size))
 
     def state(self) -> LearnerState:
         """Raise: only the algorithm knows its state."""

@@ -199,7 +199,7 @@ def tensorboard_log(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple
 @contextmanager
 def mlflow_log(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[Write, str]]:
     """Make a run where MLFLOW_TRACKING_URI says, below the active run if there is one."""
-    import mlflow
+    import mlflow  # pyright: ignore[reportMissingImports] - an extra
 
     with mlflow.start_run(run_name=folder.name, nested=True) as run:
         mlflow.log_params(flatten(settings))
@@ -213,7 +213,7 @@ def mlflow_log(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[Writ
 @contextmanager
 def wandb_log(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[Write, str]]:
     """Make a run as WANDB_MODE and `wandb login` say; its local files are in the folder."""
-    import wandb
+    import wandb  # pyright: ignore[reportMissingImports] - an extra
 
     options = wandb.Settings(console="off", silent=True)  # our output is not the training's log
     with wandb.init(
