@@ -15,7 +15,7 @@ UNPICKLES = {"pickle", "dill", "joblib", "cloudpickle", "shelve", "marshal", "ya
 RUNS = {"eval", "exec", "compile", "__import__"}
 # Processes that are started: their commands are ours, what is asked goes through a pipe or is one
 # argument that no shell reads.
-STARTS = {"hierrouter/questions/answers.py", "hierrouter/collection/cluster.py"}
+STARTS = {"hierrouter/questions/formulas.py", "hierrouter/collection/cluster.py"}
 # Where a keyword would open what has to stay shut.
 SHUT = {"trust_remote_code", "allow_pickle", "follow_redirects", "shell", "verify"}
 UNEXPLAINED = re.compile(r"# noqa: S\d+(?!\d*(, [A-Z]+\d+)* - \w)")
