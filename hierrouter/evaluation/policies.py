@@ -10,6 +10,7 @@ function of its observation; a policy that would draw an action returns its prob
 from __future__ import annotations
 
 import importlib
+import inspect
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -300,8 +301,11 @@ class _TreePolicy:
         }
         where = f"{self.policy_name}: stage {depth[0]}"
         remedy = "train it on ReplayEnv of such a tree, or give an object with act(observation)"
+        masks: dict[str, Any] = {}
         with own_code(f"policy failed: {where}", remedy):
-            action = np.asarray(self.policy.predict(observations, deterministic=True)[0])
+            if takes_masks(self.policy.predict):
+                masks["action_masks"] = self.actions.legal()[node]
+            action = np.asarray(self.policy.predict(observations, deterministic=True, **masks)[0])
         if action.shape != (len(query),) or not np.issubdtype(action.dtype, np.integer):
             raise InputError(
                 f"policy gave {action.dtype}{list(action.shape)}: {where}; predict must give a "
@@ -374,6 +378,17 @@ class _TreePolicy:
     def describe_state(self, query: int, node: int) -> str:
         """Name the query and the stage of a state."""
         return f"query {self.tree.query_ids[query]}, stage {len(self.tree.routes.path(node))}"
+
+
+def takes_masks(predict: Callable[..., Any]) -> bool:
+    """Whether a model's `predict` asks which actions are legal, as that of `MaskablePPO` does.
+
+    Such a model has learned nothing about the others, so without the masks it would choose them.
+    """
+    try:
+        return "action_masks" in inspect.signature(predict).parameters
+    except (TypeError, ValueError):  # built-in code has no signature
+        return False
 
 
 def _action_number(action: Any, names: tuple[str, ...]) -> int | None:

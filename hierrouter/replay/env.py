@@ -48,6 +48,9 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     yet returns the last one, and so does a call after the last call; at the root there is no
     answer, and Q is 0.
 
+    `action_masks()` says which actions are legal, see `Actions.legal`: no two of them do the same,
+    and none does nothing. An agent that keeps to it loses no route.
+
     ## Observation Space
     `Dict` with the three parts of the state s_t = (c_t, l_t, C_t):
 
@@ -79,7 +82,8 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     `reset()` and `step()` return the query's id under `query`, the `node` number (see
     `hierrouter_cache.tree.Routes`), and under `state` the number of the state in the tree,
     `position * states + node`, or `len(tree) * states` if the episode has ended; with
-    `allow_return` all nodes are states.
+    `allow_return` all nodes are states. `action_mask` is `action_masks()` as int8, as
+    `action_space.sample(mask)` takes it.
 
     ## Arguments
     * `tree`: the queries to route, e.g. `tree.split("train")`.
@@ -102,6 +106,7 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         self.actions = Actions(tree.routes, allow_stop, allow_return)
         self.action_space = spaces.Discrete(self.actions.count)
         self.observation_space = feature_space(tree)
+        self._legal = self.actions.legal()
         self._query = 0
         self._node = 0
         self._stage = 0
@@ -150,6 +155,15 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
             reward = float(net_reward(quality, cost, self.alpha))
         return self._observe(), reward, self._ended, False, self._info()
 
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Return bool[actions]: which actions are legal now; none if no episode is under way.
+
+        The name and the shape are those that `MaskablePPO` of sb3-contrib asks for.
+        """
+        if self._ended:
+            return np.zeros(self.actions.count, dtype=np.bool_)
+        return self._legal[self._node].copy()
+
     def _observe(self) -> Observation:
         """The observation of the current state."""
         if self._ended:
@@ -168,7 +182,12 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         """The information on the current state, see the class docstring."""
         states = self.actions.states
         state = len(self.tree) * states if self._ended else self._query * states + self._node
-        return {"query": self.tree.query_ids[self._query], "node": self._node, "state": state}
+        return {
+            "query": self.tree.query_ids[self._query],
+            "node": self._node,
+            "state": state,
+            "action_mask": self.action_masks().astype(np.int8),
+        }
 
 
 def requested_queries(
@@ -337,7 +356,8 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
     `infos["_final_obs"]` is true.
 
     ## Information
-    `query`, `node` and `state` as in `ReplayEnv`, each an array.
+    `query`, `node`, `state` and `action_mask` as in `ReplayEnv`, each an array with a row for each
+    episode. `action_masks()` is bool[num_envs, actions].
 
     ## Arguments
     * `tree`, `alpha`, `allow_stop`, `allow_return`: as in `ReplayEnv`.
@@ -376,6 +396,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         self._reward = ending_reward(tree, alpha, self.actions.width)
         self._depth = tree.routes.depth()
         self._ids = np.array(tree.query_ids, dtype=object)
+        self._legal = self.actions.legal()
         self._queries: QueryStream | None = None
         self._query = np.zeros(num_envs, dtype=np.int64)
         self._node = np.zeros(num_envs, dtype=np.int64)
@@ -422,6 +443,15 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         final = self._start_next_episodes(ended, self._queries) if ended.any() else {}
         return self._observe(), reward, ended, np.zeros_like(ended), {**self._infos(), **final}
 
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Return bool[num_envs, actions]: which actions are legal now; none before a reset.
+
+        An episode that has just begun in place of another one has the actions of its start.
+        """
+        if self._queries is None:
+            return np.zeros((self.num_envs, self.actions.count), dtype=np.bool_)
+        return self._legal[self._node]
+
     def _start_next_episodes(self, ended: NDArray[np.bool_], queries: QueryStream) -> Info:
         """Start the next episode in place of each that has ended.
 
@@ -450,10 +480,17 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         As in Gymnasium, `_key` says for which episodes `key` is valid.
         """
         is_valid = np.ones(self.num_envs, dtype=np.bool_) if ended is None else ended
+        if ended is None:
+            state = self._state()
+            masks = self.action_masks().astype(np.int8)
+        else:
+            state = np.full(self.num_envs, self.end)
+            masks = np.zeros((self.num_envs, self.actions.count), dtype=np.int8)
         values = {
             "query": self._ids[self._query],
             "node": self._node,
-            "state": self._state() if ended is None else np.full(self.num_envs, self.end),
+            "state": state,
+            "action_mask": masks,
         }
         return {**values, **{f"_{key}": is_valid for key in values}}
 

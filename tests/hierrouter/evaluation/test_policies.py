@@ -24,7 +24,7 @@ from tests.hierrouter.evaluation.enumeration import cost, node, quality
 from tests.hierrouter.evaluation.test_outcome import every_episode, random_table
 from tests.hierrouter.learning.trainings import ALPHA as RUN_ALPHA
 from tests.hierrouter.learning.trainings import EXACT_GLIMPSE, small_tree
-from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
+from tests.hierrouter.trees import planted_tree, random_tree, showing_leaves, two_step_tree
 
 ALPHA = 0.05
 Act = Callable[[Mapping[str, Any]], Any]
@@ -434,3 +434,26 @@ def test_probabilities_of_the_models_alone_never_stop() -> None:
         assert found.shape[2] == 6
         assert not found[..., 3:].any()
     np.testing.assert_array_equal(hr.evaluate(tree, short, ALPHA, allow_stop=True).reward, expected)
+
+
+class LastLegal:
+    """A model that asks which actions are legal, as MaskablePPO of sb3-contrib does."""
+
+    def predict(self, observations: Any, deterministic: bool, action_masks: Any = None) -> Any:
+        assert action_masks.dtype == np.bool_ and len(action_masks) == len(observations["stage"])
+        legal = action_masks.shape[1] - 1 - action_masks[:, ::-1].argmax(axis=1)
+        return legal, None
+
+
+@pytest.mark.parametrize(
+    ("stop", "returns", "calls"),
+    [(False, False, 2), (True, False, 1), (False, True, 1), (True, True, 1)],
+)
+def test_a_model_that_asks_for_masks_gets_them(stop: bool, returns: bool, calls: int) -> None:
+    """Without them it would return an answer before there is one, which is an error."""
+    tree = showing_leaves(random_tree(Routes(3, 2), 6, seed=1))
+    value = hr.evaluate(
+        tree, LastLegal(), 0.1, allow_stop=stop, allow_return=returns, split="train"
+    )
+    node = tree.routes.node((2,) * calls)  # the last model, ended as soon as it may be
+    np.testing.assert_allclose(value.reward, tree.node_reward(0.1)[:, node])

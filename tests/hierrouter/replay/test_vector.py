@@ -51,10 +51,13 @@ def test_every_step_is_that_of_single_environments(
         for number, (observation, *_, info) in enumerate(steps):
             if ended[number]:
                 same(infos["final_obs"][number], observation)
-                assert row(infos["final_info"], number) == info
+                same(row(infos["final_info"], number), info)
             else:
                 same({key: value[number] for key, value in observations.items()}, observation)
-                assert row(infos, number) == info
+                same(row(infos, number), info)
+            assert (
+                envs.action_masks()[number].tolist() == row(infos, number)["action_mask"].tolist()
+            )
         begin(single, infos, np.flatnonzero(ended), observations)
 
 
@@ -64,13 +67,14 @@ def begin(single: list[ReplayEnv], infos: dict[str, Any], which: Any, observatio
         env = single[number]
         position = env.tree.query_ids.index(infos["query"][number])
         observation, info = env.reset(options={"query": position})
-        assert row(infos, number) == info
+        same(row(infos, number), info)
         same({key: value[number] for key, value in observations.items()}, observation)
 
 
 def row(infos: dict[str, Any], number: int) -> dict[str, Any]:
-    assert all(infos[f"_{key}"][number] for key in ("query", "node", "state"))
-    return {key: infos[key][number] for key in ("query", "node", "state")}
+    keys = ("query", "node", "state", "action_mask")
+    assert all(infos[f"_{key}"][number] for key in keys)
+    return {key: infos[key][number] for key in keys}
 
 
 def same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
@@ -92,6 +96,29 @@ def test_an_observation_is_the_number_of_the_state(actions: Actions, seed: int) 
         state, _, ended, _, infos = envs.step(rng.integers(0, actions.count, EPISODES))
         last = infos.get("final_obs", np.full(EPISODES, None))
         assert last.tolist() == [envs.end if over else None for over in ended]
+
+
+@given(all_actions, st.booleans(), st.integers(0, 2**16))
+def test_random_legal_play_is_drawn_from_the_masks(
+    actions: Actions, allow_return: bool, seed: int
+) -> None:
+    actions = replace(actions, allow_return=allow_return)
+    tree = showing_leaves(random_tree(actions.routes, QUERIES, seed))
+    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, actions.allow_stop, allow_return=allow_return)
+    assert envs.action_masks().shape == (EPISODES, actions.count)
+    assert not envs.action_masks().any()  # no episode is under way
+    envs.action_space.seed(seed)
+    _, infos = envs.reset(seed=seed)
+    for _ in range(3 * actions.steps):
+        masks = envs.action_masks()
+        assert masks.dtype == np.bool_ and masks.any(axis=1).all()
+        np.testing.assert_array_equal(masks, actions.legal()[infos["node"]])
+        chosen = envs.action_space.sample(mask=tuple(infos["action_mask"]))
+        assert masks[np.arange(EPISODES), chosen].all()
+        masks[:] = False  # they are the caller's own
+        _, _, ended, _, infos = envs.step(chosen)
+        if ended.any():
+            assert not infos["final_info"]["action_mask"].any()
 
 
 @pytest.mark.parametrize("view", ["context", "query+answer", "query", "stage"])
