@@ -75,8 +75,8 @@ def load_queries(
             no limit for a file given by its path.
         seed: of the draw and of the folds.
         data: folder of the paper's datasets as files.
-        on_note: called with a line for each dataset from the hub (repository and commit), and with
-            one on near-duplicates across folds.
+        on_note: called with a line for each dataset from the hub (repository and commit), for each
+            whose answers are numbers of choices, and with one on near-duplicates across folds.
 
     Raises:
         InputError: an unknown name, or a file with a bad row (named by its number).
@@ -113,7 +113,7 @@ def draw_queries(
         is_own_file = sources.is_dataset_file(name)
         file = Path(name) if is_own_file else _paper_file(name, data)
         if is_own_file or file.exists():
-            rows = sources.read_file(file)
+            rows = sources.read_file(file, on_note)
         else:
             repository = sources.HUB_REPOSITORIES[name].repository
             revision = commits.get(repository) or (recorded or {}).get(repository)

@@ -218,7 +218,8 @@ def accuracy(response: str, references: Sequence[str], choices: Choices = ()) ->
 
 def _accuracy_for(response: str, reference: str, choices: Choices) -> float:
     function = score_function_for(reference)
-    if function is choice:
+    is_label = reference in {label for label, _ in choices}  # perhaps beyond the usual A to J
+    if is_label or function is choice:
         return choice(response, [reference], choices)
     return function(response, [reference])
 

@@ -6,13 +6,15 @@ A row has a `question` and an `answer`, or several `answers`. It may have an `id
 
 import math
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hierrouter.hub.repository import DATASET, DEFAULT_BRANCH, OFFLINE, HubError, Repository, short
 from hierrouter.questions.files import json_lines, parquet_rows
+from hierrouter.questions.labels import labels_of_reference
 from hierrouter.questions.query import Query, storable
 from hierrouter.questions.scoring import with_final_answer, without_annotations
 from hierrouter_cache.errors import InputError, WorldError, reason_of
@@ -22,12 +24,12 @@ ChoicePairs = list[tuple[str, str]]  # (label, text)
 
 PAPER_DATASETS = ("gsm8k", "math", "mbpp", "mmlu", "arc-easy", "arc-challenge")
 MAX_ROW_QUESTION_CHARACTERS = 1_000_000  # a longer one is a mistake in the file
-CHOICE_LABELS = "ABCDEFGHIJ"
+CHOICE_LABELS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 ALLOWED_SPLITS = ("", "train", "validation", "test")
 ROW_REMEDY = "mend the row or take it out"
 
 
-def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
+def query_of(row: Row, where: str, dataset: str, number: int, first: int | None = None) -> Query:
     """Make a query of one row.
 
     Args:
@@ -35,6 +37,8 @@ def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
         where: names the row in messages.
         dataset: of a row that names none.
         number: the id of a row that has none.
+        first: the number of the first choice, 0 or 1, where answers are numbers of choices; None
+            if they are labels or texts. One row does not tell it, see `first_choice_number`.
 
     Returns:
         the query; its `split` is "" if the row has none.
@@ -56,7 +60,7 @@ def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
     split = row.get("split", "")
     if split not in ALLOWED_SPLITS:
         raise InputError(f"unknown split {split!r:.40}: {where}; use train or test")
-    choices, answers = _with_letters(_choices(row, where), _answers(row, where), where)
+    choices, answers = _with_letters(_choices(row, where), _answers(row, where), where, first)
     return Query(
         id=_id(row, where, number),
         dataset=canonical_dataset(storable(_text(row, "dataset", where, dataset))),
@@ -109,9 +113,10 @@ def _text(row: Row, key: str, where: str, default: str | None = None) -> str:
 
 def _answers(row: Row, where: str) -> list[str]:
     """The reference answers, with the final answer if no other states the result."""
-    answers = row["answers"] if "answers" in row else [_number_or_text(row, "answer", where)]
+    answers = _listed_answers(row, where)
     if not isinstance(answers, list) or not answers:
         raise InputError(f"answers is empty or not a list: {where}; {ROW_REMEDY}")
+    answers = [str(answer) if _is_finite_number(answer) else answer for answer in answers]
     if not all(isinstance(answer, str) and answer.strip() for answer in answers):
         raise InputError(f"answers holds something empty or not a text: {where}; {ROW_REMEDY}")
     answers = [without_annotations(answer) for answer in answers]
@@ -120,11 +125,32 @@ def _answers(row: Row, where: str) -> list[str]:
     return answers
 
 
+def _listed_answers(row: Row, where: str) -> Any:
+    """The value of `answers`, or of an `answer` that is a list, else a list of the one answer."""
+    if "answers" in row:
+        return row["answers"]
+    if isinstance(row.get("answer"), list):
+        return row["answer"]
+    return [_number_or_text(row, "answer", where)]
+
+
 def _number_or_text(row: Row, key: str, where: str) -> str:
     value = row.get(key)
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return str(value)
-    return _text(row, key, where)
+    return str(value) if _is_finite_number(value) else _text(row, key, where)
+
+
+def _is_finite_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# Choices. Others write the right one as its label, its number from 0 or from 1, or its text.
+
+# A label as an answer: `B`, `(B)`, `[B]`, `B.`, or with the text of its choice, `(B) sand`.
+LABEL_ANSWER_PATTERN = re.compile(r"\s*[(\[]?\s*([A-Za-z])\s*[)\].:]?\s*")
+LABEL_AND_TEXT_PATTERN = re.compile(r"\s*\(?\s*([A-Za-z])\s*[).:]\s*(\S.*)", re.S)
+CHOICE_NUMBER_PATTERN = re.compile(r"\s*(\d{1,2})(?:\.0)?\s*")  # a column with gaps has floats
+LABEL_KEY = "label"
+TEXT_KEY = "text"
 
 
 def _choices(row: Row, where: str) -> ChoicePairs:
@@ -132,12 +158,15 @@ def _choices(row: Row, where: str) -> ChoicePairs:
     choices = row.get("choices") or {}
     if not isinstance(choices, dict | list):
         raise InputError(f"choices must be an object or a list, got {choices!r:.40}: {where}")
-    if len(choices) > len(CHOICE_LABELS):
+    labels, texts = _labels_and_texts(choices)
+    if not len(labels) == len(texts) == len(set(labels)):
         raise InputError(
-            f"{len(choices)} choices, {len(CHOICE_LABELS)} at most: {where}; {ROW_REMEDY}"
+            f"{len(set(labels))} different labels for {len(texts)} choices: {where}; {ROW_REMEDY}"
         )
-    labels = list(choices if isinstance(choices, dict) else CHOICE_LABELS[: len(choices)])
-    texts = list(choices.values() if isinstance(choices, dict) else choices)
+    if len(texts) > len(CHOICE_LABELS):
+        raise InputError(
+            f"{len(texts)} choices, {len(CHOICE_LABELS)} at most: {where}; {ROW_REMEDY}"
+        )
     if not all(isinstance(text, str) for text in texts):
         raise InputError(
             f'choices must map labels to texts: {where}; e.g. {{"A": "..."}}, or list the texts'
@@ -145,23 +174,166 @@ def _choices(row: Row, where: str) -> ChoicePairs:
     return list(zip(labels, texts, strict=True))
 
 
+def _labels_and_texts(choices: dict[Any, Any] | list[Any]) -> tuple[list[str], list[Any]]:
+    """The labels and the texts of choices in one of the forms in which they are written.
+
+    Args:
+        choices: a list of texts, texts by label, {"label": [...], "text": [...]} as ARC has it on
+            the hub, or a list of {"label": ..., "text": ...}.
+    """
+    if isinstance(choices, dict):
+        columns = [choices.get(LABEL_KEY), choices.get(TEXT_KEY)]
+        if set(choices) == {LABEL_KEY, TEXT_KEY} and all(isinstance(c, list) for c in columns):
+            return [str(label) for label in choices[LABEL_KEY]], list(choices[TEXT_KEY])
+        return [str(label) for label in choices], list(choices.values())
+    if choices and all(isinstance(c, dict) and c.keys() >= {LABEL_KEY, TEXT_KEY} for c in choices):
+        return [str(pair[LABEL_KEY]) for pair in choices], [pair[TEXT_KEY] for pair in choices]
+    letters = [
+        CHOICE_LABELS[number] if number < len(CHOICE_LABELS) else str(number)
+        for number in range(len(choices))
+    ]
+    return letters, list(choices)
+
+
 def _with_letters(
-    choices: ChoicePairs, answers: list[str], where: str
+    choices: ChoicePairs, answers: list[str], where: str, first: int | None
 ) -> tuple[ChoicePairs, list[str]]:
-    """Choices and answers with letters as labels; some questions of ARC have the labels 1 to 4."""
+    """Choices with letters as labels, and the letters of those that the answers name.
+
+    Some questions of ARC have the labels 1 to 4. An answer that names no choice stays as it is, if
+    another one names a choice.
+
+    Args:
+        choices: label and text of each choice.
+        answers: of the row.
+        where: names the row in messages.
+        first: number of the first choice; None if answers are labels or texts.
+
+    Raises:
+        InputError: no answer names a choice.
+    """
     if not choices:
         return choices, answers
-    if not {label for label, _ in choices} <= set(CHOICE_LABELS):
+    letters = {label: label for label, _ in choices}
+    if not letters.keys() <= set(CHOICE_LABELS):
         letters = {label: CHOICE_LABELS[position] for position, (label, _) in enumerate(choices)}
-        choices = [(letters[label], text) for label, text in choices]
-        answers = [letters.get(answer, answer) for answer in answers]
+    right_labels = [_label_named(choices, answer) for answer in answers]
+    if not any(right_labels):
+        right_labels = [_named_choice(choices, answer, first) for answer in answers]
+    choices = [(letters[label], text) for label, text in choices]
     labels = [label for label, _ in choices]
-    if not any(answer in labels for answer in answers):
+    if not any(right_labels):
+        if any(_are_labels(answer, labels) for answer in answers):
+            return choices, answers  # "A, C": both are right together
+        counted = "" if first is None else f", nor a number from {first}"
         raise InputError(
-            f"answer {answers[0]!r:.40} is none of the labels {', '.join(labels)}: {where}; "
-            f"{ROW_REMEDY}"
+            f"answer {answers[0]!r:.40} is none of the labels {', '.join(labels)}{counted}: "
+            f"{where}; {ROW_REMEDY}"
         )
-    return choices, answers
+    references = [
+        answer if label is None else letters[label]
+        for label, answer in zip(right_labels, answers, strict=True)
+    ]
+    return choices, list(dict.fromkeys(references))
+
+
+def _are_labels(answer: str, labels: Sequence[str]) -> bool:
+    right_labels = labels_of_reference(answer)
+    return bool(right_labels) and right_labels <= {*labels}
+
+
+def _named_choice(choices: ChoicePairs, answer: str, first: int | None) -> str | None:
+    """The label of the choice that an answer names; None if it names none, or several.
+
+    Args:
+        choices: label and text of each choice.
+        answer: a label, the number of a choice, or its text.
+        first: number of the first choice; None if answers are no numbers of choices.
+    """
+    label = _label_named(choices, answer)
+    if label is not None:
+        return label
+    number = _choice_number(answer)
+    if first is not None and number is not None:
+        position = number - first
+        return choices[position][0] if 0 <= position < len(choices) else None
+    return _label_with_text(choices, answer)
+
+
+def _label_named(choices: ChoicePairs, answer: str) -> str | None:
+    """The label that an answer is, perhaps in brackets, or followed by the text of its choice."""
+    labels = [label for label, _ in choices]
+    if answer.strip() in labels:
+        return answer.strip()
+    match = LABEL_ANSWER_PATTERN.fullmatch(answer)
+    is_text = _label_with_text(choices, answer) is not None
+    if match and not is_text:
+        return next((label for label in (match[1], match[1].upper()) if label in labels), None)
+    match = LABEL_AND_TEXT_PATTERN.fullmatch(answer)
+    if match and not is_text:
+        label = match[1].upper()
+        return label if _label_with_text(choices, match[2]) == label else None
+    return None
+
+
+def _label_with_text(choices: ChoicePairs, answer: str) -> str | None:
+    """The label of the only choice with this text; case and white space do not count."""
+    folded = " ".join(answer.casefold().split())
+    labels = [label for label, text in choices if " ".join(text.casefold().split()) == folded]
+    return labels[0] if len(labels) == 1 else None
+
+
+def _choice_number(answer: str) -> int | None:
+    match = CHOICE_NUMBER_PATTERN.fullmatch(answer)
+    return int(match[1]) if match else None
+
+
+@dataclass(frozen=True)
+class NumberedAnswer:
+    """An answer that is a number, to a question whose choices have no such label.
+
+    Attributes:
+        choices: label and text of each choice of the question.
+        answer: the number as a text.
+    """
+
+    choices: ChoicePairs
+    answer: str
+
+
+def first_choice_number(answers: Sequence[NumberedAnswer], where: str) -> int | None:
+    """Tell from all answers of a dataset whether numbers count its choices from 0 or from 1.
+
+    0 is possible if no answer is the number of choices, 1 if no answer is 0. A number can also be
+    the text of a choice; that counts only if all answers are.
+
+    Args:
+        answers: all that are numbers; at least one.
+        where: names the dataset in messages.
+
+    Returns:
+        0 or 1; None if the numbers are texts, or fit nothing: their rows are refused then.
+
+    Raises:
+        InputError: several readings are possible, and they name different choices.
+    """
+    readings = {
+        first: [_named_choice(numbered.choices, numbered.answer, first) for numbered in answers]
+        for first in (0, 1, None)
+    }
+    possible = [first for first, labels in readings.items() if None not in labels]
+    if not possible:
+        # Most rows tell it; the others are right_labels as bad ones.
+        return min(readings, key=lambda first: readings[first].count(None))
+    different = {tuple(readings[first]) for first in possible}
+    if len(different) > 1:
+        meanings = {0: "numbers from 0", 1: "numbers from 1", None: "texts of choices"}
+        listed = " or ".join(meanings[first] for first in possible)
+        raise InputError(
+            f"answers may be {listed}: {where}: {len(answers)} such as {answers[0].answer!r}, and "
+            'none decides it; write letters, or choices with labels such as {"1": "ice", ...}'
+        )
+    return None if None in possible else possible[0]
 
 
 # Files.
@@ -175,14 +347,19 @@ def is_dataset_file(name: str) -> bool:
     return name.endswith(DATASET_SUFFIXES)
 
 
-def read_file(path: Path) -> list[Query]:
+def read_file(path: Path, on_note: Callable[[str], None] = lambda line: None) -> list[Query]:
     """Read the queries of one file.
+
+    Args:
+        path: of the file.
+        on_note: called with a line for each dataset whose answers are numbers of choices.
 
     Returns:
         the queries; their `split` is "" if the file has none.
 
     Raises:
-        InputError: there is no such file, it cannot be read, or it has bad rows.
+        InputError: there is no such file, it cannot be read, it has bad rows, or its answers are
+            numbers that may count choices from 0 or from 1.
     """
     if path.is_dir():
         raise InputError(f"dataset is a directory: {path}; name a .jsonl or .parquet file")
@@ -190,12 +367,16 @@ def read_file(path: Path) -> list[Query]:
         raise InputError(
             f"dataset file not found: {path}; put the questions there, see docs/datasets.md"
         )
+    first_numbers: dict[str, int | None] | None = None
     queries = []
     first_rows: dict[tuple[str, str], str] = {}
     faults: list[tuple[int, str]] = []
     for number, where, row in _rows(path):
+        if row.get("choices") and first_numbers is None:
+            first_numbers = _first_choice_numbers(path, on_note)
+        first_number = (first_numbers or {}).get(_part(row))
         try:
-            query = query_of(row, where, path.stem, number)
+            query = query_of(row, where, path.stem, number, first_number)
             first = first_rows.setdefault((query.dataset, query.id), where)
             if first != where:
                 raise InputError(
@@ -210,6 +391,47 @@ def read_file(path: Path) -> list[Query]:
     if not queries:
         raise InputError(f"dataset has no rows: {path}; put the questions there")
     return queries
+
+
+def _part(row: Row) -> str:
+    """The dataset that a row names; all rows without a name are one part of their file."""
+    return str(row.get("dataset", ""))
+
+
+def _first_choice_numbers(path: Path, on_note: Callable[[str], None]) -> dict[str, int | None]:
+    """The number of the first choice, by the dataset that rows name; see `first_choice_number`.
+
+    Datasets without choices, or with labels or texts as answers, are left out.
+    """
+    numbered: dict[str, list[NumberedAnswer]] = {}
+    letter_texts: dict[str, str] = {}  # an answer that is a label, and the text of another choice
+    for _, where, row in _rows(path):
+        if not row.get("choices"):
+            continue
+        with suppress(InputError):  # a bad row is named when it is read
+            choices = _choices(row, where)
+            for answer in _answers(row, where):
+                label = _label_named(choices, answer)
+                if label is None and _choice_number(answer) is not None:
+                    numbered.setdefault(_part(row), []).append(NumberedAnswer(choices, answer))
+                elif label is not None and _label_with_text(choices, answer) not in (None, label):
+                    letter_texts.setdefault(_part(row), answer)
+    first_numbers = {}
+    for part, answers in numbered.items():
+        where = _part_name(path, part)
+        first_numbers[part] = first_choice_number(answers, where)
+        if first_numbers[part] is not None:
+            on_note(f"{where}: answers are numbers of choices, from {first_numbers[part]}")
+    for part, answer in letter_texts.items():
+        on_note(
+            f"{_part_name(path, part)}: answers such as {answer!r} are read as labels, though "
+            "another choice has that text"
+        )
+    return first_numbers
+
+
+def _part_name(path: Path, part: str) -> str:
+    return f"{path}: {part}" if part else str(path)
 
 
 def _bad_rows_message(faults: list[tuple[int, str]]) -> str:

@@ -3,7 +3,7 @@
 import json
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,126 @@ def test_reference_answers(row: dict[str, Any], answers: tuple[str, ...]) -> Non
     assert query(**row).answers == answers
 
 
+ICE = ["ice", "sand", "glass"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "answer", "label"),
+    [
+        (ICE, "(B)", "B"),
+        (ICE, "[c]", "C"),
+        (ICE, "A.", "A"),
+        (ICE, "(B) sand", "B"),
+        (ICE, "B. Sand", "B"),
+        (ICE, " SAND ", "B"),
+        (ICE, ["B"], "B"),
+        (ICE, ["sand"], "B"),
+        (["a", "an", "the"], "an", "B"),
+        (["b", "a", "the"], "a", "B"),
+        (["1 kg", "(A) and (B)", "none"], "(A) and (B)", "B"),
+        ({"a": "ice", "b": "sand"}, "b", "B"),
+        ({"1": "ice", "2": "sand"}, 2, "B"),
+        ({"0": "ice", "1": "sand"}, "1", "B"),
+        ({"A": "ice", "B": "sand"}, "sand", "B"),
+        ({"label": ["A", "B"], "text": ["ice", "sand"]}, "B", "B"),
+        ([{"label": "1", "text": "ice"}, {"label": "2", "text": "sand"}], "2", "B"),
+        ([f"claim {number}" for number in range(26)], "Z", "Z"),
+    ],
+)
+def test_the_right_choice_as_others_write_it(choices: Any, answer: Any, label: str) -> None:
+    found = query(choices=choices, answer=answer)
+    assert found.answers == (label,)
+    for said, value in ((f"The answer is ({label}).", 1), ("The answer is (D).", 0)):
+        assert scorer("accuracy")(said, found.answers, found.choices) == value
+    text = dict(found.choices)[label]
+    states_labels = len(text) == 1 or "(A)" in text
+    said = f"The answer is: {text}"
+    assert states_labels or scorer("accuracy")(said, found.answers, found.choices) == 1
+
+
+def test_labels_that_are_right_together_stay_together() -> None:
+    found = query(choices=ICE, answer="A, C")
+    assert found.answers == ("A, C",)
+    assert scorer("accuracy")("The answer is A and C.", found.answers, found.choices) == 1
+    assert scorer("accuracy")("The answer is A.", found.answers, found.choices) == 0
+
+
+def read_choices(
+    folder: Path, answers: Sequence[Any], choices: Sequence[str] = ICE, **more: Sequence[Any]
+) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The references of a file with these answers, and the notes on it."""
+    rows = [
+        {"question": f"What melts at {number}?", "choices": choices, "answer": answer}
+        | {name: values[number] for name, values in more.items()}
+        for number, answer in enumerate(answers)
+    ]
+    path = folder / "x.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    notes: list[str] = []
+    return [each.answers for each in read_file(path, notes.append)], notes
+
+
+@pytest.mark.parametrize(
+    ("answers", "labels", "first"),
+    [
+        ([0, 1, 1], "ABB", 0),
+        (["0", "1", "2"], "ABC", 0),
+        ([2.0, 0.0, 1.0], "CAB", 0),
+        ([1, 3, 2], "ACB", 1),
+        ([3, 3, 3], "CCC", 1),
+        ([0, "B", "(C)"], "ABC", 0),
+        ([3, "sand", "A"], "CBA", 1),
+    ],
+)
+def test_numbers_of_choices_count_from_where_the_complete_file_says(
+    tmp_path: Path, answers: list[Any], labels: str, first: int
+) -> None:
+    references, notes = read_choices(tmp_path, answers)
+    assert references == [(label,) for label in labels]
+    assert notes == [f"{tmp_path / 'x.jsonl'}: answers are numbers of choices, from {first}"]
+
+
+def test_several_right_numbers_of_one_question(tmp_path: Path) -> None:
+    references, _ = read_choices(tmp_path, [[0, 2], [1], [1, 1]])
+    assert references == [("A", "C"), ("B",), ("B",)]
+
+
+def test_each_dataset_of_a_file_has_its_own_numbers(tmp_path: Path) -> None:
+    references, notes = read_choices(tmp_path, [0, 1, 3, 1], dataset=["m", "m", "a", "a"])
+    assert references == [("A",), ("B",), ("C",), ("A",)]
+    assert [note.rpartition("x.jsonl: ")[2] for note in notes] == [
+        "m: answers are numbers of choices, from 0",
+        "a: answers are numbers of choices, from 1",
+    ]
+
+
+def test_numbers_that_nothing_decides_are_refused(tmp_path: Path) -> None:
+    undecided = r"answers may be numbers from 0 or numbers from 1: .*x\.jsonl: 3 such as '1', and"
+    with pytest.raises(InputError, match=undecided):
+        read_choices(tmp_path, [1, 2, 1])
+    with pytest.raises(InputError, match="may be numbers from 1 or texts of choices"):
+        read_choices(tmp_path, [1, 3, 2], choices=["3", "1", "2"])
+    # Both readings name the same choices.
+    assert read_choices(tmp_path, [1, 3, 2], choices=["1", "2", "3"])[0] == [("A",), ("C",), ("B",)]
+    # They are no numbers of these choices.
+    assert read_choices(tmp_path, [40, 50], choices=["40", "50"]) == ([("A",), ("B",)], [])
+
+
+def test_a_number_out_of_range_is_a_bad_row(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"answer '3' is none of the labels A, B, C, nor a number from 0: .*:2"
+    ):
+        read_choices(tmp_path, [0, 3, 1, 0])
+
+
+def test_an_answer_that_is_a_label_and_another_choice_s_text_is_named(tmp_path: Path) -> None:
+    references, [note] = read_choices(tmp_path, ["A", "C"], choices=["B", "A", "C"])
+    assert references == [("A",), ("C",)]
+    assert note.endswith(
+        "answers such as 'A' are read as labels, though another choice has that text"
+    )
+
+
 def test_an_empty_box_is_a_reference_that_nothing_meets() -> None:
     for said in (r"\boxed{}", "5"):
         assert scorer("accuracy")(said, [r"So the answer is $\boxed{}$."]) == 0
@@ -98,7 +218,16 @@ def test_a_paper_dataset_has_one_spelling(spelt: str, name: str) -> None:
     [
         ({"answer": "E", "choices": {"A": "x", "B": "y"}}, "answer 'E' is none of the labels A, B"),
         ({"answer": 0, "choices": ["x", "y"]}, "answer '0' is none of the labels A, B"),
-        ({"answer": "A", "choices": list("abcdefghijk")}, "11 choices, 10 at most"),
+        ({"answer": "A", "choices": ["x"] * 27}, "27 choices, 26 at most"),
+        ({"answer": "x", "choices": ["x", "y", "x"]}, "answer 'x' is none of the labels A, B, C"),
+        (
+            {"answer": "A", "choices": [{"label": "A", "text": "x"}, {"label": "A", "text": "y"}]},
+            "1 different labels for 2 choices",
+        ),
+        (
+            {"answer": "A", "choices": {"label": ["A", "B"], "text": ["x"]}},
+            "2 different labels for 1 choices",
+        ),
         ({"answer": "A", "choices": {"A": 5}}, "choices must map labels to texts"),
         ({"answer": "A", "choices": "A. x"}, "choices must be an object or a list"),
         ({"answer": "x", "final_answer": ""}, "final_answer is empty or not a text"),
