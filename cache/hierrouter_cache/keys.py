@@ -55,6 +55,11 @@ def next_context(context: str, response: str) -> str:
     """Return the digest of a context with a response appended.
 
     Source: c_{t+1} = c_t || r_t, paper section 3.1.
+
+    Args:
+        context: digest of the context.
+        response: what the next call reads of the response, without its thought if the pool drops
+            thoughts.
     """
     return digest(["context", context, response])
 
@@ -229,9 +234,10 @@ _TYPE_CHECKS: Mapping[pa.DataType, Callable[[object], bool]] = {
 def _digest_columns(kind: str, row: Row) -> dict[str, str]:
     """Return what the columns that are digests of other columns must contain, by column."""
     if kind == "calls":
+        visible = row["response"] if row["visible"] is None else row["visible"]
         return {
             "key": call_key(row["step"], row["context"]),
-            "outcome": next_context(row["context"], row["response"]),
+            "outcome": next_context(row["context"], visible),
         }
     if kind in ("failures", "decisions"):
         return {"key": call_key(row["step"], row["context"])}

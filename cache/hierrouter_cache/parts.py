@@ -55,6 +55,9 @@ CALLS_SCHEMA = pa.schema(
         ("logprob_sum", pa.float64()),
         ("logprob_min", pa.float64()),
         ("logprob_tokens", pa.int32()),
+        # What the next call reads of the response, if the pool drops thoughts and there is one;
+        # else null, and the next call reads the complete response.
+        ("visible", pa.string()),
     ]
 )
 QUERIES_SCHEMA = pa.schema(
@@ -73,7 +76,12 @@ QUERIES_SCHEMA = pa.schema(
 # Columns that parts of earlier versions lack, by kind, with their types in SQL.
 LATER_COLUMNS = {
     "queries": {"choices": "STRUCT(label VARCHAR, text VARCHAR)[]"},
-    "calls": {"logprob_sum": "DOUBLE", "logprob_min": "DOUBLE", "logprob_tokens": "INTEGER"},
+    "calls": {
+        "logprob_sum": "DOUBLE",
+        "logprob_min": "DOUBLE",
+        "logprob_tokens": "INTEGER",
+        "visible": "VARCHAR",
+    },
 }
 SCORES_SCHEMA = pa.schema(
     [
@@ -131,7 +139,14 @@ SEALS_SCHEMA = pa.schema(
 # Schema of each kind of part. Seals are commits about other parts and hold no rows.
 PART_SCHEMAS = {**ROW_SCHEMAS, "seals": SEALS_SCHEMA}
 # Columns that may be null: an import does not know the value, or there is none.
-NULLABLE_COLUMNS = ("latency_s", "choices", "logprob_sum", "logprob_min", "logprob_tokens")
+NULLABLE_COLUMNS = (
+    "latency_s",
+    "choices",
+    "logprob_sum",
+    "logprob_min",
+    "logprob_tokens",
+    "visible",
+)
 # The columns that identify a row. Of several rows with the same identity the first is served.
 IDENTITY_COLUMNS = {
     "calls": ("key",),

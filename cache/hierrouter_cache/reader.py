@@ -202,6 +202,7 @@ class StoredCall:
     Attributes:
         key: key of the call.
         response: text of the response.
+        visible: what the next call reads of it: without its thought if the pool drops thoughts.
         outcome: digest of the context after the response.
         prompt: the user message; empty unless requested.
         model: name of the model; empty unless requested.
@@ -209,11 +210,13 @@ class StoredCall:
 
     key: str
     response: str
+    visible: str
     outcome: str
     prompt: str = ""
     model: str = ""
 
 
+VISIBLE_SQL = "coalesce(visible, response)"  # `StoredCall.visible`
 LOGPROB_COLUMNS = ("logprob_sum", "logprob_min", "logprob_tokens")
 LOGPROB_DECIMALS = 3  # of a log-probability, wherever a decision depends on it
 
@@ -449,11 +452,11 @@ class CacheReader:
         return set(self.sql("SELECT query FROM queries_rows")["query"].to_pylist())
 
     def responses(self) -> dict[str, str]:
-        """Return the response of every committed call, by call key."""
-        table = self.sql("SELECT key, response FROM calls_rows")
+        """Return what the next call reads of the response of every call, by call key."""
+        table = self.sql(f"SELECT key, {VISIBLE_SQL} AS visible FROM calls_rows")  # noqa: S608 - our own names
         # In reverse order, so that the row of the first part overwrites those of later parts.
         keys = table["key"].to_pylist()[::-1]
-        responses = table["response"].to_pylist()[::-1]
+        responses = table["visible"].to_pylist()[::-1]
         return dict(zip(keys, responses, strict=True))
 
     def failures(self) -> dict[str, str]:
@@ -490,7 +493,8 @@ class CacheReader:
         """
         further_columns = ", prompt, model" if with_prompt else ""
         table = self.sql(
-            f"SELECT hash(key) AS h, key, response, outcome{further_columns} FROM calls_rows "  # noqa: S608 - our own names
+            f"SELECT hash(key) AS h, key, response, {VISIBLE_SQL} AS visible, outcome"  # noqa: S608 - our own names
+            f"{further_columns} FROM calls_rows "
             f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {FIRST_ROW_ORDER}",
             wanted_calls=_hash_table(calls),
         )
@@ -499,7 +503,9 @@ class CacheReader:
         return {row.pop("h"): StoredCall(**row) for row in reversed(rows)}
 
     def answers(self, calls: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the hash of the digest of each call's response, see `keys.text_digest`.
+        """Return the hash of the digest of what is visible of each call's response.
+
+        See `keys.text_digest`, and `StoredCall.visible`.
 
         Args:
             calls: uint64, any shape, hashes of the keys of committed calls.
@@ -509,7 +515,7 @@ class CacheReader:
         """
         rows = self.columns(
             "SELECT hash(key) AS call, "  # noqa: S608 - our own names
-            f"hash(left(sha256(response), {DIGEST_LENGTH})) AS answer FROM calls_rows "
+            f"hash(left(sha256({VISIBLE_SQL}), {DIGEST_LENGTH})) AS answer FROM calls_rows "
             f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {FIRST_ROW_ORDER}",
             wanted_calls=_hash_table(calls),
         )

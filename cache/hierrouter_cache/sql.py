@@ -19,7 +19,7 @@ CREATE VIEW queries AS
 CREATE VIEW nodes AS
     SELECT q.query, q.id, q.dataset, q.split, n.route, n.hop, c.model, c.prompt, c.response,
         c.tokens_in, c.tokens_out, c.finish_reason, n.cost, n.total_cost, c.key AS call,
-        c.logprob_sum, c.logprob_min, c.logprob_tokens
+        c.logprob_sum, c.logprob_min, c.logprob_tokens, c.visible
     FROM found n JOIN asked USING (position) JOIN cache.queries q USING (query)
     JOIN cache.calls c ON hash(c.key) = n.call_hash;
 CREATE VIEW scores AS

@@ -350,7 +350,7 @@ class State:
     Attributes:
         context: digest of question and responses.
         question: text of the question.
-        responses: texts of the responses so far.
+        responses: what is visible of the responses so far, see `StoredCall.visible`.
     """
 
     context: str
@@ -396,7 +396,7 @@ def states(
     for keys, query in zip(call_keys, queries.to_pylist(), strict=True):
         stored_calls = [calls[key] for key in keys.tolist()]
         context = stored_calls[-1].outcome if stored_calls else query["context"]
-        responses = tuple(call.response for call in stored_calls)
+        responses = tuple(call.visible for call in stored_calls)
         result.append(State(context, query["question"], responses))
     return result
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hierrouter.collection.plan import Call, call_row, failures_table
 from hierrouter.collection.progress import Progress, Spending, Summary
-from hierrouter.engines.generator import Failure, Response
+from hierrouter.engines.generator import Failure, Response, visible_text
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter_cache.parts import CALLS_SCHEMA, DECISIONS_SCHEMA
 from hierrouter_cache.reader import CacheReader
@@ -35,7 +35,8 @@ class Ledger:
     Responses are known here as soon as they are recorded, and safe once they are committed.
 
     Attributes:
-        responses: text of each answered call, by key; committed or not.
+        responses: what the next call reads of each answered call's response, by key; committed or
+            not.
         pruned: keys of calls that are not to be made.
         part_rows: rows of the next part, at most.
         summary: counts of what was done.
@@ -61,6 +62,7 @@ class Ledger:
         self.writer = writer
         self.progress = progress
         self.summary = summary
+        self._pool = pool
         self.responses = reader.responses() if reader else {}
         self.pruned = set[str]()
         self.part_rows = FIRST_PART_ROWS
@@ -84,9 +86,11 @@ class Ledger:
         """Whether the call needs no request: answered, failed for good, or left out."""
         return key in self.responses or key in self._failed or key in self.pruned
 
-    def record(self, call: Call, response: Response) -> None:
-        """Note a response that is not committed yet."""
-        self.responses[call.key] = response.text
+    def record(self, model: ModelSpec, call: Call, response: Response) -> str:
+        """Note a response that is not committed yet; return what the next call reads of it."""
+        visible = visible_text(self._pool, model.name, response.text)
+        self.responses[call.key] = visible
+        return visible
 
     def count_response(self, model: ModelSpec, response: Response) -> None:
         """Count one more response, for the summary and the progress; thread-safe."""
@@ -114,7 +118,10 @@ class Ledger:
         if not part:
             return
         latency = seconds / len(part)
-        rows = [call_row(model.name, call, response, latency) for call, response in part]
+        rows = [
+            call_row(model.name, call, response, latency, self.responses[call.key])
+            for call, response in part
+        ]
         self.writer.append("calls", pa.Table.from_pylist(rows, schema=CALLS_SCHEMA))
         self.part_rows = min(2 * self.part_rows, LARGEST_PART_ROWS)
         responses = [response for _, response in part]

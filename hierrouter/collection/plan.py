@@ -126,7 +126,7 @@ def next_contexts(
     Args:
         stages: those of the level.
         contexts: before the hop.
-        responses: text of every answered call, by key.
+        responses: what is visible of every answered call's response, by key.
 
     Returns:
         The contexts, in the order of those before and of the stages.
@@ -140,7 +140,9 @@ def next_contexts(
     return following
 
 
-def call_row(model: str, call: Call, response: Response, seconds: float | None) -> dict[str, Any]:
+def call_row(
+    model: str, call: Call, response: Response, seconds: float | None, visible: str | None = None
+) -> dict[str, Any]:
     """One row of `calls`.
 
     Args:
@@ -148,14 +150,17 @@ def call_row(model: str, call: Call, response: Response, seconds: float | None) 
         call: the call.
         response: its response.
         seconds: how long it took; None if that is unknown.
+        visible: what the next call reads of the response; None is all of it.
 
     Returns:
         The row.
     """
+    if visible is None:
+        visible = response.text
     confidence = response.confidence
     return {
         **vars(call),
-        "outcome": next_context(call.context, response.text),
+        "outcome": next_context(call.context, visible),
         "model": model,
         "response": response.text,
         "tokens_in": response.tokens_in,
@@ -165,6 +170,7 @@ def call_row(model: str, call: Call, response: Response, seconds: float | None) 
         "logprob_sum": confidence.total if confidence else None,
         "logprob_min": confidence.lowest if confidence else None,
         "logprob_tokens": confidence.tokens if confidence else None,
+        "visible": None if visible == response.text else visible,
     }
 
 

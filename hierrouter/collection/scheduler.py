@@ -478,8 +478,8 @@ class Collection:
         """Keep an answer and ask what follows from it, or repeat the request if that may help."""
         request = lane.open.pop(position)
         if isinstance(answer, generator.Response):
-            self._store_response(lane, request, answer)
-            self._follow(request, answer.text)
+            visible = self._store_response(lane, request, answer)
+            self._follow(request, visible)
             self._outstanding[request.level] -= 1
         elif answer.is_retryable and request.attempt < MAX_ATTEMPTS:
             lane.retries.append(request)
@@ -491,16 +491,20 @@ class Collection:
             lane.ask_again()
 
     def _follow(self, request: Request, response: str) -> None:
-        """Ask the servers at the context after a response."""
+        """Ask the servers at the context after what is visible of a response."""
         if self._may_ask_servers(request.level + 1):
             context = next_context(request.call.context, response)
             self._ask_servers({context: (*request.texts, response)}, request.level + 1)
 
-    def _store_response(self, lane: Lane, request: Request, response: generator.Response) -> None:
-        """Add a response to its lane's part, which is committed later, and to the ledger."""
+    def _store_response(self, lane: Lane, request: Request, response: generator.Response) -> str:
+        """Add a response to its lane's part, which is committed later, and to the ledger.
+
+        Returns:
+            What the next call reads of the response.
+        """
         lane.part.append((request.call, response))
-        self.ledger.record(request.call, response)
         self._requested.discard(request.call.key)
+        return self.ledger.record(lane.model, request.call, response)
 
     def _end_lane(self, lane: Lane, error: Exception | None) -> None:
         """Take note that a served lane has ended; the other models go on after an outage.

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, Protocol
 
-from hierrouter.pools.pool import Identity, ModelSpec
+from hierrouter.pools.pool import KEEP_THOUGHTS, Identity, ModelSpec, Pool
+from hierrouter.questions.final import without_thoughts
 from hierrouter.questions.query import storable
 from hierrouter_cache.errors import WorldError, typed_reason
 
@@ -263,6 +264,22 @@ Engines = Callable[[str], Backend]
 
 
 PART_BREAK = "\n\n"
+
+
+def visible_text(pool: Pool, model: str, response: str) -> str:
+    """Return r_t: what the next call, `token_f1` and routers read of a response.
+
+    Args:
+        pool: says whether thoughts are kept or dropped.
+        model: name of the model that gave the response.
+        response: its complete text.
+
+    Returns:
+        The response, or what follows its thought.
+    """
+    if pool.thoughts == KEEP_THOUGHTS:
+        return response
+    return without_thoughts(response, pool.thought_tags.get(model, ()))
 
 
 def context_text(question: str, responses: Sequence[str]) -> str:

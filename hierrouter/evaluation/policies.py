@@ -153,7 +153,7 @@ class Observation(Mapping[str, Any]):
             case "question":
                 return self._tree_policy.loaded_texts[self._query].question
             case "answers":
-                answers = self._tree_policy.loaded_texts[self._query].answers
+                answers = self._tree_policy.loaded_texts[self._query].visible
                 nodes = [tree.routes.node(path[:call]) for call in range(1, len(path) + 1)]
                 return tuple(answers[node] for node in nodes)
             case "models":

@@ -78,7 +78,7 @@ def parse_pool(text: str, where: str) -> Pool:
     raw = _parse_toml(text, POOL_FILE_KIND, where)
     _require_known_keys(raw, ("pool", "models", "references"), where)
     head = validate(dict[str, Any], raw.pop("pool", {}), where, "pool")
-    head_keys = ("hops", "stage_prompts", "encoder", *RATE_UNITS)
+    head_keys = ("hops", "stage_prompts", "encoder", "thoughts", *RATE_UNITS)
     _require_known_keys(head, head_keys, f"{where} [pool]")
     pool: Pool = validate(Pool, {**head, **raw}, where, "pool")
     _check_pool(pool, where, CALLABLE_BACKENDS)

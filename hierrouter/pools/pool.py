@@ -94,6 +94,16 @@ def _require_url(url: str) -> str:
     return url
 
 
+def _require_tags(value: object) -> object:
+    """Turn pairs of a list into tuples, which pydantic expects after the check."""
+    pairs: list[Any] = value if isinstance(value, list) else [None]
+    for pair in pairs:
+        is_pair = isinstance(pair, list) and len(pair) == 2
+        if not is_pair or not all(isinstance(tag, str) and tag.strip() for tag in pair):
+            raise ValueError(f'must be like [["<thought>", "</thought>"]], got {value!r:.40}')
+    return tuple(map(tuple, pairs))
+
+
 def _refuse_server(name: str) -> str:
     # A pool may come from others: it must not send texts to a server.
     if "://" in name or name.endswith(".toml"):
@@ -112,6 +122,9 @@ Currency = Annotated[
 ]
 DEFAULT_CURRENCY = "money"  # of a pool that names none
 NO_PENALTY = 1.0
+Thoughts = Literal["keep", "drop"]
+KEEP_THOUGHTS: Thoughts = "keep"
+DROP_THOUGHTS: Thoughts = "drop"
 Parameters = Annotated[  # 3e9 or "3B"
     float, FieldCheck(_parse_size, before=True), FieldCheck(_require_parameter_count)
 ]
@@ -160,6 +173,8 @@ class Generation:
 
 
 Ability = Literal["tools", "response_format", "images"]
+# Opening and closing tag of each kind of thought.
+ThoughtTags = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -282,6 +297,8 @@ class ModelSpec:
         endpoint: the server, for the backend "openai".
         window: largest number of tokens of prompt and response together, if less than the model's;
             for local engines.
+        thought_tags: opening and closing tag of each kind of thought that the model writes, beyond
+            those that are known anyway, see `hierrouter.questions.final.without_thoughts`.
     """
 
     __pydantic_config__ = FORBID_EXTRA_KEYS
@@ -299,6 +316,12 @@ class ModelSpec:
     device: str = "auto"
     endpoint: Endpoint | None = None
     window: Annotated[int, must_be("at least 1", lambda count: count >= 1)] | None = None
+    thought_tags: Annotated[ThoughtTags, FieldCheck(_require_tags, before=True)] = ()
+
+    def __post_init__(self) -> None:
+        # JSON has lists; a frozen class with lists could not be hashed.
+        tags = tuple((opening, closing) for opening, closing in self.thought_tags)
+        object.__setattr__(self, "thought_tags", tags)
 
     def price(self, where: str = "") -> Price:
         """The price of the pool's `per_tokens` tokens; `Pool.prices` has the price of one token.
@@ -371,6 +394,9 @@ class Pool:
         currency: of the rates.
         encoder: the encoder that a router reads texts with, a name of `load_encoder`; None is
             `default_encoder`.
+        thoughts: what r_t is for a response with a thought: "keep" is the complete response, as in
+            the paper, "drop" what follows the thought. It is what the next call, `token_f1` and
+            routers read, see `hierrouter.engines.generator.visible_text`.
     """
 
     __pydantic_config__ = FORBID_EXTRA_KEYS
@@ -385,6 +411,7 @@ class Pool:
     per_tokens: PerTokens | None = None
     currency: Currency = DEFAULT_CURRENCY
     encoder: Annotated[Text, FieldCheck(_refuse_server)] | None = None
+    thoughts: Thoughts = KEEP_THOUGHTS
 
     @property
     def routes(self) -> Routes:
@@ -400,6 +427,11 @@ class Pool:
         """The stage instruction of a level of the tree, counted from 0."""
         return self.stage_prompts[min(level, len(self.stage_prompts) - 1)]
 
+    @property
+    def thought_tags(self) -> dict[str, ThoughtTags]:
+        """The `thought_tags` of each model that has some, by name."""
+        return {model.name: model.thought_tags for model in self.all_models if model.thought_tags}
+
     def tree_spec(self, identities: Mapping[str, Identity]) -> TreeSpec:
         """The content keys of all steps.
 
@@ -408,7 +440,13 @@ class Pool:
         """
 
         def key(model: ModelSpec, instruction: str) -> str:
-            return step_key(identities[model.name], model.generation.settings, instruction)
+            settings: dict[str, Any] = {**model.generation.settings}
+            # What follows a call is another context without its thought. Keys of a pool that keeps
+            # thoughts are those from before there was this setting.
+            if self.thoughts != KEEP_THOUGHTS:
+                settings["thoughts"] = self.thoughts
+                settings["thought_tags"] = model.thought_tags
+            return step_key(identities[model.name], settings, instruction)
 
         return TreeSpec(
             models=tuple(model.name for model in self.models),
@@ -485,9 +523,13 @@ class Pool:
         for model in (*values["models"], *values["references"]):
             if model["endpoint"]:
                 del model["endpoint"]["public_only"]
-            # A plan without a penalty is the same as one from before there was this setting.
+            # A plan without a setting is the same as one from before there was this setting.
             if model["generation"]["repetition_penalty"] == NO_PENALTY:
                 del model["generation"]["repetition_penalty"]
+            if not model["thought_tags"]:
+                del model["thought_tags"]
+        if values["thoughts"] == KEEP_THOUGHTS:
+            del values["thoughts"]
         value = {"pool": values, "identities": dict(identities)}
         if datasets:
             value["datasets"] = dict(datasets)

@@ -484,6 +484,10 @@ QUOTE_CHARACTERS = "`'\""  # a tag directly after one of them is mentioned, not 
 CHANNEL_PATTERN = re.compile(r"<\|channel\|>\s*(\w+)[^<]{0,80}<\|message\|>", re.I)
 FINAL_CHANNEL = "final"
 MESSAGE_END_PATTERN = re.compile(r"<\|(?:end|return|call|start|channel)\|>", re.I)
+# Whether a response has a thought at all, roughly; DuckDB's SQL reads this pattern, too.
+THOUGHT_REGEX = (
+    f"(?i){OPENING_TAG_PATTERN.pattern}|{CLOSING_TAG_PATTERN.pattern}|{CHANNEL_PATTERN.pattern}"
+)
 # The same response decoded without its special tokens: only the names of the channels are left.
 BARE_CHANNELS_PATTERN = re.compile(r"\s*analysis(?=[A-Z\s])")
 BARE_FINAL_MARK = "assistantfinal"

@@ -46,6 +46,9 @@ def data_notes(tree: RouteTree) -> list[str]:
         notes.append(f"{left_out_note(tree)}.")
     if tree.pruned:
         notes.append(pruned_note(tree))
+    thoughts_note = getattr(tree, "thoughts_note", None)
+    if thoughts_note:
+        notes.append(thoughts_note)
     # Only a `Tree`, which was opened from a cache, has `capped` and `sure`.
     capped = getattr(tree, "capped", {})
     notable = [
@@ -346,7 +349,8 @@ def _check_scores(reader: CacheReader) -> list[str]:
     """
     scorers = {scorer.key: scorer for scorer in SCORERS_BY_NAME.values()}
     rows = reader.sql(
-        "SELECT DISTINCT s.call, s.scorer, s.value, c.response, q.answers, q.choices FROM scores s "
+        "SELECT DISTINCT s.call, s.scorer, s.value, coalesce(c.visible, c.response) AS response, "
+        "q.answers, q.choices FROM scores s "
         'JOIN calls c ON c.key = s.call JOIN queries q ON q."references" = s."references"'
     ).to_pylist()
     current = [row for row in rows if row["scorer"] in scorers]

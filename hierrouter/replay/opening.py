@@ -27,6 +27,7 @@ from hierrouter.paper import PAPER_SEED
 from hierrouter.pools.files import currency_of, load_pool, prices_of
 from hierrouter.pools.pool import Price, guessed_prices_note, rates_of
 from hierrouter.questions.datasets import drawn_ids
+from hierrouter.questions.final import THOUGHT_REGEX
 from hierrouter.questions.own_code import NO_SOURCE
 from hierrouter.questions.scoring import GIVEN_SCORER, Scorer
 from hierrouter.questions.scoring import scorer as scorer_named
@@ -48,8 +49,9 @@ from hierrouter_cache.walk import Forest, Scores, TreeSpec
 if TYPE_CHECKING:
     from hierrouter.replay.open_tree import OpenTree
 
-CAPPED_CALLS = (
-    "SELECT step, count(*) AS calls, count(*) FILTER (finish_reason = 'length') AS cut "
+COUNTED_CALLS = (
+    "SELECT step, count(*) AS calls, count(*) FILTER (finish_reason = 'length') AS cut, "
+    "count(*) FILTER (regexp_matches(response, $1)) AS thinking "
     "FROM calls_rows GROUP BY step ORDER BY step"
 )
 ACCURACY_SCORER = "accuracy"  # tells right from wrong, whatever Q is
@@ -129,6 +131,7 @@ def open_trees(
         "unembedded": derivation.unembedded,
         "view": opening.view,
         "currency": currency,
+        "thoughts": pool.thoughts,
     }
     arrays = {field.name: getattr(loaded, field.name) for field in fields(loaded)}
     tree = Tree(**{**arrays, **facts, **live_facts}, root=opening.cache, pool=opening.pool)
@@ -313,7 +316,7 @@ def _read_tree(
     return tree, {
         "left_out": int(np.count_nonzero(is_left_out)),
         "shift": shift,
-        "capped": _capped_shares(reader, spec),
+        **_shares_of_models(reader, spec),
         "sure": certainty,
     }
 
@@ -369,19 +372,28 @@ def _complete_queries(
     )
 
 
-def _capped_shares(reader: CacheReader, spec: TreeSpec) -> dict[str, float]:
-    """Return the share of each model's responses that ended at its cap of new tokens."""
+def _shares_of_models(reader: CacheReader, spec: TreeSpec) -> dict[str, dict[str, float]]:
+    """Return shares of each model's responses.
+
+    Returns:
+        `capped`, that ended at the cap of new tokens, and `thinking`, with a thought; by model.
+    """
     model_of_step = {step: name for name, step in spec.direct}
     for steps in spec.steps:
         model_of_step.update(zip(steps, spec.models, strict=True))
     calls: Counter[str] = Counter()
     capped: Counter[str] = Counter()
-    for row in reader.sql(CAPPED_CALLS).to_pylist():
+    thinking: Counter[str] = Counter()
+    for row in reader.sql(COUNTED_CALLS, [THOUGHT_REGEX]).to_pylist():
         model = model_of_step.get(row["step"])
         if model:
             calls[model] += row["calls"]
             capped[model] += row["cut"]
-    return {model: capped[model] / count for model, count in calls.items()}
+            thinking[model] += row["thinking"]
+    return {
+        "capped": {model: capped[model] / count for model, count in calls.items()},
+        "thinking": {model: thinking[model] / count for model, count in calls.items()},
+    }
 
 
 def training_tree(tree: AnyTree) -> AnyTree:

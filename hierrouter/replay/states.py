@@ -65,7 +65,7 @@ def state_texts(view: str, question: str, responses: Sequence[str]) -> tuple[str
     Args:
         view: one of `STATE_VIEWS`.
         question: text of the query.
-        responses: those of the route so far.
+        responses: what is visible of those of the route so far.
 
     Raises:
         InputError: an unknown view.
@@ -308,7 +308,7 @@ def _agreements(reader: CacheReader, spec: TreeSpec, key: NDArray[np.uint64]) ->
         stored_calls = reader.texts(calls)
         for text, call in enumerate(calls.tolist(), start):
             # A digest takes less memory than the text.
-            answer = text_digest(agreement_key(stored_calls[call].response))
+            answer = text_digest(agreement_key(stored_calls[call].visible))
             group_of_text[text] = group_of_digest.setdefault(answer, len(group_of_digest))
     group = group_of_text[text_of_call.reshape(key.shape)]
     same = np.zeros(key.shape, np.bool_)

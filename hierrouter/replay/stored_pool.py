@@ -217,6 +217,8 @@ def _describe_changes(
                 changes.append(key)
         if changes:
             notes.append(f"{name}: {', '.join(changes)} changed")
+    if pool.thoughts != stored.thoughts:
+        notes.append(f"thoughts: {pool.thoughts}, collected was {stored.thoughts}")
     levels = range(min(pool.hops, stored.hops))
     if any(pool.instruction(level) != stored.instruction(level) for level in levels):
         notes.append("stage_prompts changed")
@@ -327,7 +329,7 @@ def _score_part(root: Path, scorer: Scorer, part: Sequence[CallWithQuery]) -> li
         scorer,
         [
             ScorerInput(
-                response=call.response,
+                response=call.visible,
                 references=tuple(row["answers"]),
                 question=row["question"],
                 context=call.prompt,

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hierrouter.pools.pool import DROP_THOUGHTS, KEEP_THOUGHTS
 from hierrouter.replay.stored_pool import open_pool
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.reader import CacheReader
@@ -22,6 +23,7 @@ from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 if TYPE_CHECKING:
     import pandas
 
+NOTABLE_THINKING_SHARE = 0.05  # of a model's answers, with a thought
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 
@@ -33,11 +35,18 @@ class Texts:
         question: text of the query.
         references: its reference answers.
         answers: the response at each node, by number; that of the root is empty.
+        visible: what the next call reads of each response, see `StoredCall.visible`; by default
+            all of it.
     """
 
     question: str
     references: tuple[str, ...]
     answers: tuple[str, ...]
+    visible: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.visible:
+            object.__setattr__(self, "visible", self.answers)
 
 
 def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Texts]:
@@ -62,7 +71,9 @@ def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Tex
     texts = []
     for row, query_calls in zip(rows, calls.tolist(), strict=True):
         responses = (stored_calls[call].response for call in query_calls)
-        texts.append(Texts(row["question"], tuple(row["answers"]), ("", *responses)))
+        visible = (stored_calls[call].visible for call in query_calls)
+        references = tuple(row["answers"])
+        texts.append(Texts(row["question"], references, ("", *responses), ("", *visible)))
     return texts
 
 
@@ -146,6 +157,8 @@ class Tree(RouteTree):
         pool: name or TOML file of the pool that it was opened with; None is the cache's own.
         capped: for each model, the share of its answers that were cut off at the most new tokens
             it may generate.
+        thinking: for each model, the share of its answers that have a thought.
+        thoughts: "keep" or "drop": whether Q, the next call and a router read them.
         sure: share of the answers that a policy reads for which the model's confidence is known;
             None if the view shows no numbers.
         shift: how the queries that were left out differ from these, in words; "" if none was.
@@ -154,8 +167,34 @@ class Tree(RouteTree):
     root: Path
     pool: str | None = None
     capped: Mapping[str, float] = field(default_factory=dict)
+    thinking: Mapping[str, float] = field(default_factory=dict)
+    thoughts: str = KEEP_THOUGHTS
     sure: float | None = None
     shift: str = ""
+
+    @property
+    def thoughts_note(self) -> str | None:
+        """A note on who reads the thoughts in answers; None if no model thinks and none is asked.
+
+        A model thinks if at least 5 % of its answers have a thought.
+        """
+        if self.thoughts == DROP_THOUGHTS:
+            return (
+                "Thoughts are dropped: token_f1, routers and the next call read what follows them "
+                "(the pool's thoughts); all tokens are paid."
+            )
+        thinking = [
+            f"{share:.0%} of {name}"
+            for name, share in self.thinking.items()
+            if share >= NOTABLE_THINKING_SHARE
+        ]
+        if not thinking:
+            return None
+        return (
+            f"Answers with a thought: {', '.join(thinking)}. They are kept as in the paper: "
+            "token_f1, routers and the next call read them; scorers of answers do not "
+            '(thoughts = "drop" in a new pool leaves them out).'
+        )
 
     @cached_property
     def texts(self) -> list[Texts]:

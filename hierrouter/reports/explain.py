@@ -69,6 +69,7 @@ class Node:
         tokens_out: tokens of the response.
         cost: C, of all calls up to this node, in money.
         reward: R = Q - alpha * C if the route ends at this node.
+        visible: what the next call reads of the answer, if that is not all of it.
     """
 
     number: int
@@ -82,6 +83,7 @@ class Node:
     tokens_out: int
     cost: float
     reward: float
+    visible: str | None = None
 
 
 @dataclass(frozen=True)
@@ -362,9 +364,16 @@ def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node,
             tokens_out=int(tree.tokens_out[row, number]),
             cost=float(tree.cost[row, number]),
             reward=float(reward[number]),
+            visible=_visible(texts, number),
         )
         for number in range(1, routes.nodes)
     )
+
+
+def _visible(texts: Texts, number: int) -> str | None:
+    """What the next call reads of the answer at a node; None if it reads all."""
+    visible = texts.visible[number]
+    return None if visible == texts.answers[number] else visible
 
 
 def _greedy_routes(tree: RouteTree, alpha: float, trained: TrainedRouter) -> list[GreedyRoute]:
@@ -425,11 +434,15 @@ def as_text(query: QueryExplanation, width: int, colour: bool = False) -> str:
 def as_object(query: QueryExplanation) -> dict[str, Any]:
     """Return the query as JSON values with complete answers.
 
-    The keys are the attributes of `QueryExplanation`, and `regret`.
+    The keys are the attributes of `QueryExplanation`, and `regret`. A node has `visible` only if
+    the next call does not read all of its answer.
     """
     keys = {**asdict(query), "regret": query.regret}
     if query.router and query.router.given is None:
         del keys["router"]["given"]
+    for node in keys["nodes"]:
+        if node["visible"] is None:
+            del node["visible"]
     return keys
 
 
@@ -510,7 +523,11 @@ def _tree(query: QueryExplanation) -> RichTree:
         for label in route_labels(query, node.number):
             entry.append(f"  < {label}", style="bold")
         entry.append("\n")
-        entry.append(one_line(node.answer, MAX_ANSWER_LENGTH) or EMPTY_ANSWER, style="not bold")
+        if node.visible is not None:
+            thought_length = len(node.answer) - len(node.visible)
+            entry.append(f"(a thought of {thought_length:,} characters is dropped) ", style="dim")
+        answer = node.answer if node.visible is None else node.visible
+        entry.append(one_line(answer, MAX_ANSWER_LENGTH) or EMPTY_ANSWER, style="not bold")
         branches[node.number] = branches[node.parent].add(entry)
     return root
 

@@ -212,6 +212,19 @@ def require_pool(origin: Origin, pool: Pool) -> None:
         )
 
 
+def require_thoughts(bundle: Bundle, pool: Pool) -> None:
+    """Refuse a pool in which later calls read other texts than those that a policy learned with.
+
+    Raises:
+        InputError: thoughts are kept in one pool and dropped in the other.
+    """
+    if pool.thoughts != bundle.pool.thoughts:
+        raise InputError(
+            f'the policy learned with thoughts = "{bundle.pool.thoughts}", the pool has '
+            f'"{pool.thoughts}": [pool] thoughts; write the former, or train again'
+        )
+
+
 def callable_pool(bundle: Bundle, folder: Path, allowed: Collection[str] = ()) -> Pool:
     """Return the pool in `live.json`, if it may be called; a run may come from other people.
 

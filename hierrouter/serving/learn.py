@@ -134,8 +134,8 @@ def consensus(cache: Path) -> dict[str, tuple[str, ...]]:
     """
     rows = ask_cache(
         cache,
-        "SELECT id, response, logprob_sum, logprob_tokens FROM nodes "  # noqa: S608 - a constant
-        f"WHERE dataset = '{TRAFFIC_DATASET}' ORDER BY id, route",
+        "SELECT id, coalesce(visible, response) AS response, logprob_sum, logprob_tokens "  # noqa: S608 - a constant
+        f"FROM nodes WHERE dataset = '{TRAFFIC_DATASET}' ORDER BY id, route",
     ).to_pylist()
     votes: dict[str, dict[str, float]] = {}
     for row in rows:

@@ -38,7 +38,7 @@ class Step:
         propensity: the probability with which the logging policy took this action, in (0, 1].
         stop: whether the policy chose to end the episode with this call; False if it had to end.
         cost: of this call, in money.
-        response: its text; None if no policy will read it.
+        response: what policies read of it; None if no policy will read it.
         tokens_out: of the response; None if the log does not say. This and the next two are what
             some policies read of a response besides its text.
         finish_reason: of the response; None if the log does not say.
@@ -197,12 +197,14 @@ def _step(step: Any, where: str, shape: LogShape) -> Step:
     if stop is not None and not isinstance(stop, bool):
         raise InputError(f"stop is neither true nor false: {where}; leave it out where unsure")
     model = shape.models.index(name)
+    response = _text(step, "response", where, required=False, may_be_empty=True)
+    visible = _text(step, "visible", where, required=False, may_be_empty=True)
     return Step(
         model=model,
         propensity=_number(step, "propensity", where, MIN_PROPENSITY, 1.0),
         stop=bool(stop),
         cost=_cost(step, where, shape.rate[model]),
-        response=_text(step, "response", where, required=False, may_be_empty=True),
+        response=response if visible is None else visible,
         tokens_out=_count(step, "tokens_out", where),
         finish_reason=_text(step, "finish_reason", where, required=False),
         confidence=_confidence(step, where),

@@ -49,6 +49,7 @@ class Hop(Call):
         instead_of: the models that were called first and failed, with the reasons.
         is_deferred: whether this call is a deferral: the policy was in doubt. Its propensity is 1,
             because deferrals are not drawn.
+        visible: what the next call and the policy read of the response, if that is not all of it.
     """
 
     propensity: float | None
@@ -58,6 +59,7 @@ class Hop(Call):
     router_s: float
     instead_of: FailedCalls = ()
     is_deferred: bool = False
+    visible: str | None = None
 
     def as_object(self) -> dict[str, Any]:
         """Return JSON values, with the keys of logged episodes (`hierrouter.serving.logs`)."""
@@ -75,6 +77,8 @@ class Hop(Call):
             "model_s": round(self.model_s, 6),
             "response": response.text,
         }
+        if self.visible is not None:
+            step["visible"] = self.visible
         if confidence := response.confidence:
             step["logprob_sum"] = round(confidence.total, 6)
             step["logprob_min"] = round(confidence.lowest, 6)

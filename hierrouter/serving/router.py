@@ -36,12 +36,13 @@ from hierrouter.engines.generator import (
     Outage,
     Response,
     prompt_text,
+    visible_text,
 )
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.learning.deferral import calibrate
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_SCORER
-from hierrouter.pools.pool import IMPORTED, OPENAI, ModelSpec, Pool
+from hierrouter.pools.pool import IMPORTED, KEEP_THOUGHTS, OPENAI, ModelSpec, Pool
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.runs import bundle
 from hierrouter.runs.checkpoint import load_checkpoint, member_folder
@@ -110,6 +111,8 @@ class Router:
         if pool is None:
             raise InputError(f"no live.json, so no pool: {folder}; give the pool it learned with")
         bundle.require_pool(checkpoint.origin, pool)
+        if self._bundle:
+            bundle.require_thoughts(self._bundle, pool)
         encoder_name = checkpoint.origin.encoder
         if self._bundle:
             # Models and encoder are at the commits of the hub that the policy learned with.
@@ -289,8 +292,22 @@ class Router:
         text = question_of(question)
         if is_deferred:
             return text
-        responses = [call.response.text for call in calls]
+        responses = [call.response.text for call in self.visible_calls(calls)]
         return prompt_text(text, responses, self.pool.instruction(len(calls)))
+
+    def visible_calls(self, calls: Sequence[Call]) -> tuple[Call, ...]:
+        """Return calls with what the next call and the policy read of their responses.
+
+        Args:
+            calls: of models of the pool.
+        """
+        if self.pool.thoughts == KEEP_THOUGHTS:
+            return tuple(calls)
+        visible = []
+        for call in calls:
+            text = visible_text(self.pool, call.model, call.response.text)
+            visible.append(replace(call, response=replace(call.response, text=text)))
+        return tuple(visible)
 
     @property
     def canaries(self) -> dict[str, tuple[bundle.Canary, ...]]:
@@ -475,7 +492,7 @@ class _Routing:
         state = LiveState(
             trained=self.trained,
             question=self.question,
-            calls=tuple(calls),
+            calls=self.router.visible_calls(calls),
             cost=cost,
             rng=self.options.rng,
             explain=explain,
@@ -615,6 +632,7 @@ class _Routing:
             propensity = 1.0
         if failures:
             propensity = None
+        visible = visible_text(self.router.pool, spec.name, response.text)
         return Hop(
             model=spec.name,
             response=response,
@@ -626,6 +644,7 @@ class _Routing:
             router_s=decision.router_s,
             instead_of=_failed_calls(failures),
             is_deferred=is_deferred,
+            visible=None if visible == response.text else visible,
         )
 
     def _model(self, action: int) -> ModelSpec:

@@ -127,7 +127,7 @@ def _encode_responses(
     for start in range(0, len(calls), TEXTS_PER_BATCH):
         batch = slice(start, start + TEXTS_PER_BATCH)
         texts_by_call = reader.texts(calls[batch])
-        texts = [texts_by_call[call].response for call in calls[batch].tolist()]
+        texts = [texts_by_call[call].visible for call in calls[batch].tolist()]
         vectors.append(encoder.encode(texts))
         for row, text in enumerate(texts, start):
             # A digest, so that the texts of a large cache are not all kept in memory.
