@@ -46,12 +46,18 @@ def step_key(model: Mapping[str, Any], generation: Mapping[str, Any], instructio
     return digest(["step", PROMPT_LAYOUT, model, generation, instruction])
 
 
-def root_context(question: str) -> str:
-    """Return the digest of a query's context before any call."""
-    return digest(["context", question])
+def root_context(question: str, owner: Sequence[str] = ()) -> str:
+    """Return the digest of a query's context before any call.
+
+    Args:
+        question: its text.
+        owner: (dataset, id) of the only query whose calls these are. Empty if every query with this
+            text has the same calls, as all queries of a collection do.
+    """
+    return digest(["context", question, *([list(owner)] if owner else [])])
 
 
-def next_context(context: str, response: str) -> str:
+def next_context(context: str, response: str, step: str = "") -> str:
     """Return the digest of a context with a response appended.
 
     Source: c_{t+1} = c_t || r_t, paper section 3.1.
@@ -60,8 +66,10 @@ def next_context(context: str, response: str) -> str:
         context: digest of the context.
         response: what the next call reads of the response, without its thought if the pool drops
             thoughts.
+        step: key of the call that gave the response, if what follows depends on it; empty if the
+            text alone decides, as in every collection.
     """
-    return digest(["context", context, response])
+    return digest(["context", context, response, *([step] if step else [])])
 
 
 def call_key(step: str, context: str, sample: int = 0) -> str:
@@ -92,6 +100,7 @@ def query_key(
     answers: Sequence[str],
     split: str,
     choices: Choices = (),
+    has_own_calls: bool = False,
 ) -> str:
     """Return the digest of a query; a change of any argument makes it another query.
 
@@ -102,9 +111,15 @@ def query_key(
         answers: its reference answers.
         split: "train", "validation" or "test".
         choices: its choices, if it has any.
+        has_own_calls: whether it shares no calls with another query of this text.
     """
+    own_calls = ["own calls"] if has_own_calls else []
     return digest(
-        ["query", dataset, name, question, list(answers), split, *_choices_for_digest(choices)]
+        [
+            *("query", dataset, name, question, list(answers), split),
+            *_choices_for_digest(choices),
+            *own_calls,
+        ]
     )
 
 
@@ -235,19 +250,28 @@ def _digest_columns(kind: str, row: Row) -> dict[str, str]:
     """Return what the columns that are digests of other columns must contain, by column."""
     if kind == "calls":
         visible = row["response"] if row["visible"] is None else row["visible"]
-        return {
-            "key": call_key(row["step"], row["context"]),
-            "outcome": next_context(row["context"], visible),
-        }
+        outcome = next_context(row["context"], visible)
+        # Imported chains of several models may go on differently after equal responses.
+        if row["outcome"] != outcome:
+            outcome = next_context(row["context"], visible, row["step"])
+        return {"key": call_key(row["step"], row["context"]), "outcome": outcome}
     if kind in ("failures", "decisions"):
         return {"key": call_key(row["step"], row["context"])}
     if kind == "plans":
         return {"plan": plan_key(row["pool"], row["queries"])}
     choices = [(choice["label"], choice["text"]) for choice in row["choices"] or ()]
+    own_context = root_context(row["question"], (row["dataset"], row["id"]))
+    has_own_calls = row["context"] == own_context
     return {
         "query": query_key(
-            row["dataset"], row["id"], row["question"], row["answers"], row["split"], choices
+            row["dataset"],
+            row["id"],
+            row["question"],
+            row["answers"],
+            row["split"],
+            choices,
+            has_own_calls,
         ),
-        "context": root_context(row["question"]),
+        "context": own_context if has_own_calls else root_context(row["question"]),
         "references": references_key(row["answers"], choices),
     }

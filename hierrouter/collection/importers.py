@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hierrouter.collection import files, peers, storing, tables
 from hierrouter.declarations.declaration import OnTask, ignore_task
-from hierrouter.declarations.flags import IMPORTS, NOTES, OWN
+from hierrouter.declarations.flags import FIRST_DRAW, IMPORTS, MEAN_DRAW, NOTES, OWN
 from hierrouter.pools.pool import Pool
 from hierrouter.questions.duplicates import near_duplicates_note
 from hierrouter_cache.errors import InputError
@@ -95,6 +95,7 @@ def _table_notes(format: str, answers: tables.Answers, pool: Pool, unpriced: boo
     for model in pool.models:
         if model.name != model.model:
             notes.append(f"model {model.model} is called {model.name} here")
+    notes += _repetition_notes(answers)
     notes += _gap_notes(answers, pool)
     has_references = all(query.answers for query in answers.queries)
     if not has_references:
@@ -110,6 +111,30 @@ def _table_notes(format: str, answers: tables.Answers, pool: Pool, unpriced: boo
         notes.append(f"{unscored:,} answers have no score; --scorer given will refuse them")
     if format in NOTES:
         notes.append(NOTES[format])
+    return notes
+
+
+def _repetition_notes(answers: tables.Answers) -> list[str]:
+    """Say what was made of repeated rows, runs and questions, a line each."""
+    notes = []
+    if answers.repeated_rows:
+        notes.append(f"{answers.repeated_rows:,} rows repeat another exactly; each counts once")
+    if answers.rule:
+        made = {
+            FIRST_DRAW: "the first run of each counts",
+            MEAN_DRAW: "score, tokens and seconds are means of them, the text is the first",
+        }
+        notes.append(
+            f"up to {answers.draws} runs of one query: {made[answers.rule]} (--draw {answers.rule})"
+        )
+    sharing = [query for query in answers.queries if query.has_own_calls]
+    if sharing:
+        texts = len({query.question for query in sharing})
+        notes.append(
+            f"{len(sharing):,} ids have the question of another, {texts:,} questions in all, e.g. "
+            f"{sharing[0].dataset}/{sharing[0].id}: each keeps its own answers and scores, but "
+            "intervals take them for independent questions"
+        )
     return notes
 
 
@@ -157,6 +182,7 @@ def import_answers(
     seed: int,
     rates: Mapping[str, Rate],
     on_progress: OnTask = ignore_task,
+    draw: str | None = None,
 ) -> ImportResult:
     """Add the answers of models in a file to a cache.
 
@@ -168,6 +194,8 @@ def import_answers(
         seed: of the folds, if the file has none.
         rates: prices by name of a model.
         on_progress: called with ("import", done, total).
+        draw: makes one answer of several runs of a query, a word of `flags.DRAWS`; None
+            refuses several.
 
     Raises:
         InputError: a bad row, or an argument that does not fit the format; nothing was written.
@@ -179,7 +207,7 @@ def import_answers(
         raise InputError(
             f"a {format} file says what calls cost and has no token counts: --price; leave it out"
         )
-    answers = tables.gather(rows, seed)
+    answers = tables.gather(rows, seed, draw)
     pool = storing.pool_of(answers, hops)
     if rate_of_format:
         rates = dict.fromkeys((model.name for model in pool.models), rate_of_format)

@@ -196,7 +196,7 @@ def _queries_table(queries: Sequence[Query]) -> pa.Table:
     rows = [
         {
             "query": query.key,
-            "context": root_context(query.question),
+            "context": query.context,
             "references": query.references,
             "id": query.id,
             "dataset": query.dataset,
@@ -220,6 +220,7 @@ def store_plan(
     identities: Mapping[str, Identity],
     queries: Sequence[Query],
     datasets: Mapping[str, str] | None = None,
+    imported: Mapping[str, str] | None = None,
 ) -> bool:
     """Write the queries that are not in the cache, then the plan, unless the last plan is the same.
 
@@ -231,6 +232,7 @@ def store_plan(
         queries: of the plan.
         datasets: commits of the hub's repositories that the queries are from, by id; those that the
             last plan has and that are not among them are kept.
+        imported: what was decided when the answers were imported, see `Pool.to_json`.
 
     Returns:
         Whether the cache has another latest plan now.
@@ -240,7 +242,7 @@ def store_plan(
         WorldError: the disk is full or failed.
     """
     keys = [query.key for query in queries]
-    text = pool.to_json(identities, {**_recorded_datasets(reader), **(datasets or {})})
+    text = pool.to_json(identities, {**_recorded_datasets(reader), **(datasets or {})}, imported)
     stored = reader.query_keys() if reader else set()
     missing = [query for query, key in zip(queries, keys, strict=True) if key not in stored]
     for start in range(0, len(missing), QUERIES_A_PART):
@@ -343,10 +345,15 @@ def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...
     Raises:
         CacheError: the cache does not hold all of them.
     """
-    columns = ("id", "dataset", "question", "answers", "split", "choices")
+    columns = ("id", "dataset", "question", "answers", "split", "choices", "context")
     rows = reader.queries(keys, columns).to_pylist()
     for row in rows:
-        row |= {"answers": tuple(row["answers"]), "choices": stored_choices(row["choices"])}
+        has_own_calls = row.pop("context") != root_context(row["question"])
+        row |= {
+            "answers": tuple(row["answers"]),
+            "choices": stored_choices(row["choices"]),
+            "has_own_calls": has_own_calls,
+        }
     return tuple(Query(**row) for row in rows)
 
 
@@ -360,15 +367,15 @@ def changed_queries(reader: CacheReader, queries: Sequence[Query]) -> list[str]:
     Returns:
         Their names, as `dataset/id`.
     """
-    rows = reader.sql("SELECT dataset, id, context, answers FROM queries").to_pylist()
+    rows = reader.sql("SELECT dataset, id, question, answers FROM queries").to_pylist()
     stored: dict[tuple[str, str], set[tuple[str, tuple[str, ...]]]] = {}
     for row in rows:
-        content = (row["context"], tuple(row["answers"]))
+        content = (row["question"], tuple(row["answers"]))
         stored.setdefault((row["dataset"], row["id"]), set()).add(content)
     changed = []
     for query in queries:
         contents = stored.get((query.dataset, query.id))
-        if contents and (root_context(query.question), query.answers) not in contents:
+        if contents and (query.question, query.answers) not in contents:
             changed.append(f"{query.dataset}/{query.id}")
     return changed
 

@@ -31,7 +31,7 @@ from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import GIVEN_SCORER
 from hierrouter_cache.chain import seal_loose
 from hierrouter_cache.errors import InputError, suggestion
-from hierrouter_cache.keys import call_key, digest, root_context
+from hierrouter_cache.keys import call_key, digest, next_context
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import IDENTITY_COLUMNS, ROW_SCHEMAS
 from hierrouter_cache.reader import CacheReader, reader_of
@@ -179,7 +179,12 @@ def store_answers(
             on_progress("import", done, len(answers.queries))
         merge.flush()
         merge.another_plan = store_plan(
-            merge.writer, merge.reader, pool, identities, answers.queries
+            merge.writer,
+            merge.reader,
+            pool,
+            identities,
+            answers.queries,
+            imported={"draw": answers.rule} if answers.rule else {},
         )
     return merge
 
@@ -302,7 +307,8 @@ def _calls(
     """(row of `calls`, score of the file) of every node of one query's tree that has an answer."""
     # Of each path with an answer: its context, and the answer that ended the chain, if one did.
     # After that one, every further call gives the same answer again.
-    reached: dict[Route, tuple[str, Answer | None]] = {(): (root_context(query.question), None)}
+    reached: dict[Route, tuple[str, Answer | None]] = {(): (query.context, None)}
+    diverging = frozenset() if pool.context_free else _diverging_paths(by_path)
     for steps in spec.steps:
         following = {}
         for path, (context, final_answer) in reached.items():
@@ -317,6 +323,37 @@ def _calls(
                     answer.response, answer.tokens_in, answer.tokens_out, finish_reason="unknown"
                 )
                 row = call_row(model.name, call, response, answer.latency_s)
+                if next_path in diverging:
+                    row["outcome"] = next_context(context, answer.response, step)
                 following[next_path] = (row["outcome"], answer.repeated() if answer.ended else None)
                 yield row, answer.score
         reached = following
+
+
+def _diverging_paths(by_path: Mapping[Route, Answer]) -> frozenset[Route]:
+    """The paths with the responses of another path, after which the file goes on differently.
+
+    The key of a context has the responses alone, which is right if equal contexts get equal
+    answers. Imported answers need not be equal, because they may have been drawn.
+    """
+    paths_by_responses: dict[tuple[str, ...], list[Route]] = {}
+    for path in by_path:
+        responses = tuple(by_path[path[:hop]].response for hop in range(1, len(path) + 1))
+        paths_by_responses.setdefault(responses, []).append(path)
+    diverging: set[Route] = set()
+    for paths in paths_by_responses.values():
+        continuations = [_continuation(path, by_path) for path in paths]
+        if any(continuation != continuations[0] for continuation in continuations[1:]):
+            diverging.update(paths)
+    return frozenset(diverging)
+
+
+def _continuation(path: Route, by_path: Mapping[Route, Answer]) -> dict[Route, Any]:
+    """What a file has after a path: the content of each answer, by the rest of its path."""
+    hops = len(path)
+    continuation: dict[Route, Any] = {
+        other[hops:]: answer.content
+        for other, answer in by_path.items()
+        if len(other) > hops and other[:hops] == path
+    }
+    return {**continuation, (): by_path[path].ended}

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.csv
 
+from hierrouter.declarations.flags import FIRST_DRAW, MEAN_DRAW
 from hierrouter.pools.pool import MAX_HOPS
 from hierrouter.questions.datasets import refuse_leaks, with_folds
 from hierrouter.questions.files import MAX_LINE_BYTES, json_lines, parquet_rows
@@ -44,6 +46,7 @@ class Answer:
         latency_s: seconds; None if unknown.
         score: the file's own value for the response, in [0, 1]; None if it has none.
         ended: whether its source made no further call by design.
+        draw: which of several runs of the query it is; None if the file does not number them.
     """
 
     where: str
@@ -56,6 +59,15 @@ class Answer:
     latency_s: float | None = None
     score: float | None = None
     ended: bool = False
+    draw: str | None = None
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """Whatever the file says of this response; equal for rows that repeat each other."""
+        return (
+            *(self.prompt, self.response, self.tokens_in, self.tokens_out),
+            *(self.latency_s, self.score, self.ended),
+        )
 
     def repeated(self) -> Answer:
         """The same answer as a further call repeats it, at no cost."""
@@ -70,11 +82,17 @@ class Answers:
         queries: in the order of the file, with folds.
         models: names in the order of the file.
         by_path: the answers to each query, by path.
+        repeated_rows: rows that repeat another one exactly and were counted once.
+        draws: how many runs of a query there are at most; 1 if each was run once.
+        rule: how one answer was made of several draws, a word of `flags.DRAWS`; None without draws.
     """
 
     queries: tuple[Query, ...]
     models: tuple[str, ...]
     by_path: tuple[Mapping[Route, Answer], ...]
+    repeated_rows: int = 0
+    draws: int = 1
+    rule: str | None = None
 
     @property
     def hops(self) -> int:
@@ -94,23 +112,28 @@ class Answers:
         return [answer.score for by_path in self.by_path for answer in by_path.values()]
 
 
-def gather(answers: Iterable[Answer], seed: int) -> Answers:
+def gather(answers: Iterable[Answer], seed: int, draw: str | None = None) -> Answers:
     """Group answers by query, and draw folds if the file has none.
+
+    A row is that of a dataset, an id, a path and a draw; the question's text is no key.
 
     Args:
         answers: of the file.
         seed: of the draw of folds.
+        draw: makes one answer of several draws, a word of `flags.DRAWS`; None refuses several.
 
     Returns:
         The answers.
 
     Raises:
-        InputError: a path with two answers, an answer whose earlier hop is missing or has ended, a
-            query with two questions, or a question in both train and test.
+        InputError: a path with two answers and no `draw`, an answer whose earlier hop is missing or
+            has ended, a query with two questions, or a question in both train and test; draws that
+            do not fit together.
     """
     first: dict[tuple[str, str], Answer] = {}
-    by_query: dict[tuple[str, str], dict[Route, Answer]] = {}
+    draws_by_query: dict[tuple[str, str], dict[Route, list[Answer]]] = {}
     models: dict[str, None] = {}
+    repeated_rows = 0
     for answer in answers:
         query = answer.query
         earlier = first.setdefault((query.dataset, query.id), answer)
@@ -119,36 +142,146 @@ def gather(answers: Iterable[Answer], seed: int) -> Answers:
                 f"query {query.id} has two questions, answers or splits: {earlier.where} and "
                 f"{answer.where}; give different queries different ids"
             )
-        by_path = by_query.setdefault((query.dataset, query.id), {})
-        if answer.path in by_path:
-            raise InputError(
-                f"duplicate answer of {' > '.join(answer.path)} to query {query.id}: "
-                f"{by_path[answer.path].where} and {answer.where}; keep one"
-            )
-        by_path[answer.path] = answer
+        draws = draws_by_query.setdefault((query.dataset, query.id), {}).setdefault(answer.path, [])
+        # Without a rule for draws, a row that says the same once more is an accident of the file.
+        if draw is None and any(_is_repeated(answer, other) for other in draws):
+            repeated_rows += 1
+            continue
+        draws.append(answer)
         models.setdefault(answer.path[-1])
-    for by_path in by_query.values():
-        for path, answer in by_path.items():
-            if len(path) > 1 and path[:-1] not in by_path:
-                raise InputError(
-                    f"hop {len(path)} without its earlier hop {' > '.join(path[:-1])}: "
-                    f"{answer.where}; add that row"
-                )
-            if len(path) > 1 and by_path[path[:-1]].ended:
-                raise InputError(
-                    f"hop {len(path)} after one that ended: {answer.where}; remove either `ended` "
-                    "or that row"
-                )
+    most_draws = max(
+        (len(draws) for by_path in draws_by_query.values() for draws in by_path.values()), default=1
+    )
+    by_query = [_single_answers(by_path, draw) for by_path in draws_by_query.values()]
+    for by_path in by_query:
+        _require_chains(by_path)
     queries = with_folds([answer.query for answer in first.values()], seed)
     refuse_leaks(queries)
-    return Answers(tuple(queries), tuple(models), tuple(by_query.values()))
+    text_counts = Counter(query.question for query in queries)
+    return Answers(
+        tuple(replace(query, has_own_calls=text_counts[query.question] > 1) for query in queries),
+        tuple(models),
+        tuple(by_query),
+        repeated_rows,
+        most_draws,
+        draw if most_draws > 1 else None,
+    )
+
+
+def _is_repeated(answer: Answer, other: Answer) -> bool:
+    return answer.draw == other.draw and answer.content == other.content
+
+
+def _require_chains(by_path: Mapping[Route, Answer]) -> None:
+    """Require of each later hop that the file has the earlier one, and that it has not ended."""
+    for path, answer in by_path.items():
+        if len(path) > 1 and path[:-1] not in by_path:
+            raise InputError(
+                f"hop {len(path)} without its earlier hop {' > '.join(path[:-1])}: "
+                f"{answer.where}; add that row"
+            )
+        if len(path) > 1 and by_path[path[:-1]].ended:
+            raise InputError(
+                f"hop {len(path)} after one that ended: {answer.where}; remove either `ended` "
+                "or that row"
+            )
+
+
+# Several runs of one query: one answer is made of them.
+
+
+def _single_answers(
+    draws_by_path: Mapping[Route, list[Answer]], rule: str | None
+) -> dict[Route, Answer]:
+    """One answer for each path of a query.
+
+    Args:
+        draws_by_path: the answers of a query, by path, in the order of the file.
+        rule: a word of `flags.DRAWS`, or None.
+
+    Raises:
+        InputError: a path has several answers and there is no rule, a path has two answers of one
+            draw, or means are asked for of chains of which a run is shorter than the others.
+    """
+    if rule is None:
+        for path, draws in draws_by_path.items():
+            if len(draws) > 1:
+                _refuse_draws(path, draws)
+        return {path: draws[0] for path, draws in draws_by_path.items()}
+    numbered_by_path = {path: _numbered(path, draws) for path, draws in draws_by_path.items()}
+    single: dict[Route, Answer] = {}
+    for path, numbered in numbered_by_path.items():
+        # A chain goes on in the run in which it began: the first one of its first model.
+        chain = numbered_by_path.get(path[:1], numbered)
+        if len(chain) != len(numbered):
+            _require_numbers(path, draws_by_path[path], rule)
+        answer = numbered.get(next(iter(chain)))
+        if answer is not None:
+            single[path] = _mean(list(numbered.values())) if rule == MEAN_DRAW else answer
+    return single
+
+
+def _require_numbers(path: Route, draws: Sequence[Answer], rule: str) -> None:
+    """Refuse a hop that not all runs of a query have, if it is not clear which runs those are."""
+    query = draws[0].query
+    problem = f"not all runs of query {query.id} have hop {len(path)}: {draws[0].where}"
+    if rule == MEAN_DRAW:
+        raise InputError(f"{problem}; their means would mix runs, say --draw {FIRST_DRAW}")
+    if any(answer.draw is None for answer in draws):
+        raise InputError(f"{problem}; number the runs in a column draw")
+
+
+def _refuse_draws(path: Route, draws: Sequence[Answer]) -> NoReturn:
+    first, second = draws[:2]
+    query = first.query
+    raise InputError(
+        f"{len(draws)} answers of {' > '.join(path)} to one query, {query.dataset}/{query.id}: "
+        f"{first.where} and {second.where}; give different runs of it different ids, or say "
+        f"--draw {FIRST_DRAW} or --draw {MEAN_DRAW}"
+    )
+
+
+def _numbered(path: Route, draws: Sequence[Answer]) -> dict[tuple[int, str], Answer]:
+    """The draws of a path by their numbers, in this order; the file's order if it has none."""
+    numbered: dict[tuple[int, str], Answer] = {}
+    for position, answer in enumerate(draws):
+        label = str(position) if answer.draw is None else answer.draw
+        # Numbers in their own order, 2 before 10, then other names in that of the alphabet.
+        is_number = label.isascii() and label.isdigit() and len(label) <= MAX_DRAW_DIGITS
+        number = (int(label), "") if is_number else (MAX_DRAWS, label)
+        if number in numbered:
+            raise InputError(
+                f"two answers of {' > '.join(path)} to query {answer.query.id} have the draw "
+                f"{label}: {numbered[number].where} and {answer.where}; number them"
+            )
+        numbered[number] = answer
+    return dict(sorted(numbered.items()))
+
+
+MAX_DRAW_DIGITS = 9
+MAX_DRAWS = 10**MAX_DRAW_DIGITS
+
+
+def _mean(draws: Sequence[Answer]) -> Answer:
+    """The first answer with the means of all; a mean is None if one of its values is missing."""
+    seconds = [answer.latency_s for answer in draws]
+    scores = [answer.score for answer in draws]
+    return replace(
+        draws[0],
+        tokens_in=round(fmean(answer.tokens_in for answer in draws)),
+        tokens_out=round(fmean(answer.tokens_out for answer in draws)),
+        latency_s=None
+        if None in seconds
+        else fmean(value for value in seconds if value is not None),
+        score=None if None in scores else fmean(value for value in scores if value is not None),
+    )
 
 
 def read_table(path: Path) -> Iterator[Answer]:
     """The answers of a table, row by row.
 
     Beside `TABLE_COLUMNS` it may have dataset, final_answer, prompt, split, score, latency_s, hop,
-    path, ended.
+    path, ended, draw.
 
     Args:
         path: a .parquet, .csv or .jsonl file; its name is the dataset's if there is no such column.
@@ -192,6 +325,7 @@ def _answer(row: Row, dataset: str, first_hop: int) -> Answer:
         latency_s=row.number("latency_s"),
         score=row.share("score"),
         ended=row.flag("ended"),
+        draw=row.draw(),
     )
 
 
@@ -257,6 +391,13 @@ class Row:
             return str(value)
         return self.words(name, default)
 
+    def draw(self) -> str | None:
+        """The number or name of a run; None if the cell is empty."""
+        value = self.values.get("draw")
+        if value is None:
+            return None
+        return str(int(value)) if _is_whole_float(value) else self.label("draw")
+
     def number(self, name: str) -> float | None:
         """A finite number; None if the cell is empty."""
         value = self.values.get(name)
@@ -289,11 +430,23 @@ class Row:
         return word == "true"
 
     def share(self, name: str) -> float | None:
-        """A number from 0 to 1; None if the cell is empty."""
+        """A number from 0 to 1, or a boolean for 1 and 0; None if the cell is empty."""
+        word = str(self.values.get(name)).strip().lower()
+        if word in ("true", "false"):
+            return float(word == "true")
         value = self.number(name)
         if value is not None and not 0 <= value <= 1:
-            raise InputError(f"{name} must be from 0 to 1, got {value}: {self.where}")
+            remedy = "divide all of them by 100" if 1 < value <= 100 else "leave the cell empty"
+            raise InputError(
+                f"{name} must be from 0 to 1, got {value:g}: {self.where}; {remedy} if "
+                f"{'they are percentages' if 1 < value <= 100 else 'the answer has none'}"
+            )
         return value
+
+
+def _is_whole_float(value: object) -> bool:
+    """Whether it is what pandas makes of a whole number in a column with empty cells."""
+    return isinstance(value, float) and value.is_integer()
 
 
 def read_rows(path: Path) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from hierrouter.declarations import flags
 from hierrouter.declarations.checks import check_path
 from hierrouter.declarations.declaration import Flag, OnTask, declaration, function_of, ignore_task
-from hierrouter.declarations.flags import EXPORTS, IMPORTS, OWN
+from hierrouter.declarations.flags import DRAWS, EXPORTS, IMPORTS, OWN
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError
@@ -47,6 +47,15 @@ class Import:
     seed: flags.Seed = PAPER_SEED
     price: flags.Price = ()
     prices: str | Path | Mapping[str, Any] | None = None
+    draw: Annotated[
+        str | None,
+        flags.choice(
+            "--draw",
+            DRAWS,
+            "Of several runs of one query: the first, or means of score, tokens and seconds.",
+            subject="draw",
+        ),
+    ] = None
 
     @property
     def rates(self) -> dict[str, Rate]:
@@ -73,11 +82,16 @@ class Import:
         format = self.format or guess_format(self.file)
         if format != OWN:
             return import_answers(
-                self.file, format, self.cache, self.hops, self.seed, rates, on_progress
+                self.file, format, self.cache, self.hops, self.seed, rates, on_progress, self.draw
             )
         if self.hops or rates:
             raise InputError(
                 "jsonl holds a whole cache: no --hops, no --price; they are `report`'s"
+            )
+        if self.draw:
+            raise InputError(
+                f"jsonl holds a whole cache, with one run of each query: --draw {self.draw}; "
+                "leave it out"
             )
         return import_cache(self.file, self.cache, on_progress)
 
@@ -192,6 +206,7 @@ def import_(
     hops: int | None = None,
     seed: int = PAPER_SEED,
     prices: str | Path | Mapping[str, Any] | None = None,
+    draw: str | None = None,
     progress: OnTask | None = None,
 ) -> ImportResult:
     """Add the answers in a file to a cache; nothing is written before all of it was checked.
@@ -203,6 +218,8 @@ def import_(
         hops: of the trees; None is 2, or the hops of the file's chains.
         seed: of the folds, if the file has none.
         prices: as in `open`.
+        draw: what to make of several runs of one query: "first" takes the first one, "mean" its
+            text with the means of scores, tokens and seconds; None refuses them.
         progress: called with ("check" or "import", done, total).
 
     Returns:
@@ -215,7 +232,13 @@ def import_(
         WorldError: the disk is full or failed.
     """
     importing = Import(
-        file=Path(file), cache=Path(cache), format=format, hops=hops, seed=seed, prices=prices
+        file=Path(file),
+        cache=Path(cache),
+        format=format,
+        hops=hops,
+        seed=seed,
+        prices=prices,
+        draw=draw,
     )
     return importing.run(progress or ignore_task)
 

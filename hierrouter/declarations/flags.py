@@ -381,6 +381,9 @@ NOTES: Mapping[str, str] = {
     "C is the file's cost"
 }
 IMPORTS = (OWN, "table", "llmrouter", "routerbench")
+FIRST_DRAW = "first"  # of several runs of a query the first one
+MEAN_DRAW = "mean"  # its text, with the means of score, tokens and seconds over all runs
+DRAWS = (FIRST_DRAW, MEAN_DRAW)
 # What of a cache a format has no place for, by the formats of other tools that are written.
 LOSSES: Mapping[str, tuple[str, ...]] = {
     "llmrouter": (

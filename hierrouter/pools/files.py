@@ -132,6 +132,24 @@ def stored_datasets(text: str) -> dict[str, str]:
         return {}
 
 
+def stored_import(text: str) -> dict[str, str]:
+    """What was decided when the answers of a plan were imported.
+
+    Args:
+        text: JSON, as written by `Pool.to_json`.
+
+    Returns:
+        "draw": how one answer was made of several runs of a query. "scorer": what Q is unless the
+        user names a scorer. Keys without a value are absent; empty if nothing is stored, or the
+        text cannot be read.
+    """
+    try:
+        decided = json.loads(text).get("import", {})
+    except (ValueError, AttributeError, RecursionError):
+        return {}
+    return decided if _is_table_of_texts(decided) else {}
+
+
 def _is_table_of_texts(value: Any) -> bool:
     if not isinstance(value, dict) or not value:
         return False

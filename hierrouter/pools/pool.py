@@ -511,13 +511,17 @@ class Pool:
         return replace(self, models=kept_models, references=references, hops=hops or self.hops)
 
     def to_json(
-        self, identities: Mapping[str, Identity], datasets: Mapping[str, str] | None = None
+        self,
+        identities: Mapping[str, Identity],
+        datasets: Mapping[str, str] | None = None,
+        imported: Mapping[str, str] | None = None,
     ) -> str:
         """The pool and the identities of its models, as stored with a plan.
 
         Args:
             identities: of the models, by name.
             datasets: commits of the hub's repositories that the plan's queries are from, by id.
+            imported: what was decided when the answers were imported, see `stored_import`.
         """
         values = asdict(self)
         for model in (*values["models"], *values["references"]):
@@ -533,6 +537,8 @@ class Pool:
         value = {"pool": values, "identities": dict(identities)}
         if datasets:
             value["datasets"] = dict(datasets)
+        if imported:
+            value["import"] = dict(imported)
         return json.dumps(value, sort_keys=True)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hierrouter_cache.errors import InputError, suggestion
-from hierrouter_cache.keys import query_key, references_key
+from hierrouter_cache.keys import query_key, references_key, root_context
 from hierrouter_cache.tree import RouteTree
 
 MAX_LISTED_QUERIES = 4  # in the message for a name that several queries match
@@ -27,6 +27,8 @@ class Query:
         answers: reference answers; a response is scored against the best match.
         split: "train", "validation" or "test"; "" before the folds are made.
         choices: label and text of each choice, for scorers; empty if any answer is allowed.
+        has_own_calls: whether the query shares no calls with another query of this text: it was
+            imported from a file in which several ids have this text.
     """
 
     id: str
@@ -35,13 +37,25 @@ class Query:
     answers: tuple[str, ...]
     split: str
     choices: tuple[tuple[str, str], ...] = ()
+    has_own_calls: bool = False
 
     @property
     def key(self) -> str:
         """Content key: a query with another text, answer, choice or fold is another query."""
         return query_key(
-            self.dataset, self.id, self.question, self.answers, self.split, self.choices
+            self.dataset,
+            self.id,
+            self.question,
+            self.answers,
+            self.split,
+            self.choices,
+            self.has_own_calls,
         )
+
+    @property
+    def context(self) -> str:
+        """Key of the context before any call, see `hierrouter_cache.keys.root_context`."""
+        return root_context(self.question, (self.dataset, self.id) if self.has_own_calls else ())
 
     @property
     def references(self) -> str:

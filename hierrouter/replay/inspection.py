@@ -25,6 +25,7 @@ from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.walk import Forest, Scores, walk
 
 NOTABLE_CAPPED_SHARE = 0.05  # of a model's answers, cut off at its cap of new tokens
+MAX_LISTED_MERGED = 3  # queries with one text in a note
 NOTABLE_REWARD_SPREAD = 1e-3  # if cost moves R by less, it decides next to nothing
 
 # The calls that failed and were not answered since, by their last status.
@@ -49,7 +50,10 @@ def data_notes(tree: RouteTree) -> list[str]:
     thoughts_note = getattr(tree, "thoughts_note", None)
     if thoughts_note:
         notes.append(thoughts_note)
-    # Only a `Tree`, which was opened from a cache, has `capped` and `sure`.
+    merged = getattr(tree, "merged", "")
+    if merged:
+        notes.append(f"{merged}.")
+    # Only a `Tree`, which was opened from a cache, has `capped`, `sure` and `merged`.
     capped = getattr(tree, "capped", {})
     notable = [
         f"{share:.0%} of {name}" for name, share in capped.items() if share >= NOTABLE_CAPPED_SHARE
@@ -67,6 +71,34 @@ def data_notes(tree: RouteTree) -> list[str]:
             "for the others the state says that it is unknown."
         )
     return notes
+
+
+def merged_note(reader: CacheReader, keys: Sequence[str]) -> str:
+    """Name the imported queries that have the answers of another query with the same text.
+
+    Imports of earlier versions stored one answer for each text of a question. Since then a query
+    whose text is not the only one has its own calls, see `Query.has_own_calls`.
+
+    Args:
+        reader: the open cache.
+        keys: of the queries of an imported plan.
+
+    Returns:
+        A sentence without a full stop; "" if there are none.
+    """
+    names_by_context: dict[str, list[str]] = {}
+    for row in reader.queries(keys, ("dataset", "id", "context")).to_pylist():
+        names_by_context.setdefault(row["context"], []).append(f"{row['dataset']}/{row['id']}")
+    merged = [names for names in names_by_context.values() if len(names) > 1]
+    if not merged:
+        return ""
+    count = sum(len(names) for names in merged)
+    example = " and ".join(merged[0][:MAX_LISTED_MERGED])
+    return (
+        f"{count} queries have the answers and scores of the first one with their text, e.g. "
+        f"{example}: an earlier version imported them as one; import the file again to keep each "
+        "one's own"
+    )
 
 
 def left_out_note(tree: RouteTree) -> str:

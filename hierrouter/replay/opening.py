@@ -33,7 +33,7 @@ from hierrouter.questions.scoring import GIVEN_SCORER, Scorer
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.questions.shipped import DATASET_GROUPS
 from hierrouter.questions.sources import canonical_dataset, is_dataset_file
-from hierrouter.replay.inspection import left_out_note, population_shift, pruned_note
+from hierrouter.replay.inspection import left_out_note, merged_note, population_shift, pruned_note
 from hierrouter.replay.states import embed_states, numbers_kind, read_numbers, stores_of, text_kinds
 from hierrouter.replay.stored_pool import OpenedPool, open_pool, score_forest
 from hierrouter.replay.tree import Tree
@@ -132,6 +132,7 @@ def open_trees(
         "view": opening.view,
         "currency": currency,
         "thoughts": pool.thoughts,
+        "merged": merged_note(reader, plan.queries) if pool.imported else "",
     }
     arrays = {field.name: getattr(loaded, field.name) for field in fields(loaded)}
     tree = Tree(**{**arrays, **facts, **live_facts}, root=opening.cache, pool=opening.pool)
@@ -159,6 +160,8 @@ def opening_notes(trees: Sequence[Tree], pool: str | None) -> Iterator[str]:
         yield f"note: {left_out_note(trees[0])}"
     if trees[0].pruned:
         yield f"note: {pruned_note(trees[0])}"
+    if trees[0].merged:
+        yield f"note: {trees[0].merged}"
     for guess in dict.fromkeys(guessed_prices_note(tree) for tree in trees):
         if guess:
             yield guess

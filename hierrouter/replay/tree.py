@@ -162,6 +162,8 @@ class Tree(RouteTree):
         sure: share of the answers that a policy reads for which the model's confidence is known;
             None if the view shows no numbers.
         shift: how the queries that were left out differ from these, in words; "" if none was.
+        merged: which queries were given the answers of others with the same text by an import of an
+            earlier version, in words; "" if none was.
     """
 
     root: Path
@@ -171,6 +173,7 @@ class Tree(RouteTree):
     thoughts: str = KEEP_THOUGHTS
     sure: float | None = None
     shift: str = ""
+    merged: str = ""
 
     @property
     def thoughts_note(self) -> str | None:

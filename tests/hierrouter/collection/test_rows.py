@@ -61,7 +61,23 @@ BAD_ROWS: dict[str, tuple[Spoil, str]] = {
         "hop 2 without its earlier hop",
     ),
     "another path": (lambda rows: rows[0].update(path="a>b"), "path a>b does not end at"),
-    "twice": (lambda rows: rows.append(rows[0]), "duplicate answer of lab/tiny 1b to query q0"),
+    "twice": (
+        lambda rows: rows.append({**rows[0], "response": "5"}),
+        "2 answers of lab/tiny 1b to one query, sums/q0: {file}: row 1 and {file}: row 21; give "
+        "different runs of it different ids, or say --draw first or --draw mean",
+    ),
+    "draws": (
+        lambda rows: [row.update(draw=row["model"] == "lab/large 10b") for row in rows],
+        "draw must be a text, got",
+    ),
+    "score in percent": (
+        lambda rows: rows[2].update(score=85),
+        "score must be from 0 to 1, got 85: {file}: row 3; divide all of them by 100",
+    ),
+    "negative score": (
+        lambda rows: rows[2].update(score=-1),
+        "got -1: {file}: row 3; leave the cell empty if the answer has none",
+    ),
     "two questions": (lambda rows: rows[1].update(question="?"), "query q0 has two questions"),
     "test is seen": (
         lambda rows: [

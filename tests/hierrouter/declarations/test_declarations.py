@@ -76,6 +76,7 @@ def test_a_function_documents_every_argument(name: str) -> None:
 
 # A value of each field that is not its default.
 SAMPLES: dict[str, Any] = {
+    "draw": "mean",
     "adaptive": True,
     "algo": "exact",
     "allow_endpoints": ["localhost"],

@@ -1,0 +1,233 @@
+"""Rows are those of a dataset, an id, a path and a draw; the question's text is no key."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hierrouter.collection.storing import pool_of, store_answers, with_prices
+from hierrouter.collection.tables import Answers, gather, read_table
+from hierrouter.collection.transfer import import_
+from hierrouter.pools.files import stored_import
+from hierrouter.replay.inspection import verify_cache
+from hierrouter.replay.open_tree import OpenTree
+from hierrouter.replay.tree import Tree
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.reader import CacheReader
+from tests.hierrouter.collection.examples import Rows, answers_of, save, single_answers
+
+RUNS = ("0", "1", "2")
+
+
+def runs(queries: int = 6) -> Rows:
+    """Three runs of each sum: the first model is right in the first one, the second in two."""
+    rows = []
+    for row in single_answers(queries):
+        for run in RUNS:
+            is_right = run == "0" or (run == "1" and "large" in row["model"])
+            response = row["final_answer"] if is_right else f"no idea, {run}"
+            tokens_out = 6 + 3 * int(run)
+            changes = {"response": response, "score": float(is_right), "tokens_out": tokens_out}
+            rows.append({**row, **changes, "draw": run})
+    return rows
+
+
+def ids_by_run(rows: Rows) -> Rows:
+    """The same runs, each under an id of its own."""
+    without_draw = [{name: value for name, value in row.items() if name != "draw"} for row in rows]
+    return [
+        {**row, "query_id": f"{row['query_id']}-run{rows[number]['draw']}"}
+        for number, row in enumerate(without_draw)
+    ]
+
+
+def opened(rows: Rows, folder: Path, draw: str | None = None) -> Tree:
+    """The tree of an imported table, scored as its rows say."""
+    import_(save(rows, folder / "runs.parquet"), folder / "cache", draw=draw)
+    return OpenTree(cache=folder / "cache", scorer="given").run()
+
+
+def direct_scores(tree: Tree) -> list[float]:
+    """The mean of each model's scores."""
+    means: list[float] = tree.direct.score.mean(axis=0).tolist()
+    return means
+
+
+def test_ids_with_one_text_keep_their_own_scores(tmp_path: Path) -> None:
+    rows = ids_by_run(runs())
+    tree = opened(rows, tmp_path)
+    assert len(tree) == 18
+    assert direct_scores(tree) == pytest.approx([1 / 3, 2 / 3])
+    by_id = dict(zip(tree.query_ids, tree.direct.tokens_out[:, 0].tolist(), strict=True))
+    assert (by_id["q0-run0"], by_id["q0-run2"]) == (6, 12)
+    # The later hops are those of the same query.
+    assert np.array_equal(tree.score[:, 1:3], tree.direct.score)
+    assert verify_cache(tmp_path / "cache")
+
+
+def test_a_text_in_two_datasets_is_two_questions(tmp_path: Path) -> None:
+    rows = single_answers()
+    others = [
+        {**row, "dataset": "more", "score": 1 - row["score"], "response": "else"} for row in rows
+    ]
+    tree = opened([*rows, *others], tmp_path)
+    assert sorted(set(tree.datasets)) == ["more", "sums"]
+    of_more = np.array(tree.datasets) == "more"
+    assert tree.direct.score[of_more].mean(axis=0).tolist() == [0.5, 0.0]
+    assert tree.direct.score[~of_more].mean(axis=0).tolist() == [0.5, 1.0]
+
+
+def test_an_answer_that_one_id_lacks_is_not_that_of_another(tmp_path: Path) -> None:
+    rows = [
+        row
+        for row in ids_by_run(runs())
+        if row["query_id"] != "q3-run1" or "large" not in row["model"]
+    ]
+    with pytest.raises(Exception, match="1 of 18 queries lack"):
+        opened(rows, tmp_path)
+
+
+def test_a_number_and_its_digits_are_one_id(tmp_path: Path) -> None:
+    rows = single_answers(2)
+    for row in rows:
+        row["query_id"] = "7" if row["query_id"] == "q0" else "8"
+    rows[0]["query_id"] = 7
+    queries = gather(read_table(save(rows, tmp_path / "s.jsonl")), 42).queries
+    assert [query.id for query in queries] == ["7", "8"]
+    rows[2] = {**rows[2], "query_id": 7}
+    with pytest.raises(InputError, match=r"query 7 has two questions.*row 1 and .*row 3"):
+        gather(read_table(save(rows, tmp_path / "t.jsonl")), 42)
+
+
+def test_an_import_is_the_same_for_texts_that_stand_once(tmp_path: Path) -> None:
+    """So files that were imported before are known when they are imported again."""
+    answers = answers_of(single_answers(), tmp_path)
+    assert not any(query.has_own_calls for query in answers.queries)
+    answers = answers_of(ids_by_run(runs()), tmp_path)
+    assert all(query.has_own_calls for query in answers.queries)
+    # Runs of one question are in one fold.
+    folds: dict[str, set[str]] = {}
+    for query in answers.queries:
+        folds.setdefault(query.question, set()).add(query.split)
+    assert all(len(splits) == 1 for splits in folds.values())
+
+
+def as_before(answers: Answers) -> Answers:
+    """The answers as imports of earlier versions stored them: by the text of the question."""
+    queries = tuple(replace(query, has_own_calls=False) for query in answers.queries)
+    return replace(answers, queries=queries)
+
+
+def test_a_cache_that_merged_them_opens_and_says_so(tmp_path: Path) -> None:
+    answers = answers_of(ids_by_run(runs()), tmp_path)
+    pool = with_prices(pool_of(answers, None), {})
+    store_answers(as_before(answers), pool, tmp_path / "cache")
+    tree = OpenTree(cache=tmp_path / "cache", scorer="given").run()
+    assert direct_scores(tree) == [1.0, 1.0]
+    assert tree.merged.startswith(
+        "18 queries have the answers and scores of the first one with their text, "
+        "e.g. sums/q0-run0 and sums/q0-run1 and sums/q0-run2: "
+    )
+    # The same file again keeps them apart, and what was there stays.
+    merge = store_answers(answers, pool, tmp_path / "cache")
+    assert merge.present == merge.repeated
+    tree = OpenTree(cache=tmp_path / "cache", scorer="given").run()
+    assert tree.merged == ""
+    assert direct_scores(tree) == pytest.approx([1 / 3, 2 / 3])
+
+
+def test_runs_of_one_id_need_a_rule(tmp_path: Path) -> None:
+    file = save(runs(), tmp_path / "runs.jsonl")
+    with pytest.raises(InputError) as error:
+        import_(file, tmp_path / "cache")
+    assert str(error.value) == (
+        f"3 answers of lab/tiny 1b to one query, sums/q0: {file}: row 1 and {file}: row 2; give "
+        "different runs of it different ids, or say --draw first or --draw mean"
+    )
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_first_run_is_that_with_the_lowest_number(tmp_path: Path) -> None:
+    rows = [
+        {**row, "draw": {"0": 10, "1": 9, "2": None}[row["draw"]]}
+        for row in runs()
+        if row["draw"] != "2"
+    ]
+    tree = opened(rows, tmp_path, draw="first")
+    assert direct_scores(tree) == [0.0, 1.0]
+    assert set(tree.direct.tokens_out.ravel().tolist()) == {9}
+
+
+def test_a_mean_has_the_text_of_the_first_run(tmp_path: Path) -> None:
+    rows = [{**row, "latency_s": 1.0 + int(row["draw"])} for row in runs()]
+    result = import_(save(rows, tmp_path / "runs.csv"), tmp_path / "cache", draw="mean")
+    assert (
+        "up to 3 runs of one query: score, tokens and seconds are means of them, the text is the "
+        "first (--draw mean)"
+    ) in result.notes
+    tree = OpenTree(cache=tmp_path / "cache", scorer="given").run()
+    assert direct_scores(tree) == pytest.approx([1 / 3, 2 / 3])
+    assert set(tree.direct.tokens_out.ravel().tolist()) == {9}
+    assert set(tree.direct.seconds.ravel().tolist()) == {2.0}
+    reader = CacheReader(tmp_path / "cache")
+    assert "no idea" not in " ".join(reader.responses().values())
+    assert stored_import(reader.latest_plan().pool)["draw"] == "mean"
+
+
+def test_a_row_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    rows = single_answers()
+    result = import_(save([*rows, *rows[:4]], tmp_path / "sums.jsonl"), tmp_path / "cache")
+    assert "4 rows repeat another exactly; each counts once" in result.notes
+    assert result.merge.added["calls"] == 60
+    again = import_(save(rows, tmp_path / "sums.jsonl"), tmp_path / "cache")
+    assert again.merge.added.total() == 0
+
+
+def test_a_run_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    rows = runs()
+    rows[1]["draw"] = "0"
+    with pytest.raises(InputError, match=r"query q0 have the draw 0: .*row 1 and .*row 2"):
+        import_(save(rows, tmp_path / "runs.jsonl"), tmp_path / "cache", draw="first")
+
+
+def chain_runs() -> Rows:
+    """Two runs of chains of two hops; of the last query the first run has one hop."""
+    rows = []
+    for row in single_answers(6):
+        for hop in (1, 2):
+            for run in (0, 1):
+                changes = {"response": f"{run}, {hop}", "score": float(run), "hop": hop}
+                rows.append({**row, **changes, "draw": run})
+    return [row for row in rows if (row["query_id"], row["hop"], row["draw"]) != ("q5", 2, 0)]
+
+
+def test_a_chain_goes_on_in_the_run_in_which_it_began(tmp_path: Path) -> None:
+    rows = chain_runs()
+    single = gather(read_table(save(rows, tmp_path / "chains.jsonl")), 42, "first").by_path
+    assert [len(by_path) for by_path in single] == [4, 4, 4, 4, 4, 2]
+    assert {answer.response[0] for by_path in single for answer in by_path.values()} == {"0"}
+    with pytest.raises(InputError, match=r"not all runs of query q5 have hop 2: .*--draw first"):
+        gather(read_table(tmp_path / "chains.jsonl"), 42, "mean")
+    for row in rows:
+        del row["draw"]
+    with pytest.raises(InputError, match=r"hop 2: .*number the runs in a column draw"):
+        gather(read_table(save(rows, tmp_path / "bare.jsonl")), 42, "first")
+
+
+def test_paths_with_equal_answers_may_go_on_differently(tmp_path: Path) -> None:
+    """The second model answered differently, though both first answers read the same."""
+    rows = []
+    for row in single_answers(10):
+        rows.append({**row, "response": "Let me see.", "path": row["model"]})
+        for first in ("lab/tiny 1b", "lab/large 10b"):
+            is_right = first == "lab/large 10b"
+            response = row["final_answer"] if is_right else "0"
+            path = f"{first}>{row['model']}"
+            rows.append({**row, "response": response, "score": float(is_right), "path": path})
+    tree = opened(rows, tmp_path)
+    routes = tree.routes
+    after_tiny, after_large = tree.score[:, 3:5], tree.score[:, 5:7]
+    assert routes.nodes == 7
+    assert (after_tiny.max(), after_large.min()) == (0.0, 1.0)
+    assert verify_cache(tmp_path / "cache")
