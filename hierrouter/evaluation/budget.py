@@ -8,7 +8,7 @@ import numpy as np
 
 from hierrouter.evaluation.outcome import Actions, Booleans, Floats, Integers, Outcome, from_endings
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import RouteTree, net_reward
 
 GROUP_POINTS = 64  # alphas that `policy_break_points` takes of each size of group
 # Costs are rounded sums: one that exceeds a budget by less than this share of it is within it.
@@ -64,6 +64,51 @@ class Hulls:
             cost=cost_step[order],
             quality=quality_step[order],
         )
+
+
+@dataclass(frozen=True)
+class RouteHull:
+    """The fixed routes that are the best at some alpha, from the one at alpha 0 on.
+
+    Attributes:
+        node: the nodes where they end.
+        quality: mean Q of each; it falls.
+        cost: mean C of each, in money; it falls, too.
+    """
+
+    node: tuple[int, ...]
+    quality: tuple[float, ...]
+    cost: tuple[float, ...]
+
+    @classmethod
+    def of(cls, tree: RouteTree, allow_stop: bool = False) -> RouteHull:
+        """Find the fixed route with the highest mean reward on a tree, for every alpha >= 0.
+
+        Args:
+            tree: the queries that the means are taken over.
+            allow_stop: whether routes of fewer than L calls count.
+        """
+        endings = Actions(tree.routes, allow_stop).endings
+        quality = tree.score[:, endings].mean(axis=0)
+        cost = tree.cost[:, endings].mean(axis=0)
+        hulls = Hulls.of(cost[None], quality[None])
+        columns = np.array([*hulls.start, *hulls.after])[::-1]
+        return cls(
+            node=tuple((endings.start + columns).tolist()),
+            quality=tuple(quality[columns].tolist()),
+            cost=tuple(cost[columns].tolist()),
+        )
+
+    def best(self, alpha: float) -> int:
+        """Return the node where the best route at an alpha ends; of equals that of the cheaper."""
+        reward = net_reward(np.array(self.quality), np.array(self.cost), alpha)
+        return self.node[int(np.flatnonzero(reward == reward.max())[-1])]
+
+    @property
+    def changes(self) -> Floats:
+        """float64[n - 1], ascending: the alphas at which another route becomes the best."""
+        changes: Floats = np.diff(self.quality) / np.diff(self.cost)
+        return changes
 
 
 def policy_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:

@@ -6,11 +6,12 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from hierrouter.declarations.checks import MAX_ALPHA
-from hierrouter.evaluation.budget import policy_break_points, within_budget
+from hierrouter.evaluation.budget import RouteHull, policy_break_points, within_budget
 from hierrouter.learning.config import (
     NetworkConfig,
     Objective,
@@ -33,6 +34,48 @@ GRID_ALPHA_DIGITS = (
 )
 DEFAULT_GRID_SIZE = 6  # alphas of an automatic grid
 BUDGET_CANDIDATES = 512  # alphas to choose from for a budget; a router's cost changes in steps
+# Alphas at which the routers of a sweep are measured against fixed routes, beside those of the grid
+# and those at which another fixed route becomes the best.
+MEASURED_ALPHAS = 24
+
+
+@dataclass(frozen=True)
+class FixedChoices:
+    """The best fixed route at every alpha, and where the routers of a sweep show a gain over it.
+
+    Attributes:
+        hull: the fixed routes that are the best at some alpha, on the queries that the routers
+            learned from.
+        alphas: where the gain was measured, ascending; the grid is among them.
+        constants: the constant choice at each of them; None if the router shows a gain there.
+    """
+
+    hull: RouteHull
+    alphas: tuple[float, ...]
+    constants: tuple[Constant | None, ...]
+
+    def at(self, alpha: float) -> Constant | None:
+        """The constant choice at an alpha: the fixed route that is the best at this very alpha.
+
+        None if the routers show a gain at the nearest measured alphas on both sides: between them
+        neither the best fixed route nor the best network changes, and R is a straight line.
+        """
+        above = bisect_left(self.alphas, alpha)
+        last = len(self.alphas) - 1
+        neighbours = {max(above - 1, 0), min(above, last)}
+        if above <= last and self.alphas[above] == alpha:
+            neighbours = {above}
+        measured = [
+            (self.alphas[number], constant)
+            for number in sorted(neighbours)
+            if (constant := self.constants[number])
+        ]
+        if not measured:
+            return None
+        nearest, constant = min(measured, key=lambda pair: abs(pair[0] - alpha))
+        return replace(
+            constant, node=self.hull.best(alpha), alpha=None if nearest == alpha else nearest
+        )
 
 
 @dataclass(frozen=True)
@@ -46,6 +89,8 @@ class TrainedSweep:
         origin: its pool, inputs and training.
         constants: for each alpha of the grid the choice that is made instead, see `TrainedRouter`;
             empty before `with_fallback`.
+        fixed: the constant choices between these alphas; None before `with_fallback`, and in files
+            of versions that took those of the nearest alpha.
     """
 
     model: ValueModel | NetworkGrid
@@ -53,13 +98,14 @@ class TrainedSweep:
     objective: Objective
     origin: Origin
     constants: tuple[Constant | None, ...] = ()
+    fixed: FixedChoices | None = None
 
     def at(self, alpha: float) -> TrainedRouter:
         """The router for one alpha >= 0; no training.
 
         Of networks it is that of an alpha of the grid; between two alphas the one of them that has
-        the higher R here on the fold that chose their weights. If the router at the nearest alpha
-        of the grid showed no gain, its constant choice is made here too.
+        the higher R here on the fold that chose their weights. Where no gain over the best fixed
+        route at this alpha is shown, that route is the constant choice, see `FixedChoices`.
 
         Raises:
             InputError: alpha is not finite, below 0 or too great for an `Objective`.
@@ -77,7 +123,7 @@ class TrainedSweep:
             objective=replace(self.objective, alpha=alpha),
             origin=self.origin,
             history=history,
-            constant=self.constants[self._nearest(alpha)] if self.constants else None,
+            constant=self._constant_at(alpha),
         )
 
     @property
@@ -99,14 +145,60 @@ class TrainedSweep:
         objective = replace(trained.objective, alpha=alpha, allow_stop=stop)
         return router if router.objective == objective else None
 
+    def remark(self, alpha: float) -> str:
+        """What a user should know about the router for an alpha, in words; mostly nothing.
+
+        The value model has learned for every alpha, networks for those of the grid.
+        """
+        low = self.alphas[0]
+        high = self.alphas[-1]
+        if isinstance(self.model, NetworkGrid) and not low <= alpha <= high:
+            nearest = low if alpha < low else high
+            return (
+                f"alpha {alpha:g} lies outside of the sweep's, {low:g} to {high:g}: the network of "
+                f"alpha {nearest:g} stands for it"
+            )
+        if self.fixed is None and any(self.constants) and alpha not in self.alphas:
+            return (
+                f"the sweep is of an earlier version, which knows the best fixed route at the "
+                f"alphas of its grid alone, not at {alpha:g}; sweep again"
+            )
+        return ""
+
     def with_fallback(self, tree: RouteTree) -> TrainedSweep:
-        """The sweep with the constant of `TrainedRouter.with_fallback` at each alpha of the grid.
+        """The sweep with the constant of `TrainedRouter.with_fallback` at every alpha.
 
         Args:
             tree: the tree it learned from; all folds, or all but the test fold.
         """
-        constants = [router.with_fallback(tree).constant for router in self.routers]
-        return replace(self, constants=tuple(constants))
+        alone = replace(self, constants=(), fixed=None)
+        if self.origin.config.keep_anyway:
+            return replace(alone, constants=(None,) * len(self.alphas))
+        ends_early = self.objective.ends_early
+        fold = alone.at(self.alphas[0]).constant_fold(tree)
+        hull = RouteHull.of(fold, ends_early)
+        break_points = policy_break_points(fold, ends_early)
+        # Above the last break-point the cheapest route is the best of every query.
+        last = BEYOND_LAST_BREAK_POINT * break_points[-1:]
+        candidates = break_points
+        if len(candidates) > MEASURED_ALPHAS:
+            candidates = np.quantile(break_points, np.linspace(0, 1, MEASURED_ALPHAS))
+        points = np.concatenate([[0.0], candidates, last, hull.changes, self._network_changes()])
+        alphas = sorted({*self.alphas, *np.minimum(points, MAX_ALPHA).tolist()})
+        constants = {alpha: alone.at(alpha).with_fallback(tree).constant for alpha in alphas}
+        return replace(
+            self,
+            constants=tuple(constants[alpha] for alpha in self.alphas),
+            fixed=FixedChoices(hull, tuple(alphas), tuple(constants.values())),
+        )
+
+    def _constant_at(self, alpha: float) -> Constant | None:
+        """The constant choice at an alpha; None if the router decides."""
+        if alpha in self.alphas and self.constants:
+            return self.constants[self.alphas.index(alpha)]
+        if self.fixed:
+            return self.fixed.at(alpha)
+        return self.constants[self._nearest(alpha)] if self.constants else None
 
     def _network_at(self, grid: NetworkGrid, alpha: float) -> int:
         """The number of the network that decides at an alpha."""
@@ -114,6 +206,18 @@ class TrainedSweep:
         if above == len(self.alphas) or alpha == self.alphas[above] or above == 0:
             return min(above, len(self.alphas) - 1)
         return max(above - 1, above, key=lambda number: grid.reward(number, alpha))
+
+    def _network_changes(self) -> list[float]:
+        """The alphas between those of the grid at which another network becomes the better one."""
+        changes: list[float] = []
+        if isinstance(self.model, NetworkGrid):
+            grid = self.model
+            for number, (low, high) in enumerate(pairwise(self.alphas)):
+                saved = grid.cost[number] - grid.cost[number + 1]
+                if saved:
+                    change = (grid.quality[number] - grid.quality[number + 1]) / saved
+                    changes += [change] if low < change < high else []
+        return changes
 
     def _nearest(self, alpha: float) -> int:
         """The position in the grid of the alpha with the smallest ratio to this one."""

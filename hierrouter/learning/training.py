@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter import __version__
-from hierrouter.evaluation.bounds import best_ending
+from hierrouter.evaluation.bounds import REWARD_ROUNDING, best_ending
 from hierrouter.evaluation.intervals import interval, queries_needed
 from hierrouter.evaluation.outcome import (
     ROUTER,
@@ -310,6 +310,7 @@ class Constant:
         high: its upper end.
         needed: queries with which a gain of `WORTHWHILE_GAIN` would show; 0 if both do the same.
         judged: queries on which the gain was measured; 0 in files of versions that did not count.
+        alpha: at which the gain was measured; None if it is the router's own alpha.
     """
 
     node: int
@@ -318,6 +319,7 @@ class Constant:
     high: float
     needed: int
     judged: int = 0
+    alpha: float | None = None
 
     def policy(self, actions: Actions) -> Floats:
         """float64[S, A], one-hot: the route, and off it the first legal action."""
@@ -343,16 +345,21 @@ class Constant:
         """The reason for the constant choice in a sentence, with the figures."""
         route = safe_text(actions.routes.name(self.node, models))
         message = f"nothing learnable here at alpha {alpha:g}: always {route}"
+        where = "" if self.alpha in (None, alpha) else f" at alpha {self.alpha:g}"
+        if not self.needed and abs(self.gain) <= REWARD_ROUNDING:
+            return f"{message}; the best router found does the same{where}"
+        gain = f"{message}; the best router found would be {self.gain:+.4f}"
         if not self.needed:
-            return f"{message}; the best router found does the same"
-        power = f"about {self.needed:,} questions could show a gain of {WORTHWHILE_GAIN:g}"
+            # The same difference on every question, or a single question: there is no spread.
+            return f"{gain}{where}"
+        worthwhile = f"could show a gain of {WORTHWHILE_GAIN:g}"
+        power = f"about {self.needed:,} questions {worthwhile}"
         if self.needed <= self.judged:
             # More questions are no remedy then: the gain is smaller than that.
-            power = f"its {self.judged:,} questions could show a gain of {WORTHWHILE_GAIN:g}"
-        return (
-            f"{message}; the best router found would be {self.gain:+.4f} "
-            f"[{self.low:+.4f}, {self.high:+.4f}]; {power}"
-        )
+            power = f"its {self.judged:,} questions {worthwhile}"
+        elif self.needed >= MAX_QUERIES_NEEDED:
+            power = f"not even {MAX_QUERIES_NEEDED:,} questions {worthwhile}"
+        return f"{gain} [{self.low:+.4f}, {self.high:+.4f}]{where}; {power}"
 
 
 @dataclass(frozen=True)
@@ -394,12 +401,11 @@ class TrainedRouter:
         if self.origin.config.keep_anyway:
             return self
         fold = self.judging_fold(tree)
-        chooser = fold if self.holds_out else tree.split("train")
-        node = best_ending(chooser, self.alpha, self.objective.ends_early)
+        node = best_ending(self.constant_fold(tree), self.alpha, self.objective.ends_early)
         constant = fixed_route(fold, node)
         gains = self.outcome(fold).reward(self.alpha) - constant.reward(self.alpha)
         low, high = interval(gains, rng=np.random.default_rng(0))
-        if low > 0 and len(fold) > 1:
+        if low > REWARD_ROUNDING and len(fold) > 1:
             return self
         spread = float(gains.std(ddof=1)) if len(fold) > 1 else 0.0
         needed = 0
@@ -483,6 +489,10 @@ class TrainedRouter:
             tree: the tree it learned from; all folds, or all but the test fold.
         """
         return training_queries(tree) if self.holds_out else tree.split(choosing_fold(tree))
+
+    def constant_fold(self, tree: RouteTree) -> RouteTree:
+        """The queries on which a constant choice is made: those that the router learned from."""
+        return self.judging_fold(tree) if self.holds_out else tree.split("train")
 
     def outcome(self, tree: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query of a tree.

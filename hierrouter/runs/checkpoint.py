@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,11 +22,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from hierrouter.evaluation.budget import RouteHull
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import NetworkConfig, Objective, config_class
 from hierrouter.learning.forward import NetworkGrid, RouterShape, TrainedNetwork
 from hierrouter.learning.resumption import prefix, select
-from hierrouter.learning.sweep import Policy, TrainedSweep
+from hierrouter.learning.sweep import FixedChoices, Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Origin, TrainedRouter
 from hierrouter.learning.value import StateRegression, TextProjection, ValueModel, ValueRouter
 from hierrouter.runs import folders
@@ -157,21 +159,35 @@ def describe(policy: Policy) -> dict[str, Any]:
             description.update(_describe_networks(policy.model))
         else:
             description.update(_describe_value_model(policy.model))
-        description["constants"] = [
-            None if constant is None else asdict(constant) for constant in policy.constants
-        ]
+        description["constants"] = [_constant_values(constant) for constant in policy.constants]
+        if policy.fixed:
+            description["fixed"] = {
+                "hull": asdict(policy.fixed.hull),
+                "alphas": list(policy.fixed.alphas),
+                "constants": [_constant_values(constant) for constant in policy.fixed.constants],
+            }
         description["alphas"] = policy.alphas
         return description
     description["history"] = list(policy.history)
     if policy.budget is not None:
         description["budget"] = policy.budget
     if policy.constant:
-        description["constant"] = asdict(policy.constant)
+        description["constant"] = _constant_values(policy.constant)
     if isinstance(policy.router, ValueRouter):
         description.update(_describe_value_model(policy.router.model))
     else:
         description["shape"] = asdict(policy.router.shape)
     return description
+
+
+def _constant_values(constant: Constant | None) -> dict[str, Any] | None:
+    """Return a constant choice as JSON values."""
+    if constant is None:
+        return None
+    values = asdict(constant)
+    if constant.alpha is None:  # files of versions that measured at each alpha have no such key
+        del values["alpha"]
+    return values
 
 
 def _describe_value_model(model: ValueModel) -> dict[str, Any]:
@@ -328,7 +344,34 @@ def _sweep(
     constants = [_constant(constant, origin) for constant in description["constants"]]
     if constants and len(constants) != len(grid):
         raise ValueError(f"{len(constants)} constants")
-    return TrainedSweep(model, grid, objective, origin, tuple(constants))
+    fixed = _fixed_choices(description.get("fixed"), grid, origin)
+    return TrainedSweep(model, grid, objective, origin, tuple(constants), fixed)
+
+
+def _fixed_choices(
+    values: dict[str, Any] | None, grid: tuple[float, ...], origin: Origin
+) -> FixedChoices | None:
+    """Make fixed choices from their JSON values; None of files of versions that had none."""
+    if values is None:
+        return None
+    hull = RouteHull(
+        node=tuple(values["hull"]["node"]),
+        quality=tuple(map(float, values["hull"]["quality"])),
+        cost=tuple(map(float, values["hull"]["cost"])),
+    )
+    alphas = tuple(map(float, values["alphas"]))
+    constants = tuple(_constant(constant, origin) for constant in values["constants"])
+    numbers = (*hull.quality, *hull.cost, *alphas)
+    fits = [
+        len({len(hull.node), len(hull.quality), len(hull.cost)}) == 1 and len(hull.node) > 0,
+        all(isinstance(node, int) and 0 < node < origin.routes.nodes for node in hull.node),
+        len(constants) == len(alphas) and {*grid} <= {*alphas},
+        all(low < high for low, high in pairwise(alphas)),
+        bool(np.isfinite(numbers).all()) and alphas[0] >= 0,
+    ]
+    if not all(fits):
+        raise ValueError(f"fixed choices {values}")
+    return FixedChoices(hull, alphas, constants)
 
 
 def _network_grid(
@@ -384,7 +427,7 @@ def _constant(values: dict[str, Any] | None, origin: Origin) -> Constant | None:
     constant = Constant(**values)
     counts = (constant.node, constant.needed, constant.judged)
     has_integers = all(isinstance(count, int) for count in counts)
-    figures = (constant.gain, constant.low, constant.high)
+    figures = (constant.gain, constant.low, constant.high, constant.alpha or 0.0)
     if (
         not has_integers
         or not 0 < constant.node < origin.routes.nodes

@@ -14,7 +14,7 @@ from hierrouter.paper import PAPER_ALPHA
 from hierrouter.pools.pool import price_table
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.runs import folders
-from hierrouter.runs.checkpoint import load_checkpoint, load_seeds, load_sweep, router_at
+from hierrouter.runs.checkpoint import load_checkpoint, load_seeds, load_sweep
 from hierrouter.runs.look_log import count_test_looks
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.tree import RouteTree
@@ -115,13 +115,21 @@ def select_run(
     why = ""
     if checkpoint is None and not names_sweep_alone:
         run, why = latest_run(tree, "train", alpha)
-    trained = router_at(run, alpha) if run else None
+    policy = load_checkpoint(run) if run else None
+    trained: TrainedRouter | None
+    if isinstance(policy, TrainedSweep):
+        policy = _with_fixed_choices(policy, tree)
+        trained = policy.at(policy.alphas[0] if alpha is None else alpha)
+    else:
+        trained = policy
     if alpha is not None:
         shown_alpha = alpha
     else:
         shown_alpha = trained.alpha if trained else PAPER_ALPHA
 
     remarks: list[str] = []
+    if isinstance(policy, TrainedSweep):
+        remarks += filter(None, [policy.remark(shown_alpha)])
     needs_sweep = checkpoint is None and (trained is None or trained.alpha != shown_alpha)
     sweep = None
     beside: tuple[SweepBeside, ...] = ()
@@ -129,9 +137,9 @@ def select_run(
         is_named = sweep_run is not None
         if sweep_run is None:
             sweep_run, _ = latest_run(tree, "sweep-alpha")
-        sweep = load_sweep(sweep_run) if sweep_run else None
+        sweep = _with_fixed_choices(load_sweep(sweep_run), tree) if sweep_run else None
         if with_sweep and sweep_run and sweep:
-            beside = _other_seeds(sweep_run)
+            beside = _other_seeds(sweep_run, tree)
             if not is_named:
                 beside += tuple(_other_algorithms(tree, sweep))
     swept = sweep.matching(trained, shown_alpha) if needs_sweep and sweep else None
@@ -147,6 +155,8 @@ def select_run(
             remark = f"no run of `train` for alpha {shown_alpha:g} on this tree; {remark}"
             why = "the latest sweep"
         remarks.append(remark)
+        assert sweep
+        remarks += filter(None, [sweep.remark(shown_alpha)])
         run = sweep_run
         trained = swept
 
@@ -174,13 +184,31 @@ def select_run(
     )
 
 
-def _other_seeds(run: Path) -> tuple[SweepBeside, ...]:
+def _with_fixed_choices(sweep: TrainedSweep, tree: RouteTree) -> TrainedSweep:
+    """Return a sweep that knows the best fixed route at every alpha.
+
+    The file of an earlier version does not have them. They are computed anew on the tree that the
+    sweep learned from, if this is it.
+    """
+    origin = sweep.origin
+    is_its_tree = (origin.fingerprint, origin.view, origin.encoder, origin.second) == (
+        tree.fingerprint,
+        tree.view,
+        tree.encoder,
+        tree.second,
+    )
+    if sweep.fixed or not any(sweep.constants) or not is_its_tree or tree.unembedded:
+        return sweep
+    return sweep.with_fallback(tree)
+
+
+def _other_seeds(run: Path, tree: RouteTree) -> tuple[SweepBeside, ...]:
     """The seeds of a sweep beside the best."""
     return tuple(
         SweepBeside(
             name=f"{sweep.origin.config.algo}, seed {sweep.origin.seed}",
             run=run,
-            sweep=sweep,
+            sweep=_with_fixed_choices(sweep, tree),
             is_other_seed=True,
         )
         for sweep in load_seeds(run)[1:]
@@ -200,7 +228,8 @@ def _other_algorithms(tree: RouteTree, selected: TrainedSweep) -> Iterator[Sweep
         may_do_the_same = replace(objective, alpha=selected.objective.alpha) == selected.objective
         if distance == 0 and may_do_the_same and algo not in algos_shown:
             algos_shown.add(algo)
-            yield SweepBeside(algo, record.folder, load_sweep(record.folder))
+            other = _with_fixed_choices(load_sweep(record.folder), tree)
+            yield SweepBeside(algo, record.folder, other)
 
 
 def as_trained(opening: OpenTree, run: Path | None) -> OpenTree:

@@ -161,6 +161,13 @@ class LivePolicy:
         """Whether it can be asked for any alpha."""
         return not isinstance(self._policy, TrainedRouter)
 
+    def remark(self, alpha: float | None) -> str:
+        """What a user should know about the router for an alpha; see `TrainedSweep.remark`."""
+        policy = self._policy
+        if isinstance(policy, TrainedRouter) or alpha is None:
+            return ""
+        return policy.remark(alpha)
+
     def embed(self, states: Sequence[LiveState]) -> NDArray[np.float32]:
         """Return what the policy reads of each state: float32[n, dim]."""
         view = self.origin.view

@@ -105,6 +105,9 @@ class OpenRouter:
         with on_stage("load router"):
             router = self.unloaded(run)
             router.policy.at(self.alpha)  # refuse the alpha before any model is loaded
+            remark = router.policy.remark(self.alpha)
+            if remark:
+                on_note(remark)
         self.defer(router, [self.alpha], on_note)
         if load_models:
             with on_stage("load models"):

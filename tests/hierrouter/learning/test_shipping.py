@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hierrouter.evaluation.outcome import Actions, fixed_route
 from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
-from hierrouter.learning.training import Constant, TrainedRouter, train
+from hierrouter.learning.training import MAX_QUERIES_NEEDED, Constant, TrainedRouter, train
 from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learning.test_value import odd
@@ -114,18 +116,116 @@ def test_odd_trees_give_a_constant_choice_or_a_router_and_no_error(
         assert found.constant and found.why_constant
 
 
-def test_a_sweep_decides_for_each_alpha_and_for_those_between(noise: RouteTree) -> None:
+def prices_matter(seed: int) -> RouteTree:
+    """Nothing to learn, but dear routes are better: another fixed route at nearly every alpha."""
+    tree = split(random_tree(Routes(3, 2), 60, seed))
+    rank = tree.cost.mean(axis=0).argsort().argsort() / tree.routes.nodes
+    noise = np.random.default_rng(seed).normal(0, 0.02, tree.score.shape)
+    return replace(tree, score=(np.sqrt(rank) + noise).clip(0, 1))
+
+
+def best_by_hand(tree: RouteTree, alpha: float, first: int) -> float:
+    """The highest mean R of all fixed routes, one by one."""
+    nodes = range(first, tree.routes.nodes)
+    return max(float(np.mean(tree.score[:, n] - alpha * tree.cost[:, n])) for n in nodes)
+
+
+@given(seed=st.integers(0, 50), stop=st.booleans(), algo=st.sampled_from(["exact", "value"]))
+@settings(max_examples=8)
+def test_between_the_alphas_of_a_grid_a_sweep_takes_the_best_route_there(
+    seed: int, stop: bool, algo: str
+) -> None:
+    """On a dense line from below the grid to far above it; the grid has two alphas alone."""
+    tree = prices_matter(seed)
+    config = QUICK if algo == "exact" else VALUE
+    objective = replace(OBJECTIVE, allow_stop=stop)
+    swept = train_sweep(tree, (0.01, 1.0), objective, config, 0).with_fallback(tree)
+    chooser = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
+    if algo == "exact":
+        chooser = tree.split("train")
+    first = 1 if stop else tree.routes.states
+    line = (0.0, *np.geomspace(1e-4, 1e4, 80).tolist())
+    assert swept.fixed
+    for alpha in line:
+        taken = swept.fixed.hull.best(alpha)
+        reward = float(np.mean(chooser.score[:, taken] - alpha * chooser.cost[:, taken]))
+        assert reward == pytest.approx(best_by_hand(chooser, alpha, first), abs=1e-9 * (1 + alpha))
+        router = swept.at(alpha)
+        judged = router.judging_fold(tree)
+        own = router.outcome(judged).reward(alpha).mean()
+        fixed = fixed_route(judged, taken).reward(alpha).mean()
+        if router.constant:
+            assert router.constant.node == taken
+        assert own >= fixed - 1e-9  # a router that decides has shown a gain on these queries
+
+
+def test_a_sweep_whose_routers_show_a_gain_decides_between_its_alphas_too() -> None:
+    tree = replace(planted_tree(per_family=(30, 15, 5), dim=32), encoder="planted")
+    swept = train_sweep(tree, (0.0, 0.05), OBJECTIVE, VALUE, 0).with_fallback(tree)
+    fold = swept.at(0.0).judging_fold(tree)
+    routed = 0
+    for alpha in np.linspace(0, 0.05, 30).tolist():
+        router = swept.at(alpha)
+        gain = replace(router, constant=None).outcome(fold).reward(alpha)
+        gain = gain - fixed_route(fold, swept.fixed.hull.best(alpha)).reward(alpha)
+        assert router.constant is None or gain.mean() < 0.05
+        routed += router.constant is None
+    assert routed > 20
+
+
+def test_a_sweep_says_where_a_gain_was_measured(noise: RouteTree) -> None:
     swept = train_sweep(noise, GRID, OBJECTIVE, VALUE, 0).with_fallback(noise)
     assert len(swept.constants) == len(GRID)
-    told = replace(swept, constants=(replace(ANY, node=4), None, replace(ANY, node=6)))
-    nodes = [
-        one.constant and one.constant.node for one in map(told.at, (0, ALPHA, 0.05, 0.04, 9.0))
-    ]
-    assert nodes == [4, None, 6, 6, 6]
-    assert [each.constant for each in (told.at(0.0), told.at(ALPHA * 1.5))] == [
-        told.constants[0],
-        None,
-    ]
+    assert [swept.at(alpha).constant for alpha in GRID] == list(swept.constants)
+    for alpha in (0.0042, 9.0, 1e6):
+        constant = swept.at(alpha).constant
+        assert constant and swept.fixed
+        if constant.alpha is None:
+            assert alpha in swept.fixed.alphas
+            continue
+        assert constant.alpha in swept.fixed.alphas
+        sentence = swept.at(alpha).why_constant
+        assert f"here at alpha {alpha:g}: always" in sentence
+        assert f" at alpha {constant.alpha:g}" in sentence.partition("always")[2]
+
+
+def test_a_sweep_of_an_earlier_version_takes_the_choice_of_the_nearest_alpha(
+    noise: RouteTree,
+) -> None:
+    swept = train_sweep(noise, GRID, OBJECTIVE, VALUE, 0).with_fallback(noise)
+    constants = (replace(ANY, node=4), None, replace(ANY, node=6))
+    old = replace(swept, constants=constants, fixed=None)
+    routers = map(old.at, (0, ALPHA, 0.05, 0.04, 9.0))
+    assert [router.constant and router.constant.node for router in routers] == [4, None, 6, 6, 6]
+    assert old.at(ALPHA * 1.5).constant is None
+
+
+@pytest.mark.parametrize(
+    ("constant", "expected"),
+    [
+        (Constant(4, 0.0, 0.0, 0.0, 0, 30), "; the best router found does the same"),
+        # The same loss on every question: no spread, and yet another policy.
+        (Constant(4, -0.02, -0.02, -0.02, 0, 30), "; the best router found would be -0.0200"),
+        (
+            Constant(4, -5.0, -9.0, 1.0, MAX_QUERIES_NEEDED, 30),
+            "; the best router found would be -5.0000 [-9.0000, +1.0000]; not even 10,000,000 "
+            "questions could show a gain of 0.01",
+        ),
+        (
+            Constant(4, -0.002, -0.004, 0.001, 787, 90, alpha=0.25),
+            "; the best router found would be -0.0020 [-0.0040, +0.0010] at alpha 0.25; about 787 "
+            "questions could show a gain of 0.01",
+        ),
+    ],
+)
+def test_the_reason_of_a_constant_choice_is_true(
+    noise: RouteTree, constant: Constant, expected: str
+) -> None:
+    sentence = constant.sentence(0.3, Actions(noise.routes), noise.models)
+    assert sentence.partition("always ")[2].partition(">")[2].partition(";")[1:] == (
+        ";",
+        expected[1:],
+    )
 
 
 @each_way
@@ -139,3 +239,4 @@ def test_a_checkpoint_keeps_it(noise: RouteTree, config: TrainConfig, tmp_path: 
     save_checkpoint(swept, tmp_path)
     again = load_checkpoint(tmp_path)
     assert isinstance(again, TrainedSweep) and again.constants == swept.constants
+    assert again.fixed == swept.fixed

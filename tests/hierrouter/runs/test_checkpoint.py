@@ -194,6 +194,15 @@ def told(**other: Any) -> Damage:
     return lambda file: redescribe(file, lambda found: found.update(other))
 
 
+def fixed_choices(**hull: Any) -> dict[str, Any]:
+    """Those of a sweep of `trainings.GRID`, as JSON values."""
+    return {
+        "hull": {"node": [9], "quality": [0.5], "cost": [0.1], **hull},
+        "alphas": list(trainings.GRID),
+        "constants": [None] * len(trainings.GRID),
+    }
+
+
 MODEL_DAMAGES: dict[str, Damage] = {
     "a state is gone": lambda file: spoil(file, lambda held: held.pop("state3.weight")),
     "a text is gone": lambda file: spoil(file, lambda held: held.pop("text0.basis")),
@@ -224,6 +233,15 @@ MODEL_DAMAGES: dict[str, Damage] = {
     ),
     "no grid": told(alphas=[]),
     "constants of another grid": told(constants=[None]),
+    "a fixed route of no tree": told(fixed=fixed_choices(node=[9_999])),
+    "a fixed route without a cost": told(fixed=fixed_choices(cost=[])),
+    "a fixed route of no worth": told(fixed=fixed_choices(quality=["much"])),
+    "no fixed route": told(fixed=fixed_choices(node=[], quality=[], cost=[])),
+    "gains at no alpha": told(fixed={**fixed_choices(), "alphas": [], "constants": []}),
+    "gains of another grid": told(fixed={**fixed_choices(), "alphas": [0.0, 1.0, 2.0]}),
+    "gains out of order": told(fixed={**fixed_choices(), "alphas": [0.05, 0.005, 0.0]}),
+    "fewer gains": told(fixed={**fixed_choices(), "constants": [None]}),
+    "fixed choices without a hull": told(fixed={"alphas": [], "constants": []}),
 }
 
 
@@ -237,7 +255,7 @@ def test_unfit_parts_of_a_value_model_are_refused(
     swept: TrainedSweep, tmp_path: Path, damage: Damage
 ) -> None:
     save_checkpoint(swept, tmp_path)
-    redescribe(tmp_path / WEIGHTS, lambda found: None)
+    redescribe(tmp_path / WEIGHTS, lambda found: found.update(fixed=fixed_choices()))
     load_checkpoint(tmp_path)
     damage(tmp_path / WEIGHTS)
     with pytest.raises(InputError, match=UNFIT):

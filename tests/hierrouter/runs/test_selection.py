@@ -11,6 +11,7 @@ import pytest
 from hierrouter.learning.config import Objective
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
+from hierrouter.runs.checkpoint import member_folder
 from hierrouter.runs.look_log import LOOKS_FILE, count_test_looks, log_test_look, read_test_looks
 from hierrouter.runs.selection import RETRAIN_HINT, latest_run, select_run
 from hierrouter_cache.tree import Rate, RouteTree, reprice
@@ -65,6 +66,33 @@ def test_a_sweep_s_router_is_shown_where_an_alpha_has_none(alpha: float, allow_s
         f"no run of `train` for alpha {alpha:g} on this tree; the sweep's router is shown, seed 0"
         + ", which may stop early" * allow_stop,
     )
+
+
+def test_an_alpha_outside_of_a_grid_of_networks_is_remarked() -> None:
+    tree = trainings.small_tree()
+    sweep = train_sweep(tree, (0.01, 0.05), Objective(0.0), trainings.EXACT_GLIMPSE, seed=0)
+    trainings.finished_sweep(Path("runs/sweep"), sweep)
+    remark = "alpha {} lies outside of the sweep's, 0.01 to 0.05: the network of alpha {} stands"
+    for alpha, nearest in ((0.2, 0.05), (0.0, 0.01)):
+        expected = remark.format(f"{alpha:g}", nearest) + " for it"
+        for named in (None, member_folder(Path("runs/sweep"), 0)):
+            assert expected in select_run(tree, alpha, named).remarks
+    assert not [text for text in select_run(tree, 0.03).remarks if "outside" in text]
+
+
+def test_a_sweep_of_an_earlier_version_learns_the_best_routes_of_its_tree() -> None:
+    """Its file has those at the alphas of the grid alone."""
+    tree = trainings.small_tree()
+    sweep = train_sweep(tree, (0.0, 9.0), Objective(0.0), trainings.VALUE, seed=0)
+    sweep = sweep.with_fallback(tree)
+    trainings.finished_sweep(Path("runs/sweep"), replace(sweep, fixed=None))
+    for alpha in (0.05, 0.5, 3.0):
+        shown = select_run(tree, alpha)
+        assert shown.trained and shown.trained.constant == sweep.at(alpha).constant
+        assert not [text for text in shown.remarks if "earlier version" in text]
+    dear = reprice(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
+    assert any(sweep.constants)
+    assert [text for text in select_run(dear, 0.5).remarks if "earlier version" in text]
 
 
 def test_a_sweep_whose_routers_may_do_less_than_the_run_is_not_shown() -> None:
