@@ -15,7 +15,14 @@ UNPICKLES = {"pickle", "dill", "joblib", "cloudpickle", "shelve", "marshal", "ya
 RUNS = {"eval", "exec", "compile", "__import__"}
 # Processes that are started: their commands are ours, what is asked goes through a pipe or is one
 # argument that no shell reads.
-STARTS = {"hierrouter/questions/formulas.py", "hierrouter/collection/cluster.py"}
+STARTS = {
+    "hierrouter/questions/formulas.py",
+    "hierrouter/questions/programs.py",
+    "hierrouter/collection/cluster.py",
+}
+# The one place where text is run: what a confined process does with a program in an answer. Both
+# functions have other names there.
+CONFINED = ("hierrouter/questions/programs.py", "_run_program")
 # Where a keyword would open what has to stay shut.
 SHUT = {"trust_remote_code", "allow_pickle", "follow_redirects", "shell", "verify"}
 UNEXPLAINED = re.compile(r"# noqa: S\d+(?!\d*(, [A-Z]+\d+)* - \w)")
@@ -47,6 +54,14 @@ def test_nothing_is_run_that_is_text(trees: dict[str, ast.AST]) -> None:
         assert not called.startswith(("os.system", "os.popen", "os.exec", "os.spawn")), name
         if called.startswith("subprocess."):
             assert name in STARTS
+
+
+def test_programs_are_run_in_the_confined_process_only(trees: dict[str, ast.AST]) -> None:
+    for name, node in nodes(trees, ast.FunctionDef):
+        used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        assert not used & {"exec", "eval"} or (name, node.name) == CONFINED, name
+    calls = [node for name, node in nodes(trees, ast.Call) if name == CONFINED[0]]
+    assert len([node for node in calls if ast.unparse(node.func) == CONFINED[1]]) == 1
 
 
 def test_what_is_shut_stays_shut(trees: dict[str, ast.AST]) -> None:
