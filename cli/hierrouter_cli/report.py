@@ -96,7 +96,9 @@ NEXT_COMMANDS = {
     "untrained": "train --allow-stop",
     "unembedded": "collect",  # it embeds the states once the encoder can be loaded
     "better": 'route "a question of yours"',
+    "barely better": "compare",
     "open": "compare",
+    "barely worse": "compare",
     "constant": "compare",
     "fixed": "compare",
     "worse": "explain --worst 10",

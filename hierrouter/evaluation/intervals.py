@@ -3,13 +3,14 @@
 import math
 from ast import literal_eval
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.bounds import SMALLEST_GAP
+from hierrouter.evaluation.bounds import REWARD_ROUNDING, SMALLEST_GAP
 from hierrouter.evaluation.outcome import Booleans, Floats, Integers
 
 # Resamples are counted in batches, of fewer resamples if there are many queries: this bounds the
@@ -227,6 +228,66 @@ def gap_closed_interval(
     low = float(np.quantile(np.where(is_large, share, -np.inf), tail, method="lower"))
     high = float(np.quantile(np.where(is_large, share, np.inf), 1 - tail, method="higher"))
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+
+# A difference worth naming: of R, and of what the oracle earns more than any fixed choice. The
+# second one counts where costs are large numbers, and R with them.
+SMALLEST_DIFFERENCE = 0.001
+SMALLEST_SHARE_OF_GAP = 0.01
+
+Judgement = Literal["better", "barely better", "open", "barely worse", "worse"]
+JUDGEMENTS: tuple[Judgement, ...] = get_args(Judgement)  # the most favourable first
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Decides whether one policy is better than another: the only place where that is decided.
+
+    Attributes:
+        queries: number of queries that both were evaluated on.
+        gap: R of the oracle less that of the best fixed choice; 0 if it is not known.
+        level: confidence level of the intervals, in (0, 1).
+    """
+
+    queries: int
+    gap: float = 0.0
+    level: float = CONFIDENCE_LEVEL
+
+    @property
+    def smallest_difference(self) -> float:
+        """The smallest difference in R that is worth naming."""
+        return max(SMALLEST_DIFFERENCE, SMALLEST_SHARE_OF_GAP * self.gap)
+
+    @property
+    def has_enough_queries(self) -> bool:
+        """Whether the queries can show anything.
+
+        Of fewer all differences may have one sign by chance, with a probability above 1 - level
+        (sign test). The interval of equal differences has no width, however few there are.
+        """
+        return bool(2 * 0.5**self.queries <= 1 - self.level)
+
+    def judge(self, difference: float, low: float | None, high: float | None) -> Judgement:
+        """Judge a policy by its R less that of another one.
+
+        Args:
+            difference: its mean over the queries.
+            low: lower end of its interval; None without one.
+            high: upper end.
+
+        Returns:
+            "better" or "worse" if the interval leaves out 0 and the difference is worth naming;
+            "barely better" or "barely worse" if it is not; "open" if the interval holds 0, or the
+            queries are too few.
+        """
+        if low is None or high is None or not self.has_enough_queries:
+            return "open"
+        is_worth_naming = abs(difference) >= self.smallest_difference
+        if low > REWARD_ROUNDING:
+            return "better" if is_worth_naming else "barely better"
+        if high < -REWARD_ROUNDING:
+            return "worse" if is_worth_naming else "barely worse"
+        return "open"
 
 
 def queries_needed(difference: float, deviation: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +82,8 @@ def evaluate_report(
             p95_below=job.p95_below,
             beside=selected.beside,
         )
+        if selected.run is None:
+            result = replace(result, unfit=selected.why)
     return FinishedReport(selected, result, checkpoint)
 
 

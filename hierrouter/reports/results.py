@@ -91,6 +91,8 @@ class ReportData:
             `hierrouter.runs.run.history_table`; empty for the value model and without a router.
         unembedded: why the states have no vectors, so that no router can be shown, whether one is
             trained or not; "" if they have.
+        unfit: how the newest run was trained, if no run fits what is reported on; "" if one does,
+            or nothing has been trained.
     """
 
     alpha: float
@@ -114,6 +116,7 @@ class ReportData:
     p95_below: float | None = None
     history: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     unembedded: str = ""
+    unfit: str = ""
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -224,6 +227,11 @@ class ReportData:
     def shown_datasets(self) -> tuple[str, ...]:
         """The columns of a table: a single dataset needs no total beside it."""
         return self.datasets if len(self.datasets) > 2 else self.datasets[:1]
+
+    @property
+    def queries(self) -> int:
+        """Number of all queries."""
+        return int(self.overall[0].n) if self.overall else 0
 
     @property
     def router(self) -> Row | None:

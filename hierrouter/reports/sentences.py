@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from hierrouter.declarations.flags import TEST_FOLD
-from hierrouter.evaluation.bounds import ANYTIME_ORACLE, ONE_HOP_ORACLE, TREE_ORACLE
+from hierrouter.evaluation.bounds import (
+    ANYTIME_ORACLE,
+    ONE_HOP_ORACLE,
+    REWARD_ROUNDING,
+    TREE_ORACLE,
+)
+from hierrouter.evaluation.intervals import JUDGEMENTS, Judge, Judgement
 from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.evaluation.policies import OwnPolicy
 from hierrouter.learning.config import PAPER_TRAINING
@@ -19,78 +25,147 @@ from hierrouter.runs.selection import SelectedRun
 from hierrouter.tables import money, one_line
 from hierrouter_cache.tree import RouteTree
 
-Verdict = Literal["untrained", "unembedded", "constant", "fixed", "better", "worse", "open"]
+Verdict = Literal["untrained", "unembedded", "constant", "fixed"] | Judgement
+# The kinds of policies that never read a query, and what the best one of each is called.
+FIXED_TITLES = {"single": "single model", "route": "fixed route", "reference": "reference model"}
 # Scorers that say right or wrong, so that their mean is a share of the questions.
 BINARY_SCORERS = ("accuracy", *(scorer.name for scorer in ACCURACY_SCORERS))
 PRICED_QUESTIONS = 1_000  # questions whose cost is stated: the cost of one is hard to picture
 
 
 def fixed_choice(report: ReportData) -> Row | None:
-    """Return the best policy that never reads a query: a single model or a fixed route.
+    """Return the best policy that never reads a query: a direct call or a fixed route.
 
-    It has the highest R over all queries; on a tie it is the cheaper one, and a model before a
-    route. It is chosen on the very queries that it is evaluated on, which flatters it.
+    Direct calls of models beyond the pool count as well. The best has the highest R over all
+    queries; on a tie it is the cheaper one, and a model of the pool before a route. It is chosen on
+    the very queries that it is evaluated on, which flatters it.
     """
-    candidates = [report.best("single"), report.best("route")]
+    candidates = [report.best(kind) for kind in FIXED_TITLES]
     rows = [row for row in candidates if row]
     return max(rows, key=lambda row: (row.reward, -row.cost), default=None)
 
 
+def judge_of(report: ReportData) -> Judge:
+    """Return the judge of the differences of a report."""
+    oracle = report.best("oracle")
+    fixed = fixed_choice(report)
+    gap = oracle.reward - fixed.reward if oracle and fixed else 0.0
+    return Judge(report.queries, max(gap, 0.0), report.bootstrap.level)
+
+
+def rival(report: ReportData) -> tuple[Judgement, Row] | None:
+    """Judge the router against every fixed choice.
+
+    Returns:
+        The least favourable judgement, and the fixed choice with the highest R that it is about;
+        None without a router or a fixed choice.
+    """
+    if report.router is None:
+        return None
+    judge = judge_of(report)
+    judged = [
+        (judge.judge(row.difference, row.difference_low, row.difference_high), row)
+        for kind in FIXED_TITLES
+        for row in report.overall
+        if row.kind == kind
+    ]
+    if not judged:
+        return None
+    return max(judged, key=lambda pair: (JUDGEMENTS.index(pair[0]), pair[1].reward, -pair[1].cost))
+
+
 def verdict(report: ReportData) -> Verdict:
-    """Judge the router against the best fixed choice by the interval of the difference in R."""
+    """Judge the router by the intervals of the differences in R to every fixed choice."""
     if report.router is None:
         return "unembedded" if report.unembedded else "untrained"
     if report.constant:
         return "constant"
     if report.fixed_route:
         return "fixed"
-    fixed = fixed_choice(report)
-    if fixed is None:
-        return "open"
-    if fixed.difference_low is not None and fixed.difference_low > 0:
-        return "better"
-    if fixed.difference_high is not None and fixed.difference_high < 0:
-        return "worse"
-    return "open"
+    judged = rival(report)
+    return judged[0] if judged else "open"
 
 
 def message(report: ReportData) -> str:
     """Summarise the report in one sentence: how good the router is, and how good one could be."""
-    judgement = verdict(report)
     router = report.router
-    fixed = fixed_choice(report)
+    best = _best_but_oracles(report)
     oracle = bounds_over_all(report).get(ANYTIME_ORACLE) or report.best("oracle")
-    parts: list[str] = []
-    if router is None:
-        if fixed:
-            reason = "No router is trained here"
-            if report.unembedded:
-                reason = "No router can be shown here, because its encoder could not be loaded"
-            parts.append(f"{reason}: {_name(fixed)} {_full_facts(report, fixed)}")
-    elif judgement == "constant":
-        constant = f"No router is better than always calling {report.constant} here"
-        parts.append(f"{constant}: that {_full_facts(report, router)}")
-    elif judgement == "fixed":
-        constant = f"HierRouter takes {report.fixed_route} for every question here"
-        parts.append(f"{constant}: it {_full_facts(report, router)}")
-        if fixed and fixed.reward > router.reward:
-            parts.append(f"{_name(fixed)} {_short_facts(report, fixed, 'in ')}")
-    elif judgement == "better":
-        parts.append(f"HierRouter {_full_facts(report, router)}")
-        if fixed:
-            parts.append(f"{_name(fixed)} {_short_facts(report, fixed, 'in ')}")
-    else:
-        comparison = "is worse" if judgement == "worse" else "is not shown to be better"
-        alternative = f"always calling {fixed.policy}" if fixed else "any fixed choice"
-        facts = _full_facts(report, router)
-        parts.append(f"HierRouter {comparison} than {alternative} here: it {facts}")
-        if fixed:
-            parts.append(f"{fixed.policy} {_short_facts(report, fixed, 'in ')}")
-    if oracle and judgement == "constant":
-        parts.append(f"knowing all answers, {_short_facts(report, oracle)} is possible")
-    elif oracle:
-        parts.append(f"no router could do better than {_short_facts(report, oracle)}")
+    parts = _message_without_router(report) if router is None else _message_on(report, router)
+    if oracle and best:
+        bound = _short_facts(report, oracle)
+        if oracle.reward < best.reward - REWARD_ROUNDING:
+            # A direct call is no route of the tree, so it may earn more than the best routes.
+            parts.append(f"no route of the tree could do better than {bound}")
+        elif verdict(report) == "constant" and best is router:
+            parts.append(f"knowing all answers, {bound} is possible")
+        else:
+            parts.append(f"no router could do better than {bound}")
     return one_line("; ".join(parts)) + "."
+
+
+def _best_but_oracles(report: ReportData) -> Row | None:
+    """Return the policy with the highest R that does not know the answers; on a tie the router."""
+    rows = [row for row in report.overall if row.kind != "oracle"]
+    router = report.router
+    best = max(rows, key=lambda row: row.reward, default=None)
+    if router and best and best.reward - router.reward <= REWARD_ROUNDING:
+        return router
+    return best
+
+
+def _message_without_router(report: ReportData) -> list[str]:
+    fixed = fixed_choice(report)
+    if fixed is None:
+        return []
+    reason = "No router is trained here"
+    if report.unembedded:
+        reason = "No router can be shown here, because its encoder could not be loaded"
+    elif report.unfit:
+        reason = "No router that was trained fits what is opened here"
+    return [f"{reason}: {_name(fixed)} {_full_facts(report, fixed)}"]
+
+
+def _message_on(report: ReportData, router: Row) -> list[str]:
+    """The parts of the message that are on the router and its strongest rival."""
+    fixed = fixed_choice(report)
+    best = _best_but_oracles(report)
+    judged = rival(report)
+    facts = _full_facts(report, router)
+    if report.constant:
+        if best is None or best is router:
+            return [f"No router is better than always calling {report.constant} here: that {facts}"]
+        subject = f"HierRouter always calls {report.constant} here"
+        reason = "because no router showed a gain over that in training"
+        return [f"{subject}, {reason}: it {facts}", _ahead(report, best)]
+    if report.fixed_route:
+        parts = [f"HierRouter takes {report.fixed_route} for every question here: it {facts}"]
+        if fixed and fixed.reward > router.reward + REWARD_ROUNDING:
+            parts.append(f"{_name(fixed)} {_short_facts(report, fixed, 'in ')}")
+        return parts
+    if judged is None:
+        return [f"HierRouter is not shown to be better than any fixed choice here: it {facts}"]
+    judgement, other = judged
+    other_facts = _short_facts(report, other, "in ")
+    if judgement == "better":
+        return [f"HierRouter {facts}", f"{_name(other)} {other_facts}"]
+    relation = "is not shown to be better" if judgement == "open" else f"is {judgement}"
+    alternative = f"always calling {other.policy} here"
+    if judgement in ("barely better", "barely worse"):
+        alternative += f", R {other.difference:+.2g}"
+    return [
+        f"HierRouter {relation} than {alternative}: it {facts}",
+        f"{other.policy} {other_facts}",
+    ]
+
+
+def _ahead(report: ReportData, row: Row) -> str:
+    """Say how a policy with a higher R than the router's compares with it."""
+    judgement = judge_of(report).judge(row.difference, row.difference_low, row.difference_high)
+    relations: dict[Judgement, str] = {"worse": "is better", "barely worse": "is barely better"}
+    relation = relations.get(judgement, "is ahead, not shown to be better")
+    name = _name(row) if row.kind in FIXED_TITLES else f"{display_name(row.policy)},"
+    return f"{name} {relation}, {_short_facts(report, row, 'with ')}"
 
 
 def router_title(report: ReportData) -> str:
@@ -130,8 +205,7 @@ def _short_facts(report: ReportData, row: Row, preposition: str = "") -> str:
 
 
 def _name(row: Row) -> str:
-    kind = "single model" if row.kind == "single" else "fixed route"
-    return f"the best {kind}, {row.policy},"
+    return f"the best {FIXED_TITLES[row.kind]}, {row.policy},"
 
 
 def bounds_over_all(report: ReportData) -> dict[str, Row]:
@@ -154,17 +228,19 @@ class Headline(NamedTuple):
 
 
 def headlines(report: ReportData) -> list[Headline]:
-    """Return the report's figures to begin with, at most three."""
+    """Return the report's figures to begin with, at most four."""
     router = report.router
+    fixed = fixed_choice(report)
     if router is None:
-        labels = {"single": "best single model", "route": "best fixed route", "oracle": "oracle"}
+        labels = {kind: f"best {title}" for kind, title in FIXED_TITLES.items()}
+        if fixed and fixed.kind != "reference":
+            del labels["reference"]
         return [
             Headline(f"R of the {label}", f"{row.reward:.3f}", row.policy)
-            for kind, label in labels.items()
+            for kind, label in {**labels, "oracle": "oracle"}.items()
             if (row := report.best(kind))
         ]
     figures = []
-    fixed = fixed_choice(report)
     if fixed and fixed.difference is not None:
         ends = f"[{fixed.difference_low:+.3f}, {fixed.difference_high:+.3f}]"
         figures.append(
@@ -189,24 +265,27 @@ def headlines(report: ReportData) -> list[Headline]:
 
 
 def gap_headline(report: ReportData) -> Headline | None:
-    """Return the share of the gap closed over all queries; None if there is none."""
-    share = report.gap_closed.get(ALL_DATASETS)
-    if share is None:
+    """Return the share of the gap closed over all queries; None without a router or an oracle."""
+    if ALL_DATASETS not in report.gap_closed:
         return None
+    share = report.gap_closed[ALL_DATASETS]
+    gap = report.gap(ALL_DATASETS)
+    if share is None:
+        return Headline(
+            "gap to the oracle closed", "-", f"the gap is {gap:.2g} in R, too small for a share"
+        )
     interval = report.gap_closed_intervals.get(ALL_DATASETS)
     ends = "without bounds"
     if interval:
         low, high = interval
         ends = f"[{_share_text(low)}, {_share_text(high)}]"
-    return Headline(
-        "gap to the oracle closed",
-        _share_text(share),
-        f"{ends} of {report.gap(ALL_DATASETS):.3f} in R",
-    )
+    return Headline("gap to the oracle closed", _share_text(share), f"{ends} of {gap:.3f} in R")
 
 
 def _share_text(share: float) -> str:
-    """A share in percent; a share just below 1 is not rounded to 100%."""
+    """A share in percent; one just below 1 is not rounded to 100%, a great loss not spelled out."""
+    if share < -1:
+        return "< -100%"
     return "> 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
 
 
@@ -271,8 +350,15 @@ def claims_sentence(report: ReportData) -> str:
     if not report.comparisons:
         return ""
     total = len(report.comparisons)
-    singly = sum((row.difference_low or 0) > 0 for row in report.overall if row.kind != "oracle")
-    unbeaten = [row.policy for row in report.comparisons if row.difference_low <= 0]
+    judge = judge_of(report)
+
+    def is_beaten(row: Row) -> bool:
+        judgement = judge.judge(row.difference, row.difference_low, row.difference_high)
+        return judgement == "better"
+
+    others = [row for row in report.overall if row.kind not in ("oracle", "router")]
+    singly = sum(map(is_beaten, others))
+    unbeaten = [row.policy for row in report.comparisons if not is_beaten(row)]
     claim = (
         f"HierRouter beats {singly} of {total} policies one at a time and {total - len(unbeaten)} "
         f"when all {total} comparisons are to hold at once ({report.bootstrap.level:.0%}, max-t)"

@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.bounds import best_fixed_route, gap_closed, oracle
 from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.learning.config import Objective, TrainConfig, evaluated_epochs
@@ -71,9 +71,8 @@ class Performance:
 
     @property
     def share(self) -> float | None:
-        """Share of the gap between the fixed route and the oracle; None if there is no gap."""
-        gap = self.oracle - self.fixed
-        return (self.reward - self.fixed) / gap if gap > 0 else None
+        """Share of the gap between the fixed route and the oracle; None if that is too small."""
+        return gap_closed(self.reward, self.fixed, self.oracle)
 
     def __str__(self) -> str:
         return (

@@ -1,8 +1,15 @@
 """What a report says in words: its message in every case, three figures, sentences of tables."""
 
-import pytest
+import re
+from dataclasses import replace
+from typing import Any
 
-from hierrouter.evaluation.outcome import Outcome
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hierrouter.evaluation.outcome import Kind, Outcome
 from hierrouter.reports.report import as_object
 from hierrouter.reports.results import ReportData
 from hierrouter.reports.sentences import (
@@ -13,6 +20,7 @@ from hierrouter.reports.sentences import (
     verdict,
 )
 from tests.hierrouter.reports.examples import (
+    ALPHA,
     DATASETS,
     example,
     hostile,
@@ -99,5 +107,261 @@ def test_sentences_below_the_tables() -> None:
     report = example()
     said = savings_sentence(report, report.savings[0])
     assert said.startswith("HierRouter saves 75.0% of the cost of big, the best single model")
-    assert claims_sentence(report).startswith("HierRouter beats 2 of 5 policies")
+    # Four queries show nothing, whatever the intervals say: ten times as many do.
+    assert claims_sentence(report).startswith("HierRouter beats 0 of 5 policies")
+    assert claims_sentence(many(0.2)).startswith("HierRouter beats 5 of 5 policies")
     assert claims_sentence(untrained()) == ""
+
+
+# What a sentence may say, worked out anew from the numbers of the JSON.
+
+FIXED_KINDS = ("single", "reference", "route")
+ROUNDING = 1e-9
+
+
+def over_all(told: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in told["rows"] if row["dataset"] == "all"]
+
+
+def strength(row: dict[str, Any], told: dict[str, Any]) -> int:
+    """How the router compares with a policy: 2 better, 1 barely, 0 open, -1 barely worse, -2."""
+    rows = over_all(told)
+    fixed = max(row["reward"] for row in rows if row["kind"] in FIXED_KINDS)
+    oracles = [row["reward"] for row in rows if row["kind"] == "oracle"]
+    size = max([0.001, *(0.01 * (reward - fixed) for reward in oracles)])
+    if row["n"] < 6 or row["difference_low"] is None:
+        return 0
+    weight = 2 if abs(row["difference"]) >= size else 1
+    return weight * ((row["difference_low"] > ROUNDING) - (row["difference_high"] < -ROUNDING))
+
+
+def require_true(told: dict[str, Any], constant: str, fixed_route: str) -> None:
+    """Fail if the sentence of a report says what its numbers do not."""
+    rows, said = over_all(told), told["message"]
+    fixed = [row for row in rows if row["kind"] in FIXED_KINDS]
+    routers = [row for row in rows if row["kind"] == "router"]
+    highest = max(row["reward"] for row in rows if row["kind"] != "oracle")
+    best_fixed = max(row["reward"] for row in fixed)
+    for row in rows:
+        if row["kind"] == "oracle" and "no router could do better" in said:
+            assert row["reward"] >= highest - ROUNDING
+    if not routers:
+        named = re.match(r"No router is trained here: the best .+, (\S+), has", said)
+        assert named and best_fixed in [row["reward"] for row in fixed if row["policy"] == named[1]]
+        return
+    [router] = routers
+    if constant:
+        is_best = highest <= router["reward"] + ROUNDING
+        assert said.startswith("No router is better than always calling") == is_best
+        assert is_best or said.startswith(f"HierRouter always calls {constant} here, because")
+        assert is_best or "ahead" in said or "is better" in said or "barely better" in said
+        return
+    if fixed_route:
+        assert said.startswith(f"HierRouter takes {fixed_route} for every question here")
+        assert ("; the best " in said) == (best_fixed > router["reward"] + ROUNDING)
+        return
+    weakest = min(strength(row, told) for row in fixed)
+    starts = {
+        2: r"HierRouter (has|answers)",
+        1: r"HierRouter is barely better than always calling (\S+) here, R \+",
+        0: r"HierRouter is not shown to be better than always calling (\S+) here",
+        -1: r"HierRouter is barely worse than always calling (\S+) here, R -",
+        -2: r"HierRouter is worse than always calling (\S+) here",
+    }
+    named = re.match(starts[weakest], said)
+    assert named, (weakest, said)
+    if weakest < 2:
+        among = [row for row in fixed if strength(row, told) == weakest]
+        [other] = [row for row in among if row["policy"] == named[1]]
+        assert other["reward"] == max(row["reward"] for row in among)
+
+
+def drawn(rng: np.random.Generator, queries: int, router: str, scale: float) -> list[Outcome]:
+    """Fixed choices, an oracle and a baseline, and a router of one kind, at costs of one scale."""
+
+    def any_outcome(name: str, kind: Kind) -> Outcome:
+        quality = (rng.integers(0, 3, queries) + rng.integers(0, 3)) / 4
+        return outcome(name, kind, quality, scale * rng.integers(1, 5) * np.ones(queries))
+
+    others = [
+        any_outcome("a", "single"),
+        any_outcome("big", "reference"),
+        any_outcome("a>a", "route"),
+        any_outcome("a>b", "route"),
+    ]
+    best = max(others, key=lambda one: one.reward(ALPHA).mean())
+    lifted = {"slightly": 2e-4, "clearly": 0.15, "below": -0.15, "hardly below": -2e-4, "tie": 0.0}
+    if router in lifted:
+        others.append(outcome("hierrouter", "router", best.quality + lifted[router], best.cost))
+    elif router == "cheaper":  # the same quality for less
+        others.append(outcome("hierrouter", "router", best.quality, best.cost / 2))
+    elif router in ("a>a", "a>b"):
+        [route] = [one for one in others if one.name == router]
+        others.append(replace(route, name="hierrouter", kind="router"))
+    elif router == "noise":
+        others.append(any_outcome("hierrouter", "router"))
+    top = np.max([one.quality for one in others if one.kind in ("route", "router")], axis=0)
+    others.append(outcome("oracle", "oracle", top, others[2].cost.clip(max=others[3].cost)))
+    others.append(any_outcome("rule", "baseline"))
+    return others
+
+
+ROUTERS = (
+    *("none", "slightly", "clearly", "below", "hardly below", "tie", "cheaper", "noise"),
+    *("a>a", "a>b"),
+)
+
+
+@given(
+    seed=st.integers(0, 2**16),
+    queries=st.sampled_from([1, 2, 5, 6, 40]),
+    router=st.sampled_from(ROUTERS),
+    scale=st.sampled_from([1e-6, 0.01, 1.0, 1e6]),
+    alpha=st.sampled_from([0.0, 0.005, 0.1, 2.0]),
+    always=st.booleans(),
+)
+def test_no_sentence_says_what_the_numbers_do_not(
+    seed: int, queries: int, router: str, scale: float, alpha: float, always: bool
+) -> None:
+    outcomes = drawn(np.random.default_rng(seed), queries, router, scale)
+    is_route = router in ("a>a", "a>b")
+    constant = router if is_route and always else ""
+    fixed_route = router if is_route and not always else ""
+    report = example(
+        outcomes, ("one",) * queries, alpha=alpha, constant=constant, fixed_route=fixed_route
+    )
+    require_true(as_object(report), constant, fixed_route)
+
+
+def steady(**choices: tuple[str, float, float]) -> list[Outcome]:
+    """Policies whose Q and C are the same on every one of 30 queries: name=(kind, Q, C)."""
+    names = {name: name.replace("_", ">") for name in choices}
+    return [
+        outcome(names[name], kind, [quality] * 30, [cost] * 30)  # type: ignore[arg-type]
+        for name, (kind, quality, cost) in choices.items()
+    ]
+
+
+ROUTE = ("route", 0.5, 1.0)
+ORACLE = ("oracle", 0.9, 1.0)
+# Of each case the policies, the settings, how the sentence begins, and what else it has.
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
+    "a direct call beats the best route, and the router": (
+        {"a_b": ROUTE, "a": ("single", 0.7, 1.0), "hierrouter": ("router", 0.6, 1.0)},
+        {},
+        "HierRouter is worse than always calling a here: it has Q 0.600",
+        "; a 0.700 at 1.00",
+    ),
+    "a reference beats the router": (
+        {"a_b": ROUTE, "big": ("reference", 0.8, 1.0), "hierrouter": ("router", 0.6, 1.0)},
+        {},
+        "HierRouter is worse than always calling big here",
+        "; big 0.800 at 1.00",
+    ),
+    "a constant choice that a direct call beats": (
+        {"a_b": ROUTE, "a": ("single", 0.7, 1.0), "hierrouter": ("router", 0.5, 1.0)},
+        {"constant": "a>b"},
+        "HierRouter always calls a>b here, because no router showed a gain over that in training",
+        "; the best single model, a, is better, 0.700 at 1.00; no router could do better than 0.9",
+    ),
+    "a constant choice that a rule of the user beats": (
+        {"a_b": ROUTE, "rule": ("baseline", 0.7, 1.0), "hierrouter": ("router", 0.5, 1.0)},
+        {"constant": "a>b"},
+        "HierRouter always calls a>b here",
+        "; rule, is better, 0.700 at 1.00",
+    ),
+    "a direct call beats the oracle, whose routes have other prompts": (
+        {"a_b": ROUTE, "a": ("single", 0.95, 1.0), "hierrouter": ("router", 0.8, 1.0)},
+        {},
+        "HierRouter is worse than always calling a here",
+        "; no route of the tree could do better than 0.900 at 1.00.",
+    ),
+    "a gain of cost alone, too small to name": (
+        {"a_b": ("route", 0.5, 1e-3), "hierrouter": ("router", 0.5, 1e-4)},
+        {},
+        "HierRouter is barely better than always calling a>b here, R +9e-05: it has Q 0.500 at",
+        "; a>b 0.500 at 0.00100",
+    ),
+    "a gain of cost alone that is worth naming": (
+        {"a_b": ROUTE, "hierrouter": ("router", 0.5, 0.5)},
+        {},
+        "HierRouter has Q 0.500 at a cost of 0.500 per question",
+        "; the best fixed route, a>b, 0.500 at 1.00",
+    ),
+    "a saving at alpha 0, where cost counts for nothing": (
+        {"a_b": ROUTE, "hierrouter": ("router", 0.5, 0.001)},
+        {"alpha": 0.0},
+        "HierRouter is not shown to be better than always calling a>b here",
+        "it has Q 0.500 at a cost of 0.00100",
+    ),
+    "a gain of quality at alpha 0": (
+        {"a_b": ROUTE, "hierrouter": ("router", 0.6, 9.0)},
+        {"alpha": 0.0},
+        "HierRouter has Q 0.600 at a cost of 9.00 per question",
+        "; the best fixed route, a>b, 0.500 at 1.00",
+    ),
+    "a gain of a thousandth of what is there to gain": (
+        {
+            "a_b": ("route", 0.5, 1e6),
+            "hierrouter": ("router", 0.5, 0.9995e6),
+            "oracle": ("oracle", 0.5, 0.1e6),
+        },
+        {},
+        "HierRouter is barely better than always calling a>b here, R +50: it has",
+        "; a>b 0.500 at 1,000,000",
+    ),
+    "a router that is a fixed route, where a reference is better": (
+        {"a_b": ROUTE, "big": ("reference", 0.8, 1.0), "hierrouter": ("router", 0.5, 1.0)},
+        {"fixed_route": "a>b"},
+        "HierRouter takes a>b for every question here: it has Q 0.500",
+        "; the best reference model, big, 0.800 at 1.00",
+    ),
+    "no router, and a reference is the best fixed choice": (
+        {"a_b": ROUTE, "big": ("reference", 0.8, 1.0)},
+        {},
+        "No router is trained here: the best reference model, big, has Q 0.800",
+        "; no router could do better than 0.900 at 1.00.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_headline_compares_with_every_fixed_choice(
+    case: tuple[dict[str, Any], dict[str, Any], str, str],
+) -> None:
+    choices, fields, start, rest = case
+    report = example(steady(**{"oracle": ORACLE, **choices}), ("one",) * 30, **fields)
+    told = as_object(report)
+    assert told["message"].startswith(start)
+    assert rest in told["message"]
+    require_true(told, fields.get("constant", ""), fields.get("fixed_route", ""))
+
+
+def test_a_run_that_does_not_fit_is_not_called_untrained() -> None:
+    report = replace(untrained(), unfit="runs/a was trained with another --state or --encoder")
+    assert message(report).startswith(
+        "No router that was trained fits what is opened here: the best fixed route, a>b, has"
+    )
+
+
+@pytest.mark.parametrize(("queries", "expected"), [(5, "open"), (6, "better")])
+def test_few_queries_show_nothing_however_equal_they_are(queries: int, expected: str) -> None:
+    policies = [
+        outcome("a>b", "route", [0.5] * queries),
+        outcome("hierrouter", "router", [0.9] * queries),
+    ]
+    assert verdict(example(policies, ("one",) * queries)) == expected
+
+
+def test_a_gap_too_small_for_a_share_says_so_and_a_great_loss_is_not_spelled_out() -> None:
+    def closed(router: float, oracle: float) -> list[str]:
+        policies = steady(
+            a_b=ROUTE, hierrouter=("router", router, 1.0), oracle=("oracle", oracle, 1.0)
+        )
+        headline = {label: told for label, *told in headlines(example(policies, ("one",) * 30))}
+        return headline["gap to the oracle closed"]
+
+    assert closed(0.4, 0.502) == ["-", "the gap is 0.002 in R, too small for a share"]
+    assert closed(0.5, 0.5) == ["-", "the gap is 0 in R, too small for a share"]
+    assert closed(0.1, 0.51) == ["< -100%", "[< -100%, < -100%] of 0.010 in R"]
+    assert closed(0.55, 0.6)[0] == "50.0%"

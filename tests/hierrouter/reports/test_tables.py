@@ -168,7 +168,7 @@ def test_where_the_router_stops_is_the_second_table() -> None:
 def test_the_summary_says_what_must_be_known() -> None:
     report = replace(example(), notes=("No model saw an earlier answer.",))
     note = summary_table(report).note
-    assert note.startswith("No model saw an earlier answer. HierRouter beats 2 of 5 policies")
+    assert note.startswith("No model saw an earlier answer. HierRouter beats 0 of 5 policies")
 
 
 def test_a_row_a_dataset_has_the_router_the_best_fixed_choice_and_the_oracle() -> None:
