@@ -59,7 +59,8 @@ def sweep_alpha(*, opening: OpenTree, sweeping: Sweep, dry_run: declared.CheckOn
     The same flags with the folder of an interrupted training as --out go on from its last saved
     epoch, to the same bytes.
     """
-    sweeping.check()
+    with console.foreign_output_on_stderr():
+        sweeping.check()
     plan = sweeping.plan(open_tree(opening))
     if dry_run:
         console.put(f"{plan}\n")
@@ -67,7 +68,10 @@ def sweep_alpha(*, opening: OpenTree, sweeping: Sweep, dry_run: declared.CheckOn
     console.say(str(plan))
     for note in plan.notes():
         console.say(note)
-    with remedy_if_interrupted("sweep-alpha", plan.folder) as callbacks:
+    with (
+        remedy_if_interrupted("sweep-alpha", plan.folder) as callbacks,
+        console.foreign_output_on_stderr(),
+    ):
         run = plan.run(callbacks)
     console.put(run.table)
     console.put(f"{run.folder}\n")

@@ -14,8 +14,8 @@ A state has the number of the state of its query, after those of all smaller alp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,8 +25,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hierrouter.evaluation.outcome import Outcome, from_nodes, greedy
-from hierrouter.learning.config import NetworkConfig, Objective, OnEpoch
-from hierrouter.learning.forward import NetworkGrid, RouterShape, TrainedNetwork
+from hierrouter.learning.config import (
+    NetworkConfig,
+    Objective,
+    OnEpoch,
+    OnEvaluation,
+    evaluated_epochs,
+    ignore_evaluation,
+)
+from hierrouter.learning.forward import NetworkGrid, RouterShape, TrainedNetwork, sweep_rows
 from hierrouter.learning.network import (
     Learner,
     RouterNetwork,
@@ -47,6 +54,9 @@ from hierrouter.learning.training import learner_class
 from hierrouter.replay.env import walk
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
+
+# Called with the state of a checkpoint and the networks with the weights of its epoch.
+OnGridCheckpoint = Callable[[TrainingState, NetworkGrid], None]
 
 # The effect of an alpha on both layers: a shift before the nonlinearity, and a gain after it.
 MODULATIONS = ("first_shift", "first_gain", "second_shift", "second_gain")
@@ -229,6 +239,11 @@ class BestWeights:
         self.cost = np.where(is_better, cost, self.cost)
         self.rewards = np.concatenate([self.rewards, reward[None]])
 
+    @property
+    def histories(self) -> tuple[tuple[float, ...], ...]:
+        """For each alpha R at each evaluation."""
+        return tuple(tuple(history) for history in self.rewards.T.tolist())
+
     def grid(self, shape: RouterShape) -> NetworkGrid:
         """The networks as they are used."""
         networks = []
@@ -239,7 +254,7 @@ class BestWeights:
             networks=tuple(networks),
             quality=tuple(self.quality.tolist()),
             cost=tuple(self.cost.tolist()),
-            histories=tuple(tuple(history) for history in self.rewards.T.tolist()),
+            histories=self.histories,
         )
 
 
@@ -251,6 +266,8 @@ def fit_networks(
     seed: int,
     on_epoch: OnEpoch,
     resumption: Resumption | None = None,
+    on_evaluation: OnEvaluation = ignore_evaluation,
+    on_checkpoint: OnGridCheckpoint = lambda state, grid: None,
 ) -> NetworkGrid:
     """Train one network for many alphas; return, for each of them, the best weights on validation.
 
@@ -262,7 +279,10 @@ def fit_networks(
         seed: of everything random.
         on_epoch: called after each evaluation with the mean of R over the alphas; R on the train
             fold is not computed, so it is NaN.
-        resumption: how an interrupted training goes on.
+        resumption: how an interrupted training goes on; its own `on_checkpoint` is not called.
+        on_evaluation: called with the learning curve, row after row, see `forward.sweep_rows`;
+            of a training that goes on, first with the earlier rows.
+        on_checkpoint: called after each epoch that is to have a checkpoint.
 
     Raises:
         InputError: the training diverged, or the state to go on from is not one of this training.
@@ -279,17 +299,34 @@ def fit_networks(
         rng = np.random.default_rng(seed)
         learner = learner_class(config, None)(network, fold, objective.alpha, config, rng)
         best = BestWeights.before_training(network)
-        epochs_done = 0
+        epoch = 0
         if resumption.state:
             _restore(learner, best, resumption.state, config)
-            epochs_done = resumption.state.epoch
-        for epoch in range(epochs_done + 1, config.epochs + 1):
+            epoch = resumption.state.epoch
+            epochs = evaluated_epochs(config, len(best.rewards))
+            for evaluated, row in zip(epochs, sweep_rows(alphas, best.histories), strict=True):
+                on_evaluation(evaluated, row)
+
+        def evaluate() -> None:
+            best.offer(network, prices, *chooser.greedy_means(network))
+            row = sweep_rows(alphas, best.histories)[-1]
+            on_epoch(epoch, config.epochs, math.nan, row["validation"])
+            on_evaluation(epoch, row)
+
+        while epoch < config.epochs:
+            epoch += 1
             run_epoch(learner, epoch)
-            if epoch == config.epochs or epoch % config.evaluate_every == 0:
-                best.offer(network, prices, *chooser.greedy_means(network))
-                on_epoch(epoch, config.epochs, math.nan, float(best.rewards[-1].mean()))
-            if epoch < config.epochs:
-                resumption.on_state(partial(_state, learner, best, epoch))
+            if epoch % config.evaluate_every == 0:
+                evaluate()
+            resumption.on_state(partial(_state, learner, best, epoch))
+            if resumption.is_checkpoint(epoch):
+                present = BestWeights.before_training(network)
+                present.offer(network, prices, *chooser.greedy_means(network))
+                grid = replace(present.grid(shape), histories=best.histories)
+                on_checkpoint(_state(learner, best, epoch), grid)
+        if epoch % config.evaluate_every:
+            # The last epoch always counts, see `network.best_iterate`.
+            evaluate()
     return best.grid(shape)
 
 
@@ -315,7 +352,7 @@ def _restore(
         InputError: it is not a state of this training.
     """
     try:
-        if not 0 < state.epoch < config.epochs:
+        if not 0 < state.epoch <= config.epochs:
             raise ValueError(f"epoch {state.epoch}")
         _restore_best(best, select(state.arrays, "best"), state.values["best"])
         restore_present(learner, state)

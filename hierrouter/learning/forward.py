@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -210,6 +210,31 @@ class NetworkGrid:
         Of a policy R changes in a straight line with alpha, so no further evaluation is needed.
         """
         return self.quality[number] - alpha * self.cost[number]
+
+
+def sweep_rows(
+    alphas: Sequence[float], histories: Sequence[Sequence[float]]
+) -> list[dict[str, float]]:
+    """The learning curve of a sweep, a row for each evaluation.
+
+    Args:
+        alphas: the grid.
+        histories: for each alpha R on validation at each evaluation.
+
+    Returns:
+        Mean R over the alphas as `validation`, and R at each of them as `validation/0.005`.
+    """
+    names = [f"validation/{_alpha_name(alpha)}" for alpha in alphas]
+    rows = []
+    for rewards in zip(*histories, strict=True):
+        mean = float(np.mean(rewards))
+        rows.append({"validation": mean, **dict(zip(names, rewards, strict=True))})
+    return rows
+
+
+def _alpha_name(alpha: float) -> str:
+    """An alpha in all its digits, with letters that each client takes in a name."""
+    return repr(float(alpha)).removesuffix(".0").replace("+", "")
 
 
 def softmax(logits: Floats) -> Floats:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from hierrouter.learning.training import TrainedRouter
+    from hierrouter.learning.sweep import Policy
 
 Array = NDArray[Any]
 
@@ -30,8 +30,8 @@ class TrainingState:
         values: the rest, as JSON values by name.
         file: the file that it was read from; None if it was read from none.
         remedy: what to do if it does not fit the training, as the end of a message.
-        router: the router with the weights of this epoch, which need not be the best ones; only
-            with the state of a checkpoint.
+        policy: the router, or the routers of a sweep, with the weights of this epoch, which need
+            not be the best ones; only with the state of a checkpoint.
     """
 
     epoch: int
@@ -39,7 +39,7 @@ class TrainingState:
     values: Mapping[str, Any]
     file: Path | None = None
     remedy: str = "train from the start"
-    router: TrainedRouter | None = None
+    policy: Policy | None = None
 
 
 # Called after an epoch with a function that returns the state of the training.
@@ -65,7 +65,7 @@ class Resumption:
         on_state: called after each epoch. Making a state takes time, so the function that it is
             called with is only called for a state that is saved.
         checkpoint_every: epochs between two checkpoints; 0 makes none.
-        on_checkpoint: called with the state after each of those epochs, and the router in it.
+        on_checkpoint: called with the state after each of those epochs, and the policy in it.
     """
 
     state: TrainingState | None = None

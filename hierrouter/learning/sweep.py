@@ -16,12 +16,14 @@ from hierrouter.learning.config import (
     NetworkConfig,
     Objective,
     OnEpoch,
+    OnEvaluation,
     TrainConfig,
     ValueConfig,
     ignore_epoch,
+    ignore_evaluation,
 )
 from hierrouter.learning.forward import NetworkGrid, TrainedNetwork
-from hierrouter.learning.resumption import Resumption
+from hierrouter.learning.resumption import Resumption, TrainingState
 from hierrouter.learning.training import Constant, Origin, TrainedRouter, fit_value, training_folds
 from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, ValueModel, ValueRouter
 from hierrouter.paper import PAPER_ALPHA
@@ -239,6 +241,7 @@ def train_sweep(
     seed: int,
     on_epoch: OnEpoch | None = None,
     resumption: Resumption | None = None,
+    on_evaluation: OnEvaluation = ignore_evaluation,
 ) -> TrainedSweep:
     """Learn for all alphas at once, with the algorithm that the settings belong to.
 
@@ -254,6 +257,8 @@ def train_sweep(
         on_epoch: called after each evaluation, or after each state of the value model.
         resumption: how an interrupted training of a network goes on; the value model is one fit,
             and always begins anew.
+        on_evaluation: called with each row of the learning curve of networks, see
+            `forward.sweep_rows`.
 
     Raises:
         InputError: there is nothing to learn from, the training diverged, or the state to go on
@@ -268,9 +273,24 @@ def train_sweep(
         # Imported here: training a network needs torch, deciding with a trained one does not.
         from hierrouter.learning.alpha_network import fit_networks
 
-        folds = training_folds(tree)
+        resumption = resumption or Resumption()
+        on_checkpoint = resumption.on_checkpoint
+
+        def on_grid(state: TrainingState, grid: NetworkGrid) -> None:
+            on_checkpoint(
+                replace(state, policy=TrainedSweep(grid, tuple(alphas), objective, origin))
+            )
+
         model = fit_networks(
-            folds, alphas, objective, config, seed, on_epoch or ignore_epoch, resumption
+            training_folds(tree),
+            alphas,
+            objective,
+            config,
+            seed,
+            on_epoch or ignore_epoch,
+            resumption,
+            on_evaluation,
+            on_grid,
         )
     return TrainedSweep(model, tuple(alphas), objective, origin)
 

@@ -137,7 +137,7 @@ def _with_routers(
                 for name, column in select(state.arrays, "statistics").items()
             },
         )
-        resumption.on_checkpoint(replace(state, router=trained))
+        resumption.on_checkpoint(replace(state, policy=trained))
 
     return replace(resumption, on_checkpoint=on_checkpoint)
 

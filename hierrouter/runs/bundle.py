@@ -137,7 +137,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
 def load_bundle(folder: Path) -> Bundle | None:
     """Load the bundle of the policy in a folder; None if it has none.
 
-    A router of a sweep has the bundle of the sweep, one or two folders above; a run has no bundle
+    A router of a sweep has the bundle of the sweep, up to three folders above; a run has no bundle
     from above it.
 
     Raises:
@@ -145,7 +145,7 @@ def load_bundle(folder: Path) -> Bundle | None:
     """
     file = folder / folders.LIVE
     record = folders.read_record(folder)
-    for parent in folder.absolute().parents[:2]:
+    for parent in folder.absolute().parents[:3]:
         if record or file.is_file():
             break
         file = parent / folders.LIVE

@@ -47,6 +47,7 @@ LFS_POINTER = b"version https://git-lfs"
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip around one
 # Attributes of an origin that are in the description as they are.
 PLAIN_ORIGIN_KEYS = ("hops", "encoder", "view", "seed", "fingerprint", "version")
+SEED_FOLDER = "seed-"  # begins the names of the folders within that of a sweep
 NETWORK_GROUP = "network"  # begins the names of the tensors of a network of a sweep
 INTEGER_TENSORS = ("numbers", "learned", "kernel", "columns")  # of the value model
 RETRAIN_REMEDY = "train again"
@@ -470,7 +471,7 @@ def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) 
 
 def member_folder(run: Path, seed: int) -> Path:
     """Return the folder of the checkpoint of a seed, within the folder of a sweep."""
-    return run / f"seed-{seed}"
+    return run / f"{SEED_FOLDER}{seed}"
 
 
 def load_sweep(run: Path) -> TrainedSweep:

@@ -1,8 +1,9 @@
 """Checkpoints of single epochs in the folder of a run, from which a training can go on.
 
 Each is a folder, `checkpoints/epoch-5`, with two files: `policy.safetensors` is the router of that
-epoch, which every command takes like that of a run, and `state.safetensors` is the state of the
-training after the epoch. A finished run lists both in its record, with their checksums.
+epoch, or the routers of a sweep, which every command takes like that of a run, and
+`state.safetensors` is the state of the training after the epoch. Those of a sweep are in the folder
+of their seed. A finished run lists both files in its record, with their checksums.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ def save_epoch(run: Path, state: TrainingState, identity: Mapping[str, Any]) -> 
 
     Args:
         run: folder of the run.
-        state: with the router of the epoch.
+        state: with the policy of the epoch.
         identity: of the training, see `training_identity`.
 
     Raises:
         WorldError: the disk is full or failed.
     """
-    assert state.router, "the state of a checkpoint has a router"
+    assert state.policy, "the state of a checkpoint has a policy"
     folder = run / folders.CHECKPOINTS / f"epoch-{state.epoch}"
-    save_checkpoint(state.router, folder)
+    save_checkpoint(state.policy, folder)
     # Last, because a folder without this file is no checkpoint.
     save_state(folder / folders.STATE, state, as_loaded(identity))
 

@@ -214,14 +214,14 @@ def read_run(folder: Path) -> Record | None:
 def require_listed(file: Path) -> None:
     """Refuse a file that is not the one that its run was finished with.
 
-    The run is in the folder of the file, or one or two above. A file that lies in no run, or in one
-    that is not finished, passes.
+    The run is in the folder of the file, or up to three above. A file that lies in no run, or in
+    one that is not finished, passes.
 
     Raises:
         InputError: it was altered, exchanged or set back; or `run.json` is damaged.
     """
     path = file.absolute()
-    for run in list(path.parents)[:3]:
+    for run in list(path.parents)[:4]:
         record = read_record(run)
         if record is None:
             continue

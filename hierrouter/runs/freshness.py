@@ -14,6 +14,7 @@ from hierrouter.questions.scoring import SCORERS_BY_NAME
 from hierrouter.replay.stored_pool import open_pool
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import folders
+from hierrouter.runs.checkpoint import SEED_FOLDER
 from hierrouter.runs.epochs import epoch_folders, epochs_in_words
 from hierrouter.tables import Column, Line, Table, duration
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError
@@ -116,7 +117,11 @@ def list_runs() -> list[dict[str, Any]]:
         names = ("name", "command", *LISTED_RESULTS, "checkpoints", "fits", "age_s")
         row: dict[str, Any] = dict.fromkeys(names)
         row["name"] = folder.name
-        row["checkpoints"] = list(epoch_folders(folder))
+        # Those of a sweep are in the folder of each of its seeds.
+        holders = [folder, *sorted(folder.glob(f"{SEED_FOLDER}*"))]
+        row["checkpoints"] = sorted(
+            {epoch for holder in holders for epoch in epoch_folders(holder)}
+        )
         rank = math.inf
         try:
             record = folders.read_run(folder)

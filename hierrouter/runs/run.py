@@ -15,10 +15,11 @@ from hierrouter.evaluation.bounds import best_fixed_route, gap_closed, oracle
 from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.learning.config import Objective, TrainConfig, evaluated_epochs
-from hierrouter.learning.sweep import TrainedSweep
+from hierrouter.learning.forward import NetworkGrid, sweep_rows
+from hierrouter.learning.sweep import Policy, TrainedSweep
 from hierrouter.learning.training import TrainedRouter, choosing_fold
 from hierrouter.runs import checkpoint, folders
-from hierrouter.runs.checkpoint import load_seeds
+from hierrouter.runs.checkpoint import load_seeds, member_folder
 from hierrouter.runs.epochs import epoch_folders
 from hierrouter.tables import money, safe_text
 from hierrouter_cache.errors import InputError
@@ -85,8 +86,8 @@ def _refuse_folder_alone() -> NoReturn:
     raise InputError("a folder alone is no run; write hr.Run.load(path), or hr.SweepRun.load(path)")
 
 
-def history_table(trained: TrainedRouter) -> pa.Table:
-    """Return the learning curve of a network, a row for each evaluation, in their order.
+def history_table(trained: Policy) -> pa.Table:
+    """Return the learning curve of networks, a row for each evaluation, in their order.
 
     Columns: epoch (int64), train and validation (float64, exact mean R of the greedy policy on the
     fold; null if it is not known), and what the learner says of the epoch before the evaluation,
@@ -94,8 +95,13 @@ def history_table(trained: TrainedRouter) -> pa.Table:
     Tianshou's losses, for `exact` the loss. There are no rows for the value model, which has no
     epochs.
 
+    The columns of a sweep are epoch, and those of `forward.sweep_rows`: the mean over the
+    alphas as validation, and each of them.
+
     The fold "train" chooses, and is the column "validation", if there is no validation fold.
     """
+    if isinstance(trained, TrainedSweep):
+        return _sweep_history(trained)
     count = len(trained.history)
     learner = dict(trained.statistics)
     train = learner.pop("train", [None] * count)
@@ -106,6 +112,17 @@ def history_table(trained: TrainedRouter) -> pa.Table:
     }
     for name, column in sorted(learner.items()):
         columns[name] = pa.array(column, pa.float64(), from_pandas=True)
+    return pa.table(columns)
+
+
+def _sweep_history(sweep: TrainedSweep) -> pa.Table:
+    """Return the learning curve of a sweep, see `history_table`."""
+    histories = sweep.model.histories if isinstance(sweep.model, NetworkGrid) else ()
+    rows = sweep_rows(sweep.alphas, histories)
+    epochs = evaluated_epochs(sweep.origin.config, len(rows))
+    columns = {"epoch": pa.array(epochs, pa.int64())}
+    for name in rows[0] if rows else ("validation",):
+        columns[name] = pa.array([row[name] for row in rows], pa.float64())
     return pa.table(columns)
 
 
@@ -213,6 +230,16 @@ class SweepRun:
     def alphas(self) -> tuple[float, ...]:
         """The grid, ascending."""
         return self.sweep.alphas
+
+    @property
+    def history(self) -> pa.Table:
+        """The learning curve of the best seed of networks; see `history_table`."""
+        return history_table(self.sweep)
+
+    @property
+    def checkpoints(self) -> dict[int, Path]:
+        """The folder of each checkpoint of the best seed by its epoch; see `train`."""
+        return epoch_folders(member_folder(self.folder, self.sweep.origin.seed))
 
     def __fspath__(self) -> str:
         return str(self.folder)

@@ -47,6 +47,15 @@ if TYPE_CHECKING:
         TrainingPlan,
     )
 
+FromCheckpoint = Annotated[
+    Path | None,
+    run_flag(
+        "--from-checkpoint",
+        help="Go on from the checkpoint of an epoch, with the flags of its training.",
+        group=flags.TRAINING,
+    ),
+]
+
 
 @declaration
 class Train:
@@ -65,14 +74,7 @@ class Train:
     name: flags.Name = None
     keep_anyway: flags.KeepAnyway = False
     checkpoint_every: flags.CheckpointEvery = None
-    from_checkpoint: Annotated[
-        Path | None,
-        run_flag(
-            "--from-checkpoint",
-            help="Go on from the checkpoint of an epoch, with the flags of its training.",
-            group=flags.TRAINING,
-        ),
-    ] = None
+    from_checkpoint: FromCheckpoint = None
     log_to: flags.LogTo = ()
 
     @cached_property
@@ -130,45 +132,7 @@ class Train:
             InputError: settings that the algorithm does not have or that contradict each other, no
                 checkpoint to go on from, or a log target that is not installed.
         """
-        from hierrouter.runs.curve_logs import require_installed
-        from hierrouter.runs.epochs import find_checkpoint
-        from hierrouter.runs.training import Byproducts
-
-        config = self.config
-        names = {
-            field: shown_name(Train, field)
-            for field in ("checkpoint_every", "from_checkpoint", "log_to", "algo", "seeds")
-        }
-        if not isinstance(config, NetworkConfig):
-            for field in ("checkpoint_every", "from_checkpoint", "log_to"):
-                if getattr(self, field):
-                    algo = shown_value(names["algo"], config.algo)
-                    raise InputError(
-                        f"{names[field]} with {algo}: it is one fit, without epochs; "
-                        f"leave {names[field]} out"
-                    )
-        elif not config.can_be_saved:
-            for field in ("checkpoint_every", "from_checkpoint"):
-                if getattr(self, field):
-                    algo = shown_value(names["algo"], config.algo)
-                    raise InputError(
-                        f"{names[field]} with {algo}: only the algorithm knows its state; "
-                        f"leave {names[field]} out"
-                    )
-        start = None
-        if self.from_checkpoint is not None:
-            if self.seeds > 1:
-                seeds = shown_value(names["seeds"], self.seeds)
-                raise InputError(
-                    f"a checkpoint is of one seed: {names['from_checkpoint']} with {seeds}; "
-                    f"leave {names['seeds']} out"
-                )
-            start = find_checkpoint(self.from_checkpoint, names["from_checkpoint"])
-        require_installed(self.log_to, names["log_to"])
-        interval = self.checkpoint_every
-        if interval is None:
-            interval = CHECKPOINTS_EVERY[config.preset]
-        return Byproducts(interval, start, tuple(self.log_to))
+        return _byproducts(self)
 
     def check(self) -> None:
         """Refuse settings that can be refused before a cache is read.
@@ -252,6 +216,17 @@ class Sweep:
     out: flags.Out = None
     name: flags.Name = None
     keep_anyway: flags.KeepAnyway = False
+    checkpoint_every: Annotated[
+        int,
+        flags.training(
+            "--checkpoint-every",
+            "N",
+            "Keep a checkpoint of every N epochs, with a network for each alpha; 0: none.",
+            minimum=0,
+        ),
+    ] = 0
+    from_checkpoint: FromCheckpoint = None
+    log_to: flags.LogTo = ()
 
     @property
     def config(self) -> TrainConfig:
@@ -271,14 +246,21 @@ class Sweep:
         """
         return folders.chosen_folder(self.name, self.out)
 
+    @property
+    def byproducts(self) -> Byproducts:
+        """Checkpoints and logs; see `Train.byproducts`."""
+        return _byproducts(self)
+
     def check(self) -> None:
         """Refuse settings that can be refused before a cache is read.
 
         Raises:
-            InputError: settings that contradict each other, or a name or a folder that cannot be
-                used.
+            InputError: settings that contradict each other, a name or a folder that cannot be used,
+                or one of the errors of `byproducts`.
         """
         self.config  # noqa: B018 (raises)
+        if self.checkpoint_every or self.from_checkpoint or self.log_to:
+            self.byproducts  # noqa: B018
         folders.check_out(self.folder, "sweep-alpha")
 
     def plan(self, tree: Tree) -> SweepPlan:
@@ -304,13 +286,63 @@ class Sweep:
             grid = tuple(self.alphas)
         training = Training(objective, self.config, self.seed, grid)
         seeds = range(self.seed, self.seed + self.seeds)
-        return SweepPlan(learns_from, training, self.folder, seeds)
+        return SweepPlan(learns_from, training, self.folder, seeds, self.byproducts)
 
     def run(
         self, tree: Tree, callbacks: RunCallbacks | None = None, replace_existing: bool = False
     ) -> SweepRun:
         """Train; see `sweep` for arguments and errors, and `SweepPlan.run`."""
         return self.plan(tree).run(callbacks, replace_existing)
+
+
+def _byproducts(job: Train | Sweep) -> Byproducts:
+    """Return the checkpoints and logs of a training or a sweep; see `Train.byproducts`."""
+    from hierrouter.runs.checkpoint import member_folder
+    from hierrouter.runs.curve_logs import require_installed
+    from hierrouter.runs.epochs import find_checkpoint
+    from hierrouter.runs.training import Byproducts
+
+    config = job.config
+    names = {
+        field: shown_name(type(job), field)
+        for field in ("checkpoint_every", "from_checkpoint", "log_to", "algo", "seeds")
+    }
+    if not isinstance(config, NetworkConfig):
+        # By default a sweep is a value model.
+        other = f", or give {shown_value(names['algo'], 'ppo')}" if isinstance(job, Sweep) else ""
+        for field in ("checkpoint_every", "from_checkpoint", "log_to"):
+            if getattr(job, field):
+                algo = shown_value(names["algo"], config.algo)
+                raise InputError(
+                    f"{names[field]} with {algo}: it is one fit, without epochs; "
+                    f"leave {names[field]} out{other}"
+                )
+    elif not config.can_be_saved:
+        for field in ("checkpoint_every", "from_checkpoint"):
+            if getattr(job, field):
+                algo = shown_value(names["algo"], config.algo)
+                raise InputError(
+                    f"{names[field]} with {algo}: only the algorithm knows its state; "
+                    f"leave {names[field]} out"
+                )
+    start = None
+    if job.from_checkpoint is not None:
+        if job.seeds > 1:
+            seeds = shown_value(names["seeds"], job.seeds)
+            raise InputError(
+                f"a checkpoint is of one seed: {names['from_checkpoint']} with {seeds}; "
+                f"leave {names['seeds']} out"
+            )
+        path = job.from_checkpoint
+        member = member_folder(path, job.seed)
+        if isinstance(job, Sweep) and member.is_dir():
+            path = member
+        start = find_checkpoint(path, names["from_checkpoint"])
+    require_installed(job.log_to, names["log_to"])
+    interval = job.checkpoint_every
+    if interval is None:
+        interval = CHECKPOINTS_EVERY[config.preset]
+    return Byproducts(interval, start, tuple(job.log_to))
 
 
 @function_of(Train)
@@ -420,6 +452,9 @@ def sweep(
     out: str | Path | None = None,
     name: str | None = None,
     keep_anyway: bool = False,
+    checkpoint_every: int = 0,
+    from_checkpoint: str | os.PathLike[str] | None = None,
+    log_to: str | Sequence[str] = (),
     progress: OnTrainingEpoch | None = None,
 ) -> SweepRun:
     """Learn routers for many alphas: one value model, or one training of networks, for all of them.
@@ -439,6 +474,11 @@ def sweep(
         out: as for `train`.
         name: as for `train`.
         keep_anyway: as for `train`.
+        checkpoint_every: epochs between two checkpoints of networks in the run's folder, see
+            `SweepRun.checkpoints`; 0 makes none.
+        from_checkpoint: as for `train`; of a sweep's run, the last one of `seed`.
+        log_to: as for `train`; the curve has R at each alpha and their mean, and each seed has its
+            own log.
         progress: as for `train`.
 
     Returns:
@@ -461,6 +501,9 @@ def sweep(
         out=None if out is None else Path(out),
         name=name,
         keep_anyway=keep_anyway,
+        checkpoint_every=checkpoint_every,
+        from_checkpoint=None if from_checkpoint is None else Path(from_checkpoint),
+        log_to=log_to,
     )
     from hierrouter.runs.training import RunCallbacks
 

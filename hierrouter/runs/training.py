@@ -138,7 +138,14 @@ class Training:
             )
             return router.with_fallback(tree)
         sweep = train_sweep(
-            tree, self.alphas, self.objective, self.config, self.seed, on_epoch, resumption
+            tree,
+            self.alphas,
+            self.objective,
+            self.config,
+            self.seed,
+            on_epoch,
+            resumption,
+            on_evaluation,
         )
         return sweep.with_fallback(tree)
 
@@ -200,10 +207,9 @@ def load_or_train(
     stored = checkpoint.load_finished(folder, identity)
     if stored:
         callbacks.on_note(f"{label}: already there, {folder}")
-        if isinstance(stored, TrainedRouter):
-            with open_logs(byproducts.log_to, folder, identity, callbacks.on_note) as on_evaluation:
-                for row in history_table(stored).to_pylist():
-                    on_evaluation(row.pop("epoch"), row)
+        with open_logs(byproducts.log_to, folder, identity, callbacks.on_note) as on_evaluation:
+            for row in history_table(stored).to_pylist():
+                on_evaluation(row.pop("epoch"), row)
         return stored
     epochs = tree.routes.states  # of the value model, which is fitted state by state
     resumption = None
@@ -381,12 +387,14 @@ class SweepPlan:
         training: with the grid of alphas, and the first seed.
         folder: of the run; None makes a new one.
         seeds: of the trainings, whose checkpoints lie side by side in the folder.
+        byproducts: checkpoints and logs of networks, in the folder of each seed.
     """
 
     tree: Tree
     training: Training
     folder: Path | None
     seeds: Sequence[int]
+    byproducts: Byproducts = NO_BYPRODUCTS
 
     def __str__(self) -> str:
         alphas = self.training.alphas
@@ -420,7 +428,9 @@ class SweepPlan:
             sweeps = []
             for training in trainings:
                 policy_folder = member_folder(record.folder, training.seed)
-                sweep = load_or_train(training, self.tree, policy_folder, callbacks)
+                sweep = load_or_train(
+                    training, self.tree, policy_folder, callbacks, self.byproducts
+                )
                 assert isinstance(sweep, TrainedSweep)  # the training has a grid
                 sweeps.append(sweep)
             ranked = rank_sweeps(sweeps, self.tree)

@@ -4,15 +4,17 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Run, as_json, environment, once, refused, works
+from tests.conftest import Run, Start, as_json, environment, once, refused, works
 from tests.warm import Warm
 
 LIMIT = "30"
@@ -61,6 +63,21 @@ class Place:
     def copy(self, folder: Path) -> "Place":
         """The same somewhere else, to train and to write in."""
         return Place(shutil.copytree(self.folder, folder), self.run)
+
+
+@contextmanager
+def serving(place: Place, start: Start, *flags: str) -> Iterator[str]:
+    """The command `serve`, and the address that it says."""
+    process = start("serve", "--port", "0", *flags, cwd=place.folder)
+    try:
+        address = process.wait_for(r"(http://127.0.0.1:\d+)/v1 as [^\n]*\n")
+        before = process.said()
+        yield address
+    finally:
+        process.send_signal(signal.SIGINT)
+        done = process.result(timeout=60)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.removeprefix(before) == "serve: ended\n"
 
 
 def over_all(rows: Iterable[dict[str, Any]], name: str = "policy") -> dict[str, dict[str, Any]]:

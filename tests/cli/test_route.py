@@ -18,7 +18,7 @@ import pytest
 
 from hierrouter.serving.messages import piped_lines
 from hierrouter_cache.errors import InputError
-from tests.cli.conftest import Place
+from tests.cli.conftest import Place, serving
 from tests.cli.pages import blocks
 from tests.conftest import COMMAND, SOURCES, Start, spawned
 from tests.security.world import served_pool
@@ -110,21 +110,6 @@ def test_what_cannot_be_asked_or_served(home: Place, words: str, said: str) -> N
 
 def test_there_is_no_router_yet(place: Place) -> None:
     assert "no trained router: runs; `hierrouter train`" in place.refuses(ASK)
-
-
-@contextmanager
-def serving(place: Place, start: Start, *flags: str) -> Iterator[str]:
-    """The command, and the address that it says."""
-    process = start("serve", "--port", "0", *flags, cwd=place.folder)
-    try:
-        address = process.wait_for(r"(http://127.0.0.1:\d+)/v1 as [^\n]*\n")
-        before = process.said()
-        yield address
-    finally:
-        process.send_signal(signal.SIGINT)
-        done = process.result(timeout=60)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr.removeprefix(before) == "serve: ended\n"
 
 
 def test_the_server_answers_as_route_does(home: Place, start: Start) -> None:

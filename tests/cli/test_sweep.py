@@ -1,15 +1,18 @@
 """`sweep-alpha --algo ppo`: from the training to every command that takes a sweep."""
 
+import csv
 import json
 import re
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.runs.checkpoint import load_checkpoint
-from hierrouter.runs.folders import read_record
-from tests.cli.conftest import Place
+from hierrouter.runs.folders import file_digest, read_record
+from tests.cli.conftest import Place, serving
+from tests.conftest import Start
 
 GRID = "0,0.1,3"
 PPO = f"sweep-alpha --algo ppo --alphas {GRID} --epochs 2 --keep-anyway"
@@ -129,3 +132,86 @@ def test_a_sweep_is_trained_again_with_its_seeds(swept: Place, tmp_path: Path) -
     record = read_record(here / f"runs/{again['name']}")
     assert record
     assert (record.result["algo"], sorted(record.result["seeds"])) == ("ppo", [7, 8, 9])
+
+
+@pytest.mark.parametrize("checkpoint", ["runs/ppo/seed-8", "runs/exact/seed-42"])
+def test_a_server_answers_at_any_alpha_as_route_does(
+    checkpoint: str, swept: Place, start: Start
+) -> None:
+    question = "compute 12+7"
+    with serving(swept, start, "--checkpoint", checkpoint) as url:
+        names = [model["id"] for model in httpx2.get(f"{url}/v1/models").json()["data"]]
+        assert names[0] == "hierrouter"
+        for alpha in (0.02, 50.0):
+            name = f"hierrouter@{alpha:g}"
+            body = {"model": name, "messages": [{"role": "user", "content": question}]}
+            reply = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
+            routed = swept.tells(f"route '{question}' --checkpoint {checkpoint} --alpha {alpha}")
+            assert reply["model"] == name
+            assert reply["hierrouter"]["alpha"] == routed["alpha"] == alpha
+            assert reply["hierrouter"]["route"] == routed["route"]
+            assert reply["choices"][0]["message"]["content"] == routed["answer"]
+
+
+WATCHED = f"{PPO} --seed 7 --log-to csv,tensorboard --checkpoint-every 1"
+
+
+@pytest.fixture(scope="module")
+def watched(swept: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A folder with a sweep that has logs and checkpoints."""
+    place = swept.copy(tmp_path_factory.mktemp("watched") / "place")
+    done = place.does(f"{WATCHED} --out runs/watched")
+    assert "log to csv: runs/watched/seed-7/history.csv" in done.stderr
+    assert done.stdout.splitlines()[-1] == "runs/watched"
+    return place
+
+
+def test_logs_of_a_sweep_have_r_at_each_alpha(watched: Place) -> None:
+    folder = watched / "runs/watched/seed-7"
+    plain = watched / "runs/ppo/seed-7/policy.safetensors"
+    assert file_digest(folder / "policy.safetensors") == file_digest(plain)
+    with (folder / "history.csv").open(newline="") as stream:
+        [row] = csv.DictReader(stream)  # an evaluation is one of every two epochs
+    sweep = load_checkpoint(folder)
+    assert isinstance(sweep, TrainedSweep)
+    reached = [router.history[0] for router in sweep.routers]
+    names = ["validation/0", "validation/0.1", "validation/3"]
+    assert [*row] == ["epoch", "validation", *names]
+    assert (row["epoch"], [float(row[name]) for name in names]) == ("2", reached)
+    assert float(row["validation"]) == pytest.approx(sum(reached) / 3, rel=1e-12)
+    assert any((folder / "tensorboard").iterdir())
+    # The same command trains nothing, and writes the same log again.
+    content = (folder / "history.csv").read_bytes()
+    (folder / "history.csv").unlink()
+    assert "already there" in watched.does(f"{WATCHED} --out runs/watched").stderr
+    assert (folder / "history.csv").read_bytes() == content
+
+
+def test_checkpoints_of_a_sweep_are_listed_routed_verified_and_gone_on_from(watched: Place) -> None:
+    listed = {run["name"]: run["checkpoints"] for run in watched.tells("runs")["runs"]}
+    assert (listed["watched"], listed["ppo"]) == ([1, 2], [])
+    epoch = "runs/watched/seed-7/checkpoints/epoch-1"
+    routed = watched.tells(f"route 'compute 12+7' --checkpoint {epoch} --alpha 0.02")
+    assert routed["alpha"] == 0.02
+    assert re.search(r"training state +\d+  sound", watched.does("verify").stdout)
+    expected = file_digest(watched / "runs/watched/seed-7/policy.safetensors")
+    for start, is_done in ((epoch, False), ("watched", True)):
+        name = f"from-{is_done}"
+        done = watched.does(f"{PPO} --seed 7 --from-checkpoint {start} --name {name}")
+        assert ("sweep ppo, seed 7: goes on at epoch 2 of 2" in done.stderr) != is_done
+        assert file_digest(watched / f"runs/{name}/seed-7/policy.safetensors") == expected
+    other = watched.refuses(f"{PPO} --seed 8 --from-checkpoint {epoch} --name other")
+    assert "the checkpoint is of another training" in other and "seed differ" in other
+    several = watched.refuses(f"{PPO} --seeds 2 --from-checkpoint {epoch} --name several")
+    assert several == (
+        "error: a checkpoint is of one seed: --from-checkpoint with --seeds 2; leave --seeds out"
+    )
+
+
+def test_a_sweep_of_one_fit_has_nothing_to_log_or_to_keep(bare: Place) -> None:
+    for flag in ("--checkpoint-every 2", "--log-to csv", "--from-checkpoint runs"):
+        name = flag.partition(" ")[0]
+        assert bare.refuses(f"sweep-alpha {flag}") == (
+            f"error: {name} with --algo value: it is one fit, without epochs; "
+            f"leave {name} out, or give --algo ppo"
+        )

@@ -160,7 +160,7 @@ def test_the_same_seed_gives_the_same_bytes(algo: str, tmp_path: Path) -> None:
 
 
 def states_of(config: NetworkConfig) -> list[TrainingState]:
-    """The state after each epoch but the last."""
+    """The state after each epoch."""
     states: list[TrainingState] = []
     resumption = Resumption(on_state=lambda make_state: states.append(make_state()))
     train_sweep(small_tree(), GRID, OBJECTIVE, config, 3, resumption=resumption)
@@ -173,7 +173,7 @@ def test_from_every_epoch_to_the_same_bytes(algo: str, tmp_path: Path) -> None:
     expected = digest(train_sweep(small_tree(), GRID, OBJECTIVE, config, 3), tmp_path)
     file = TrainingProgress(tmp_path / "state", {})
     states = states_of(config)
-    assert len(states) == config.epochs - 1
+    assert len(states) == config.epochs
     for state in states:
         file.save(state)
         resumed = train_sweep(
@@ -190,7 +190,7 @@ def without(name: str) -> Any:
     "change",
     [
         lambda state: replace(state, epoch=0),
-        lambda state: replace(state, epoch=PPO.epochs),
+        lambda state: replace(state, epoch=PPO.epochs + 1),
         lambda state: replace(state, arrays=without("best.second.weight")(state)),
         lambda state: replace(state, arrays=without("present.modulation.weight")(state)),
         lambda state: replace(state, arrays=without("learner.waiting_queries")(state)),

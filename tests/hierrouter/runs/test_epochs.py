@@ -1,6 +1,7 @@
 """Checkpoints of single epochs: routers like others, listed, checked, and a place to go on from."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 
 from hierrouter.learning.config import NetworkConfig, TrainConfig, preset
+from hierrouter.learning.forward import NetworkGrid, sweep_rows
+from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.runs.checkpoint import load_checkpoint, read_tensors
+from hierrouter.runs.checkpoint import load_checkpoint, member_folder, read_tensors
 from hierrouter.runs.epochs import (
     epoch_folders,
     epochs_in_words,
@@ -25,6 +28,7 @@ from hierrouter.runs.folders import (
     file_digest,
     finish_run,
     read_record,
+    require_listed,
 )
 from hierrouter.runs.integrity import inspect_files
 from hierrouter.runs.run import Run, history_table
@@ -289,3 +293,115 @@ def test_statistics_are_part_of_the_weights_file(tmp_path: Path) -> None:
         if name not in ("epoch", "validation")
     }
     assert read_record(tmp_path) is None
+
+
+SWEEP_CONFIGS = {
+    "ppo": replace(trainings.GLIMPSE, epochs=5, evaluate_every=2, rollouts=40),
+    "exact": replace(trainings.EXACT_GLIMPSE, epochs=5, evaluate_every=2),
+}
+
+
+def kept_sweep(algo: str, folder: Path, byproducts: Byproducts = EVERY_TWO) -> list[str]:
+    """A sweep of networks in a folder that keeps checkpoints; its notes."""
+    notes: list[str] = []
+    training = Training(OBJECTIVE, SWEEP_CONFIGS[algo], SEED, trainings.GRID)
+    callbacks = replace(RunCallbacks(), on_note=notes.append)
+    load_or_train(training, small_tree(), folder, callbacks, byproducts)
+    return notes
+
+
+@pytest.mark.parametrize("algo", SWEEP_CONFIGS)
+def test_a_sweep_goes_on_from_every_checkpoint_to_the_same_bytes(algo: str, tmp_path: Path) -> None:
+    config = SWEEP_CONFIGS[algo]
+    training = Training(OBJECTIVE, config, SEED, trainings.GRID)
+    expected = digest(training.fit(small_tree(), lambda *_: None), tmp_path / "without")
+    assert kept_sweep(algo, tmp_path / "run") == []
+    assert file_digest(tmp_path / "run" / WEIGHTS) == expected
+    checkpoints = epoch_folders(tmp_path / "run")
+    assert list(checkpoints) == [2, 4]
+    for epoch, folder in checkpoints.items():
+        went_on = tmp_path / f"from-{epoch}"
+        start = find_checkpoint(folder, "from_checkpoint=")
+        notes = kept_sweep(algo, went_on, Byproducts(checkpoint_every=2, start=start))
+        assert notes == [f"sweep {algo}, seed 3: goes on at epoch {epoch + 1} of 5"]
+        assert file_digest(went_on / WEIGHTS) == expected
+        for later, again in epoch_folders(went_on).items():
+            assert later > epoch
+            for name in (WEIGHTS, STATE):
+                assert file_digest(again / name) == file_digest(checkpoints[later] / name)
+
+
+def test_a_checkpoint_of_a_sweep_has_the_networks_of_its_epoch(tmp_path: Path) -> None:
+    """With the weights of then at each alpha, also after an epoch that is not evaluated."""
+    tree = small_tree().split("validation")
+    kept_sweep("ppo", tmp_path, Byproducts(checkpoint_every=1))
+    finished = load_checkpoint(tmp_path)
+    assert isinstance(finished, TrainedSweep)
+    weights = []
+    for epoch, folder in epoch_folders(tmp_path).items():
+        sweep = load_checkpoint(folder)
+        assert isinstance(sweep, TrainedSweep) and isinstance(sweep.model, NetworkGrid)
+        assert sweep.alphas == trainings.GRID
+        reached = [router.outcome(tree).reward(router.alpha).mean() for router in sweep.routers]
+        told = [sweep.model.reward(number, alpha) for number, alpha in enumerate(sweep.alphas)]
+        assert told == pytest.approx(reached, abs=1e-9)
+        curve = history_table(sweep).to_pylist()
+        assert curve == history_table(finished).to_pylist()[: len(curve)]
+        assert len(curve) == epoch // 2
+        weights.append(sweep.model.networks[0].weights["second.weight"])
+    assert len(weights) == 5
+    assert all(np.abs(left - right).max() > 0 for left, right in pairwise(weights))
+
+
+def test_the_last_epoch_of_a_sweep_has_a_checkpoint_too(tmp_path: Path) -> None:
+    kept_sweep("exact", tmp_path / "run", Byproducts(checkpoint_every=5))
+    last = find_checkpoint(tmp_path / "run", "x")
+    assert last.parent.name == "epoch-5"
+    assert kept_sweep("exact", tmp_path / "on", Byproducts(start=last)) == []
+    assert file_digest(tmp_path / "on" / WEIGHTS) == file_digest(tmp_path / "run" / WEIGHTS)
+
+
+def test_files_of_a_finished_sweep_are_checked_in_the_folder_of_their_seed(tmp_path: Path) -> None:
+    run = tmp_path / "runs/run"
+    kept_sweep("exact", member_folder(run, SEED))
+    Record(run, "sweep-alpha", {}).write()
+    names = {
+        f"seed-3/{CHECKPOINTS}/epoch-{epoch}/{name}"
+        for epoch in (2, 4)
+        for name in (WEIGHTS, STATE)
+    }
+    assert set(finish_run(run, {}).files) == {*names, f"seed-3/{WEIGHTS}"}
+    for name in sorted(names):
+        file = run / name
+        content = file.read_bytes()
+        require_listed(file)
+        file.write_bytes(content[:-1])
+        with pytest.raises(InputError, match="damaged run: "):
+            require_listed(file)
+        file.write_bytes(content)
+
+
+def test_the_curve_of_a_sweep_names_each_alpha(tmp_path: Path) -> None:
+    kept_sweep("ppo", tmp_path)
+    sweep = load_checkpoint(tmp_path)
+    assert isinstance(sweep, TrainedSweep) and isinstance(sweep.model, NetworkGrid)
+    table = history_table(sweep)
+    own = ["validation/0", "validation/0.005", "validation/0.05"]
+    assert table.column_names == ["epoch", "validation", *own]
+    assert table.column("epoch").to_pylist() == [2, 4, 5]
+    for name, history in zip(own, sweep.model.histories, strict=True):
+        assert table.column(name).to_pylist() == list(history)
+    mean = np.mean([table.column(name).to_numpy() for name in own], axis=0)
+    np.testing.assert_allclose(table.column("validation").to_numpy(), mean, rtol=1e-12)
+    value = trainings.sweep_glimpse(small_tree())
+    assert history_table(value).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("alpha", "name"),
+    [(0.0, "0"), (3.0, "3"), (1e22, "1e22"), (0.1 + 0.2, "0.30000000000000004"), (5e-07, "5e-07")],
+)
+def test_names_of_alphas_have_every_digit_and_no_letter_that_a_client_refuses(
+    alpha: float, name: str
+) -> None:
+    assert sweep_rows([alpha], [(0.5,)]) == [{"validation": 0.5, f"validation/{name}": 0.5}]
