@@ -53,7 +53,7 @@ def judge_of(report: ReportData) -> Judge:
     return Judge(report.queries, max(gap, 0.0), report.bootstrap.level)
 
 
-def rival(report: ReportData) -> tuple[Judgement, Row] | None:
+def judge_router(report: ReportData) -> tuple[Judgement, Row] | None:
     """Judge the router against every fixed choice.
 
     Returns:
@@ -82,7 +82,7 @@ def verdict(report: ReportData) -> Verdict:
         return "constant"
     if report.fixed_route:
         return "fixed"
-    judged = rival(report)
+    judged = judge_router(report)
     return judged[0] if judged else "open"
 
 
@@ -127,10 +127,10 @@ def _message_without_router(report: ReportData) -> list[str]:
 
 
 def _message_on(report: ReportData, router: Row) -> list[str]:
-    """The parts of the message that are on the router and its strongest rival."""
+    """The parts of the message that are on the router and its strongest fixed choice."""
     fixed = fixed_choice(report)
     best = _best_but_oracles(report)
-    judged = rival(report)
+    judged = judge_router(report)
     facts = _full_facts(report, router)
     if report.constant:
         if best is None or best is router:
