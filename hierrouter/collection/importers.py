@@ -9,10 +9,13 @@ from pathlib import Path
 from hierrouter.collection import files, peers, storing, tables
 from hierrouter.declarations.declaration import OnTask, ignore_task
 from hierrouter.declarations.flags import FIRST_DRAW, IMPORTS, MEAN_DRAW, NOTES, OWN
+from hierrouter.pools.files import COST_IN_TOKENS
 from hierrouter.pools.pool import Pool
+from hierrouter.questions.audit import Audit, Response, audit_responses, draw_audited
 from hierrouter.questions.duplicates import near_duplicates_note
+from hierrouter.questions.scoring import GIVEN_SCORER
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Rate
+from hierrouter_cache.tree import SEPARATOR, Rate
 
 # Reads a file's answers and, if the format has costs, the rate at which tokens have these costs.
 Reader = Callable[[Path], tuple[Iterator[tables.Answer], Rate | None]]
@@ -38,6 +41,7 @@ class ImportResult:
         unpriced: whether every token of every model costs 1, because prices are unknown.
         digest_known: whether the project's own format had a digest, so that an edit is detected.
         duplicates_note: describes near-duplicates across the folds of a table; None if it has none.
+        audit: of the answers of a table; None for the project's own format.
     """
 
     cache: Path
@@ -48,6 +52,7 @@ class ImportResult:
     unpriced: bool = False
     digest_known: bool = True
     duplicates_note: str | None = None
+    audit: Audit | None = None
 
     @property
     def line(self) -> str:
@@ -64,6 +69,8 @@ class ImportResult:
             notes.append("no sha256 in the header, so nobody can tell whether a line was edited")
         if self.answers and self.pool:
             notes += _table_notes(self.format, self.answers, self.pool, self.unpriced)
+        if self.audit:
+            notes += filter(None, [self.audit.agreement_line, *self.audit.warnings])
         if self.duplicates_note:
             notes.append(self.duplicates_note)
         if self.merge.another_plan and not any(self.merge.added.values()):
@@ -98,14 +105,18 @@ def _table_notes(format: str, answers: tables.Answers, pool: Pool, unpriced: boo
     notes += _repetition_notes(answers)
     notes += _gap_notes(answers, pool)
     has_references = all(query.answers for query in answers.queries)
-    if not has_references:
+    if not has_references and _default_scorer(answers):
+        notes.append("no reference answers in the file, so no other --scorer than given")
+    elif not has_references:
         notes.append("no reference answers in the file; use --scorer given")
+    elif _default_scorer(answers):
+        notes.append("all answers have a given score: it is Q unless you name another --scorer")
     if unpriced:
         notes.append("prices unknown: 1 per token for every model; reprice with --prices")
         notes.append("cost counts tokens; take a small alpha such as 1e-5")
     unscored = answers.scores.count(None)
     has_scores = unscored < len(answers.scores)
-    if has_scores and has_references:
+    if has_scores and has_references and not _default_scorer(answers):
         notes.append("it has given scores: --scorer given")
     if has_scores and unscored:
         notes.append(f"{unscored:,} answers have no score; --scorer given will refuse them")
@@ -214,10 +225,68 @@ def import_answers(
     unpriced = not rates and bool(storing.names_without_size(pool))
     pool = storing.with_prices(pool, rates)
     duplicates_note = near_duplicates_note(answers.queries)
-    merge = storing.store_answers(answers, pool, root, on_progress)
+    audit = _audit(answers, pool, counts_tokens=rate_of_format is None)
+    merge = storing.store_answers(answers, pool, root, on_progress, _decisions(answers, format))
     return ImportResult(
-        root, format, merge, answers, pool, unpriced, duplicates_note=duplicates_note
+        root, format, merge, answers, pool, unpriced, duplicates_note=duplicates_note, audit=audit
     )
+
+
+def _default_scorer(answers: tables.Answers) -> str | None:
+    """The scorer that Q comes from unless the user names one; None is the usual one.
+
+    Given scores are taken if all answers have one, and if they tell answers from one another.
+    """
+    scores = set(answers.scores)
+    return GIVEN_SCORER.name if None not in scores and len(scores) > 1 else None
+
+
+def _decisions(answers: tables.Answers, format: str) -> dict[str, str]:
+    """What was decided for this import, as the plan stores it; see `stored_import`."""
+    decided = {
+        "draw": answers.rule,
+        "scorer": _default_scorer(answers),
+        "tokens": COST_IN_TOKENS if format in NOTES else None,
+    }
+    return {name: value for name, value in decided.items() if value is not None}
+
+
+def _audit(answers: tables.Answers, pool: Pool, counts_tokens: bool) -> Audit:
+    """Audit the answers of a file, or a draw of many.
+
+    Args:
+        answers: of the file.
+        pool: their models.
+        counts_tokens: whether the file has counts of tokens, and not costs.
+    """
+    names = {model.model: model.name for model in pool.models}
+    rows = [
+        (query, path, answer)
+        for query, by_path in zip(answers.queries, answers.by_path, strict=True)
+        for path, answer in by_path.items()
+    ]
+    drawn = draw_audited(
+        [(f"{query.dataset}/{query.id}", SEPARATOR.join(path)) for query, path, _ in rows]
+    )
+    responses = []
+    for query, path, answer in (rows[position] for position in drawn):
+        response = Response(
+            query=f"{query.dataset}/{query.id}",
+            dataset=query.dataset,
+            model=names[path[-1]],
+            question=query.question,
+            references=query.answers,
+            choices=query.choices,
+            prompt=answer.prompt,
+            text=answer.response,
+            verdict=answer.score,
+            is_cut=False,
+            tokens_in=answer.tokens_in,
+            tokens_out=answer.tokens_out,
+            where=answer.where,
+        )
+        responses.append(response)
+    return audit_responses(responses, len(rows), counts_tokens=counts_tokens)
 
 
 def guess_format(path: Path) -> str:

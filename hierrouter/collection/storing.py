@@ -149,7 +149,11 @@ def open_merge(root: Path) -> Iterator[Merge]:
 
 
 def store_answers(
-    answers: Answers, pool: Pool, root: Path, on_progress: OnTask = ignore_task
+    answers: Answers,
+    pool: Pool,
+    root: Path,
+    on_progress: OnTask = ignore_task,
+    decided: Mapping[str, str] | None = None,
 ) -> Merge:
     """Write the trees, the scores and the plan of a file into a cache.
 
@@ -158,6 +162,7 @@ def store_answers(
         pool: its models, from `pool_of`, with prices.
         root: the cache's folder, made if it does not exist.
         on_progress: called with ("import", done, total) as queries are written.
+        decided: what was decided for this import, for the plan; see `pools.files.stored_import`.
 
     Returns:
         Counts of new and known rows.
@@ -179,12 +184,7 @@ def store_answers(
             on_progress("import", done, len(answers.queries))
         merge.flush()
         merge.another_plan = store_plan(
-            merge.writer,
-            merge.reader,
-            pool,
-            identities,
-            answers.queries,
-            imported={"draw": answers.rule} if answers.rule else {},
+            merge.writer, merge.reader, pool, identities, answers.queries, imported=decided
         )
     return merge
 

@@ -171,7 +171,14 @@ Hops = Annotated[
     int | None, works_on("--hops", "N", "Fewer hops than the pool's: the first N.", minimum=1)
 ]
 scorer_flag = partial(works_on, "--scorer", "NAME|MODULE:FUNCTION", completions=SCORERS)
-Scorer = Annotated[str, scorer_flag(f"What Q is: {', '.join(SCORERS)}, or yours.")]
+Scorer = Annotated[
+    str | None,
+    scorer_flag(
+        f"What Q is: {', '.join(SCORERS)}, or yours; default {PAPER_SCORER}, or given if an "
+        "imported table has all scores."
+    ),
+]
+ScorerOfTraffic = Annotated[str, scorer_flag(f"What Q is: {', '.join(SCORERS)}, or yours.")]
 ScorerToWrite = Annotated[
     str | None, scorer_flag(f"The scores to write: as in `report`; default {PAPER_SCORER}.")
 ]

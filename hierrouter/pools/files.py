@@ -132,6 +132,9 @@ def stored_datasets(text: str) -> dict[str, str]:
         return {}
 
 
+COST_IN_TOKENS = "cost"  # of an import from a file that says what calls cost, not their tokens
+
+
 def stored_import(text: str) -> dict[str, str]:
     """What was decided when the answers of a plan were imported.
 
@@ -140,8 +143,8 @@ def stored_import(text: str) -> dict[str, str]:
 
     Returns:
         "draw": how one answer was made of several runs of a query. "scorer": what Q is unless the
-        user names a scorer. Keys without a value are absent; empty if nothing is stored, or the
-        text cannot be read.
+        user names a scorer. "tokens": `COST_IN_TOKENS` if `tokens_out` holds costs. Keys without a
+        value are absent; empty if nothing is stored, or the text cannot be read.
     """
     try:
         decided = json.loads(text).get("import", {})

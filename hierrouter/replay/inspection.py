@@ -35,6 +35,13 @@ FAILED_CALLS_SQL = (
 )
 
 
+# What Q is, if all answers of an imported table have a score and the user names no scorer.
+GIVEN_BY_DEFAULT_NOTE = (
+    "Q is the scores that came with the imported answers, because all of them have one; "
+    "--scorer names another Q"
+)
+
+
 def data_notes(tree: RouteTree) -> list[str]:
     """Write notes for the readers of results on this tree."""
     notes = []
@@ -53,6 +60,8 @@ def data_notes(tree: RouteTree) -> list[str]:
     merged = getattr(tree, "merged", "")
     if merged:
         notes.append(f"{merged}.")
+    if getattr(tree, "given_by_default", False):
+        notes.append(f"{GIVEN_BY_DEFAULT_NOTE}.")
     # Only a `Tree`, which was opened from a cache, has `capped`, `sure` and `merged`.
     capped = getattr(tree, "capped", {})
     notable = [

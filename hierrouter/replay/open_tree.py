@@ -20,7 +20,6 @@ from hierrouter.declarations.declaration import (
     ignore_note,
     ignore_task,
 )
-from hierrouter.paper import PAPER_SCORER
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError
 
@@ -49,7 +48,7 @@ class OpenTree:
     limit: flags.Limit = None
     encoder: flags.Encoder = None
     state: flags.State = None
-    scorer: flags.Scorer = PAPER_SCORER
+    scorer: flags.Scorer = None
     prices: flags.Prices = ()
     price: flags.Price = ()
     price_of_second: flags.PriceOfSecond = None
@@ -138,7 +137,7 @@ def open(
     datasets: str | Sequence[str] | None = None,
     limit: int | None = None,
     price_of_second: float | None = None,
-    scorer: str = PAPER_SCORER,
+    scorer: str | None = None,
     encoder: str | None = None,
     state: str | None = None,
     pool: str | Path | None = None,
@@ -160,7 +159,8 @@ def open(
         limit: at most so many queries of each dataset, the ones that `collect` draws with the same
             limit.
         price_of_second: price of a call's recorded seconds, in money; joins C.
-        scorer: name of Q, or "module:function".
+        scorer: name of Q, or "module:function"; None is token_f1, or the given scores of an
+            imported table all of whose answers have one.
         encoder: "hashed-ngrams", "paper", or a sentence-transformers model; None is the pool's. If
             that is not on this machine and cannot be fetched, the tree has no embeddings: whatever
             is exact can be asked of it, but no router can be trained or valued on it.

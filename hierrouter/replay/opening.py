@@ -23,8 +23,8 @@ from hierrouter.engines.encoder_names import NoEncoder, without_commit
 from hierrouter.engines.encoders import Encoder, EndpointEncoder, default_encoder, find_encoder
 from hierrouter.engines.judge import judge_scorer
 from hierrouter.engines.sentence_encoder import SentenceEncoder
-from hierrouter.paper import PAPER_SEED
-from hierrouter.pools.files import currency_of, load_pool, prices_of
+from hierrouter.paper import PAPER_SCORER, PAPER_SEED
+from hierrouter.pools.files import currency_of, load_pool, prices_of, stored_import
 from hierrouter.pools.pool import Price, guessed_prices_note, rates_of
 from hierrouter.questions.datasets import drawn_ids
 from hierrouter.questions.final import THOUGHT_REGEX
@@ -33,7 +33,13 @@ from hierrouter.questions.scoring import GIVEN_SCORER, Scorer
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.questions.shipped import DATASET_GROUPS
 from hierrouter.questions.sources import canonical_dataset, is_dataset_file
-from hierrouter.replay.inspection import left_out_note, merged_note, population_shift, pruned_note
+from hierrouter.replay.inspection import (
+    GIVEN_BY_DEFAULT_NOTE,
+    left_out_note,
+    merged_note,
+    population_shift,
+    pruned_note,
+)
 from hierrouter.replay.states import embed_states, numbers_kind, read_numbers, stores_of, text_kinds
 from hierrouter.replay.stored_pool import OpenedPool, open_pool, score_forest
 from hierrouter.replay.tree import Tree
@@ -98,9 +104,14 @@ def open_trees(
             view.
     """
     text_kinds(opening.view)  # refuses an unknown view before anything is read
-    scorer, accuracy = load_scorers(opening.scorer)
+    if opening.scorer is not None:
+        load_scorers(opening.scorer)  # refuses an unknown scorer before anything is read
     reader = CacheReader(opening.cache)
     plan = reader.latest_plan()
+    # A scorer that is not named is a part of what identifies a saved tree, too.
+    is_default_scorer = opening.scorer is None
+    opening = replace(opening, scorer=opening.scorer or default_scorer(plan.pool))
+    scorer, accuracy = load_scorers(opening.scorer or PAPER_SCORER)
     opened = open_pool(plan.pool, opening.pool, opening.models, opening.hops, opening.without)
     pool = opened.pool
     registered = [model.name for model in opened.stored.all_models]
@@ -133,6 +144,7 @@ def open_trees(
         "currency": currency,
         "thoughts": pool.thoughts,
         "merged": merged_note(reader, plan.queries) if pool.imported else "",
+        "given_by_default": is_default_scorer and scorer is GIVEN_SCORER,
     }
     arrays = {field.name: getattr(loaded, field.name) for field in fields(loaded)}
     tree = Tree(**{**arrays, **facts, **live_facts}, root=opening.cache, pool=opening.pool)
@@ -162,9 +174,22 @@ def opening_notes(trees: Sequence[Tree], pool: str | None) -> Iterator[str]:
         yield f"note: {pruned_note(trees[0])}"
     if trees[0].merged:
         yield f"note: {trees[0].merged}"
+    if trees[0].given_by_default:
+        yield f"note: {GIVEN_BY_DEFAULT_NOTE}"
     for guess in dict.fromkeys(guessed_prices_note(tree) for tree in trees):
         if guess:
             yield guess
+
+
+def default_scorer(pool: str) -> str:
+    """Return the name of the scorer that Q comes from if the user names none.
+
+    Args:
+        pool: the pool of a plan as it is stored. Others may have written it, so that no other
+            scorer than the given scores can be named there.
+    """
+    is_given = stored_import(pool).get("scorer") == GIVEN_SCORER.name
+    return GIVEN_SCORER.name if is_given else PAPER_SCORER
 
 
 def load_scorers(name: str) -> tuple[Scorer, Scorer]:

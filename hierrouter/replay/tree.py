@@ -164,6 +164,7 @@ class Tree(RouteTree):
         shift: how the queries that were left out differ from these, in words; "" if none was.
         merged: which queries were given the answers of others with the same text by an import of an
             earlier version, in words; "" if none was.
+        given_by_default: whether Q is the given scores because the user named no scorer.
     """
 
     root: Path
@@ -174,6 +175,7 @@ class Tree(RouteTree):
     sure: float | None = None
     shift: str = ""
     merged: str = ""
+    given_by_default: bool = False
 
     @property
     def thoughts_note(self) -> str | None:

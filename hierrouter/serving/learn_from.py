@@ -99,7 +99,7 @@ class LearnFrom:
     limit: Annotated[
         int, Flag("--limit", "N", "Questions that are sampled, at most.", minimum=1)
     ] = MAX_SAMPLED_QUESTIONS
-    scorer: flags.Scorer = PAPER_SCORER
+    scorer: flags.ScorerOfTraffic = PAPER_SCORER
     seed: flags.Seed = PAPER_SEED
     out: flags.Out = None
     allow_large: Annotated[bool, Flag("--yes", help="Start even a very large collection.")] = False

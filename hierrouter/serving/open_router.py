@@ -15,7 +15,6 @@ from hierrouter.declarations.declaration import (
     shown_name,
     shown_value,
 )
-from hierrouter.paper import PAPER_SCORER
 from hierrouter.runs.folders import Checkpoint
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError
@@ -56,7 +55,7 @@ class OpenRouter:
     defer_to: flags.DeferTo = None
     defer_share: flags.DeferShare = None
     cache: flags.Cache = CACHE
-    scorer: flags.Scorer = PAPER_SCORER
+    scorer: flags.Scorer = None
 
     def check(self) -> None:
         """Refuse whatever can be refused before anything is loaded.

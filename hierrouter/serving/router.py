@@ -41,7 +41,6 @@ from hierrouter.engines.generator import (
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.learning.deferral import calibrate
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.pool import IMPORTED, KEEP_THOUGHTS, OPENAI, ModelSpec, Pool
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.runs import bundle
@@ -179,7 +178,7 @@ class Router:
         alphas: Iterable[float | None],
         *,
         share: float | None = None,
-        scorer: str = PAPER_SCORER,
+        scorer: str | None = None,
         pool: str | None = None,
         allow_endpoints: Collection[str] = (),
     ) -> None:

@@ -78,10 +78,14 @@ def test_a_scorer_of_ones_own_prints_nothing_into_an_export(folder: Place) -> No
 def test_a_frame_without_references_says_so(folder: Place) -> None:
     save(routerbench_rows(), folder / "frame.parquet")
     done = folder.does("cache import frame.parquet --cache frame")
-    assert "no reference answers in the file; use --scorer given" in done.stderr
+    assert "no reference answers in the file, so no other --scorer than given" in done.stderr
     assert "no token counts in the file" in done.stderr
-    assert "--scorer given" in folder.refuses("report --cache frame")
-    folder.does("report --cache frame --scorer given --format json")
+    assert "--scorer given" in folder.refuses("report --cache frame --scorer token_f1")
+    named = folder.does("report --cache frame --scorer given --format json").stdout
+    assert json.loads(named)["scorer"] == "given"
+    by_default = folder.does("report --cache frame --format json")
+    assert json.loads(by_default.stdout)["rows"] == json.loads(named)["rows"]
+    assert "note: Q is the scores that came with the imported answers" in by_default.stderr
 
 
 def test_a_gap_is_named_with_its_model_which_can_be_left_out(place: Place) -> None:
@@ -143,7 +147,7 @@ def test_prices_by_flag_and_prices_unknown(place: Place) -> None:
     assert ", 0 rows known already" in done.stdout  # equal answers are told apart
     assert "prices unknown: 1 per token for every model" in done.stderr
     assert "cost counts tokens; take a small alpha such as 1e-5" in done.stderr
-    assert "it has given scores: --scorer given" in done.stderr
+    assert "all answers have a given score: it is Q unless you name another --scorer" in done.stderr
     rows[3]["score"] = None
     save(rows, place / "sums.jsonl")
     flags = "--price lab-tiny=0.5 --price lab-large=1:2 --cache priced"

@@ -107,7 +107,7 @@ def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -
     assert tree.direct.cost[0].tolist() == pytest.approx([0.001, 0.0], abs=1e-9)
     assert tree.direct.tokens_in.sum() == 0
     with pytest.raises(InputError, match="needs reference answers"):
-        OpenTree(cache=tmp_path / "cache").run()
+        OpenTree(cache=tmp_path / "cache", scorer="token_f1").run()
     with pytest.raises(InputError, match="no token counts: --price; leave"):
         import_(file, tmp_path / "cache", prices={"x": 1})
 
