@@ -60,8 +60,9 @@ class Rows:
 
     def flush(self) -> None:
         if self.rows:
-            columns = [list(column) for column in zip(*self.rows, strict=True)]
-            self.writer.append(self.kind, pa.table(columns, schema=self.schema))
+            names = self.schema.names  # of columns that came later the rows have no values
+            rows = [dict(zip(names, row, strict=False)) for row in self.rows]
+            self.writer.append(self.kind, pa.Table.from_pylist(rows, schema=self.schema))
             self.rows = []
 
 

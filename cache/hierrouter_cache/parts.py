@@ -82,6 +82,7 @@ LATER_COLUMNS = {
         "logprob_tokens": "INTEGER",
         "visible": "VARCHAR",
     },
+    "scores": {"read_type": "VARCHAR", "read_start": "INTEGER", "read_end": "INTEGER"},
 }
 SCORES_SCHEMA = pa.schema(
     [
@@ -89,6 +90,11 @@ SCORES_SCHEMA = pa.schema(
         ("references", pa.string()),
         ("scorer", pa.string()),
         ("value", pa.float64()),  # in [0, 1]
+        # The answer that the scorer read: its type, and its span in the response; the span is null
+        # if there is no answer, and all three if the scorer reads none, or an older version did.
+        ("read_type", pa.string()),
+        ("read_start", pa.int32()),
+        ("read_end", pa.int32()),
     ]
 )
 PLANS_SCHEMA = pa.schema(
@@ -146,6 +152,9 @@ NULLABLE_COLUMNS = (
     "logprob_min",
     "logprob_tokens",
     "visible",
+    "read_type",
+    "read_start",
+    "read_end",
 )
 # The columns that identify a row. Of several rows with the same identity the first is served.
 IDENTITY_COLUMNS = {

@@ -215,6 +215,13 @@ class StoredCall:
     prompt: str = ""
     model: str = ""
 
+    @property
+    def visible_start(self) -> int:
+        """Position in the response at which its visible part begins."""
+        if self.response.endswith(self.visible):
+            return len(self.response) - len(self.visible)
+        return max(self.response.rfind(self.visible), 0)
+
 
 VISIBLE_SQL = "coalesce(visible, response)"  # `StoredCall.visible`
 LOGPROB_COLUMNS = ("logprob_sum", "logprob_min", "logprob_tokens")

@@ -25,7 +25,8 @@ CREATE VIEW nodes AS
 CREATE VIEW scores AS
     SELECT n.query, n.id, n.dataset, n.split, n.route, n.hop,
         split_part(s.scorer, '@', 1) AS scorer, split_part(s.scorer, '@', 2) AS version,
-        s.value, n.call
+        s.value, n.call, s.read_type, s.read_start, s.read_end,
+        substring(n.response, s.read_start + 1, s.read_end - s.read_start) AS read
     FROM nodes n JOIN cache.queries q USING (query)
     JOIN cache.scores s ON s.call = n.call AND s."references" = q."references";
 CREATE VIEW routes AS

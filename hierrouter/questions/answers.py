@@ -18,6 +18,7 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 from hierrouter.questions import final
 from hierrouter.questions.final import fold, without_emphasis
@@ -112,6 +113,7 @@ def _is_match(answer: str, reference: str) -> bool:
     return normalized_text(answer) == normalized_text(reference)
 
 
+@lru_cache(final.CACHED_TEXTS)
 def _literal_value(text: str) -> object:
     """The value of a Python or JSON literal; `NO_LITERAL` if the text is something else."""
     text = text.strip().strip("`").strip()

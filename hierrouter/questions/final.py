@@ -20,7 +20,8 @@ Numbers, choices and formulas are read from that text in `hierrouter.questions.a
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
@@ -214,6 +215,11 @@ MAX_BARE_ANSWER_CHARACTERS = 80  # of a line that may be an answer and nothing e
 OPENER_END_CHARACTERS = ":!,"  # "Sure!", "Here is the solution:"
 
 
+# A response is read by several functions one after the other, and each needs the same texts.
+CACHED_TEXTS = 8
+
+
+@lru_cache(CACHED_TEXTS)
 def readable_text(response: str) -> str:
     """The part of a response in which its answer is, with one form for each character.
 
@@ -223,11 +229,34 @@ def readable_text(response: str) -> str:
     Returns:
         the text; empty if the response has no answer, as after a thought that was cut short.
     """
+    return fold(readable_part(response).text)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A part of a text that gives an answer.
+
+    Attributes:
+        text: of the answer, without quotes and escapes.
+        start: its position in the text.
+    """
+
+    text: str
+    start: int
+
+
+@lru_cache(CACHED_TEXTS)
+def readable_part(response: str) -> Statement:
+    """The part of a response that `readable_text` folds, with its position."""
     answer = without_thoughts(response)
-    turn_end = TURN_END_PATTERN.search(answer)
+    start = len(response) - len(answer) if response.endswith(answer) else response.rfind(answer)
+    turn_end = TURN_END_PATTERN.search(answer) if "<" in answer else None
     if turn_end and answer[: turn_end.start()].strip():
         answer = answer[: turn_end.start()]
-    return fold(_without_next_question(answer)[-MAX_READ_CHARACTERS:])
+    before_question = _without_next_question(answer)
+    start += answer.find(before_question)
+    skipped = max(0, len(before_question) - MAX_READ_CHARACTERS)
+    return Statement(before_question[skipped:], start + skipped)
 
 
 def _without_next_question(text: str) -> str:
@@ -248,27 +277,45 @@ def _is_answered(text: str) -> bool:
 
 def stated_text(text: str) -> str | None:
     """The text of the answer in the clearest form that the response has; None if it has no form."""
-    for read in (declared_text, boxed_text, marked_text, cued_text):
-        answer = read(text)
-        if answer is not None:
-            return answer
+    return _text_of(stated(text))
+
+
+def stated(text: str) -> Statement | None:
+    """The answer in the clearest form that the response has; None if it has no form."""
+    for read in (declared, boxed, marked, cued):
+        statement = read(text)
+        if statement is not None:
+            return statement
     return None
 
 
+def _text_of(statement: Statement | None) -> str | None:
+    return None if statement is None else statement.text
+
+
 def declared_text(text: str) -> str | None:
+    """The text of `declared`; None without a field and tags."""
+    return _text_of(declared(text))
+
+
+@lru_cache(CACHED_TEXTS)
+def declared(text: str) -> Statement | None:
     """The value of the last answer field of a JSON object, else the text in the last answer tags.
 
     The object may be in a code fence, broken or cut short, and its strings may hold LaTeX or quotes
     that are not escaped.
 
     Returns:
-        the text, which is empty if the field is; None without a field and tags.
+        the value, which is empty if the field is; None without a field and tags.
     """
-    fields = list(ANSWER_FIELD_PATTERN.finditer(text))
-    if not fields:
-        return tagged_text(text)
-    start = fields[-1].end()
-    return _field_value(text[start : start + MAX_FIELD_CHARACTERS]).strip()
+    field = None
+    for match in ANSWER_FIELD_PATTERN.finditer(text):
+        field = match
+    if field is None:
+        return _tagged(text)
+    start = field.end()
+    value = _field_value(text[start : start + MAX_FIELD_CHARACTERS]).strip()
+    return Statement(value, start)
 
 
 def _field_value(rest: str) -> str:
@@ -318,7 +365,7 @@ def _unescape(match: re.Match[str]) -> str:
     return CONTROL_CHARACTERS[escape[0]] + escape[1:]
 
 
-def tagged_text(text: str) -> str | None:
+def _tagged(text: str) -> Statement | None:
     """The text between the last answer tags; of an assertion there, only its right side."""
     # Lower case can change the length of a text that is not ASCII, and with it the positions.
     lowered = text.lower() if text.isascii() else text
@@ -330,14 +377,19 @@ def tagged_text(text: str) -> str | None:
         content = text[start + len(opening) : end][:MAX_FIELD_CHARACTERS]
         answer = ASSERTION_PATTERN.sub("", content, count=1).strip()
         if answer:
-            return answer
+            return Statement(answer, start + len(opening))
     return None
 
 
 def boxed_text(text: str) -> str | None:
     r"""The content of the last complete `\boxed{...}`; of `\boxed 5`, without braces, `5`."""
+    return _text_of(boxed(text))
+
+
+def boxed(text: str) -> Statement | None:
+    """The last complete box, see `boxed_text`."""
     boxes = _last_boxes(text)
-    return boxes[-1][1] if boxes else None
+    return Statement(boxes[-1][1], boxes[-1][0]) if boxes else None
 
 
 def boxed_statement(text: str) -> str | None:
@@ -357,6 +409,7 @@ def boxed_statement(text: str) -> str | None:
     return statement
 
 
+@lru_cache(CACHED_TEXTS)
 def _last_boxes(text: str) -> list[tuple[int, str, int]]:
     """(start, content, end) of the last complete boxes, in order."""
     boxes = []
@@ -386,16 +439,29 @@ def _braced_content(text: str, start: int) -> tuple[str, int] | None:
 
 def marked_text(text: str) -> str | None:
     """The line after the last `####`, the way GSM8K writes its answers."""
-    _, mark, after = text.rpartition(GSM8K_MARK)
-    return after.strip().split("\n")[0] if mark else None
+    return _text_of(marked(text))
+
+
+def marked(text: str) -> Statement | None:
+    """The line after the last `####`, see `marked_text`."""
+    before, mark, after = text.rpartition(GSM8K_MARK)
+    return Statement(after.strip().split("\n")[0], len(before) + len(mark)) if mark else None
 
 
 def cued_text(text: str) -> str | None:
     """The rest of the sentence after the last "answer is", "Answer:" or "A:"."""
-    cues = list(CUE_PATTERN.finditer(text))
-    if not cues:
+    return _text_of(cued(text))
+
+
+@lru_cache(CACHED_TEXTS)
+def cued(text: str) -> Statement | None:
+    """The rest of the sentence after the last cue, see `cued_text`."""
+    cue = None
+    for match in CUE_PATTERN.finditer(text):
+        cue = match
+    if cue is None:
         return None
-    return first_sentence(text[cues[-1].end() :].lstrip())
+    return Statement(first_sentence(text[cue.end() :].lstrip()), cue.end())
 
 
 def output_text(text: str) -> str | None:
@@ -503,7 +569,10 @@ def without_thoughts(response: str, tags: Iterable[tuple[str, str]] = ()) -> str
     Returns:
         the answer; empty if a thought is not finished or nothing follows it.
     """
-    answer = _after_thoughts(_final_channel(response), OPENING_TAG_PATTERN, CLOSING_TAG_PATTERN)
+    answer = _final_channel(response)
+    # Most responses have none of the characters that a tag begins with; to look for those is quick.
+    if "<" in answer or "[" in answer or "◁" in answer:
+        answer = _after_thoughts(answer, OPENING_TAG_PATTERN, CLOSING_TAG_PATTERN)
     for opening, closing in tags:
         answer = _after_thoughts(
             answer, re.compile(re.escape(opening)), re.compile(re.escape(closing))
@@ -530,7 +599,7 @@ def _is_mentioned(text: str, position: int) -> bool:
 
 def _final_channel(text: str) -> str:
     """The message of the last channel if it is the final one; a text without channels as it is."""
-    channels = list(CHANNEL_PATTERN.finditer(text))
+    channels = list(CHANNEL_PATTERN.finditer(text)) if "<|" in text else []
     if channels:
         if channels[-1][1].lower() != FINAL_CHANNEL:
             return ""
@@ -565,6 +634,35 @@ SUBSCRIPT_PATTERN = re.compile(f"[{''.join(SUBSCRIPT_DIGITS)}]+")
 OTHER_DIGIT_PATTERN = re.compile(r"(?![0-9])\d")  # of another script
 # One half and the like; after a digit it is the rest of a mixed number.
 VULGAR_FRACTION_PATTERN = re.compile(r"(?:(?P<integer>\d)\s?)?(?P<fraction>[¼-¾⅐-⅞])")
+
+
+def unfolded_positions(text: str, positions: Sequence[int]) -> list[int]:
+    """Where positions in the folded text are in the text itself.
+
+    Args:
+        text: before it was folded.
+        positions: in `fold(text)`, ascending; a position inside of a run that was folded is that of
+            its end, or of its start for the first of them.
+    """
+    if text.isascii():
+        return list(positions)
+    unfolded: list[int] = []
+    shift = 0  # by how much the folded text is longer up to here
+    for match in OTHER_CHARACTERS_PATTERN.finditer(text):
+        first, last = match.span()
+        folded_length = len(_fold_run(match[0]))
+        if folded_length == last - first:
+            continue
+        while positions[len(unfolded)] < first + shift + folded_length:
+            position = positions[len(unfolded)]
+            if position > first + shift:  # inside of the run
+                unfolded.append(last if unfolded else first)
+            else:
+                unfolded.append(position - shift)
+            if len(unfolded) == len(positions):
+                return unfolded
+        shift += folded_length - (last - first)
+    return unfolded + [position - shift for position in positions[len(unfolded) :]]
 
 
 def fold(text: str) -> str:

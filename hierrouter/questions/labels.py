@@ -5,7 +5,7 @@ reference has several labels, too.
 """
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 
 from hierrouter.questions import final
 from hierrouter.questions.final import fold
@@ -142,7 +142,12 @@ def stated_labels(text: str, choices: Choices = ()) -> frozenset[str]:
         text: a readable text, see `hierrouter.questions.final.readable_text`.
         choices: label and text of each choice, if they are known.
     """
-    patterns = patterns_for(_last_label(choices))
+    return _stated_labels(text, _last_label(choices))
+
+
+@lru_cache(final.CACHED_TEXTS)
+def _stated_labels(text: str, last_label: str) -> frozenset[str]:
+    patterns = patterns_for(last_label)
     declared = final.declared_text(text)
     text = _plain(text if declared is None else declared, patterns)
     if declared is not None:

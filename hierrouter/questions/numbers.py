@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from hierrouter.questions import final
 
@@ -107,6 +108,7 @@ def final_number(text: str) -> Fraction | None:
     return read_number(text).value
 
 
+@lru_cache(final.CACHED_TEXTS)
 def read_number(text: str) -> NumberReading:
     r"""Read the number in the clearest form of statement that has one.
 
@@ -224,6 +226,15 @@ def _read_prose(text: str) -> NumberReading:
             return NumberReading(None, line, is_formula=True)
         return NumberReading(value, line)
     return NumberReading(_last_number(text), final.last_sentence(line).strip())
+
+
+def position_of_number(text: str, value: Fraction) -> tuple[int, int] | None:
+    """Start and end of the last number of this value in a text; None if it is written otherwise."""
+    position = None
+    for other_value, match in _matches(text):
+        if other_value == value:
+            position = match.span()
+    return position
 
 
 def parse_number(text: str) -> Fraction | None:

@@ -19,6 +19,7 @@ from hierrouter.questions.final import BOX_PATTERN, GSM8K_MARK
 from hierrouter.questions.labels import label_of_reference, labels_of_reference
 from hierrouter.questions.numbers import parse_number
 from hierrouter.questions.own_code import import_path, own_code, source_digest, source_file
+from hierrouter.questions.reading import READERS, Reading, read_answer
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import Choices, digest
 
@@ -142,6 +143,19 @@ class Scorer:
         columns = [list(column) for column in zip(*rows, strict=True)]
         return list(self.function(*columns))
 
+    def reading(self, scorer_input: ScorerInput) -> Reading | None:
+        """What the scorer reads of a response; None for `token_f1` and a user's own scorer."""
+        name = self.name
+        if self is SCORERS_BY_NAME.get(ACCURACY):
+            name = _accuracy_reader(scorer_input.references)
+        elif self is not SCORERS_BY_NAME.get(name):
+            return None
+        if name not in READERS:
+            return None
+        return read_answer(
+            name, scorer_input.response, scorer_input.references, scorer_input.choices
+        )
+
     def arguments(self, scorer_input: ScorerInput) -> tuple[Any, ...]:
         """The fields that the scorer reads; the value depends on nothing else."""
         return tuple(getattr(scorer_input, name) for name in self.reads)
@@ -180,19 +194,32 @@ def score_all(
     Raises:
         InputError: see `Scorer.__call__`.
     """
+    return [value for value, _ in judge_all(scorer, inputs, on_scored)]
+
+
+def judge_all(
+    scorer: Scorer,
+    inputs: Sequence[ScorerInput],
+    on_scored: Callable[[int, int], None] = lambda done, total: None,
+) -> list[tuple[float, Reading | None]]:
+    """Score many responses as `score_all` does, and return what was read of each as well."""
     arguments = [scorer.arguments(row) for row in inputs]
     distinct: dict[tuple[Any, ...], ScorerInput] = {}
     for key, row in zip(arguments, inputs, strict=True):
         distinct.setdefault(key, row)
     keys = list(distinct)
     batch_size = SCORING_BATCH_SIZE if scorer.in_batches else 1
-    values: dict[tuple[Any, ...], float] = {}
+    judged: dict[tuple[Any, ...], tuple[float, Reading | None]] = {}
     for start in range(0, len(keys), batch_size):
         batch = keys[start : start + batch_size]
-        scores = scorer.values([distinct[key] for key in batch])
-        values.update(zip(batch, scores, strict=True))
-        on_scored(len(values), len(keys))
-    return [values[key] for key in arguments]
+        rows = [distinct[key] for key in batch]
+        readings = map(scorer.reading, rows)
+        judged.update(zip(batch, zip(scorer.values(rows), readings, strict=True), strict=True))
+        on_scored(len(judged), len(keys))
+    return [judged[key] for key in arguments]
+
+
+ACCURACY = "accuracy"
 
 
 # The scorer `accuracy`: right or wrong, by the form of each reference.
@@ -222,6 +249,14 @@ def _accuracy_for(response: str, reference: str, choices: Choices) -> float:
     if is_label or function is choice:
         return choice(response, [reference], choices)
     return function(response, [reference])
+
+
+def _accuracy_reader(references: Sequence[str]) -> str:
+    """Name of the scorer by which `accuracy` compares references: the first that is no text's."""
+    functions = [score_function_for(reference) for reference in references]
+    names = [getattr(function, "__name__", "") for function in functions]
+    text = exact_match.__name__
+    return next((name for name in names if name != text), text)
 
 
 def score_function_for(reference: str) -> ScoreFunction:
@@ -267,7 +302,7 @@ ACCURACY_SCORERS = (
 BUILT_IN_SCORERS = (
     Scorer("token_f1", "2", token_f1),
     Scorer(
-        "accuracy",
+        ACCURACY,
         # Its values are those of the other scorers, so their versions are part of its version.
         f"3-{digest([scorer.key for scorer in ACCURACY_SCORERS])[:8]}",
         accuracy,

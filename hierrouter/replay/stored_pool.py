@@ -16,7 +16,8 @@ from hierrouter.engines.identity import named_folder, saved_identity, served_ide
 from hierrouter.pools.files import load_pool, stored_pool
 from hierrouter.pools.pool import OPENAI, Endpoint, Identity, ModelSpec, Pool
 from hierrouter.questions.query import stored_choices
-from hierrouter.questions.scoring import Scorer, ScorerInput, score_all
+from hierrouter.questions.reading import Reading
+from hierrouter.questions.scoring import Scorer, ScorerInput, judge_all
 from hierrouter_cache.errors import CacheError, CacheLocked, InputError
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import SCORES_SCHEMA
@@ -325,7 +326,7 @@ def _score_part(root: Path, scorer: Scorer, part: Sequence[CallWithQuery]) -> li
         scorer: gives each response its value.
         part: the calls.
     """
-    values = score_all(
+    judged = judge_all(
         scorer,
         [
             ScorerInput(
@@ -340,12 +341,24 @@ def _score_part(root: Path, scorer: Scorer, part: Sequence[CallWithQuery]) -> li
         ],
     )
     if writable(root):
-        columns = [
-            [call.key for call, _ in part],
-            [row["references"] for _, row in part],
-            [scorer.key] * len(part),
-            values,
+        rows = [
+            {
+                "call": call.key,
+                "references": row["references"],
+                "scorer": scorer.key,
+                "value": value,
+                **_reading_columns(reading, call),
+            }
+            for (call, row), (value, reading) in zip(part, judged, strict=True)
         ]
         with contextlib.suppress(CacheLocked), collector_lock(root):
-            PartWriter(root).append("scores", pa.table(columns, schema=SCORES_SCHEMA))
-    return values
+            PartWriter(root).append("scores", pa.Table.from_pylist(rows, schema=SCORES_SCHEMA))
+    return [value for value, _ in judged]
+
+
+def _reading_columns(reading: Reading | None, call: StoredCall) -> dict[str, Any]:
+    """The columns of a score that say what was read; empty if the scorer reads no answer."""
+    if reading is None:
+        return {}
+    reading = reading.moved(call.visible_start)
+    return {"read_type": reading.kind, "read_start": reading.start, "read_end": reading.end}

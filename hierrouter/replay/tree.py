@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter.pools.pool import DROP_THOUGHTS, KEEP_THOUGHTS
+from hierrouter.questions.query import stored_choices
 from hierrouter.replay.stored_pool import open_pool
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.reader import CacheReader
@@ -37,12 +38,14 @@ class Texts:
         answers: the response at each node, by number; that of the root is empty.
         visible: what the next call reads of each response, see `StoredCall.visible`; by default
             all of it.
+        choices: label and text of each choice of the query.
     """
 
     question: str
     references: tuple[str, ...]
     answers: tuple[str, ...]
     visible: tuple[str, ...] = ()
+    choices: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.visible:
@@ -67,13 +70,21 @@ def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Tex
     _require_complete(forest.tree, root)
     calls = forest.tree.key[:, 1:]  # the root, column 0, is no call
     stored_calls = reader.texts(calls.ravel())
-    rows = reader.queries(forest.keys, ("question", "answers")).to_pylist()
+    rows = reader.queries(forest.keys, ("question", "answers", "choices")).to_pylist()
     texts = []
     for row, query_calls in zip(rows, calls.tolist(), strict=True):
         responses = (stored_calls[call].response for call in query_calls)
         visible = (stored_calls[call].visible for call in query_calls)
         references = tuple(row["answers"])
-        texts.append(Texts(row["question"], references, ("", *responses), ("", *visible)))
+        texts.append(
+            Texts(
+                question=row["question"],
+                references=references,
+                answers=("", *responses),
+                visible=("", *visible),
+                choices=stored_choices(row["choices"]),
+            )
+        )
     return texts
 
 

@@ -19,6 +19,8 @@ from hierrouter.declarations.declaration import shown_name
 from hierrouter.evaluation.bounds import best_ending, best_nodes, split_regret
 from hierrouter.evaluation.outcome import ending_probabilities, ending_table, greedy
 from hierrouter.questions.query import find_query
+from hierrouter.questions.reading import NO_ANSWER
+from hierrouter.questions.scoring import ACCURACY, SCORERS_BY_NAME, ScorerInput
 from hierrouter.replay.tree import Texts, Tree, load_texts
 from hierrouter.reports.estimates import POLICY_GROUPS
 from hierrouter.reports.sentences import log_looks, selection_notes, warn_of_test_fold
@@ -48,9 +50,29 @@ ROUTER_LABEL = "HierRouter"
 RETURNED_LABEL = "HierRouter's answer"  # if the router returns an earlier answer of its route
 ORACLE_LABEL = "oracle"
 FIXED_LABEL = "best fixed route"
+MAX_READ_LENGTH = 60  # characters of what was read of an answer
 MAX_ANSWER_LENGTH = 400  # characters of an answer on a terminal
 MAX_QUESTION_LENGTH = 60  # characters of a question in a list of queries
 EMPTY_ANSWER = "(empty)"
+
+
+@dataclass(frozen=True)
+class ReadAnswer:
+    """The answer that a scorer read in a response.
+
+    Attributes:
+        kind: its type, see `hierrouter.questions.reading`.
+        start: position of its first character in the response; None if there is no answer.
+        end: position after its last character.
+        text: what stands there.
+        scorer: name of the scorer.
+    """
+
+    kind: str
+    start: int | None
+    end: int | None
+    text: str
+    scorer: str
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,7 @@ class Node:
         cost: C, of all calls up to this node, in money.
         reward: R = Q - alpha * C if the route ends at this node.
         visible: what the next call reads of the answer, if that is not all of it.
+        read: the answer that was read for `accuracy`, or for Q if its scorer reads one.
     """
 
     number: int
@@ -84,6 +107,7 @@ class Node:
     cost: float
     reward: float
     visible: str | None = None
+    read: ReadAnswer | None = None
 
 
 @dataclass(frozen=True)
@@ -365,6 +389,7 @@ def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node,
             cost=float(tree.cost[row, number]),
             reward=float(reward[number]),
             visible=_visible(texts, number),
+            read=_read(tree.scorer, texts, number),
         )
         for number in range(1, routes.nodes)
     )
@@ -374,6 +399,23 @@ def _visible(texts: Texts, number: int) -> str | None:
     """What the next call reads of the answer at a node; None if it reads all."""
     visible = texts.visible[number]
     return None if visible == texts.answers[number] else visible
+
+
+def _read(scorer: str, texts: Texts, number: int) -> ReadAnswer | None:
+    """What the scorer of Q reads of the answer at a node, or else `accuracy`."""
+    if not texts.references:
+        return None
+    visible = texts.visible[number]
+    answer = ScorerInput(visible, texts.references, texts.question, choices=texts.choices)
+    for name in dict.fromkeys((scorer, ACCURACY)):
+        reading = SCORERS_BY_NAME[name].reading(answer) if name in SCORERS_BY_NAME else None
+        if reading is None:
+            continue
+        response = texts.answers[number]
+        reading = reading.moved(max(response.rfind(visible), 0))
+        text = response[reading.start or 0 : reading.end or 0]
+        return ReadAnswer(reading.kind, reading.start, reading.end, text, name)
+    return None
 
 
 def _greedy_routes(tree: RouteTree, alpha: float, trained: TrainedRouter) -> list[GreedyRoute]:
@@ -443,6 +485,10 @@ def as_object(query: QueryExplanation) -> dict[str, Any]:
     for node in keys["nodes"]:
         if node["visible"] is None:
             del node["visible"]
+        if node["read"] is None:
+            del node["read"]
+        else:
+            node["read"]["type"] = node["read"].pop("kind")
     return keys
 
 
@@ -527,9 +573,18 @@ def _tree(query: QueryExplanation) -> RichTree:
             thought_length = len(node.answer) - len(node.visible)
             entry.append(f"(a thought of {thought_length:,} characters is dropped) ", style="dim")
         answer = node.answer if node.visible is None else node.visible
+        if node.read is not None and answer.strip() != node.read.text.strip():
+            entry.append(f"[{_read_words(node.read)}] ", style="dim")
         entry.append(one_line(answer, MAX_ANSWER_LENGTH) or EMPTY_ANSWER, style="not bold")
         branches[node.number] = branches[node.parent].add(entry)
     return root
+
+
+def _read_words(read: ReadAnswer) -> str:
+    """What was read of an answer, in words."""
+    if read.kind == NO_ANSWER:
+        return "no answer is read"
+    return f"{read.kind} {one_line(read.text, MAX_READ_LENGTH)}"
 
 
 def _routes_table(query: QueryExplanation) -> Table:

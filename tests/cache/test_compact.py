@@ -230,7 +230,10 @@ def test_identities_beyond_the_memory_wait_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = [f"{number:064d}" for number in range(200000)]
-    table = pa.table([many, many, many, [0.5] * len(many)], schema=scores().schema)
+    columns = {"call": many, "references": many, "scorer": many, "value": [0.5] * len(many)}
+    schema = scores().schema
+    unread = {name: pa.nulls(len(many), schema.field(name).type) for name in schema.names[4:]}
+    table = pa.table({**columns, **unread}, schema=schema)
     store(tmp_path, table, table)
     monkeypatch.setattr(reader, "WINNERS_MEMORY", "50MB")
     compact(tmp_path)

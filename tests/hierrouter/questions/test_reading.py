@@ -7,7 +7,8 @@ neighbours: they differ in what surrounds the answer, or in one sign of it.
 import pytest
 
 from hierrouter.questions.final import fold, readable_text, without_thoughts
-from hierrouter.questions.scoring import scorer
+from hierrouter.questions.reading import NO_ANSWER, Reading
+from hierrouter.questions.scoring import ScorerInput, scorer
 
 Row = tuple[str, str, str, int]  # scorer, response, reference, verdict
 CHOICES = (("A", "a lever"), ("B", "a screw"), ("C", "the pulley"), ("D", "none of these"))
@@ -219,6 +220,96 @@ HOSTILE = {
     "braces": r"\text{" * 150_000,
     "json": '{"answer": ' * 90_000,
 }
+
+
+READINGS = [
+    ("numeric", "<think>5 or 7</think> The answer is 5. I used 5 apples", "number", "5"),
+    ("numeric", "so #### 1,234\n", "number", "1,234"),
+    ("numeric", "we get \\boxed{\\frac{1}{2}} now", "number", "\\frac{1}{2}"),
+    ("numeric", "we get \\boxed{3\\sqrt{2}} now", "expression", "3\\sqrt{2}"),
+    ("numeric", "5 or 6", "none", None),
+    ("numeric", '{"reasoning": "3 and 4", "answer": "17"}', "number", "17"),
+    (
+        "numeric",
+        "\u00bd of \u201cit\u201d: the answer is \uff11\uff17 \u20ac and 3",
+        "number",
+        "\uff11\uff17",
+    ),
+    (
+        "numeric",
+        "She pays 3 dollars for each of 4 pens, and that makes 12 dollars " * 2,
+        "number",
+        "12",
+    ),
+    ("choice", "The answer is (B).", "label", "B"),
+    ("choice", "B is correct, not A", "label", "B"),
+    ("choice", "(B) or (C)", "none", "(B) or (C)"),
+    ("choice", "The answer is a screw.", "label", "a screw"),
+    ("choice", "<think>A</think>\n**B**", "label", "B"),
+    ("boxed", "so $\\boxed{(3,4]}$.", "interval", "(3,4]"),
+    ("boxed", "so $\\boxed{\\{1,2\\}}$.", "set", "\\{1,2\\}"),
+    ("boxed", "so $\\boxed{p-q}$, a 5.", "expression", "p-q"),
+    ("boxed", "Hence x = 5.", "number", "5"),
+    ("exact_match", "The answer is St. Louis. It is big.", "text", "St. Louis"),
+    ("exact_match", '{"answer": "say \\"no\\""}', "text", '"say \\"no\\""}'),
+    ("accuracy", "<think>5", "none", None),
+    ("accuracy", "I say <|channel|>final<|message|>The answer is 5<|return|>", "text", "5"),
+    ("accuracy", "Paris\n\nQuestion: and of Spain?\nAnswer: Madrid", "text", "Paris"),
+]
+
+
+@pytest.mark.parametrize(("name", "response", "kind", "text"), READINGS)
+def test_what_was_read_stands_in_the_response(
+    name: str, response: str, kind: str, text: str | None
+) -> None:
+    reference = {"choice": "B"}.get(name, "Paris")
+    row = ScorerInput(response, (reference,), choices=CHOICES)
+    reading = scorer(name).reading(row)
+    assert reading is not None
+    assert reading.kind == kind
+    span = None if reading.start is None else response[reading.start : reading.end]
+    assert span == text
+
+
+def test_several_labels_are_read_where_the_reference_has_several() -> None:
+    reading = scorer("accuracy").reading(ScorerInput("A, C", ("A, C",)))
+    assert reading == Reading("labels", 0, 4)
+
+
+def test_code_is_read_as_code() -> None:
+    program = "def f(x):\n    return x"
+    reading = scorer("accuracy").reading(ScorerInput(f"<think>?</think>{program}", (program,)))
+    assert reading == Reading("code", 16, 16 + len(program))
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "reference", "verdict"),
+    [*THOUGHTS, *NEXT_QUESTIONS, *NUMBERS, *LABELS, *TEXTS, *FORMULAS],
+)
+def test_every_right_answer_has_a_span(
+    name: str, response: str, reference: str, verdict: int
+) -> None:
+    reading = scorer(name).reading(ScorerInput(response, (reference,), choices=CHOICES))
+    assert reading is not None
+    if verdict:
+        assert reading.kind != NO_ANSWER
+        assert reading.start is not None and reading.end is not None
+        assert 0 <= reading.start < reading.end <= len(response)
+
+
+def test_scorers_by_their_own_rules_have_no_reading() -> None:
+    row = ScorerInput("17", ("17",))
+    assert scorer("token_f1").reading(row) is None
+    assert scorer("given").reading(row) is None
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("kind", ["numeric", "choice", "boxed", "exact_match", "accuracy"])
+def test_what_is_read_of_a_megabyte_is_in_it(name: str, kind: str) -> None:
+    reading = scorer(kind).reading(ScorerInput(HOSTILE[name], ("12",)))
+    assert reading is not None
+    if reading.start is not None and reading.end is not None:
+        assert 0 <= reading.start <= reading.end <= len(HOSTILE[name])
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -132,7 +132,9 @@ def store(root: Path, *scores: tuple[str, float]) -> None:
     sql = 'SELECT c.key, q."references" FROM calls_rows c, queries_rows q LIMIT 1'
     [row] = CacheReader(root).sql(sql).to_pylist()
     rows = [[row["key"], row["references"], *score] for score in scores]
-    table = pa.table([*map(list, zip(*rows, strict=True))], schema=ROW_SCHEMAS["scores"])
+    schema = ROW_SCHEMAS["scores"]
+    named = [dict(zip(schema.names, row, strict=False)) for row in rows]
+    table = pa.Table.from_pylist(named, schema=schema)
     PartWriter(root).append("scores", table)
 
 
