@@ -84,7 +84,6 @@ JUNK = {
     "html": HTML,
     "cut json": Reply('{"model": "served", "choices": [{"mess'),
     "no choices": Reply(completion("", choices=[])),
-    "null content": Reply(completion(None)),
     "a list": Reply("[1, 2]"),
     "an empty body": Reply(""),
     "no reason": ended("x", None),

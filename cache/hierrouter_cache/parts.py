@@ -48,7 +48,9 @@ CALLS_SCHEMA = pa.schema(
         ("tokens_in", pa.int32()),  # by the model's own tokenizer, chat template included
         ("tokens_out", pa.int32()),  # generated tokens, the end token included
         ("finish_reason", pa.string()),  # "stop", "length", or "unknown" after an import
-        ("latency_s", pa.float64()),  # of the batch, shared equally by its rows; null if imported
+        # An equal share of the time of all calls of a commit: how fast calls follow each other.
+        # What one call took is in `seconds`. Null, or that of the file, if imported.
+        ("latency_s", pa.float64()),
         # Confidence of the model: sum and minimum of the log-probabilities of the generated tokens,
         # in nats, and the number of these tokens, which is less than tokens_out if an engine leaves
         # out the end token. Null if the engine does not report them.
@@ -58,6 +60,18 @@ CALLS_SCHEMA = pa.schema(
         # What the next call reads of the response, if the pool drops thoughts and there is one;
         # else null, and the next call reads the complete response.
         ("visible", pa.string()),
+        # The call's own time. Of a server: from the request to the last byte of the reply. Of a
+        # model on this machine: from the row's admission to a batch to its last token, the steps of
+        # its companions included. Null in parts of earlier versions, which have `latency_s` alone.
+        ("seconds", pa.float64()),
+        ("first_token_s", pa.float64()),  # to the first token, if it was seen; else null
+        # The bill as the server sends it, JSON, and what was read in it. `tokens_out` is what is
+        # billed: with thoughts, also where a server counts them on top of its completion_tokens.
+        ("usage", pa.string()),
+        ("tokens_cached", pa.int32()),  # of tokens_in, read from the provider's cache
+        ("tokens_thoughts", pa.int32()),  # of tokens_out, in a thought
+        ("cost_given", pa.float64()),  # cost of the call as a server or an imported file states it
+        ("kind", pa.string()),  # "refusal", "filtered" or "empty"; null for an answer
     ]
 )
 QUERIES_SCHEMA = pa.schema(
@@ -81,6 +95,13 @@ LATER_COLUMNS = {
         "logprob_min": "DOUBLE",
         "logprob_tokens": "INTEGER",
         "visible": "VARCHAR",
+        "seconds": "DOUBLE",
+        "first_token_s": "DOUBLE",
+        "usage": "VARCHAR",
+        "tokens_cached": "INTEGER",
+        "tokens_thoughts": "INTEGER",
+        "cost_given": "DOUBLE",
+        "kind": "VARCHAR",
     },
     "scores": {"read_type": "VARCHAR", "read_start": "INTEGER", "read_end": "INTEGER"},
 }
@@ -145,17 +166,7 @@ SEALS_SCHEMA = pa.schema(
 # Schema of each kind of part. Seals are commits about other parts and hold no rows.
 PART_SCHEMAS = {**ROW_SCHEMAS, "seals": SEALS_SCHEMA}
 # Columns that may be null: an import does not know the value, or there is none.
-NULLABLE_COLUMNS = (
-    "latency_s",
-    "choices",
-    "logprob_sum",
-    "logprob_min",
-    "logprob_tokens",
-    "visible",
-    "read_type",
-    "read_start",
-    "read_end",
-)
+NULLABLE_COLUMNS = ("latency_s", *(name for names in LATER_COLUMNS.values() for name in names))
 # The columns that identify a row. Of several rows with the same identity the first is served.
 IDENTITY_COLUMNS = {
     "calls": ("key",),

@@ -25,13 +25,24 @@ from hierrouter_cache.tree import CALL_MEASURES, DirectCalls, RouteTree, StatePa
 from hierrouter_cache.writer import writable, write_derived
 
 LOGGER = logging.getLogger(__name__)
-TREE_FORMAT = 1  # increase it when a tree of the same cache could have another content
+TREE_FORMAT = 2  # increase it when a tree of the same cache could have another content
 TREE_NAME_PATTERN = re.compile(
     r"tree-(?P<key>[0-9a-f]{32}-[0-9a-f]{32})-(?P<sha>[0-9a-f]{16})\.arrow"
 )
 MAX_SAVED_TREES = 4  # the newest ones are kept
 # Attributes of a `RouteTree` that are stored as JSON.
-JSON_ATTRIBUTES = ("models", "hops", "query_ids", "datasets", "splits", "scorer", "content")
+JSON_ATTRIBUTES = (
+    "models",
+    "hops",
+    "query_ids",
+    "datasets",
+    "splits",
+    "scorer",
+    "content",
+    "shared_time",
+)
+# Measures that most trees have not; they are stored only if they are not 0.
+RARE_MEASURES = ("tokens_cached", "tokens_thoughts")
 Facts = Mapping[str, Any]  # JSON
 GetVectors = Callable[[int], NDArray[np.float32]]  # vectors of the part with this number
 
@@ -156,11 +167,13 @@ def _table_of_tree(tree: RouteTree, facts: Facts) -> pa.Table:
     columns: dict[str, pa.Array] = {}
     for number, calls in enumerate((combined, combined.direct)):
         for name in CALL_MEASURES:
-            columns[f"{name} {number}"] = _list_column(getattr(calls, name))
+            values: NDArray[Any] = getattr(calls, name)
+            if name not in RARE_MEASURES or values.any():
+                columns[f"{name} {number}"] = _list_column(values)
     part_shapes: list[tuple[bool, int]] = []
     for number, part in enumerate(combined.parts):
         part_shapes.append((part.is_text, part.row.shape[1]))
-        values: NDArray[Any] = part.row
+        values = part.row
         if not part.is_text:  # the vectors of texts are in the files of embeddings
             values = part.vectors[part.row].reshape(len(combined), -1)
         if values.shape[1]:
@@ -203,7 +216,13 @@ def _tree_of_rows(
         return flat.reshape(len(batch), -1)
 
     def measures(number: int) -> dict[str, Any]:
-        return {name: column(f"{name} {number}") for name in CALL_MEASURES}
+        names = [f"{name} {number}" for name in CALL_MEASURES]
+        stored = set(batch.schema.names)
+        return {
+            name.split()[0]: column(name)
+            for name in names
+            if name in stored or name.split()[0] not in RARE_MEASURES
+        }
 
     parts = []
     for number, (is_text, states) in enumerate(facts.pop("parts")):

@@ -19,7 +19,10 @@ CREATE VIEW queries AS
 CREATE VIEW nodes AS
     SELECT q.query, q.id, q.dataset, q.split, n.route, n.hop, c.model, c.prompt, c.response,
         c.tokens_in, c.tokens_out, c.finish_reason, n.cost, n.total_cost, c.key AS call,
-        c.logprob_sum, c.logprob_min, c.logprob_tokens, c.visible
+        c.logprob_sum, c.logprob_min, c.logprob_tokens,
+        coalesce(c.seconds, c.latency_s) AS seconds, c.first_token_s,
+        c.seconds IS NULL AND c.latency_s IS NOT NULL AS shared_time,
+        c.tokens_cached, c.tokens_thoughts, c.cost_given, c.kind, c.usage, c.visible
     FROM found n JOIN asked USING (position) JOIN cache.queries q USING (query)
     JOIN cache.calls c ON hash(c.key) = n.call_hash;
 CREATE VIEW scores AS
@@ -40,15 +43,21 @@ CREATE VIEW spend AS
         SELECT c.outcome, r.dataset, r.hop + 1 FROM reached r JOIN cache.calls c USING (context)
         WHERE c.step NOT IN (FROM alone)
     ), made AS (
-        SELECT key, step, context, model, tokens_in, tokens_out, latency_s, false AS failed
+        SELECT key, step, context, model, tokens_in, tokens_out,
+            coalesce(seconds, latency_s) AS seconds, tokens_cached, tokens_thoughts, cost_given,
+            false AS failed
         FROM cache.calls
         UNION ALL BY NAME
         SELECT key, step, context, model, 0 AS tokens_in, 0 AS tokens_out, true AS failed
         FROM cache.failures ANTI JOIN cache.calls USING (key)
     )
     SELECT m.model, r.dataset, if(m.step IN (FROM alone), 0, r.hop) AS hop, m.tokens_in,
-        m.tokens_out, p.rate_in * m.tokens_in + p.rate_out * m.tokens_out AS cost,
-        m.latency_s AS seconds, m.failed, m.key AS call
+        m.tokens_out,
+        p.rate_in * m.tokens_in + p.rate_out * m.tokens_out
+            + (p.rate_cached - p.rate_in) * coalesce(m.tokens_cached, 0)
+            + (p.rate_thoughts - p.rate_out) * coalesce(m.tokens_thoughts, 0)
+            + if(m.failed, 0, p.rate_call) AS cost,
+        m.seconds, m.failed, m.key AS call, m.tokens_cached, m.tokens_thoughts, m.cost_given
     FROM made m LEFT JOIN priced p USING (model)
     LEFT JOIN (
         SELECT context, min(dataset) AS dataset, min(hop) AS hop FROM reached GROUP BY context
@@ -139,7 +148,6 @@ def _create_tables(
 ) -> None:
     """Create the tables and views that a statement can name."""
     route_names, calls = _list_calls(spec, forest, prices)
-    rate_in, rate_out = rate_table([*prices], prices).T.tolist()
     # A direct call without an instruction has the step of a call of the first hop; it then counts
     # as a call of the first hop.
     direct_steps = sorted({step for _, step in spec.direct}.difference(*spec.steps))
@@ -149,7 +157,11 @@ def _create_tables(
             list(forest.keys)
         ],
         "priced AS SELECT unnest($1::VARCHAR[]) AS model, unnest($2::DOUBLE[]) AS rate_in, "
-        "unnest($3::DOUBLE[]) AS rate_out": [[*prices], rate_in, rate_out],
+        "unnest($3::DOUBLE[]) AS rate_out, unnest($4::DOUBLE[]) AS rate_cached, "
+        "unnest($5::DOUBLE[]) AS rate_thoughts, unnest($6::DOUBLE[]) AS rate_call": [
+            [*prices],
+            *_rate_columns(prices),
+        ],
         "alone AS SELECT unnest($1::VARCHAR[]) AS step": [direct_steps],
         "found AS SELECT *, ($1::VARCHAR[])[place] AS route FROM arriving": [route_names],
     }
@@ -172,18 +184,41 @@ def _list_calls(
     routes = spec.routes
     direct_names = [name for name, _ in spec.direct]
     direct_rates = rate_table(direct_names, prices)
-    direct_cost = cost_of(forest.direct.tokens_in, forest.direct.tokens_out, direct_rates)
+    direct_cost = _cost(forest.direct, direct_rates)
     direct_hops = np.zeros(len(direct_names), np.int64)
     direct_rows = _call_rows(forest.direct, 1, direct_hops, direct_cost, direct_cost)
     nodes = range(1, routes.nodes)  # the root is no call
     rates = rate_table(spec.models, prices)
-    total = total_cost(routes, forest.tree.tokens_in, forest.tree.tokens_out, rates)[:, 1:]
+    total = total_cost(
+        routes,
+        forest.tree.tokens_in,
+        forest.tree.tokens_out,
+        rates,
+        forest.tree.tokens_cached,
+        forest.tree.tokens_thoughts,
+    )[:, 1:]
     tree = forest.tree.select((slice(None), slice(1, None)))
     actions = [routes.action(node) for node in nodes]
-    cost = cost_of(tree.tokens_in, tree.tokens_out, rates[actions])
+    cost = _cost(tree, rates[actions])
     route_names = [routes.name(node, spec.models) for node in nodes]
     rows = _call_rows(tree, 1 + len(direct_names), routes.depth()[1:], cost, total)
     return [*direct_names, *route_names], pa.concat_tables([direct_rows, rows])
+
+
+def _cost(nodes: Nodes, rates: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return float64[queries, columns], the cost of each call, see `cost_of`."""
+    return cost_of(
+        nodes.tokens_in, nodes.tokens_out, rates, nodes.tokens_cached, nodes.tokens_thoughts
+    )
+
+
+def _rate_columns(prices: Mapping[str, Rate]) -> list[list[float]]:
+    """Return the five prices of `rate_table` as columns, also where no model has further ones."""
+    rows = []
+    for rate in prices.values():
+        tokens_in, tokens_out, *further = rate.as_row
+        rows.append([tokens_in, tokens_out, *(further or [tokens_in, tokens_out, 0.0])])
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _call_rows(

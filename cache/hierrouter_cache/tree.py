@@ -17,7 +17,17 @@ SEPARATOR = ">"
 SPLITS = ("train", "validation", "test")
 ALL_FOLDS = "all"  # all of them together
 # Attributes of `RouteTree` and of `DirectCalls` that have a value for each call of each query.
-CALL_MEASURES = ("score", "accuracy", "tokens_in", "tokens_out", "seconds")
+CALL_MEASURES = (
+    "score",
+    "accuracy",
+    "tokens_in",
+    "tokens_out",
+    "seconds",
+    "tokens_cached",
+    "tokens_thoughts",
+)
+# Those that are one number, for all calls, where no call has another.
+SPREAD_MEASURES = ("seconds", "tokens_cached", "tokens_thoughts")
 Number = TypeVar("Number", int, NDArray[np.int64])
 Value = TypeVar("Value", float, NDArray[np.float64])
 
@@ -136,19 +146,60 @@ class Rate:
     Attributes:
         tokens_in: price of one prompt token; not a count of tokens.
         tokens_out: price of one generated token; not a count of tokens.
+        cached: price of a prompt token that the provider read from its cache; None is `tokens_in`.
+        thoughts: price of a generated token of a thought; None is `tokens_out`.
+        call: price of a call, whatever its tokens are.
 
     Source: paper section 3.1, where a base rate applies to both kinds of tokens.
     """
 
     tokens_in: float
     tokens_out: float
+    cached: float | None = None
+    thoughts: float | None = None
+    call: float = 0.0
 
     @classmethod
     def base(cls, rate: float) -> Rate:
         """Return the paper's base rate: the same cost for tokens in and out."""
         return cls(rate, rate)
 
-    def cost(self, tokens_in: float, tokens_out: float) -> float:
+    @property
+    def has_further(self) -> bool:
+        """Whether there are prices beside those of a token in and of a token out."""
+        return self.cached is not None or self.thoughts is not None or bool(self.call)
+
+    @property
+    def as_row(self) -> tuple[float, ...]:
+        """The two prices of tokens; all five if there are further ones, see `rate_table`."""
+        if not self.has_further:
+            return self.tokens_in, self.tokens_out
+        cached = self.tokens_in if self.cached is None else self.cached
+        thoughts = self.tokens_out if self.thoughts is None else self.thoughts
+        return self.tokens_in, self.tokens_out, cached, thoughts, self.call
+
+    @property
+    def highest(self) -> Rate:
+        """The rate of calls of whose tokens nothing but the number is known, at most."""
+        tokens_in = max(self.tokens_in, self.cached or 0.0)
+        return Rate(tokens_in, max(self.tokens_out, self.thoughts or 0.0), call=self.call)
+
+    def times(self, factor: float) -> Rate:
+        """Return the rate with each of its prices multiplied by a factor."""
+        cached = None if self.cached is None else self.cached * factor
+        thoughts = None if self.thoughts is None else self.thoughts * factor
+        return Rate(
+            self.tokens_in * factor, self.tokens_out * factor, cached, thoughts, self.call * factor
+        )
+
+    def cost(
+        self,
+        tokens_in: float,
+        tokens_out: float,
+        tokens_cached: float = 0,
+        tokens_thoughts: float = 0,
+        calls: float = 1,
+    ) -> float:
         """Compute the cost of calls, in money.
 
         `cost_of` does this for arrays. With equal rates it rounds differently.
@@ -156,34 +207,61 @@ class Rate:
         Args:
             tokens_in: number of prompt tokens.
             tokens_out: number of generated tokens.
+            tokens_cached: number of the prompt tokens that were read from a cache.
+            tokens_thoughts: number of the generated tokens that belong to a thought.
+            calls: number of calls that have these tokens together.
         """
-        return self.tokens_in * tokens_in + self.tokens_out * tokens_out
+        cost = self.tokens_in * tokens_in + self.tokens_out * tokens_out
+        if self.cached is not None:
+            cost += (self.cached - self.tokens_in) * tokens_cached
+        if self.thoughts is not None:
+            cost += (self.thoughts - self.tokens_out) * tokens_thoughts
+        return cost + self.call * calls if self.call else cost
 
 
 def rate_table(models: Sequence[str], prices: Mapping[str, Rate]) -> NDArray[np.float64]:
     """Return float64[models, 2], the cost of a token in and of a token out of each model.
 
+    If a model has a further price, the table is float64[models, 5]: after these two the costs of a
+    cached token in, of a token of a thought, and of a call, see `Rate`.
+
     Args:
         models: names of models; they set the order of the rows.
         prices: rates by name of the model.
     """
-    rows = [(prices[name].tokens_in, prices[name].tokens_out) for name in models]
-    return np.array(rows, dtype=np.float64).reshape(-1, 2)
+    rows = [prices[name].as_row for name in models]
+    width = max(map(len, rows), default=2)
+    if width > 2:
+        # A row of two stands for a cached token at the price of any other, and a call at none.
+        rows = [row if len(row) == width else (*row, *row, 0.0) for row in rows]
+    return np.array(rows, dtype=np.float64).reshape(-1, width)
 
 
 def cost_of(
-    tokens_in: NDArray[np.int64], tokens_out: NDArray[np.int64], rate: NDArray[np.float64]
+    tokens_in: NDArray[np.int64],
+    tokens_out: NDArray[np.int64],
+    rate: NDArray[np.float64],
+    tokens_cached: NDArray[np.int64] | int = 0,
+    tokens_thoughts: NDArray[np.int64] | int = 0,
 ) -> NDArray[np.float64]:
     """Compute the cost of calls.
 
     Args:
         tokens_in: int64[...], prompt tokens.
         tokens_out: int64[...], generated tokens.
-        rate: float64[..., 2], cost of a token in and out; it broadcasts with the tokens.
+        rate: float64[..., 2], cost of a token in and out; it broadcasts with the tokens. Or
+            float64[..., 5], see `rate_table`.
+        tokens_cached: int64[...], the prompt tokens among them that were read from a cache.
+        tokens_thoughts: int64[...], the generated tokens among them that belong to a thought.
 
     Returns:
         float64[...].
     """
+    if rate.shape[-1] > 2:
+        cost = cost_of(tokens_in, tokens_out, rate[..., :2])
+        cost = cost + (rate[..., 2] - rate[..., 0]) * tokens_cached
+        cost = cost + (rate[..., 3] - rate[..., 1]) * tokens_thoughts
+        return cost + rate[..., 4]
     rate_in = rate[..., 0]
     rate_out = rate[..., 1]
     # With equal rates the tokens are added before they are multiplied: this is the paper's formula
@@ -198,6 +276,8 @@ def total_cost(
     tokens_in: NDArray[np.int64],
     tokens_out: NDArray[np.int64],
     rate: NDArray[np.float64],
+    tokens_cached: NDArray[np.int64] | None = None,
+    tokens_thoughts: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
     """Compute C, the cost of all calls from the root to each node.
 
@@ -205,14 +285,23 @@ def total_cost(
         routes: shape of the tree.
         tokens_in: int64[queries, nodes], prompt tokens of the call that led to the node.
         tokens_out: int64[queries, nodes], generated tokens of this call.
-        rate: float64[M, 2], cost of a token in and out of each model.
+        rate: float64[M, 2], cost of a token in and out of each model; or float64[M, 5], see
+            `rate_table`.
+        tokens_cached: int64[queries, nodes], cached prompt tokens of this call; None is none.
+        tokens_thoughts: int64[queries, nodes], tokens of this call's thought; None is none.
 
     Returns:
         float64[queries, nodes].
     """
     total = np.zeros(tokens_in.shape)
     for node in range(1, routes.nodes):
-        cost = cost_of(tokens_in[:, node], tokens_out[:, node], rate[routes.action(node)])
+        cost = cost_of(
+            tokens_in[:, node],
+            tokens_out[:, node],
+            rate[routes.action(node)],
+            0 if tokens_cached is None else tokens_cached[:, node],
+            0 if tokens_thoughts is None else tokens_thoughts[:, node],
+        )
         total[:, node] = total[:, routes.parent(node)] + cost
     return total
 
@@ -229,9 +318,12 @@ class DirectCalls:
         accuracy: float64[queries, K], 1 if the answer is right, else 0.
         tokens_in: int64[queries, K], prompt tokens.
         tokens_out: int64[queries, K], generated tokens.
-        rate: float64[K, 2], cost of a token in and of a token out.
+        rate: float64[K, 2], cost of a token in and of a token out; float64[K, 5] if a model has
+            further prices, see `rate_table`.
         seconds: float64[queries, K], recorded time of each call; NaN if it was not measured.
         second: cost of a second.
+        tokens_cached: int64[queries, K], the prompt tokens that were read from a cache.
+        tokens_thoughts: int64[queries, K], the generated tokens that belong to a thought.
     """
 
     models: tuple[str, ...]
@@ -242,14 +334,18 @@ class DirectCalls:
     rate: NDArray[np.float64]
     seconds: NDArray[np.float64] = field(default_factory=lambda: np.array(np.nan))
     second: float = 0.0
+    tokens_cached: NDArray[np.int64] = field(default_factory=lambda: np.array(0))
+    tokens_thoughts: NDArray[np.int64] = field(default_factory=lambda: np.array(0))
 
     def __post_init__(self) -> None:
-        _spread_seconds(self)
+        _spread_measures(self)
 
     @cached_property
     def cost(self) -> NDArray[np.float64]:
         """float64[queries, K]: cost of each call."""
-        cost = cost_of(self.tokens_in, self.tokens_out, self.rate)
+        cost = cost_of(
+            self.tokens_in, self.tokens_out, self.rate, self.tokens_cached, self.tokens_thoughts
+        )
         return cost + self.second * self.seconds if self.second else cost
 
 
@@ -293,7 +389,8 @@ class RouteTree:
         accuracy: float64[queries, nodes], 1 if the response is right, else 0.
         tokens_in: int64[queries, nodes], prompt tokens of the call that led to the node.
         tokens_out: int64[queries, nodes], generated tokens of this call.
-        rate: float64[M, 2], cost of a token in and of a token out of each model.
+        rate: float64[M, 2], cost of a token in and of a token out of each model; float64[M, 5] if
+            a model has further prices, see `rate_table`.
         parts: what a policy reads of each state, side by side: vectors of its texts, and numbers on
             its answers; empty if the view shows neither. Stage and cost belong to a state in any
             case.
@@ -312,7 +409,11 @@ class RouteTree:
         currency: unit of the rates, and so of C.
         seconds: float64[queries, nodes], recorded time of the call that led to the node; NaN if it
             was not measured.
+        shared_time: share of the calls whose recorded time is an equal share of the time of all
+            calls that were stored together, and not their own: those of earlier versions.
         second: cost of a second; 0 if C counts tokens alone.
+        tokens_cached: int64[queries, nodes], the prompt tokens that were read from a cache.
+        tokens_thoughts: int64[queries, nodes], the generated tokens that belong to a thought.
         encoder: name of the encoder, as the user wrote it, without a commit; "" if there is none.
         encoder_commit: commit of the hub that the vectors come from; "" if that is not where the
             encoder is from.
@@ -345,9 +446,12 @@ class RouteTree:
     currency: str = "money"
     seconds: NDArray[np.float64] = field(default_factory=lambda: np.array(np.nan))
     second: float = 0.0
+    tokens_cached: NDArray[np.int64] = field(default_factory=lambda: np.array(0))
+    tokens_thoughts: NDArray[np.int64] = field(default_factory=lambda: np.array(0))
+    shared_time: float = 0.0
 
     def __post_init__(self) -> None:
-        _spread_seconds(self)
+        _spread_measures(self)
 
     @cached_property
     def routes(self) -> Routes:
@@ -441,12 +545,19 @@ class RouteTree:
     @property
     def base_rate(self) -> NDArray[np.float64]:
         """float64[M]: cost of a token of each model, the mean of its two rates."""
-        return self.rate.mean(axis=1)
+        return self.rate[:, :2].mean(axis=1)
 
     @cached_property
     def cost(self) -> NDArray[np.float64]:
         """float64[queries, nodes]: C, the cost of all calls from the root to the node."""
-        cost = total_cost(self.routes, self.tokens_in, self.tokens_out, self.rate)
+        cost = total_cost(
+            self.routes,
+            self.tokens_in,
+            self.tokens_out,
+            self.rate,
+            self.tokens_cached,
+            self.tokens_thoughts,
+        )
         return cost + self.second * self.latency if self.second else cost
 
     @cached_property
@@ -583,10 +694,15 @@ def reprice(tree: AnyTree, prices: Mapping[str, Rate], second: float = 0.0) -> A
     return replace(tree, rate=rate, second=second, direct=direct, pruned=pruned)
 
 
-def _spread_seconds(calls: RouteTree | DirectCalls) -> None:
-    """Replace a single NaN, the default for calls that were not measured, by one for each call."""
-    if not calls.seconds.ndim:
-        object.__setattr__(calls, "seconds", np.broadcast_to(calls.seconds, calls.score.shape))
+def _spread_measures(calls: RouteTree | DirectCalls) -> None:
+    """Replace a single number, the default of some measures, by one for each call.
+
+    The default of seconds is NaN, that of tokens with a price of their own is 0.
+    """
+    for name in SPREAD_MEASURES:
+        values = getattr(calls, name)
+        if not values.ndim:
+            object.__setattr__(calls, name, np.broadcast_to(values, calls.score.shape))
 
 
 def _select_measures(calls: RouteTree | DirectCalls, index: Any) -> dict[str, Any]:

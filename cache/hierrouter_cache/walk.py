@@ -19,6 +19,13 @@ NO_ROW = -1  # row number of a call that is not in the cache
 # Any odd number. It makes (call, references) and (references, call) different.
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 MAX_MODELS_IN_MESSAGE = 4
+# Of a call: its own seconds, else its share of those of the calls that were stored with it; whether
+# it is the latter; and the tokens that may have prices of their own.
+MEASURE_COLUMNS = (
+    "coalesce(calls_rows.seconds, latency_s) AS seconds, "
+    "calls_rows.seconds IS NULL AND latency_s IS NOT NULL AS shared, "
+    "coalesce(tokens_cached, 0) AS tokens_cached, coalesce(tokens_thoughts, 0) AS tokens_thoughts"
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,10 @@ class Nodes:
         tokens_in: int64[queries, columns], prompt tokens; 0 if the call is absent.
         tokens_out: int64[queries, columns], generated tokens; 0 if the call is absent.
         seconds: float64[queries, columns], 0 if the call is absent; NaN if it was not measured.
+        shared: bool[queries, columns], whether the seconds are a share of a commit's time, as
+            earlier versions recorded it, and not the call's own.
+        tokens_cached: int64[queries, columns], cached prompt tokens; 0 if none are reported.
+        tokens_thoughts: int64[queries, columns], tokens of a thought; 0 if none are reported.
         pruned: bool[queries, columns], whether an absent call was left out on purpose, or a call
             before it was.
     """
@@ -67,6 +78,9 @@ class Nodes:
     tokens_in: NDArray[np.int64]
     tokens_out: NDArray[np.int64]
     seconds: NDArray[np.float64]
+    shared: NDArray[np.bool_]
+    tokens_cached: NDArray[np.int64]
+    tokens_thoughts: NDArray[np.int64]
     pruned: NDArray[np.bool_]
 
     @property
@@ -195,7 +209,10 @@ class _CallTable:
         key: uint64[calls], hash of its key.
         tokens_in: int32[calls], prompt tokens.
         tokens_out: int32[calls], generated tokens.
-        latency_s: float64[calls], recorded seconds; NaN if it was not measured.
+        seconds: float64[calls], recorded seconds; NaN if it was not measured.
+        shared: bool[calls], whether they are a share of a commit's time.
+        tokens_cached: int32[calls], cached prompt tokens; 0 if none are reported.
+        tokens_thoughts: int32[calls], tokens of a thought; 0 if none are reported.
         rows: int64[n], positions of the calls of each step.
         decided: uint64[n], hashes of the contexts at which the call of a step was to be made (True)
             or not to be made (False), by step and decision.
@@ -207,7 +224,10 @@ class _CallTable:
     key: NDArray[np.uint64]
     tokens_in: NDArray[np.int32]
     tokens_out: NDArray[np.int32]
-    latency_s: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    shared: NDArray[np.bool_]
+    tokens_cached: NDArray[np.int32]
+    tokens_thoughts: NDArray[np.int32]
     rows: dict[str, NDArray[np.int64]]
     decided: dict[str, dict[bool, NDArray[np.uint64]]]
 
@@ -232,11 +252,11 @@ class _CallTable:
             )
         columns = reader.columns(
             "SELECT hash(step) AS step, hash(context) AS context, hash(outcome) AS outcome, "  # noqa: S608 - our own names
-            f"hash(key) AS key, tokens_in, tokens_out, latency_s "
+            f"hash(key) AS key, tokens_in, tokens_out, {MEASURE_COLUMNS} "
             f"FROM calls_rows WHERE step IN ({placeholders}) {restriction}",
             steps,
         )
-        for name in ("tokens_in", "tokens_out"):
+        for name in ("tokens_in", "tokens_out", "tokens_cached", "tokens_thoughts"):
             if (columns[name] < 0).any():
                 raise CacheError(
                     f"a negative number of {name} in the cache: {reader.root}; not written by "
@@ -308,7 +328,10 @@ class _CallTable:
             outcome=column(self.outcome, np.uint64),
             tokens_in=column(self.tokens_in, np.int64),
             tokens_out=column(self.tokens_out, np.int64),
-            seconds=column(self.latency_s, np.float64),
+            seconds=column(self.seconds, np.float64),
+            shared=column(self.shared, np.bool_),
+            tokens_cached=column(self.tokens_cached, np.int64),
+            tokens_thoughts=column(self.tokens_thoughts, np.int64),
             pruned=np.zeros_like(present),
         )
 
@@ -530,6 +553,12 @@ def load_tree(
     names = [spec.models, spec.steps, spec.direct, scorer, encoder, forest.keys]
     measures = [score.tree, accuracy.tree, tree.tokens_in, tree.tokens_out]
     measures += [score.direct, accuracy.direct, direct.tokens_in, direct.tokens_out]
+    # Trees without such tokens have the digest that they had before these were counted.
+    for calls in (tree, direct):
+        further = (calls.tokens_cached, calls.tokens_thoughts)
+        measures += [tokens for tokens in further if tokens.any()]
+    shared_calls = int(tree.shared.sum() + direct.shared.sum())
+    calls_of_all = int(tree.present[:, 1:].sum() + direct.present.sum())
     route_tree = RouteTree(
         models=spec.models,
         hops=spec.routes.hops,
@@ -541,6 +570,9 @@ def load_tree(
         tokens_in=tree.tokens_in,
         tokens_out=tree.tokens_out,
         seconds=tree.seconds,
+        tokens_cached=tree.tokens_cached,
+        tokens_thoughts=tree.tokens_thoughts,
+        shared_time=shared_calls / max(calls_of_all, 1),
         rate=rate_table(spec.models, prices),
         parts=parts,
         direct=DirectCalls(
@@ -550,6 +582,8 @@ def load_tree(
             tokens_in=direct.tokens_in,
             tokens_out=direct.tokens_out,
             seconds=direct.seconds,
+            tokens_cached=direct.tokens_cached,
+            tokens_thoughts=direct.tokens_thoughts,
             rate=rate_table(direct_models, prices),
         ),
         scorer=scorer,

@@ -194,6 +194,7 @@ def fill_adaptively(
             f"{collection.summary.calls - calls_before:,} calls made, "
             f"{len(batch) * collection.per_query:,} would be all"
         )
+    collection.ledger.say_what_came()
     collection.queries = collected
     collection.summary.queries = len(collected)
     collection.summary.wanted = len(collected) * collection.per_query

@@ -342,7 +342,7 @@ def _bounds(
     for due in stages:
         name = due.stage.model.name
         tokens_in, tokens_out = bound_stage(due, counters)
-        cost = rates[name].cost(tokens_in, tokens_out)
+        cost = rates[name].highest.cost(tokens_in, tokens_out, calls=due.most_calls)
         bounds[name] = bounds.get(name, Bound()) + Bound(
             due.most_calls, tokens_in, tokens_out, cost
         )

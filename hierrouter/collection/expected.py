@@ -197,7 +197,7 @@ class StageExpectation:
             calls=calls,
             tokens_in=tokens_in,
             tokens_out=tokens_out,
-            cost=cost_of(tokens_in, tokens_out, rate),
+            cost=cost_of(calls, tokens_in, tokens_out, rate),
             lengths=lengths,
             counts=counts,
         )
@@ -273,15 +273,25 @@ def add(first: Range | None, second: Range | None) -> Range | None:
     return None if first is None or second is None else first + second
 
 
-def cost_of(tokens_in: Range | None, tokens_out: Range | None, rate: Rate) -> Range | None:
-    """Return the cost of tokens; None if they are unknown and cost something."""
+def cost_of(
+    calls: Range | None, tokens_in: Range | None, tokens_out: Range | None, rate: Rate
+) -> Range | None:
+    """Return the cost of calls; None if their number or tokens are unknown and cost something.
 
-    def cost(tokens: Range | None, price: float) -> Range | None:
-        if price == 0:
+    Which prompt tokens will come from a cache, and which tokens will be thoughts, is not known
+    before: where these have prices of their own, the range goes from the lower to the higher price.
+    """
+
+    def cost(count: Range | None, price: float, own_price: float | None = None) -> Range | None:
+        other = price if own_price is None else own_price
+        if price == other == 0:
             return NOTHING
-        return None if tokens is None else tokens * Range.exact(price)
+        prices = Range(min(price, other), price, max(price, other))
+        return None if count is None else count * prices
 
-    return add(cost(tokens_in, rate.tokens_in), cost(tokens_out, rate.tokens_out))
+    cost_in = cost(tokens_in, rate.tokens_in, rate.cached)
+    cost_out = cost(tokens_out, rate.tokens_out, rate.thoughts)
+    return add(add(cost_in, cost_out), cost(calls, rate.call))
 
 
 # Upper bounds.

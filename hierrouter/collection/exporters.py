@@ -142,7 +142,9 @@ def read_direct_calls(
         tokens_in=direct.tokens_in,
         tokens_out=direct.tokens_out,
         seconds=direct.seconds,
-        cost=cost_of(direct.tokens_in, direct.tokens_out, rates),
+        cost=cost_of(
+            direct.tokens_in, direct.tokens_out, rates, direct.tokens_cached, direct.tokens_thoughts
+        ),
         scorer=quality_scorer.name,
         pool=pool,
         left_out=left_out,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from hierrouter.collection.plan import Call, call_row, failures_table
 from hierrouter.collection.progress import Progress, Spending, Summary
-from hierrouter.engines.generator import Failure, Response, visible_text
-from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.engines.bills import CountedTexts, given_cost_notes
+from hierrouter.engines.generator import RESPONSE_KINDS, Failure, Response, visible_text
+from hierrouter.pools.pool import DEFAULT_CURRENCY, ModelSpec, Pool
 from hierrouter_cache.parts import CALLS_SCHEMA, DECISIONS_SCHEMA
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
@@ -73,6 +74,7 @@ class Ledger:
         self._failed = set[str]()
         self._stored_failures = reader.failures() if reader else {}
         self._checks = ResponseChecks()
+        self._bills = BillChecks(pool)
         self._counting = Lock()  # lanes count, each in its thread
 
     def response(self, key: str) -> str | None:
@@ -88,18 +90,18 @@ class Ledger:
 
     def record(self, model: ModelSpec, call: Call, response: Response) -> str:
         """Note a response that is not committed yet; return what the next call reads of it."""
-        visible = visible_text(self._pool, model.name, response.text)
+        visible = visible_text(self._pool, model.name, response.complete_text)
         self.responses[call.key] = visible
         return visible
 
     def count_response(self, model: ModelSpec, response: Response) -> None:
         """Count one more response, for the summary and the progress; thread-safe."""
-        rate = self._rates[model.name]
-        cost = rate.cost(response.tokens_in, response.tokens_out)
+        cost = response.cost(self._rates[model.name])
         spending = Spending(1, 0, response.tokens_in, response.tokens_out, cost)
         with self._counting:
             self.summary.spend(model.name, spending)
             self.progress.on_calls(1, response.tokens_in + response.tokens_out, cost)
+            self._checks.warn_of_thought(model, response)
 
     def commit(
         self, model: ModelSpec, part: Sequence[tuple[Call, Response]], seconds: float
@@ -126,6 +128,7 @@ class Ledger:
         self.part_rows = min(2 * self.part_rows, LARGEST_PART_ROWS)
         responses = [response for _, response in part]
         self._checks.check(model.name, responses)
+        self._bills.check(model.name, part)
         self.summary.calls += len(part)
         self.summary.tokens_in += sum(response.tokens_in for response in responses)
         self.summary.tokens_out += sum(response.tokens_out for response in responses)
@@ -164,6 +167,11 @@ class Ledger:
             _, first_failure = failures[0]
             summary.example = f"{model.name}: {first_failure.detail}"
         self.progress.on_lost(len(failures))
+
+    def say_what_came(self) -> None:
+        """Log what the calls of this collection were, where that is out of the ordinary."""
+        for line in (*self._checks.kinds(), *self._bills.given_costs()):
+            LOG.warning("%s", line)
 
     def decide(self, rows: Sequence[dict[str, Any]]) -> None:
         """Write which calls are to be made and which are left out.
@@ -216,10 +224,41 @@ class ResponseChecks:
         self._responses: Counter[str] = Counter()  # by model
         self._faults: Counter[tuple[str, str]] = Counter()  # by model and fault
         self._warned: set[tuple[str, str]] = set()
+        self._kinds: dict[str, Counter[str]] = {}  # by model
+
+    def warn_of_thought(self, model: ModelSpec, response: Response) -> None:
+        """Warn at once, and once for each model, if all that came is a thought."""
+        name = (model.name, "thought alone")
+        if response.kind != "empty" or not response.thought or name in self._warned:
+            return
+        self._warned.add(name)
+        LOG.warning(
+            "%s answers with no content, only a thought in a field of its own (%d tokens, %s); "
+            "give it more room: max_new_tokens above %d in its generation",
+            model.name,
+            response.tokens_out,
+            "cut" if response.finish_reason == "length" else "not cut",
+            model.generation.max_new_tokens,
+        )
+
+    def kinds(self) -> Iterator[str]:
+        """Yield a line for each model that gave something else than answers: how much of what."""
+        for model, kinds in self._kinds.items():
+            total = self._responses[model]
+            shares = ", ".join(
+                f"{count:,} {RESPONSE_KINDS[kind]}" for kind, count in kinds.most_common()
+            )
+            yield (
+                f"of {total:,} answers of {model}: {shares}; they are kept and paid for, scored "
+                "like any answer, and not asked for again (column kind)"
+            )
 
     def check(self, model: str, responses: Sequence[Response]) -> None:
         """Count the faults of these responses, and warn if they are frequent."""
         self._responses[model] += len(responses)
+        kinds = Counter(response.kind for response in responses if response.kind)
+        if kinds:
+            self._kinds.setdefault(model, Counter()).update(kinds)
         total = self._responses[model]
         for check in RESPONSE_CHECKS:
             name = (model, check.fault)
@@ -235,3 +274,79 @@ class ResponseChecks:
                     check.fault,
                     check.remedy,
                 )
+
+
+@dataclass
+class ModelBills:
+    """The bills of one model's server.
+
+    Attributes:
+        prompts: prompts, and the tokens that the server counts in them.
+        responses: complete responses, likewise; without those that were cut, which may all have the
+            same number.
+        given: sum of the costs that the server states.
+        own: cost of the same calls by their tokens and the pool's rates.
+        calls: number of these calls.
+    """
+
+    prompts: CountedTexts = field(default_factory=CountedTexts)
+    responses: CountedTexts = field(default_factory=CountedTexts)
+    given: float = 0.0
+    own: float = 0.0
+    calls: int = 0
+
+
+class BillChecks:
+    """Say early, and once for each model, if the bills of its server cannot be right.
+
+    Args:
+        pool: has the rates to compare with.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._rates = pool.rates()
+        self._currency = pool.currency
+        self._bills: dict[str, ModelBills] = {}
+        self._warned: set[tuple[str, str]] = set()
+
+    def check(self, model: str, part: Sequence[tuple[Call, Response]]) -> None:
+        """Take the bills of these calls, and warn if counts contradict each other or the texts.
+
+        Calls without a bill are of an engine that counts tokens itself.
+        """
+        billed = [(call, response) for call, response in part if response.bill.usage]
+        if not billed:
+            return
+        bills = self._bills.setdefault(model, ModelBills())
+        for call, response in billed:
+            bill = response.bill
+            for remark in bill.remarks:
+                self._warn(model, remark, f"in answers of {model} {remark}")
+            bills.prompts.add(call.prompt, response.tokens_in)
+            if response.finish_reason != "length":
+                bills.responses.add(response.complete_text, response.tokens_out)
+            if bill.cost is not None:
+                bills.given += bill.cost
+                bills.own += response.cost(self._rates[model])
+                bills.calls += 1
+        for title, texts in (("prompts", bills.prompts), ("answers", bills.responses)):
+            doubt = texts.doubt()
+            if doubt:
+                line = f"the tokens of the {title} of {model} are {doubt}, says its server"
+                self._warn(model, title, f"{line}; costs by such counts are made up")
+
+    def given_costs(self) -> Iterator[str]:
+        """Yield the lines of `bills.given_cost_notes`, if the currency may be the server's."""
+        if self._currency not in (DEFAULT_CURRENCY, "USD"):
+            return
+        costs = {
+            model: (bills.given, bills.own, bills.calls)
+            for model, bills in self._bills.items()
+            if bills.calls
+        }
+        yield from given_cost_notes(costs, self._currency)
+
+    def _warn(self, model: str, what: str, line: str) -> None:
+        if (model, what) not in self._warned:
+            self._warned.add((model, what))
+            LOG.warning("%s", line)

@@ -148,21 +148,24 @@ def call_row(
     Args:
         model: name of the model in the pool.
         call: the call.
-        response: its response.
-        seconds: how long it took; None if that is unknown.
+        response: its response, with the call's own time if that was measured.
+        seconds: its share of the time of all calls that are stored with it; None if that is
+            unknown.
         visible: what the next call reads of the response; None is all of it.
 
     Returns:
         The row.
     """
     if visible is None:
-        visible = response.text
+        visible = response.complete_text
     confidence = response.confidence
+    bill = response.bill
+    time = response.time
     return {
         **vars(call),
         "outcome": next_context(call.context, visible),
         "model": model,
-        "response": response.text,
+        "response": response.complete_text,
         "tokens_in": response.tokens_in,
         "tokens_out": response.tokens_out,
         "finish_reason": response.finish_reason,
@@ -170,7 +173,14 @@ def call_row(
         "logprob_sum": confidence.total if confidence else None,
         "logprob_min": confidence.lowest if confidence else None,
         "logprob_tokens": confidence.tokens if confidence else None,
-        "visible": None if visible == response.text else visible,
+        "visible": None if visible == response.complete_text else visible,
+        "seconds": time.seconds if time else None,
+        "first_token_s": time.first_token_s if time else None,
+        "usage": bill.usage or None,
+        "tokens_cached": bill.cached,
+        "tokens_thoughts": bill.thoughts,
+        "cost_given": bill.cost,
+        "kind": response.kind or None,
     }
 
 

@@ -201,7 +201,9 @@ class Spending:
 
 STORED_SPENDING = (
     "SELECT model, count(*) AS calls, sum(tokens_in)::BIGINT AS tokens_in, "
-    "sum(tokens_out)::BIGINT AS tokens_out FROM calls GROUP BY model"
+    "sum(tokens_out)::BIGINT AS tokens_out, "
+    "coalesce(sum(tokens_cached), 0)::BIGINT AS cached, "
+    "coalesce(sum(tokens_thoughts), 0)::BIGINT AS thoughts FROM calls GROUP BY model"
 )
 
 
@@ -226,7 +228,13 @@ def stored_spending(root: Path, rates: Mapping[str, Rate]) -> dict[str, Spending
         model = row.pop("model")
         rate = rates.get(model)
         if rate:
-            cost = rate.cost(row["tokens_in"], row["tokens_out"])
+            cost = rate.cost(
+                row["tokens_in"],
+                row["tokens_out"],
+                row.pop("cached"),
+                row.pop("thoughts"),
+                row["calls"],
+            )
             spending[model] = Spending(**row, cost=cost)
     return spending
 

@@ -103,6 +103,7 @@ def fill_cache(
                 pool, queries, identities, writer, progress, stop, engines, shard, datasets
             )
         collection.run(collection.queries)
+        collection.ledger.say_what_came()
         if collection.summary.failed:
             collection.count_missing()
     return collection.summary

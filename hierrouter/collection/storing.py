@@ -16,7 +16,7 @@ import pyarrow as pa
 from hierrouter.collection.plan import Call, call_row, store_plan
 from hierrouter.collection.tables import Answer, Answers, Route
 from hierrouter.declarations.declaration import OnTask, ignore_task
-from hierrouter.engines.generator import Response
+from hierrouter.engines.generator import CallTime, Response
 from hierrouter.pools.pool import (
     IMPORTED,
     MAX_HOPS,
@@ -259,9 +259,7 @@ def with_prices(pool: Pool, prices: Mapping[str, Rate]) -> Pool:
         )
     rates = dict.fromkeys(names, TOKEN_RATE) if unknown else prices
     models = tuple(
-        replace(model, rate_in=rates[model.name].tokens_in, rate_out=rates[model.name].tokens_out)
-        if model.name in rates
-        else model
+        model.with_rate(rates[model.name]) if model.name in rates else model
         for model in pool.models
     )
     return replace(pool, models=models)
@@ -319,8 +317,13 @@ def _calls(
                 if answer is None:
                     continue
                 call = Call(call_key(step, context), step, context, answer.prompt)
+                time = None if answer.latency_s is None else CallTime(answer.latency_s)
                 response = Response(
-                    answer.response, answer.tokens_in, answer.tokens_out, finish_reason="unknown"
+                    answer.response,
+                    answer.tokens_in,
+                    answer.tokens_out,
+                    finish_reason="unknown",
+                    time=time,
                 )
                 row = call_row(model.name, call, response, answer.latency_s)
                 if next_path in diverging:

@@ -35,7 +35,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from hierrouter.engines.devices import give_back_memory, is_out_of_memory, memory, torch_threads
-from hierrouter.engines.generator import Confidence, Stop, never
+from hierrouter.engines.generator import CallTime, Confidence, Stop, never
 from hierrouter.engines.rows import PauseCriterion, Rows, ShouldPause, WaitingRows, empty_cache
 from hierrouter.engines.soundness import Recorder
 from hierrouter.pools.pool import Generation
@@ -73,10 +73,17 @@ class Prompt:
 
 @dataclass(frozen=True)
 class DecodedResponse:
-    """A response's tokens, the end token included if there is one, and the model's confidence."""
+    """A response's tokens, the end token included if there is one.
+
+    Attributes:
+        tokens: the tokens.
+        confidence: of the model; None if it is not known.
+        time: from the admission of the prompt's row to a batch to its last token.
+    """
 
     tokens: list[int]
     confidence: Confidence | None
+    time: CallTime | None = None
 
 
 class StaticBatches:
@@ -361,6 +368,9 @@ class StaticBatches:
                 streamer=streamer,
             )
         recorder.finish(sequences[:, -1])
+        for row, width in enumerate(rows.widths):
+            if rows.length == width:  # these are its first tokens
+                rows.first_token_s[row] = pause.moments[width + 1] - rows.admitted[row]
         rows.extend(sequences)
         all_tokens = rows.tokens.tolist()
         totals = rows.total.tolist()
@@ -374,7 +384,9 @@ class StaticBatches:
                 unfinished.append(row)
                 continue
             confidence = Confidence(totals[row], lowest_values[row], len(response))
-            responses[key] = DecodedResponse(response, confidence)
+            seconds = pause.moments[start + len(response)] - rows.admitted[row]
+            time = CallTime(seconds, rows.first_token_s[row])
+            responses[key] = DecodedResponse(response, confidence, time)
         rows.keep(unfinished)
         return responses
 

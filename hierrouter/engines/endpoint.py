@@ -24,6 +24,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydantic import BaseModel
 
 from hierrouter.engines import endpoint_client as server
+from hierrouter.engines.bills import Bill, read_usage
 from hierrouter.engines.generator import (
     NO_OPTIONS,
     Answer,
@@ -246,7 +247,6 @@ MAX_TOKENS_FIELD = "max_tokens"
 MAX_COMPLETION_TOKENS_FIELD = "max_completion_tokens"
 # Reasons for the end of a complete response: vLLM, llama.cpp, Ollama and hosted ones; then TGI.
 STOP_REASONS = ("stop", "eos", "eos_token", "stop_sequence")
-MAX_TOKEN_COUNT = 2**31 - 1  # what the cache can store
 # Settings for which a server may have another default: vLLM and SGLang take that of the model's
 # generation_config.json, llama.cpp that of its flags. These values change nothing. Servers that do
 # not know a setting ignore it, or refuse it by name.
@@ -255,6 +255,7 @@ NEUTRAL_PENALTIES = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,  # `transformers serve` has no other name for a repetition penalty
 }
+THOUGHT_PARTS = ("thinking", "reasoning", "thought")  # types of the parts of a content
 NEUTRAL_DRAWS = {"top_k": -1, "min_p": 0.0}  # above temperature 0
 
 
@@ -273,6 +274,29 @@ class Dialect:
     refused: frozenset[str] = frozenset()
 
 
+# What a response is by the reason of its end, see `generator.RESPONSE_KINDS`.
+KINDS_BY_REASON = {"content_filter": "filtered", "safety": "filtered", "refusal": "refusal"}
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a choice of a completion says; the fields are those of `Response`.
+
+    Attributes:
+        text: of the response, or of a refusal.
+        thought: that the server sends in another field.
+        kind: "refusal" or "filtered"; "" for an answer, which may be empty.
+        finish: "stop" or "length".
+        tool_calls: of a model that was given tools.
+    """
+
+    text: str
+    thought: str
+    kind: str
+    finish: str
+    tool_calls: tuple[dict[str, Any], ...] = ()
+
+
 class Caller:
     """Makes one attempt at a call of one model, and reads the reply.
 
@@ -284,8 +308,8 @@ class Caller:
         gather_stream  the pieces of a stream as the body of one reply
         read_reply     the body of a reply as an answer
         check_model    is the reply from the right model?
-        read_message   text, tool calls and reason of the end
-        count_tokens   tokens of prompt and response
+        read_message   text, thought, tool calls, and what the response is
+        read_bill      tokens of prompt and response, and what else the server bills
 
     Args:
         spec: the model.
@@ -335,10 +359,11 @@ class Caller:
         request = self.request_body(prompt, options, dialect)
         try:
             if on_text:
-                body = await client.stream(request, self.gather_stream, on_text)
+                reply = await client.stream(request, self.gather_stream, on_text)
             else:
-                body = await client.complete(request)
-            return self.read_reply(prompt, body, has_tools="tools" in options.settings)
+                reply = await client.complete(request)
+            answer = self.read_reply(prompt, reply.body, has_tools="tools" in options.settings)
+            return replace(answer, time=reply.time) if isinstance(answer, Response) else answer
         except server.Refusal as refusal:
             if refusal.status != "error":
                 return Failure(refusal.status, str(refusal))
@@ -454,6 +479,7 @@ class Caller:
         logprobs: list[Any] = []
         body: dict[str, Any] = {}
         choice: dict[str, Any] = {}
+        further: dict[str, str] = {}  # texts of the fields beside the content
         async for piece in pieces:
             chunk = _chunk_of(piece)
             for name in ("model", "usage", "error"):
@@ -463,13 +489,17 @@ class Caller:
                 if chunk_choice.get("finish_reason"):
                     choice["finish_reason"] = chunk_choice["finish_reason"]
                 logprobs += _logprobs(chunk_choice)
-                text = (chunk_choice.get("delta") or {}).get("content")
+                delta = chunk_choice.get("delta") or {}
+                text = delta.get("content")
                 if text:
                     self.check_model(body.get("model"))
                     texts.append(text)
                     on_text(text)
+                for name in (*server.THOUGHT_FIELDS, "refusal"):
+                    if isinstance(delta.get(name), str):
+                        further[name] = further.get(name, "") + delta[name]
         if choice or texts:
-            choice["message"] = {"content": "".join(texts)}
+            choice["message"] = {**further, "content": "".join(texts)}
             choice["logprobs"] = {"content": [{"logprob": logprob} for logprob in logprobs]}
             body["choices"] = [choice]
         return json.dumps(body)
@@ -502,14 +532,29 @@ class Caller:
             raise ValueError("no choices")
         choice = choices[0]
         self.check_model(completion.get("model"))
-        if choice.get("finish_reason") == "content_filter":
+        message = self.read_message(choice, has_tools)
+        usage = completion.get("usage")
+        if message.kind == "filtered" and not usage and self._tokenizer is None:
+            # Withheld before the model began: there is nothing to pay for.
             return Failure("filtered", "the server withheld the response")
-        text, tool_calls, finish = self.read_message(choice, has_tools)
-        tokens_in, tokens_out = self.count_tokens(completion.get("usage"), prompt, text, finish)
-        if tokens_out == 0 and finish == "length":
+        complete_text = "".join((message.thought, message.text))
+        bill = self.read_bill(usage, prompt, complete_text, message.finish)
+        tokens_in = bill.tokens_in or 0
+        tokens_out = bill.tokens_out or 0
+        if tokens_out == 0 and message.finish == "length":
             return Failure("too_long", f"{tokens_in} tokens of prompt left no room for a response")
-        confidence = Confidence.of(_logprobs(choice), tokens_out, has_end=finish == "stop")
-        return Response(text.strip(), tokens_in, tokens_out, finish, confidence, tool_calls)
+        has_end = message.finish == "stop"
+        return Response(
+            message.text,
+            tokens_in,
+            tokens_out,
+            message.finish,
+            Confidence.of(_logprobs(choice), tokens_out, has_end),
+            message.tool_calls,
+            message.kind,
+            message.thought,
+            bill,
+        )
 
     def check_model(self, name: Any) -> None:
         """Check that a reply is from the right model.
@@ -528,40 +573,48 @@ class Caller:
                 f"answers come from {name!r:.50}; if that is the same model, set answers_as"
             )
 
-    def read_message(
-        self, choice: dict[str, Any], has_tools: bool
-    ) -> tuple[str, tuple[dict[str, Any], ...], str]:
+    def read_message(self, choice: dict[str, Any], has_tools: bool) -> Message:
         """Read the message of a choice.
 
-        A missing text counts as empty if the model called tools, or if the response was cut: then
-        all tokens may have gone into thinking that the server does not show.
+        A refusal, a response without text, and one that a filter withholds are responses of the
+        model, too: it has worked for them, and would give them again.
 
         Args:
             choice: of a completion.
             has_tools: whether the model was given tools.
 
         Returns:
-            Text, tool calls, and "stop" or "length" as in `Response.finish_reason`.
+            The message.
 
         Raises:
-            ValueError: there is no text, or the reason of the end is unknown.
+            ValueError: there is no message, its text is no text, or the reason of the end is
+                unknown.
         """
         tool_calls = _tool_calls(choice) if has_tools else ()
         reason = choice.get("finish_reason")
         is_tool_call = has_tools and reason == "tool_calls"
-        if reason not in STOP_REASONS and reason != "length" and not is_tool_call:
+        if reason not in (*STOP_REASONS, *KINDS_BY_REASON, "length") and not is_tool_call:
             raise ValueError(f"finish_reason {reason!r:.40}")
+        fields = choice.get("message")
+        if not isinstance(fields, dict):
+            raise ValueError("no message")
+        content = fields.get("content")
+        text, thought = _texts_of(content)
+        for name in server.THOUGHT_FIELDS:
+            if not thought and isinstance(fields.get(name), str):
+                thought = fields[name].strip()
+        if "</" in text and thought in text:
+            thought = ""  # some servers send it in both fields
+        refusal = fields.get("refusal")
+        kind = KINDS_BY_REASON.get(str(reason), "")
+        if isinstance(refusal, str) and refusal.strip() and not text:
+            text = refusal.strip()
+            kind = "refusal"
         finish = "length" if reason == "length" else "stop"
-        message = choice.get("message")
-        text = message.get("content") if isinstance(message, dict) else None
-        if text is None and isinstance(message, dict) and (finish == "length" or tool_calls):
-            text = ""
-        if not isinstance(text, str):
-            raise ValueError("no content")
-        return text, tool_calls, finish
+        return Message(text, thought, kind, finish, tool_calls)
 
-    def count_tokens(self, usage: Any, prompt: str, text: str, finish: str) -> tuple[int, int]:
-        """Return the tokens of prompt and response, as the server counts them if it does.
+    def read_bill(self, usage: Any, prompt: str, text: str, finish: str) -> Bill:
+        """Return the bill of a call, with the tokens as the server counts them if it does.
 
         Args:
             usage: the server's counts, not validated.
@@ -570,23 +623,26 @@ class Caller:
             finish: "stop" or "length".
 
         Returns:
-            Tokens of the prompt, and tokens of the response, the end token included.
+            The bill; it has the tokens of the prompt, and those of the response, the end token
+            included.
 
         Raises:
             ValueError: the server's counts are impossible.
             RuntimeError: the server sends no counts, and no tokenizer is named.
         """
-        counts = usage if isinstance(usage, dict) else {}
-        tokens_in = _token_count(counts.get("prompt_tokens"))
-        tokens_out = _token_count(counts.get("completion_tokens"))
+        bill = read_usage(usage)
         # A server that reports 0 tokens for a text has not counted them.
-        if tokens_in and tokens_out is not None and (tokens_out or not text):
-            return tokens_in, tokens_out
+        if bill.tokens_in and bill.tokens_out is not None and (bill.tokens_out or not text):
+            return bill
         if self._tokenizer is None:
             raise RuntimeError("answers come without usage (token counts); name a tokenizer")
         generated = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         end_tokens = 1 if finish == "stop" else 0
-        return len(tokenize_prompt(self._tokenizer, prompt)), len(generated) + end_tokens
+        return replace(
+            bill,
+            tokens_in=len(tokenize_prompt(self._tokenizer, prompt)),
+            tokens_out=len(generated) + end_tokens,
+        )
 
 
 def _load_tokenizer(spec: ModelSpec, name: str) -> Any:
@@ -644,6 +700,29 @@ def _logprobs(choice: dict[str, Any]) -> list[Any]:
     return [token.get("logprob") for token in tokens]
 
 
+def _texts_of(content: Any) -> tuple[str, str]:
+    """Return the text and the thought of a message's content, which may be a list of parts.
+
+    Raises:
+        ValueError: it is neither a text, nor null, nor a list of parts.
+    """
+    if content is None or isinstance(content, str):
+        return (content or "").strip(), ""
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise ValueError("content that is no text")
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for part in content:
+        is_thought = part.get("type") in THOUGHT_PARTS
+        inner = part.get("thinking") if is_thought else part.get("text")
+        if isinstance(inner, list):  # Mistral: a thought is a list of parts itself
+            inner = _texts_of(inner)[0]
+        inner = inner or part.get("text")
+        if isinstance(inner, str):
+            (thoughts if is_thought else texts).append(inner)
+    return "".join(texts).strip(), "".join(thoughts).strip()
+
+
 def _tool_calls(choice: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     message = choice.get("message")
     calls = message.get("tool_calls") if isinstance(message, dict) else None
@@ -652,16 +731,6 @@ def _tool_calls(choice: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise ValueError("malformed tool_calls")
     return tuple(calls)
-
-
-def _token_count(value: Any) -> int | None:
-    """Validate a number of tokens; None if the server sent none."""
-    if value is None:
-        return None
-    is_int = isinstance(value, int) and not isinstance(value, bool)
-    if not is_int or not 0 <= value <= MAX_TOKEN_COUNT:
-        raise ValueError(f"{value!r:.20} tokens")
-    return int(value)
 
 
 def _chunk_of(piece: Any) -> dict[str, Any]:

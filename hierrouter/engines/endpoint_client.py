@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from random import Random
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -40,13 +40,26 @@ from openai import (
 )
 
 from hierrouter.engines.addresses import ForbiddenAddress, restrict_connections
-from hierrouter.engines.generator import Outage
+from hierrouter.engines.generator import CallTime, Outage
 from hierrouter.pools.pool import Endpoint, is_loopback
 
 LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 # Joins the pieces of a stream to the body of a completion, and passes on their text meanwhile.
 Gather = Callable[[AsyncIterator[Any], Callable[[str], None]], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The reply to a request.
+
+    Attributes:
+        body: of a completion, also if it came as a stream.
+        time: that it took, without waiting for limits per minute.
+    """
+
+    body: str
+    time: CallTime
 
 
 class TransientError(Exception):
@@ -88,6 +101,10 @@ class Cancellation(Exception):
     """The collection was stopped while a call waited for its next attempt."""
 
 
+# Fields of a message in which servers send thoughts: DeepSeek, vLLM, SGLang, llama.cpp; then
+# OpenRouter, Ollama and newer versions of vLLM.
+THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
+TOKEN_FIELDS = ("content", *THOUGHT_FIELDS, "tool_calls", "refusal")
 CONNECT_TIMEOUT_S = 10.0
 LISTING_TIMEOUT_S = 30.0  # for the list of models, even if a completion may take longer
 KEY_MASK = "***"
@@ -153,14 +170,14 @@ class Client:
         self._openai.organization = None
         self._openai.project = None
 
-    async def complete(self, request: dict[str, Any]) -> str:
+    async def complete(self, request: dict[str, Any]) -> Reply:
         """Request one chat completion.
 
         Args:
             request: the body of the request.
 
         Returns:
-            The body of the reply.
+            The reply.
 
         Raises:
             TransientError: see the module.
@@ -170,11 +187,13 @@ class Client:
         """
         with self._translated_errors(self._timeout_s):
             create = self._openai.chat.completions.with_raw_response.create
-            return self._body_of(await create(**_as_arguments(request)))
+            reply = await create(**_as_arguments(request))
+            # From the request on the wire to the last byte, without the work of OpenAI's client.
+            return Reply(self._body_of(reply), CallTime(reply.elapsed.total_seconds()))
 
     async def stream(
         self, request: dict[str, Any], gather: Gather, on_text: Callable[[str], None]
-    ) -> str:
+    ) -> Reply:
         """Request one chat completion as a stream.
 
         Args:
@@ -183,7 +202,7 @@ class Client:
             on_text: called with each further piece of the text.
 
         Returns:
-            The body of the reply, as `gather` returns it.
+            The reply, with the body that `gather` returns.
 
         Raises:
             TransientError: see the module; perhaps after a part of the text, as all of these.
@@ -195,10 +214,21 @@ class Client:
         """
         stream_request = {**request, "stream": True, "stream_options": {"include_usage": True}}
         arguments = _as_arguments(stream_request)
+        started = perf_counter()
+        first_token_s: float | None = None
+
+        async def timed(pieces: AsyncIterator[Any]) -> AsyncIterator[Any]:
+            nonlocal first_token_s
+            async for piece in pieces:
+                if first_token_s is None and _has_token(piece):
+                    first_token_s = perf_counter() - started
+                yield piece
+
         with self._translated_errors(self._timeout_s):
             async with await self._openai.chat.completions.create(**arguments) as pieces:
-                body = await gather(pieces, lambda text: on_text(self._mask_secret(text)))
-        return self._mask_secret(body)
+                body = await gather(timed(pieces), lambda text: on_text(self._mask_secret(text)))
+        seconds = perf_counter() - started
+        return Reply(self._mask_secret(body), CallTime(seconds, first_token_s))
 
     async def embed(self, request: dict[str, Any]) -> str:
         """Request embeddings.
@@ -363,14 +393,14 @@ class Deployment:
         self._token_limiter = _make_limiter(endpoint.tokens_per_minute)
         self.address = ", ".join(client.address for client in self._clients)
 
-    async def complete(self, request: dict[str, Any]) -> str:
+    async def complete(self, request: dict[str, Any]) -> Reply:
         """Request one chat completion, as `Client.complete`."""
         await self._wait_for_limits(request)
         return await self._ask_server(lambda client: client.complete(request))
 
     async def stream(
         self, request: dict[str, Any], gather: Gather, on_text: Callable[[str], None]
-    ) -> str:
+    ) -> Reply:
         """Request one chat completion as a stream, as `Client.stream`."""
         await self._wait_for_limits(request)
         return await self._ask_server(lambda client: client.stream(request, gather, on_text))
@@ -420,6 +450,15 @@ class Deployment:
             range(len(self._clients)),
             key=lambda server: (self._retired_until[server] > now, self._under_way[server]),
         )
+
+
+def _has_token(piece: Any) -> bool:
+    """Tell whether a piece of a stream, which is not validated, brings text or a thought."""
+    choices = getattr(piece, "choices", None)
+    if not isinstance(choices, list):
+        return False
+    deltas = (getattr(choice, "delta", None) for choice in choices)
+    return any(getattr(delta, name, None) for delta in deltas for name in TOKEN_FIELDS)
 
 
 def _as_arguments(request: dict[str, Any]) -> dict[str, Any]:

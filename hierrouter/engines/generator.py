@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, Protocol
 
+from hierrouter.engines.bills import NO_BILL, Bill
 from hierrouter.pools.pool import KEEP_THOUGHTS, Identity, ModelSpec, Pool
 from hierrouter.questions.final import without_thoughts
 from hierrouter.questions.query import storable
 from hierrouter_cache.errors import WorldError, typed_reason
+from hierrouter_cache.tree import Rate
 
 # Why a call has no answer, and whether the same call may succeed later.
 STATUSES = {
@@ -68,20 +70,54 @@ class Confidence:
 
 MIN_LOGPROB = -1000.0  # no token with a lower log-probability is ever chosen
 
+# What a response is, if it is no answer. The model has given it all the same: it is paid for, kept,
+# scored as the data set says, and not asked for again.
+RESPONSE_KINDS = {
+    "refusal": "refusals",  # the model declines, in a field of its own or by its reason of the end
+    "filtered": "withheld by a filter of the server",
+    "empty": "empty",  # no text, perhaps beside a thought
+}
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """How long one call took, in seconds.
+
+    Attributes:
+        seconds: of a server, from the request that was answered to the last byte of its reply,
+            without attempts that failed and without waiting for limits. Of a model on this machine,
+            from the admission of the call's row to a batch to its last token; the row has the steps
+            of its companions, and the pauses between two batches.
+        first_token_s: from the same moment to the first token of the response; None if the
+            response came in one piece.
+    """
+
+    seconds: float
+    first_token_s: float | None = None
+
 
 @dataclass(frozen=True)
 class Response:
     """The text that a model returned for one call.
 
     Attributes:
-        text: the generated text without special tokens and outer white space. Characters that no
-            file can store are replaced here, so that no paid response is lost when it is stored.
+        text: the generated text without special tokens and outer white space, and without a thought
+            that a server sends in another field. Characters that no file can store are replaced
+            here, so that no paid response is lost when it is stored.
         tokens_in: tokens of the prompt as the model saw it, chat template included.
         tokens_out: generated tokens, the end token included.
         finish_reason: "stop", or "length" if the response was cut.
         confidence: None if the engine does not report it. It is ignored by comparisons, because
             its last digits depend on the batch.
         tool_calls: calls of tools, in OpenAI's format, of a model that was given tools.
+        kind: one of `RESPONSE_KINDS` if it is no answer; else "". It follows from the other fields
+            and, like the bill and the time, does not count in comparisons.
+        thought: text of a thought that a server sends in another field, see `complete_text`.
+        bill: what a server says that the call is billed for.
+        time: how long the call took; None if that was not measured.
+
+    Raises:
+        ValueError: the kind is unknown.
     """
 
     text: str
@@ -90,9 +126,34 @@ class Response:
     finish_reason: str
     confidence: Confidence | None = field(default=None, compare=False)
     tool_calls: tuple[dict[str, Any], ...] = ()
+    kind: str = field(default="", compare=False)
+    thought: str = ""
+    bill: Bill = field(default=NO_BILL, compare=False)
+    time: CallTime | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))
+        object.__setattr__(self, "thought", storable(self.thought))
+        if not (self.text or self.tool_calls or self.kind):
+            object.__setattr__(self, "kind", "empty")
+        if self.kind and self.kind not in RESPONSE_KINDS:
+            raise ValueError(f"unknown kind {self.kind!r}; known: {', '.join(RESPONSE_KINDS)}")
+
+    @property
+    def complete_text(self) -> str:
+        """The thought and the text, as the model writes them where no server takes them apart.
+
+        This is stored, so that a response is the same whichever server it comes from. Whether the
+        next call reads the thought is a setting of the pool.
+        """
+        if not self.thought:
+            return self.text
+        return f"<think>\n{self.thought}\n</think>\n\n{self.text}".rstrip()
+
+    def cost(self, rate: Rate) -> float:
+        """Compute what the call costs at a rate, in money."""
+        bill = self.bill
+        return rate.cost(self.tokens_in, self.tokens_out, bill.cached or 0, bill.thoughts or 0)
 
 
 @dataclass(frozen=True)

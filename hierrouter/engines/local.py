@@ -247,6 +247,7 @@ class TransformersGenerator:
             tokens_out=len(tokens),
             finish_reason="stop" if has_ended else "length",
             confidence=decoded.confidence,
+            time=decoded.time,
         )
 
     def _text(self, tokens: list[int]) -> str:

@@ -12,8 +12,10 @@ the length of the keys. So each response keeps its bits, whatever its companions
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any, cast
 
 import torch
@@ -49,6 +51,8 @@ class Rows:
         lowest: float32[rows], the lowest of these log-probabilities, in nats.
         sources: of random draws, one for each row; none in greedy decoding.
         cache: keys and values of all tokens except the newest; None if transformers keeps them.
+        admitted: moment of each row's admission to its first batch, by `perf_counter`.
+        first_token_s: seconds from there to the first new token of each row; NaN before it.
     """
 
     keys: list[int]
@@ -60,6 +64,8 @@ class Rows:
     lowest: torch.Tensor
     sources: list[torch.Generator]
     cache: DynamicCache | None
+    admitted: list[float]
+    first_token_s: list[float]
 
     @classmethod
     def of_prompts(
@@ -100,6 +106,8 @@ class Rows:
             lowest=torch.zeros(len(prompts), device=device),
             sources=sources,
             cache=cache,
+            admitted=[perf_counter()] * len(prompts),
+            first_token_s=[math.nan] * len(prompts),
         )
 
     def __len__(self) -> int:
@@ -153,6 +161,8 @@ class Rows:
         self.total = self.total[indices]
         self.lowest = self.lowest[indices]
         self.sources = [self.sources[row] for row in rows if self.sources]
+        self.admitted = [self.admitted[row] for row in rows]
+        self.first_token_s = [self.first_token_s[row] for row in rows]
         if self.cache is not None:
             self.cache.batch_select_indices(indices)
 
@@ -210,6 +220,8 @@ def join(parts: Sequence[Rows]) -> Rows:
         total=torch.cat([part.total for part in parts]),
         lowest=torch.cat([part.lowest for part in parts]),
         sources=[source for part in parts for source in part.sources],
+        admitted=[moment for part in parts for moment in part.admitted],
+        first_token_s=[seconds for part in parts for seconds in part.first_token_s],
     )
 
 
@@ -318,6 +330,9 @@ class PauseCriterion(StoppingCriteria):  # type: ignore[misc]
         new_tokens: the largest number of tokens of a response.
         ends: the tokens that end a response.
         should_pause: decides on a pause; None if the batch must not pause.
+
+    Attributes:
+        moments: when the rows had each length, by `perf_counter`.
     """
 
     def __init__(
@@ -334,6 +349,7 @@ class PauseCriterion(StoppingCriteria):  # type: ignore[misc]
         self._longest = torch.tensor([*(w + new_tokens for w in rows.widths), *fillers]).to(device)
         self._ends = torch.tensor(sorted(ends), device=device)
         self._should_pause = should_pause
+        self.moments: dict[int, float] = {}
 
     def __call__(  # pyright: ignore[reportIncompatibleMethodOverride] - it is bool all the same
         self, input_ids: torch.Tensor, scores: object, **_: object
@@ -348,6 +364,7 @@ class PauseCriterion(StoppingCriteria):  # type: ignore[misc]
             bool[height].
         """
         length = input_ids.shape[1]
+        self.moments[length] = perf_counter()
         is_over = self._longest <= length
         if self._should_pause is not None and length in PAUSES:
             count = len(self._widths)

@@ -217,7 +217,7 @@ class Origin:
 
     models: tuple[str, ...]
     hops: int
-    rate: tuple[tuple[float, float], ...]
+    rate: tuple[tuple[float, ...], ...]
     encoder: str
     view: str
     config: TrainConfig
@@ -232,7 +232,7 @@ class Origin:
         return cls(
             models=tree.models,
             hops=tree.hops,
-            rate=tuple((tokens_in, tokens_out) for tokens_in, tokens_out in tree.rate.tolist()),
+            rate=tuple(map(tuple, tree.rate.tolist())),
             encoder=tree.encoder,
             view=tree.view,
             config=config,
@@ -250,7 +250,7 @@ class Origin:
     @property
     def base_rate(self) -> NDArray[np.float64]:
         """float64[M]: cost per token, the mean of both rates; ties go to the cheaper model."""
-        return np.array(self.rate).mean(axis=1)
+        return np.array(self.rate)[:, :2].mean(axis=1)
 
     def check_matches(self, tree: RouteTree, dim: int) -> None:
         """Check that a policy of this origin can read the states of a tree.

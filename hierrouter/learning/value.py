@@ -228,7 +228,7 @@ class ValueModel:
 
     actions: Actions
     knots: tuple[float, ...]
-    rate: tuple[tuple[float, float], ...]
+    rate: tuple[tuple[float, ...], ...]
     fingerprint: str
     texts: tuple[TextProjection, ...]
     numbers: Integers
@@ -520,7 +520,7 @@ def fit(
     return ValueModel(
         actions=actions,
         knots=knots,
-        rate=tuple((tokens_in, tokens_out) for tokens_in, tokens_out in tree.rate.tolist()),
+        rate=tuple(map(tuple, tree.rate.tolist())),
         fingerprint=tree.fingerprint,
         texts=texts,
         numbers=np.concatenate([np.empty(0, bool), *present]).astype(np.int64),

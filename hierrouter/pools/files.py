@@ -14,6 +14,7 @@ from hierrouter.pools.pool import (
     MAX_POOL_NODES,
     OPENAI,
     POOL_PRICES,
+    PRICE_NAMES,
     RESERVED_NAMES,
     Currency,
     Endpoint,
@@ -404,14 +405,14 @@ def _parse_price_table(table: Mapping[str, Any], where: str, source: str) -> dic
     """Prices by model, from a rate for each model or one for each side."""
     prices = {}
     for name, value in table.items():
-        sides = [("", value)]
+        sides = {"": value}
         if isinstance(value, dict):
-            if set(value) != {"in", "out"}:
+            if not {"in", "out"} <= set(value) <= set(PRICE_NAMES):
                 raise InputError(
                     f"price of {name} must be a number or {{ in = 0.001, out = 0.004 }}: {where}; "
-                    "a name with a dot stands in quotes"
+                    f"{', '.join(PRICE_NAMES[2:])} may follow; a name with a dot stands in quotes"
                 )
-            sides = [(", in", value["in"]), (", out", value["out"])]
+            sides = value
         prices[name] = _price(name, sides, where, source)
     return prices
 
@@ -421,16 +422,39 @@ def _read_price_flags(items: Sequence[str]) -> dict[str, Price]:
     for item in items:
         name, equals_sign, value = item.partition("=")
         name = name.strip()
-        sides = [("", _number_or_text(side)) for side in value.split(":")]
-        if not name or not equals_sign or len(sides) > 2:
+        sides = _sides(value)
+        if not name or not equals_sign or not sides:
             raise InputError(
-                f"not a price: {PRICE_FLAG} {item}; e.g. {PRICE_FLAG} calc=0.003 or "
-                "calc=0.001:0.004"
+                f"not a price: {PRICE_FLAG} {item}; e.g. {PRICE_FLAG} calc=0.003, calc=0.001:0.004 "
+                "or calc=0.001:0.004:cached=0.0001"
             )
         if name in prices:
             raise InputError(f"duplicate price for {name}: {PRICE_FLAG} {item}; give one")
         prices[name] = _price(name, sides, f"{PRICE_FLAG} {item}", PRICE_FLAG)
     return prices
+
+
+def _sides(value: str) -> dict[str, float | str]:
+    """The rates of a flag by their side; empty if it is not written as one.
+
+    Args:
+        value: such as `0.003`, `0.001:0.004` or `0.001:0.004:cached=0.0001:call=0.01`.
+    """
+    plain: list[float | str] = []
+    further: dict[str, float | str] = {}
+    for part in value.split(":"):
+        side, equals_sign, rate = part.partition("=")
+        if equals_sign and side in PRICE_NAMES[2:] and side not in further:
+            further[side] = _number_or_text(rate)
+        elif equals_sign or further:
+            return {}
+        else:
+            plain.append(_number_or_text(part))
+    if len(plain) == 1 and not further:
+        return {"": plain[0]}
+    if len(plain) > 2:
+        return {}
+    return {"in": plain[0], "out": plain[-1], **further}
 
 
 def _number_or_text(text: str) -> float | str:
@@ -441,17 +465,25 @@ def _number_or_text(text: str) -> float | str:
         return text
 
 
-def _price(name: str, sides: Sequence[tuple[str, Any]], where: str, source: str) -> Price:
+def _price(name: str, sides: Mapping[str, Any], where: str, source: str) -> Price:
     """Make a price.
 
     Args:
         name: of the model.
-        sides: (side for messages, rate) of tokens in and out, or one rate for both.
+        sides: rates by `PRICE_NAMES`, or one without a name for tokens in and out.
         where: names the file or flag in messages.
         source: of the price.
     """
-    rates = [validate(TokenRate, rate, where, f"price of {name}{side}") for side, rate in sides]
-    return Price(Rate(rates[0], rates[-1]), source)
+    rates: dict[str, float] = {}
+    for side, rate in sides.items():
+        title = f"price of {name}, {side}" if side else f"price of {name}"
+        rates[side] = validate(TokenRate, rate, where, title)
+    tokens_in = rates.get("", rates.get("in", 0.0))
+    tokens_out = rates.get("", rates.get("out", 0.0))
+    cached = rates.get("cached")
+    return Price(
+        Rate(tokens_in, tokens_out, cached, rates.get("thoughts"), rates.get("call", 0.0)), source
+    )
 
 
 # TOML.

@@ -125,6 +125,7 @@ NO_PENALTY = 1.0
 Thoughts = Literal["keep", "drop"]
 KEEP_THOUGHTS: Thoughts = "keep"
 DROP_THOUGHTS: Thoughts = "drop"
+LATER_RATES = ("rate_cached", "rate_thoughts", "rate_call", "rate_batch")  # fields of `ModelSpec`
 Parameters = Annotated[  # 3e9 or "3B"
     float, FieldCheck(_parse_size, before=True), FieldCheck(_require_parameter_count)
 ]
@@ -292,6 +293,13 @@ class ModelSpec:
         generation: decoding settings.
         rate_in: cost of `per_tokens` prompt tokens, if there is no `base_rate`.
         rate_out: cost of `per_tokens` generated tokens, if there is no `base_rate`.
+        rate_cached: cost of `per_tokens` prompt tokens that the provider read from its cache; None
+            is that of other prompt tokens.
+        rate_thoughts: cost of `per_tokens` generated tokens of a thought; None is that of other
+            generated tokens.
+        rate_call: cost of a call, on top of its tokens.
+        rate_batch: factor of all rates, for calls that are made through a provider's batch API; 0.5
+            is half the price.
         parameters: number of parameters; it determines the price if no rate is given.
         device: auto, cpu, cuda, cuda:N, or balanced over all GPUs; for local engines.
         endpoint: the server, for the backend "openai".
@@ -316,6 +324,12 @@ class ModelSpec:
     device: str = "auto"
     endpoint: Endpoint | None = None
     window: Annotated[int, must_be("at least 1", lambda count: count >= 1)] | None = None
+    rate_cached: TokenRate | None = None
+    rate_thoughts: TokenRate | None = None
+    rate_call: TokenRate | None = None
+    rate_batch: Annotated[float, must_be("above 0 and at most 1", lambda f: 0 < f <= 1)] | None = (
+        None
+    )
     thought_tags: Annotated[ThoughtTags, FieldCheck(_require_tags, before=True)] = ()
 
     def __post_init__(self) -> None:
@@ -327,7 +341,7 @@ class ModelSpec:
         """The price of the pool's `per_tokens` tokens; `Pool.prices` has the price of one token.
 
         It is the given rate, else by the number of parameters: the given number, or the one in a
-        name.
+        name. The price of a call is that of one call in either.
 
         Args:
             where: names the model in messages.
@@ -335,6 +349,30 @@ class ModelSpec:
         Raises:
             InputError: there is neither a rate nor a number of parameters.
         """
+        price = self._token_price(where)
+        rate = replace(
+            price.rate,
+            cached=self.rate_cached,
+            thoughts=self.rate_thoughts,
+            call=self.rate_call or 0.0,
+        )
+        return replace(price, rate=rate if self.rate_batch is None else rate.times(self.rate_batch))
+
+    def with_rate(self, rate: Rate) -> ModelSpec:
+        """This model with other rates, and no further ones."""
+        return replace(
+            self,
+            base_rate=None,
+            rate_in=rate.tokens_in,
+            rate_out=rate.tokens_out,
+            rate_cached=rate.cached,
+            rate_thoughts=rate.thoughts,
+            rate_call=rate.call or None,
+            rate_batch=None,
+        )
+
+    def _token_price(self, where: str) -> Price:
+        """The price of plain tokens; see `price`."""
         if self.base_rate is not None:
             return Price(Rate.base(self.base_rate), POOL_PRICES)
         if self.rate_in is not None and self.rate_out is not None:
@@ -527,6 +565,10 @@ class Pool:
         for model in (*values["models"], *values["references"]):
             if model["endpoint"]:
                 del model["endpoint"]["public_only"]
+            # A plan without further rates is the same as one from before these could be given.
+            for name in LATER_RATES:
+                if model[name] is None:
+                    del model[name]
             # A plan without a setting is the same as one from before there was this setting.
             if model["generation"]["repetition_penalty"] == NO_PENALTY:
                 del model["generation"]["repetition_penalty"]
@@ -652,6 +694,7 @@ def _ip_address(host: str) -> IPv4Address | IPv6Address | None:
 
 # Prices.
 
+PRICE_NAMES = ("in", "out", "cached", "thoughts", "call")  # of `Rate`, as people write them
 POOL_PRICES = "pool"  # source of a price, and name of the list of prices of a pool
 SIZE_PRICES = "size"
 # The paper's rates (appendix B) for its models of 3, 8 and 14 billion parameters. Its model of 1.5
@@ -669,7 +712,7 @@ class Price:
     """The rate of one model, and the source of that rate.
 
     Attributes:
-        rate: cost of `per_tokens` tokens in and out.
+        rate: cost of `per_tokens` tokens; that of a call is of one call.
         source: "pool", "price file NAME", "--price", or "size (3B)".
         per_tokens: None is that of the pool; if that is divided out already, one token.
         currency: None is that of the pool.
@@ -687,8 +730,15 @@ class Price:
             per_tokens: the number of tokens of a price that names none; None is one.
         """
         count = self.per_tokens or per_tokens or 1
-        rate = Rate(self.rate.tokens_in / count, self.rate.tokens_out / count)
-        return replace(self, rate=rate, per_tokens=None)
+        rate = self.rate
+        token_rate = Rate(
+            rate.tokens_in / count,
+            rate.tokens_out / count,
+            None if rate.cached is None else rate.cached / count,
+            None if rate.thoughts is None else rate.thoughts / count,
+            rate.call,
+        )
+        return replace(self, rate=token_rate, per_tokens=None)
 
 
 def size_in_name(name: str) -> float | None:
@@ -734,7 +784,11 @@ def guessed_prices_note(tree: RouteTree) -> str | None:
 def price_table(tree: RouteTree) -> dict[str, dict[str, Any]]:
     """The rates of every model of a tree, per token, and their sources, as JSON values."""
     return {
-        name: {"in": rate[0], "out": rate[1], "source": tree.priced_by.get(name, POOL_PRICES)}
+        # Three more where a model of the tree has further prices.
+        name: {
+            **dict(zip(PRICE_NAMES, rate, strict=False)),
+            "source": tree.priced_by.get(name, POOL_PRICES),
+        }
         for name, rate in zip(tree.direct.models, tree.direct.rate.tolist(), strict=True)
     }
 

@@ -149,7 +149,7 @@ def describe(policy: Policy) -> dict[str, Any]:
         **asdict(origin),
         "format": CHECKPOINT_FORMAT,
         "models": list(origin.models),
-        "rate": [list(pair) for pair in origin.rate],
+        "rate": [list(prices) for prices in origin.rate],
         "algo": origin.config.algo,
         "objective": policy.objective.as_object(),
     }
@@ -285,9 +285,7 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
     """Make a policy from its description as JSON values; any error means that it is damaged."""
     origin = Origin(
         models=tuple(description["models"]),
-        rate=tuple(
-            (float(tokens_in), float(tokens_out)) for tokens_in, tokens_out in description["rate"]
-        ),
+        rate=tuple(tuple(map(float, prices)) for prices in description["rate"]),
         config=config_class(description["algo"])(**description["config"]),
         **{key: description[key] for key in PLAIN_ORIGIN_KEYS},
         second=float(description.get("second", 0.0)),
@@ -453,7 +451,9 @@ def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) 
         isinstance(origin.seed, int) and isinstance(origin.hops, int),
         len(origin.rate) == len(origin.models),
         actions.states * actions.count <= MAX_NUMBERS,
-        all(0 <= rate < np.inf for pair in (*origin.rate, (origin.second,)) for rate in pair),
+        # Two prices of each model, or five, see `hierrouter_cache.tree.rate_table`.
+        {len(prices) for prices in origin.rate} in ({2}, {5}),
+        all(0 <= rate < np.inf for prices in (*origin.rate, (origin.second,)) for rate in prices),
     ]
     if isinstance(origin.config, NetworkConfig):
         turns = (origin.config.epochs, origin.config.evaluate_every)

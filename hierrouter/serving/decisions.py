@@ -64,12 +64,13 @@ class LiveDeferral:
 
     Attributes:
         model: its direct call is made instead of the policy's action, and ends the route.
-        rate: cost of one of its tokens in and of one token out, in money.
+        rate: cost of one of its tokens in and of one token out, in money; then perhaps further
+            prices, see `hierrouter_cache.tree.rate_table`.
         deferrals: the calibrated thresholds, by alpha.
     """
 
     model: ModelSpec
-    rate: tuple[float, float]
+    rate: tuple[float, ...]
     deferrals: Mapping[float, Deferral]
 
     def at(self, alpha: float) -> Deferral:
@@ -174,7 +175,7 @@ class LivePolicy:
         texts: list[str] = []
         for state in states:
             texts += state_texts(
-                view, state.question, [response.text for response in state.responses]
+                view, state.question, [response.complete_text for response in state.responses]
             )
         vectors = np.empty((len(states), 0), dtype=np.float32)
         if texts:

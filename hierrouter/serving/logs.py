@@ -89,7 +89,7 @@ class LogShape:
 
     models: tuple[str, ...]
     hops: int
-    rate: Sequence[tuple[float, float]]
+    rate: Sequence[tuple[float, ...]]
 
 
 def read_log(path: Path, shape: LogShape, on_note: OnNote = ignore_note) -> list[Episode]:
@@ -226,7 +226,7 @@ def _count(step: Mapping[str, Any], name: str, where: str) -> int | None:
     return None if step.get(name) is None else int(_number(step, name, where, 0.0))
 
 
-def _cost(step: Mapping[str, Any], where: str, rate: tuple[float, float]) -> float:
+def _cost(step: Mapping[str, Any], where: str, rate: tuple[float, ...]) -> float:
     """Read a call's cost, or compute it from its tokens, in money."""
     if step.get("cost") is not None:
         return _number(step, "cost", where, 0.0)

@@ -311,10 +311,10 @@ async def _lost_likeness(model: LiveModel, canary: Canary) -> float:
 
     The model is asked a second time only if its first response differs from the stored one.
     """
-    first = (await model.answer(canary.prompt)).text
+    first = (await model.answer(canary.prompt)).complete_text
     if first == canary.response:
         return 0.0
-    second = (await model.answer(canary.prompt)).text
+    second = (await model.answer(canary.prompt)).complete_text
     own_likeness = 1.0 if second == first else token_f1(first, [second])
     return max(own_likeness - token_f1(first, [canary.response]), 0.0)
 

@@ -104,9 +104,11 @@ class ServedModel:
                 on_chunk(chunk.model_dump_json(exclude_unset=True))
             return ""
 
-        if on_chunk is None:
-            return await self._call(partial(self._client.complete, request))
-        return await self._call(partial(self._client.stream, request, pass_on, lambda text: None))
+        call = partial(self._client.complete, request)
+        if on_chunk is not None:
+            call = partial(self._client.stream, request, pass_on, lambda text: None)
+        reply = await self._call(call)
+        return reply.body
 
     async def check(self) -> None:
         """If the model has a fault, ask its server for its models, at most every `CHECK_S`."""

@@ -75,7 +75,7 @@ class Hop(Call):
             "finish_reason": response.finish_reason,
             "router_s": round(self.router_s, 6),
             "model_s": round(self.model_s, 6),
-            "response": response.text,
+            "response": response.complete_text,
         }
         if self.visible is not None:
             step["visible"] = self.visible

@@ -225,8 +225,8 @@ class Router:
                 f"model {name} cannot be asked: its answers were imported; give --pool with a "
                 "server for it, or another --defer-to"
             )
-        tokens_in, tokens_out = tree.direct.rate[column].tolist()
-        self.policy.deferral = LiveDeferral(specs[name], (tokens_in, tokens_out), deferrals)
+        rate = tuple(tree.direct.rate[column].tolist())
+        self.policy.deferral = LiveDeferral(specs[name], rate, deferrals)
 
     async def aroute(self, question: Question, options: RouteOptions | None = None) -> RouteResult:
         """Answer a question.
@@ -291,7 +291,7 @@ class Router:
         text = question_of(question)
         if is_deferred:
             return text
-        responses = [call.response.text for call in self.visible_calls(calls)]
+        responses = [call.response.complete_text for call in self.visible_calls(calls)]
         return prompt_text(text, responses, self.pool.instruction(len(calls)))
 
     def visible_calls(self, calls: Sequence[Call]) -> tuple[Call, ...]:
@@ -304,8 +304,9 @@ class Router:
             return tuple(calls)
         visible = []
         for call in calls:
-            text = visible_text(self.pool, call.model, call.response.text)
-            visible.append(replace(call, response=replace(call.response, text=text)))
+            text = visible_text(self.pool, call.model, call.response.complete_text)
+            response = replace(call.response, text=text, thought="")
+            visible.append(replace(call, response=response))
         return tuple(visible)
 
     @property
@@ -498,10 +499,9 @@ class _Routing:
         )
         return await self.router._batcher.decide(state)
 
-    def _cost(self, response: Response, rate: tuple[float, float], seconds: float) -> float:
+    def _cost(self, response: Response, rate: Sequence[float], seconds: float) -> float:
         """C of one call, in money."""
-        token_cost = Rate(*rate).cost(response.tokens_in, response.tokens_out)
-        return token_cost + self.trained.origin.second * seconds
+        return response.cost(Rate(*rate)) + self.trained.origin.second * seconds
 
     async def _next_hop_with_fallback(self) -> Hop | ReturnAction:
         """Decide and make the next call; if it fails, perhaps call another model instead.
@@ -631,7 +631,7 @@ class _Routing:
             propensity = 1.0
         if failures:
             propensity = None
-        visible = visible_text(self.router.pool, spec.name, response.text)
+        visible = visible_text(self.router.pool, spec.name, response.complete_text)
         return Hop(
             model=spec.name,
             response=response,
@@ -643,7 +643,7 @@ class _Routing:
             router_s=decision.router_s,
             instead_of=_failed_calls(failures),
             is_deferred=is_deferred,
-            visible=None if visible == response.text else visible,
+            visible=None if visible == response.complete_text else visible,
         )
 
     def _model(self, action: int) -> ModelSpec:
@@ -652,8 +652,8 @@ class _Routing:
             return self._deferral.model
         return self.router.pool.models[self._model_number(action)]
 
-    def _rate(self, action: int) -> tuple[float, float]:
-        """Return what a token in and a token out of the model that an action calls cost."""
+    def _rate(self, action: int) -> Sequence[float]:
+        """Return the prices of the model that an action calls, see `rate_table`."""
         if action == DEFER_ACTION:
             return self._deferral.rate
         return self.trained.origin.rate[self._model_number(action)]

@@ -146,7 +146,11 @@ NEVER = [
     (FAULTS["500"], r"answered 500.* \(3 attempts\)$"),
     (CUT, r"was cut.* \(3 attempts\)$"),
     (HTML, r"unexpected answer from 127\.0\.0\.1:.*: HTML \(3 attempts\)$"),
-    (JUNK["null content"], r"unexpected answer from .*: no content \(3 attempts\)$"),
+    (
+        Reply(completion("", choices=[{"message": None, "finish_reason": "stop"}])),
+        r"unexpected answer from .*: no message \(3 attempts\)$",
+    ),
+    (Reply(completion("", choices=[{"message": {"content": 7}, "finish_reason": "stop"}])), "text"),
     *ODD_COUNTS,
     (refusal(429, "request too large"), "429: request too large; still so after 7 waits"),
 ]
@@ -178,7 +182,7 @@ REFUSED = [
     (refusal(403, "requires moderation and your input was flagged"), "filtered"),
     (refusal(403, "not for you"), "error"),
     (refusal(400, "temperature is not supported"), "error"),
-    (ended("", "content_filter"), "filtered"),
+    (Reply({**ended("", "content_filter").body, "usage": None}), "filtered"),
     (ended("", "length", tokens_out=0), "too_long"),
 ]
 
@@ -195,12 +199,20 @@ def test_a_refused_prompt_is_not_asked_again() -> None:
 
 
 MOST = 2**31 - 1
+# Thoughts on top of completion_tokens.
+TOP = {
+    "prompt_tokens": 32,
+    "completion_tokens": 9,
+    "total_tokens": 135,
+    "completion_tokens_details": {"reasoning_tokens": 94},
+}
 ANSWERS: list[tuple[Reply, dict[str, Any], Response]] = [
     (ended("", "stop"), {}, Response("", 7, 3, "stop")),
     (ended(None, "length", 8), {}, Response("", 7, 8, "length")),
     (Reply(completion("x", MOST, MOST)), {}, Response("x", MOST, MOST, "stop")),
     (Reply(completion("x", model="served@main")), {}, Response("x", 7, 3, "stop")),
     (Reply(completion("x", model="alias")), {"answers_as": "alias"}, Response("x", 7, 3, "stop")),
+    (Reply(completion("x", usage=TOP)), {}, Response("x", 32, 103, "stop")),
 ]
 
 
@@ -209,6 +221,54 @@ def test_what_is_an_answer(reply: Reply, endpoint: dict[str, Any], answer: Respo
     """An empty text, the largest count, another name of the same model."""
     with scripted(reply) as server:
         assert answers_in_order(load(server, **endpoint), ["q"]) == [answer]
+
+
+def said(reason: str = "stop", **message: Any) -> Reply:
+    """A message with these fields."""
+    return Reply(completion("", choices=[{"message": message, "finish_reason": reason}]))
+
+
+THOUGHT_PARTS = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "3 + 4"}]},
+    {"type": "text", "text": "7"},
+]
+THOUGHT_IN_BOTH = "<think>\n3 + 4\n</think>\n\n7"
+# By what the response is: its text, its thought and its kind.
+KINDS: list[tuple[Reply, tuple[str, str, str]]] = [
+    (said(content="7", reasoning_content=" 3 + 4\n"), ("7", "3 + 4", "")),
+    (said(content="7", reasoning="3 + 4"), ("7", "3 + 4", "")),
+    (said(content=THOUGHT_PARTS), ("7", "3 + 4", "")),
+    (said(content=THOUGHT_IN_BOTH, reasoning_content="3 + 4"), (THOUGHT_IN_BOTH, "", "")),
+    (said(content=None, reasoning_content="3 + 4"), ("", "3 + 4", "empty")),
+    (said("length", content="", reasoning_content="3 + 4"), ("", "3 + 4", "empty")),
+    (said(content=None), ("", "", "empty")),
+    (said(), ("", "", "empty")),
+    (said(content=None, refusal="I can't help."), ("I can't help.", "", "refusal")),
+    (said("refusal", content="No."), ("No.", "", "refusal")),
+    (said("content_filter", content=None), ("", "", "filtered")),
+    (said("content_filter", content="Take one"), ("Take one", "", "filtered")),
+    (said(content="7", reasoning_content=None, refusal=None), ("7", "", "")),
+    (said(content="7", reasoning_content={"a": 1}, refusal=""), ("7", "", "")),
+]
+
+
+@pytest.mark.parametrize(("reply", "response"), KINDS, ids=range(len(KINDS)))
+def test_what_is_no_answer_is_a_response_and_asked_for_once(
+    reply: Reply, response: tuple[str, str, str]
+) -> None:
+    with scripted(reply) as server:
+        [answer] = answers_in_order(load(server), ["q"])
+    assert isinstance(answer, Response)
+    assert (answer.text, answer.thought, answer.kind) == response
+    assert (answer.tokens_in, answer.tokens_out) == (7, 3)  # it is paid for
+    assert server.asked["q"] == 1
+
+
+def test_a_thought_is_stored_as_models_write_it() -> None:
+    thinking = Response("7", 1, 2, "stop", thought="3 + 4")
+    assert thinking.complete_text == "<think>\n3 + 4\n</think>\n\n7"
+    assert Response("", 1, 2, "stop", thought="3").complete_text == "<think>\n3\n</think>"
+    assert Response("7", 1, 2, "stop").complete_text == "7"
 
 
 def test_the_other_name_of_the_length_limit() -> None:
