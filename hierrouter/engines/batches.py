@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from threading import Thread
@@ -78,12 +78,13 @@ class DecodedResponse:
     Attributes:
         tokens: the tokens.
         confidence: of the model; None if it is not known.
-        time: from the admission of the prompt's row to a batch to its last token.
+        time: from the admission of the prompt's row to a batch to its last token. It is ignored by
+            comparisons.
     """
 
     tokens: list[int]
     confidence: Confidence | None
-    time: CallTime | None = None
+    time: CallTime | None = field(default=None, compare=False)
 
 
 class StaticBatches:

@@ -14,6 +14,7 @@ from hierrouter.questions.query import stored_choices
 from hierrouter.questions.scoring import SCORERS_BY_NAME
 from hierrouter.replay.states import SIGNALS
 from hierrouter.replay.stored_pool import load_planned_pool, open_pool
+from hierrouter.replay.tree import Tree
 from hierrouter_cache.embeddings import embedding_files, require_sound
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError
 from hierrouter_cache.keys import Row, digest, part_fault, row_fault
@@ -62,7 +63,15 @@ def data_notes(tree: RouteTree) -> list[str]:
         notes.append(f"{merged}.")
     if getattr(tree, "given_by_default", False):
         notes.append(f"{GIVEN_BY_DEFAULT_NOTE}.")
-    # Only a `Tree`, which was opened from a cache, has `capped`, `sure` and `merged`.
+    if tree.shared_time:
+        notes.append(
+            f"The seconds of {tree.shared_time:.0%} of the calls are shared time, as earlier "
+            "versions recorded it: that of all calls which were stored together, in equal shares. "
+            "One call takes longer where calls overlap."
+        )
+    # Only a `Tree`, which was opened from a cache, has `capped`, `sure`, `merged` and given costs.
+    if isinstance(tree, Tree):
+        notes += [f"{note}." for note in tree.given_cost_notes()]
     capped = getattr(tree, "capped", {})
     notable = [
         f"{share:.0%} of {name}" for name, share in capped.items() if share >= NOTABLE_CAPPED_SHARE

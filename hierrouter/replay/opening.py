@@ -57,8 +57,21 @@ if TYPE_CHECKING:
 
 COUNTED_CALLS = (
     "SELECT step, count(*) AS calls, count(*) FILTER (finish_reason = 'length') AS cut, "
-    "count(*) FILTER (regexp_matches(response, $1)) AS thinking "
+    "count(*) FILTER (regexp_matches(response, $1)) AS thinking, "
+    "sum(cost_given)::DOUBLE AS given, count(cost_given)::DOUBLE AS given_calls, "
+    "(sum(tokens_in) FILTER (cost_given IS NOT NULL))::DOUBLE AS given_in, "
+    "(sum(tokens_out) FILTER (cost_given IS NOT NULL))::DOUBLE AS given_out, "
+    "coalesce(sum(tokens_cached) FILTER (cost_given IS NOT NULL), 0)::DOUBLE AS given_cached, "
+    "coalesce(sum(tokens_thoughts) FILTER (cost_given IS NOT NULL), 0)::DOUBLE AS given_thoughts "
     "FROM calls_rows GROUP BY step ORDER BY step"
+)
+GIVEN_COST_SUMS = (
+    "given",
+    "given_calls",
+    "given_in",
+    "given_out",
+    "given_cached",
+    "given_thoughts",
 )
 ACCURACY_SCORER = "accuracy"  # tells right from wrong, whatever Q is
 FEW_QUERIES = 30  # in a fold; intervals of means are wide and unreliable below
@@ -145,6 +158,8 @@ def open_trees(
         "thoughts": pool.thoughts,
         "merged": merged_note(reader, plan.queries) if pool.imported else "",
         "given_by_default": is_default_scorer and scorer is GIVEN_SCORER,
+        # Imports of earlier versions have no other column for seconds that are a call's own.
+        "shared_time": 0.0 if pool.imported else loaded.shared_time,
     }
     arrays = {field.name: getattr(loaded, field.name) for field in fields(loaded)}
     tree = Tree(**{**arrays, **facts, **live_facts}, root=opening.cache, pool=opening.pool)
@@ -400,11 +415,12 @@ def _complete_queries(
     )
 
 
-def _shares_of_models(reader: CacheReader, spec: TreeSpec) -> dict[str, dict[str, float]]:
+def _shares_of_models(reader: CacheReader, spec: TreeSpec) -> dict[str, dict[str, Any]]:
     """Return shares of each model's responses.
 
     Returns:
-        `capped`, that ended at the cap of new tokens, and `thinking`, with a thought; by model.
+        `capped`, that ended at the cap of new tokens, and `thinking`, with a thought; by model. And
+        `given_costs`, see `Tree`.
     """
     model_of_step = {step: name for name, step in spec.direct}
     for steps in spec.steps:
@@ -412,15 +428,21 @@ def _shares_of_models(reader: CacheReader, spec: TreeSpec) -> dict[str, dict[str
     calls: Counter[str] = Counter()
     capped: Counter[str] = Counter()
     thinking: Counter[str] = Counter()
+    given: dict[str, list[float]] = {}
     for row in reader.sql(COUNTED_CALLS, [THOUGHT_REGEX]).to_pylist():
         model = model_of_step.get(row["step"])
         if model:
             calls[model] += row["calls"]
             capped[model] += row["cut"]
             thinking[model] += row["thinking"]
+            if row["given_calls"]:
+                sums = [row[name] for name in GIVEN_COST_SUMS]
+                earlier = given.get(model, [0.0] * len(sums))
+                given[model] = [first + second for first, second in zip(earlier, sums, strict=True)]
     return {
         "capped": {model: capped[model] / count for model, count in calls.items()},
         "thinking": {model: thinking[model] / count for model, count in calls.items()},
+        "given_costs": given,
     }
 
 

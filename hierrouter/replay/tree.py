@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hierrouter.pools.pool import DROP_THOUGHTS, KEEP_THOUGHTS
+from hierrouter.engines.bills import given_cost_notes
+from hierrouter.pools.pool import DEFAULT_CURRENCY, DROP_THOUGHTS, KEEP_THOUGHTS
 from hierrouter.questions.query import stored_choices
 from hierrouter.replay.stored_pool import open_pool
 from hierrouter_cache.errors import CacheError, IncompleteTree
@@ -176,6 +177,9 @@ class Tree(RouteTree):
         merged: which queries were given the answers of others with the same text by an import of an
             earlier version, in words; "" if none was.
         given_by_default: whether Q is the given scores because the user named no scorer.
+        given_costs: of the calls whose cost a server or an imported file states, by model: the sum
+            of these costs, the number of the calls, and their tokens in, tokens out, cached tokens
+            in, and tokens of thoughts.
     """
 
     root: Path
@@ -187,6 +191,18 @@ class Tree(RouteTree):
     shift: str = ""
     merged: str = ""
     given_by_default: bool = False
+    given_costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    def given_cost_notes(self) -> Iterator[str]:
+        """Yield notes on costs that differ from those that servers or an imported file state."""
+        costs = {}
+        for name, row in zip(self.direct.models, self.direct.rate.tolist(), strict=True):
+            if name in self.given_costs:
+                given, calls, tokens_in, tokens_out, cached, thoughts = self.given_costs[name]
+                own = Rate(*row).cost(tokens_in, tokens_out, cached, thoughts, calls)
+                costs[name] = (given, own, int(calls))
+        if self.currency in (DEFAULT_CURRENCY, "USD"):
+            yield from given_cost_notes(costs, self.currency)
 
     @property
     def thoughts_note(self) -> str | None:

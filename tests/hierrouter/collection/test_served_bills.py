@@ -20,7 +20,7 @@ from hierrouter.collection.progress import Progress, Summary, stored_spending
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
 from hierrouter.questions.query import Query
-from hierrouter.replay.inspection import ask_cache
+from hierrouter.replay.inspection import ask_cache, data_notes
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.tree import Rate, reprice
 from tests.servers import MODEL, Reply, Server, completion, late, serving
@@ -160,12 +160,15 @@ def test_attempts_that_failed_are_not_in_the_seconds(tmp_path: Path) -> None:
 
 
 def test_rows_of_earlier_versions_have_shared_time_and_say_so(tmp_path: Path) -> None:
+    """Their scores, costs and content are as ever."""
     collected(Reply(completion("7")), tmp_path)
     tree = OpenTree(cache=tmp_path, encoder="hashed-ngrams").run()
     old = tmp_path / "old"
     _without_later_columns(tmp_path, old)
     older = OpenTree(cache=old, encoder="hashed-ngrams").run()
     assert older.shared_time == 1
+    assert [note for note in data_notes(older) if "of 100% of the calls are shared time" in note]
+    assert not [note for note in data_notes(tree) if "shared time" in note]
     assert (tree.score == older.score).all()
     assert (tree.cost == older.cost).all()
     assert older.content == tree.content
@@ -331,12 +334,31 @@ def test_further_rates_count_wherever_a_call_has_a_cost(
     assert same.fingerprint == tree.fingerprint
     opened = OpenTree(cache=tmp_path, encoder="hashed-ngrams").run()  # from the saved tree
     assert (opened.cost == tree.cost).all()
-    # What the server says that its calls cost is another sum.
+    # What the server says that its calls cost is another sum; the report says so, too.
+    assert [note for note in data_notes(opened) if "by the cost given with its" in note]
     assert [line for line in caplog.messages if line.startswith("short costs")] == [
         f"short costs {calls / 2 * CALL_COST:.4g} USD by its tokens and rates, and "
         f"{calls / 2 * 0.002:.4g} by the cost given with its {calls // 2} calls, "
         f"{0.002 / CALL_COST:.3g} times as much; look at its rates and per_tokens"
     ]
+
+
+def test_no_key_is_stored_with_a_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "sk-1234567890abcdef"
+    monkeypatch.setenv("BILLS_KEY", key)
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "billed_to": f"Bearer {key}"}
+    with serving(Server(lambda *_: Reply(completion("7", usage=usage)))) as server:
+        pool = pool_of(server.url, hops=1)
+        keyed = [
+            replace(model, endpoint=replace(model.endpoint, api_key_env="BILLS_KEY"))
+            for model in pool.models
+            if model.endpoint
+        ]
+        fill_cache(replace(pool, models=tuple(keyed)), QUERIES[:1], tmp_path)
+    assert server.seen[-1]["authorization"] == f"Bearer {key}"
+    assert {row["usage"] for row in rows(tmp_path, "usage")} == {
+        json.dumps({**usage, "billed_to": "Bearer ***"}, separators=(",", ":"))
+    }
 
 
 def test_a_batch_api_costs_its_share_of_everything(tmp_path: Path) -> None:
