@@ -121,16 +121,19 @@ LIMITS = {"short": 8, "long": 9}
 
 
 def test_recorded_seconds_are_those_of_each_call_at_a_proxy(tmp_path: Path) -> None:
-    """Calls of .2 to .8 s, four at a time: shares of a commit's time would all be alike."""
+    """Calls of .6 to 2 s, four at a time: shares of a commit's time would all be alike.
+
+    They are long, because server, proxy and client share the processor.
+    """
 
     def script(prompt: str, before: int) -> Reply:
-        seconds = 0.2 + 0.15 * (sum(prompt.encode()) % 5)
+        seconds = 0.6 + 0.35 * (sum(prompt.encode()) % 5)
         return late(Reply(completion(f"answer {len(prompt)}")), seconds)
 
     with serving(Server(script)) as server, recording(server) as (url, recorded):
-        fill_cache(pool_of(url), QUERIES, tmp_path)
+        fill_cache(pool_of(url).sub_pool(["short"], 2), QUERIES, tmp_path)
     stored = rows(tmp_path, "model, prompt, seconds, shared_time")
-    assert len(stored) == len(recorded) >= 24
+    assert len(stored) == len(recorded) == 12
     ratios = []
     for row in stored:
         assert not row["shared_time"]
@@ -138,7 +141,7 @@ def test_recorded_seconds_are_those_of_each_call_at_a_proxy(tmp_path: Path) -> N
         ratios.append(row["seconds"] / seconds)
     assert 0.95 <= median(ratios) <= 1.05, ratios
     seconds = [row["seconds"] for row in stored]
-    assert max(seconds) > 3 * min(seconds)
+    assert max(seconds) > 2 * min(seconds)
     tree = OpenTree(cache=tmp_path, encoder="hashed-ngrams").run()
     assert tree.shared_time == 0
     assert float(tree.seconds[:, 1:].max()) == pytest.approx(max(seconds))
