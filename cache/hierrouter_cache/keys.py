@@ -83,14 +83,17 @@ def call_key(step: str, context: str, sample: int = 0) -> str:
     return digest(["call", step, context, sample])
 
 
-def references_key(answers: Sequence[str], choices: Choices = ()) -> str:
+def references_key(answers: Sequence[str], choices: Choices = (), tests: Sequence[str] = ()) -> str:
     """Return the digest of what a score depends on besides the response.
 
     Args:
         answers: the query's reference answers.
         choices: the query's choices, if it has any.
+        tests: statements that judge a program, if the query has any.
     """
-    return digest(["references", list(answers), *_choices_for_digest(choices)])
+    return digest(
+        ["references", list(answers), *_choices_for_digest(choices), *_tests_for_digest(tests)]
+    )
 
 
 def query_key(
@@ -101,6 +104,7 @@ def query_key(
     split: str,
     choices: Choices = (),
     has_own_calls: bool = False,
+    tests: Sequence[str] = (),
 ) -> str:
     """Return the digest of a query; a change of any argument makes it another query.
 
@@ -112,6 +116,7 @@ def query_key(
         split: "train", "validation" or "test".
         choices: its choices, if it has any.
         has_own_calls: whether it shares no calls with another query of this text.
+        tests: statements that judge a program, if it has any.
     """
     own_calls = ["own calls"] if has_own_calls else []
     return digest(
@@ -119,6 +124,7 @@ def query_key(
             *("query", dataset, name, question, list(answers), split),
             *_choices_for_digest(choices),
             *own_calls,
+            *_tests_for_digest(tests),
         ]
     )
 
@@ -131,6 +137,11 @@ def _choices_for_digest(choices: Choices) -> list[list[list[str]]]:
     if not choices:
         return []
     return [[[label, text] for label, text in choices]]
+
+
+def _tests_for_digest(tests: Sequence[str]) -> list[dict[str, list[str]]]:
+    """Return the list items that tests add to a digest; none if there are no tests."""
+    return [{"tests": list(tests)}] if tests else []
 
 
 def plan_key(pool: str, queries: Sequence[str]) -> str:
@@ -151,6 +162,8 @@ def row_fault(kind: str, row: Row) -> str | None:
             continue
         if not _TYPE_CHECKS[field.type](value):
             return f"{field.name} must be {field.type}, got {value!r:.40}"
+        if field.name == "tests" and not value:  # no tests are stored as null
+            return "tests must not be empty"
     unit_interval_column = {"scores": "value", "decisions": "chance"}.get(kind)
     if unit_interval_column and not 0 <= row[unit_interval_column] <= 1:
         value = row[unit_interval_column]
@@ -260,6 +273,7 @@ def _digest_columns(kind: str, row: Row) -> dict[str, str]:
     if kind == "plans":
         return {"plan": plan_key(row["pool"], row["queries"])}
     choices = [(choice["label"], choice["text"]) for choice in row["choices"] or ()]
+    tests = row["tests"] or ()
     own_context = root_context(row["question"], (row["dataset"], row["id"]))
     has_own_calls = row["context"] == own_context
     return {
@@ -271,7 +285,8 @@ def _digest_columns(kind: str, row: Row) -> dict[str, str]:
             row["split"],
             choices,
             has_own_calls,
+            tests,
         ),
         "context": own_context if has_own_calls else root_context(row["question"]),
-        "references": references_key(row["answers"], choices),
+        "references": references_key(row["answers"], choices, tests),
     }

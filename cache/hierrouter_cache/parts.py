@@ -78,18 +78,19 @@ QUERIES_SCHEMA = pa.schema(
     [
         ("query", pa.string()),  # digest of everything below
         ("context", pa.string()),  # root context, the digest of the question
-        ("references", pa.string()),  # digest of the answers and choices
+        ("references", pa.string()),  # digest of the answers, choices and tests
         ("id", pa.string()),
         ("dataset", pa.string()),
         ("split", pa.string()),  # train, validation or test
         ("question", pa.string()),
         ("answers", pa.list_(pa.string())),
         ("choices", CHOICES_TYPE),  # the choices that the question offers, in its order, or null
+        ("tests", pa.list_(pa.string())),  # statements that judge a program, in order, or null
     ]
 )
 # Columns that parts of earlier versions lack, by kind, with their types in SQL.
 LATER_COLUMNS = {
-    "queries": {"choices": "STRUCT(label VARCHAR, text VARCHAR)[]"},
+    "queries": {"choices": "STRUCT(label VARCHAR, text VARCHAR)[]", "tests": "VARCHAR[]"},
     "calls": {
         "logprob_sum": "DOUBLE",
         "logprob_min": "DOUBLE",

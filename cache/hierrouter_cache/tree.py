@@ -315,7 +315,7 @@ class DirectCalls:
     Attributes:
         models: K names; the pool's models first, then reference models outside it.
         score: float64[queries, K], quality in [0, 1].
-        accuracy: float64[queries, K], 1 if the answer is right, else 0.
+        accuracy: float64[queries, K], 1 if the answer is right, else 0; NaN if nothing judges it.
         tokens_in: int64[queries, K], prompt tokens.
         tokens_out: int64[queries, K], generated tokens.
         rate: float64[K, 2], cost of a token in and of a token out; float64[K, 5] if a model has
@@ -386,7 +386,8 @@ class RouteTree:
         datasets: dataset of each query.
         splits: "train", "validation" or "test" for each query.
         score: float64[queries, nodes], quality Q of the node's response, in [0, 1].
-        accuracy: float64[queries, nodes], 1 if the response is right, else 0.
+        accuracy: float64[queries, nodes], 1 if the response is right, else 0; NaN for all calls
+            of a query whose responses nothing judges.
         tokens_in: int64[queries, nodes], prompt tokens of the call that led to the node.
         tokens_out: int64[queries, nodes], generated tokens of this call.
         rate: float64[M, 2], cost of a token in and of a token out of each model; float64[M, 5] if

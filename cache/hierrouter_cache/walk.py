@@ -530,7 +530,7 @@ def load_tree(
             are.
         prices: rate of every model, direct ones included.
         score: quality of each call.
-        accuracy: accuracy of each call.
+        accuracy: accuracy of each call; NaN for all calls of a query whose answers nothing judges.
         scorer: name of the scorer of `score`.
         is_pruned: bool[queries], the queries that may lack calls and become the tree's `pruned`;
             None for no query.
@@ -543,9 +543,12 @@ def load_tree(
     absent = describe_holes(forest.select(np.flatnonzero(~is_pruned)), spec)
     if absent:
         raise IncompleteTree(f"the tree is incomplete: {reader.root}: {absent}; collect again")
-    for scores in (score, accuracy):
-        _require_scored(reader, forest.tree, scores.tree)
-        _require_scored(reader, forest.direct, scores.direct)
+    _require_scored(reader, forest.tree, score.tree)
+    _require_scored(reader, forest.direct, score.direct)
+    is_judged = ~np.isnan(accuracy.direct).all(axis=1) | ~np.isnan(accuracy.tree).all(axis=1)
+    judged = forest.select(np.flatnonzero(is_judged))
+    _require_scored(reader, judged.tree, accuracy.tree[is_judged])
+    _require_scored(reader, judged.direct, accuracy.direct[is_judged])
     queries = reader.queries(forest.keys, ("id", "dataset", "split"))
     tree = forest.tree
     direct = forest.direct

@@ -92,6 +92,7 @@ class ShowDatasets:
         limit: the largest number of queries of each dataset; None is 300, and of a file all.
         seed: of the draw and of the folds.
         data: folder of the paper's datasets as files.
+        show_signature: show the function that tests call below each question.
         show: number of questions of each dataset.
     """
 
@@ -99,6 +100,7 @@ class ShowDatasets:
     limit: flags.LimitToDraw = None
     seed: flags.Seed = PAPER_SEED
     data: flags.Data = DATA_FOLDER
+    show_signature: flags.ShowSignature = False
     show: Annotated[int, Flag("--show", "N", "So many questions of each dataset.", minimum=0)] = 2
 
     def known(self) -> list[KnownDataset]:
@@ -125,7 +127,14 @@ class ShowDatasets:
             InputError: an unknown name, or a file with a bad row.
             WorldError: the hub is needed and cannot be reached.
         """
-        from hierrouter.questions.datasets import describe, load_queries
+        from hierrouter.questions.datasets import describe, draw_queries
 
-        queries = load_queries(self.datasets or (), self.limit, self.seed, self.data, on_note)
+        queries, _ = draw_queries(
+            self.datasets or (),
+            self.limit,
+            self.seed,
+            self.data,
+            on_note,
+            show_signature=self.show_signature,
+        )
         return describe(queries, self.show)

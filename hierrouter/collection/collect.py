@@ -41,6 +41,8 @@ class Collect:
     seed: flags.SeedToDraw = None
     data: flags.Data = DATA
     encoder: flags.Encoder = None
+    show_signature: flags.ShowSignature = False
+    run_code: flags.RunCode = False
     no_references: Annotated[
         bool, Flag("--no-references", help="Without the pool's reference models, now and later.")
     ] = False
@@ -196,6 +198,7 @@ class Collect:
             remote=self.remote,
             adaptive=self.adaptive_request(),
             encoder=self.encoder,
+            run_code=self.run_code,
             max_spend=self.max_spend,
             datasets=datasets,
         )
@@ -215,6 +218,10 @@ class Collect:
         datasets: Mapping[str, str] = {}
         if self.datasets is None and self.limit is None and self.seed is None:
             stored = last_plan(self.cache)
+        if stored is not None and self.show_signature:
+            raise InputError(
+                f"{self.cache} has its questions: --show-signature; give --datasets with it"
+            )
         if stored is None:
             names = list(self.datasets or [TESTBED_DATASET])
             pool = load_pool(self.pool or group_of(names) or PAPER_POOL)
@@ -251,7 +258,9 @@ class Collect:
 
         seed = PAPER_SEED if self.seed is None else self.seed
         recorded = recorded_datasets(self.cache)
-        queries, datasets = draw_queries(names, self.limit, seed, self.data, on_note, recorded)
+        queries, datasets = draw_queries(
+            names, self.limit, seed, self.data, on_note, recorded, self.show_signature
+        )
         replaced = sum("\N{REPLACEMENT CHARACTER}" in query.question for query in queries)
         if replaced:
             on_note(f"collect: U+FFFD in {replaced} questions: the file had invalid unicode there")
@@ -303,6 +312,8 @@ def collect(
     seed: int | None = None,
     data: str | Path = DATA,
     encoder: str | None = None,
+    show_signature: bool = False,
+    run_code: bool = False,
     no_references: bool = False,
     backend: str | None = None,
     base_url: str | None = None,
@@ -340,6 +351,9 @@ def collect(
         data: folder of files that replace the paper's datasets.
         encoder: embeds the states, so that the tree opens at once; None is the pool's, and if that
             cannot be had embedding waits for the training.
+        show_signature: show the first line of the function that tests call below each question.
+        run_code: whether to run the programs in answers, confined, to questions with tests; then
+            their accuracy is known. See docs/security.md.
         no_references: leave the pool's reference models out, now and later.
         backend: of all models, instead of what the pool says: "transformers" or "openai".
         base_url: an OpenAI-compatible server that answers for all models.
@@ -382,6 +396,8 @@ def collect(
         seed=seed,
         data=Path(data),
         encoder=encoder,
+        show_signature=show_signature,
+        run_code=run_code,
         no_references=no_references,
         backend=backend,
         base_url=base_url,

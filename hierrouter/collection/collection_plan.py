@@ -114,6 +114,7 @@ class CollectionPlan:
         remote: URL of the cache's mirror.
         adaptive: the routers for which calls may matter; None makes every call.
         encoder: embeds the states; None is the pool's.
+        run_code: whether to run the programs in answers, when all are there.
         max_spend: begin no call once the calls in the cache have cost so much, in the pool's
             currency and at its rates; None is no limit.
         datasets: commits of the hub's repositories that the queries were drawn from, by id.
@@ -132,6 +133,7 @@ class CollectionPlan:
     remote: str | None = None
     adaptive: Adaptive | None = None
     encoder: str | None = None
+    run_code: bool = False
     max_spend: float | None = None
     datasets: Mapping[str, str] = field(default_factory=dict)
 
@@ -306,7 +308,8 @@ class CollectionPlan:
             for line in _shard_lines(self.cache, self.shard):
                 on_note(line)
             return
-        tree = OpenTree(cache=self.cache, encoder=self.encoder).run(on_derive, on_note)
+        opening = OpenTree(cache=self.cache, encoder=self.encoder, run_code=self.run_code)
+        tree = opening.run(on_derive, on_note)
         if tree.unembedded:
             on_note(f"collect: nothing is embedded yet: {tree.unembedded}")
 

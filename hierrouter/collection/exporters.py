@@ -31,7 +31,7 @@ from hierrouter.pools.pool import IMPORTED, ModelSpec, Pool, size_in_name
 from hierrouter.questions.query import Query
 from hierrouter.questions.sources import choice_lines
 from hierrouter.replay.opening import load_scorers
-from hierrouter.replay.stored_pool import load_planned_pool, score_forest
+from hierrouter.replay.stored_pool import load_planned_pool, quality_of_forest
 from hierrouter.runs.folders import draft_of
 from hierrouter.tables import csv_text, significant
 from hierrouter_cache.errors import IncompleteTree, InputError
@@ -91,6 +91,7 @@ def read_direct_calls(
     models: Sequence[str] | None = None,
     without: Sequence[str] = (),
     allow_incomplete: bool = False,
+    run_code: bool = False,
     on_progress: OnTask = ignore_task,
 ) -> DirectCalls:
     """Read the direct calls of the last collection, and score them.
@@ -101,6 +102,7 @@ def read_direct_calls(
         models: names of some of the pool's models; None is all of them, and the references.
         without: names of models and references to leave out.
         allow_incomplete: leave out queries that lack a direct call, instead of refusing.
+        run_code: whether to run the programs in responses, for `accuracy`.
         on_progress: called with ("score", done, total).
 
     Raises:
@@ -138,7 +140,7 @@ def read_direct_calls(
         ),
         queries=stored_queries(reader, complete.keys),
         responses=[[texts[key].response for key in row] for row in direct.key.tolist()],
-        score=score_forest(reader, without_tree, quality_scorer, on_score).direct,
+        score=quality_of_forest(reader, without_tree, quality_scorer, run_code, on_score).direct,
         tokens_in=direct.tokens_in,
         tokens_out=direct.tokens_out,
         seconds=direct.seconds,

@@ -214,6 +214,7 @@ def _queries_table(queries: Sequence[Query]) -> pa.Table:
             "question": query.question,
             "answers": list(query.answers),
             "choices": [{"label": label, "text": text} for label, text in query.choices] or None,
+            "tests": list(query.tests) or None,
         }
         for query in queries
     ]
@@ -355,13 +356,14 @@ def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...
     Raises:
         CacheError: the cache does not hold all of them.
     """
-    columns = ("id", "dataset", "question", "answers", "split", "choices", "context")
+    columns = ("id", "dataset", "question", "answers", "split", "choices", "context", "tests")
     rows = reader.queries(keys, columns).to_pylist()
     for row in rows:
         has_own_calls = row.pop("context") != root_context(row["question"])
         row |= {
             "answers": tuple(row["answers"]),
             "choices": stored_choices(row["choices"]),
+            "tests": tuple(row["tests"] or ()),
             "has_own_calls": has_own_calls,
         }
     return tuple(Query(**row) for row in rows)

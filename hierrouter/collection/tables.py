@@ -20,6 +20,7 @@ from hierrouter.questions.datasets import refuse_leaks, with_folds
 from hierrouter.questions.files import MAX_LINE_BYTES, json_lines, parquet_rows
 from hierrouter.questions.query import Query, storable
 from hierrouter.questions.scoring import with_final_answer
+from hierrouter.questions.sources import tests_of
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import SEPARATOR, SPLITS
 
@@ -281,7 +282,7 @@ def read_table(path: Path) -> Iterator[Answer]:
     """The answers of a table, row by row.
 
     Beside `TABLE_COLUMNS` it may have dataset, final_answer, prompt, split, score, latency_s, hop,
-    path, ended, draw.
+    path, ended, draw, tests.
 
     Args:
         path: a .parquet, .csv or .jsonl file; its name is the dataset's if there is no such column.
@@ -316,6 +317,7 @@ def _answer(row: Row, dataset: str, first_hop: int) -> Answer:
             question=question,
             answers=with_final_answer((reference,), row.label("final_answer", reference)),
             split=_split(row),
+            tests=tests_of(row.values, row.where),
         ),
         path=_path(row, row.label("model"), first_hop),
         prompt=row.text("prompt", question),

@@ -128,6 +128,7 @@ class Export:
     scorer: flags.ScorerToWrite = None
     encoder: flags.Encoder = None
     allow_incomplete: flags.AllowIncomplete = False
+    run_code: flags.RunCode = False
 
     @property
     def score_name(self) -> str:
@@ -158,9 +159,9 @@ class Export:
                 raise InputError("routerbench has no embeddings: --encoder; leave it out")
             return
         selects = self.models or self.without or self.allow_incomplete
-        if selects or self.scorer or self.encoder:
+        if selects or self.scorer or self.encoder or self.run_code:
             raise InputError(
-                "jsonl holds a whole cache: --models, --without, --scorer, --encoder, "
+                "jsonl holds a whole cache: --models, --without, --scorer, --encoder, --run-code, "
                 "--allow-incomplete; leave them out, or give --format"
             )
 
@@ -186,6 +187,7 @@ class Export:
             self.models,
             self.without,
             self.allow_incomplete,
+            self.run_code,
             on_progress,
         )
         make_folder_of(self.out)
@@ -254,6 +256,7 @@ def export(
     scorer: str | None = None,
     encoder: str | None = None,
     allow_incomplete: bool = False,
+    run_code: bool = False,
     progress: OnTask | None = None,
 ) -> Mapping[str, int]:
     """Write a whole cache as JSON lines, or its direct calls in the format of another tool.
@@ -269,6 +272,7 @@ def export(
         scorer: gives the scores that are written; None is token_f1.
         encoder: embeds the questions for LLMRouter; None is the pool's.
         allow_incomplete: leave out queries that lack a direct call, instead of refusing.
+        run_code: whether to run the programs in answers, confined, for the scorer accuracy.
         progress: called with ("export", "score" or "embed", done, total).
 
     Returns:
@@ -290,5 +294,6 @@ def export(
         scorer=scorer,
         encoder=encoder,
         allow_incomplete=allow_incomplete,
+        run_code=run_code,
     )
     return exporting.run(progress or ignore_task)

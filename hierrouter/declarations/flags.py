@@ -182,6 +182,22 @@ ScorerOfTraffic = Annotated[str, scorer_flag(f"What Q is: {', '.join(SCORERS)}, 
 ScorerToWrite = Annotated[
     str | None, scorer_flag(f"The scores to write: as in `report`; default {PAPER_SCORER}.")
 ]
+ShowSignature = Annotated[
+    bool,
+    Flag(
+        "--show-signature",
+        help="Show the function that tests call below a question; the paper's prompts do not.",
+        group=WORKS_ON,
+    ),
+]
+RunCode = Annotated[
+    bool,
+    Flag(
+        "--run-code",
+        help="Run programs in answers, confined, where a dataset has tests, for `accuracy`.",
+        group=WORKS_ON,
+    ),
+]
 AllowIncomplete = Annotated[
     bool,
     Flag("--allow-incomplete", help="Leave out queries whose trees have holes.", group=WORKS_ON),

@@ -246,7 +246,7 @@ class Outcome:
         kind: a direct call of a pool model ("single") or of a larger one ("reference"), a fixed
             route, a trained router, the tree oracle, or another baseline.
         quality: float64[queries], expected Q, in [0, 1].
-        accuracy: float64[queries], probability of a right answer.
+        accuracy: float64[queries], probability of a right answer; NaN where nothing judges answers.
         cost: float64[queries], expected C, in money.
         seconds: float64[queries], expected seconds of all calls; None if they are unknown.
     """
@@ -269,8 +269,14 @@ class Outcome:
             return f"<{self.name} on no query>"
         return (
             f"<{self.name} on {len(self.quality)} queries: Q {self.quality.mean():.4f}, "
-            f"C {money(self.cost.mean())}, right {self.accuracy.mean():.4f}>"
+            f"C {money(self.cost.mean())}, right {known_share(self.accuracy)}>"
         )
+
+
+def known_share(accuracy: Floats) -> str:
+    """Return the mean of the accuracies that are known, as text; a dash if none is."""
+    known = accuracy[~np.isnan(accuracy)]
+    return f"{known.mean():.4f}" if len(known) else "–"
 
 
 def from_endings(tree: RouteTree, probability: Floats, name: str, kind: Kind) -> Outcome:

@@ -11,6 +11,7 @@ time. It judges no verdict: a disagreement is a thing for a person to look at.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -302,11 +303,11 @@ def accuracy_values(responses: Sequence[Response]) -> list[float | None]:
     scorer = SCORERS_BY_NAME[ACCURACY]
     try:
         scores = score_all(scorer, [responses[number].scorer_input for number in positions])
-    except InputError:  # it judges none of these, such as programs
+    except InputError:  # it judges none of these
         scores = []
     values: list[float | None] = [None] * len(responses)
     for number, score in zip(positions, scores, strict=False):
-        values[number] = score
+        values[number] = None if math.isnan(score) else score  # NaN for programs
     return values
 
 

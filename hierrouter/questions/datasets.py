@@ -8,6 +8,7 @@ from pathlib import Path
 from hierrouter.hub.repository import short
 from hierrouter.questions import shipped, sources
 from hierrouter.questions.duplicates import near_duplicates_note
+from hierrouter.questions.programs import signature_of
 from hierrouter.questions.query import Query
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import digest
@@ -92,12 +93,15 @@ def draw_queries(
     data: Path,
     on_note: Note = lambda line: None,
     recorded: Mapping[str, str] | None = None,
+    show_signature: bool = False,
 ) -> tuple[list[Query], dict[str, str]]:
     """Load the queries of several datasets, and tell which commits of the hub they are from.
 
     Args:
         names, limit, seed, data, on_note: as for `load_queries`, like the errors.
         recorded: commits of the hub's repositories to load, by id, as far as they are recorded.
+        show_signature: whether questions with tests end with the function that the tests call; the
+            draw and the folds are those of the questions without it.
 
     Returns:
         The queries, and the commit of each repository that was read, by its id.
@@ -125,12 +129,27 @@ def draw_queries(
         drawn = with_folds(sample(rows, limit or default_limit, seed), seed)
         queries += drawn
         external += drawn
+    if show_signature:
+        queries = [with_signature(query) for query in queries]
+        external = [with_signature(query) for query in external]
     refuse_repeated_ids(queries)
     refuse_leaks(queries)
     note = near_duplicates_note(external)
     if note is not None:
         on_note(note)
     return queries, commits
+
+
+SIGNATURE_CUE = "Your code has to define:"
+
+
+def with_signature(query: Query) -> Query:
+    """The query with the functions that its tests call below its question, if it has any."""
+    for answer in query.answers:
+        signature = signature_of(answer, query.tests)
+        if signature:
+            return replace(query, question=f"{query.question}\n{SIGNATURE_CUE}\n{signature}")
+    return query
 
 
 def _paper_file(name: str, data: Path) -> Path:

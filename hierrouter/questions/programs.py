@@ -151,11 +151,30 @@ def _bare_blocks(answer: str) -> list[str]:
 
 def _defines(code: str) -> bool:
     """Whether a block is Python that defines, imports or assigns something."""
+    return any(isinstance(statement, DEFINING_STATEMENTS) for statement in _statements(code))
+
+
+def _statements(code: str) -> list[ast.stmt]:
+    """The statements of a text; empty if it is no Python."""
     try:
-        statements = ast.parse(code).body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return False
-    return any(isinstance(statement, DEFINING_STATEMENTS) for statement in statements)
+        return ast.parse(code.replace("\r\n", "\n")).body
+    except PARSER_ERRORS:
+        return []
+
+
+# Of nesting that is too deep, the last two; of a NUL the second one.
+PARSER_ERRORS = (SyntaxError, ValueError, MemoryError, RecursionError)
+
+
+def python_fault(text: str) -> str | None:
+    """Why a text is no Python; None if it is."""
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        return f"line {error.lineno}"
+    except PARSER_ERRORS as error:
+        return type(error).__name__
+    return None
 
 
 DEFINING_STATEMENTS = (
@@ -175,11 +194,8 @@ def is_code(reference: str) -> bool:
         return False
     if len(reference) > MAX_PROGRAM_CHARACTERS:
         return False
-    try:
-        statements = ast.parse(reference.replace("\r\n", "\n")).body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return False
-    return any(isinstance(statement, DEFINING_STATEMENTS[:3]) for statement in statements)
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return any(isinstance(statement, definitions) for statement in _statements(reference))
 
 
 def signature_of(program: str, tests: Sequence[str]) -> str:
@@ -192,20 +208,14 @@ def signature_of(program: str, tests: Sequence[str]) -> str:
     Returns:
         A line for each of these functions, in the order of the program; empty if there is none.
     """
-    called: set[str] = set()
-    lines = []
-    try:
-        for test in tests:
-            for node in ast.walk(ast.parse(test.replace("\r\n", "\n"))):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                    called.add(node.func.id)
-        statements = ast.parse(program.replace("\r\n", "\n")).body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return ""
-    for statement in statements:
-        if isinstance(statement, ast.FunctionDef) and statement.name in called:
-            line = f"def {statement.name}({ast.unparse(statement.args)}):"
-            lines.append(line)
+    nodes = [node for test in tests for part in _statements(test) for node in ast.walk(part)]
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
+    names = {function.id for function in calls if isinstance(function, ast.Name)}
+    lines = [
+        f"def {statement.name}({ast.unparse(statement.args)}):"
+        for statement in _statements(program)
+        if isinstance(statement, ast.FunctionDef) and statement.name in names
+    ]
     return "\n".join(dict.fromkeys(lines))
 
 

@@ -29,6 +29,8 @@ class Query:
         choices: label and text of each choice, for scorers; empty if any answer is allowed.
         has_own_calls: whether the query shares no calls with another query of this text: it was
             imported from a file in which several ids have this text.
+        tests: statements that run after a program in a response, in order, such as assertions;
+            empty if responses are judged by the reference answers.
     """
 
     id: str
@@ -38,6 +40,7 @@ class Query:
     split: str
     choices: tuple[tuple[str, str], ...] = ()
     has_own_calls: bool = False
+    tests: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -50,6 +53,7 @@ class Query:
             self.split,
             self.choices,
             self.has_own_calls,
+            self.tests,
         )
 
     @property
@@ -59,8 +63,8 @@ class Query:
 
     @property
     def references(self) -> str:
-        """Content key of the answers and choices: what a score depends on besides the response."""
-        return references_key(self.answers, self.choices)
+        """Content key of answers, choices and tests: what a score depends on but the response."""
+        return references_key(self.answers, self.choices, self.tests)
 
 
 def stored_choices(stored: Sequence[Mapping[str, str]] | None) -> tuple[tuple[str, str], ...]:

@@ -15,12 +15,21 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 from hierrouter.questions.answers import boxed, choice, exact_match, numeric, token_f1
-from hierrouter.questions.final import BOX_PATTERN, GSM8K_MARK
+from hierrouter.questions.final import BOX_PATTERN, GSM8K_MARK, without_thoughts
 from hierrouter.questions.labels import label_of_reference, labels_of_reference
 from hierrouter.questions.numbers import parse_number
 from hierrouter.questions.own_code import import_path, own_code, source_digest, source_file
+from hierrouter.questions.programs import (
+    JUDGE_VERSION,
+    PYTHON,
+    NoConfinement,
+    Program,
+    is_code,
+    judge,
+    program_of,
+)
 from hierrouter.questions.reading import READERS, Reading, read_answer
-from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.errors import InputError, WorldError, suggestion
 from hierrouter_cache.keys import Choices, digest
 
 
@@ -41,6 +50,7 @@ class ScorerInput:
         context: text that the model was given.
         choices: label and text of each choice; empty if the query has none.
         model: name of the model.
+        tests: statements that judge a program; empty if the query has none.
     """
 
     response: str
@@ -49,6 +59,7 @@ class ScorerInput:
     context: str = ""
     choices: Choices = ()
     model: str = ""
+    tests: tuple[str, ...] = ()
 
 
 SCORER_ARGUMENTS = tuple(field.name for field in fields(ScorerInput))
@@ -61,6 +72,7 @@ BATCH_ARGUMENTS = {
     "contexts": "context",
     "choices": "choices",
     "models": "model",
+    "tests": "tests",
 }
 SCORING_BATCH_SIZE = 256  # responses in one call of such a function
 
@@ -239,8 +251,14 @@ def accuracy(response: str, references: Sequence[str], choices: Choices = ()) ->
         response: text of a model.
         references: reference answers; one match is enough.
         choices: label and text of each choice.
+
+    Returns:
+        1 or 0; NaN if all references are programs: the text of a program is not right or wrong.
     """
-    return max(_accuracy_for(response, reference, choices) for reference in references)
+    texts = [reference for reference in references if not is_code(reference)]
+    if references and not texts:
+        return math.nan
+    return max(_accuracy_for(response, reference, choices) for reference in texts)
 
 
 def _accuracy_for(response: str, reference: str, choices: Choices) -> float:
@@ -304,13 +322,49 @@ BUILT_IN_SCORERS = (
     Scorer(
         ACCURACY,
         # Its values are those of the other scorers, so their versions are part of its version.
-        f"3-{digest([scorer.key for scorer in ACCURACY_SCORERS])[:8]}",
+        f"4-{digest([scorer.key for scorer in ACCURACY_SCORERS])[:8]}",
         accuracy,
         CHOICE_ARGUMENTS,
     ),
     *ACCURACY_SCORERS,
 )
 SCORERS_BY_NAME: Mapping[str, Scorer] = {scorer.name: scorer for scorer in BUILT_IN_SCORERS}
+
+
+def passes_tests(responses: Sequence[str], tests: Sequence[Sequence[str]]) -> list[float]:
+    """1 for each response whose program passes all tests, else 0.
+
+    Programs run in confined processes, see `hierrouter.questions.programs`. Call it only if the
+    user has asked for it (`--run-code`).
+
+    Args:
+        responses: texts of models.
+        tests: those of each response.
+
+    Raises:
+        WorldError: programs cannot be confined on this machine; none was run.
+    """
+    programs = [
+        Program(program_of(without_thoughts(response)), tuple(statements))
+        for response, statements in zip(responses, tests, strict=True)
+    ]
+    try:
+        return [float(verdict.is_right) for verdict in judge(programs)]
+    except NoConfinement as error:
+        raise WorldError(
+            f"programs cannot be confined here, so none was run: --run-code: {error}; take Linux "
+            "5.14 or later with user namespaces, or leave it out, see docs/security.md"
+        ) from error
+
+
+# Verdicts of tests depend on the version of Python. `accuracy` takes them for programs.
+TEST_SCORER = Scorer(
+    "tests",
+    f"{JUDGE_VERSION}-run-code-py{PYTHON}",
+    passes_tests,
+    ("response", "tests"),
+    in_batches=True,
+)
 
 
 def _refuse_to_score(response: str, references: Sequence[str]) -> float:

@@ -1,7 +1,8 @@
 """Read questions from a user's own files and from the Hugging Face hub, in one form.
 
 A row has a `question` and an `answer`, or several `answers`. It may have an `id`, `choices`, a
-`split`, a `dataset`, and a `final_answer` beside answers that do not state their result.
+`split`, a `dataset`, a `final_answer` beside answers that do not state their result, and `tests` of
+the program that it asks for.
 """
 
 import math
@@ -15,6 +16,7 @@ from typing import Any
 from hierrouter.hub.repository import DATASET, DEFAULT_BRANCH, OFFLINE, HubError, Repository, short
 from hierrouter.questions.files import json_lines, parquet_rows
 from hierrouter.questions.labels import labels_of_reference
+from hierrouter.questions.programs import python_fault
 from hierrouter.questions.query import Query, storable
 from hierrouter.questions.scoring import with_final_answer, without_annotations
 from hierrouter_cache.errors import InputError, WorldError, reason_of
@@ -68,6 +70,7 @@ def query_of(row: Row, where: str, dataset: str, number: int, first: int | None 
         answers=tuple(storable(answer) for answer in answers),
         split=split,
         choices=tuple((label, storable(text)) for label, text in choices),
+        tests=tests_of(row, where),
     )
 
 
@@ -141,6 +144,46 @@ def _number_or_text(row: Row, key: str, where: str) -> str:
 
 def _is_finite_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# Names of the columns of tests. MBPP has its own, in its files within `meta`: the tests, and what
+# runs between a program and its tests.
+TESTS_KEYS = ("tests", "test_list")
+TEST_SETUP_KEYS = ("test_setup_code", "test_imports")
+META_KEY = "meta"
+
+
+def tests_of(row: Row, where: str) -> tuple[str, ...]:
+    """The statements that judge a program, in order; empty if the row has none.
+
+    Args:
+        row: of a file.
+        where: names the row in messages.
+
+    Raises:
+        InputError: they are no Python.
+    """
+    meta = row.get(META_KEY)
+    columns = {**meta, **row} if isinstance(meta, dict) else row
+    key = next((key for key in TESTS_KEYS if columns.get(key)), None)
+    if key is None:
+        return ()
+    tests = [
+        *(test for name in TEST_SETUP_KEYS for test in _as_list(columns.get(name) or ())),
+        *_as_list(columns[key]),
+    ]
+    if not all(isinstance(test, str) for test in tests):
+        raise InputError(f"{key} must be a program, or a list of statements: {where}; {ROW_REMEDY}")
+    tests = [test.replace("\r\n", "\n") for test in tests if test.strip()]
+    for test in tests:
+        fault = python_fault(test)
+        if fault:
+            raise InputError(f"{key} is no Python, {fault}: {where}; {ROW_REMEDY}")
+    return tuple(tests)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 # Choices. Others write the right one as its label, its number from 0 or from 1, or its text.
@@ -525,6 +568,7 @@ class HubRepository:
             part = row.get("subject", default_part)
             id = "-".join(filter(None, (HUB_SPLIT, part, str(number))))
         converted = {"id": id, "question": row[self.question], "answer": row[self.answer]}
+        converted |= {key: row[key] for key in (*TESTS_KEYS, *TEST_SETUP_KEYS) if key in row}
         choices = row.get("choices")
         if isinstance(choices, dict):
             converted["choices"] = dict(zip(choices["label"], choices["text"], strict=True))

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hierrouter.declarations.declaration import OnCount, ignore_count
 from hierrouter.pools.files import stored_pool
 from hierrouter.questions.query import stored_choices
-from hierrouter.questions.scoring import SCORERS_BY_NAME
+from hierrouter.questions.scoring import SCORERS_BY_NAME, TEST_SCORER, ScorerInput
 from hierrouter.replay.states import SIGNALS
 from hierrouter.replay.stored_pool import load_planned_pool, open_pool
 from hierrouter.replay.tree import Tree
@@ -63,6 +63,9 @@ def data_notes(tree: RouteTree) -> list[str]:
         notes.append(f"{merged}.")
     if getattr(tree, "given_by_default", False):
         notes.append(f"{GIVEN_BY_DEFAULT_NOTE}.")
+    unjudged = unjudged_note(tree)
+    if unjudged:
+        notes.append(unjudged)
     if tree.shared_time:
         notes.append(
             f"The seconds of {tree.shared_time:.0%} of the calls are shared time, as earlier "
@@ -116,6 +119,18 @@ def merged_note(reader: CacheReader, keys: Sequence[str]) -> str:
         f"{count} queries have the answers and scores of the first one with their text, e.g. "
         f"{example}: an earlier version imported them as one; import the file again to keep each "
         "one's own"
+    )
+
+
+def unjudged_note(tree: RouteTree) -> str | None:
+    """Name the datasets whose programs no test has judged; None if there are none."""
+    rows = np.flatnonzero(np.isnan(tree.accuracy).any(axis=1))
+    if not len(rows):
+        return None
+    names = ", ".join(dict.fromkeys(tree.datasets[row] for row in rows))
+    return (
+        f"No accuracy on {len(rows)} of {len(tree)} queries ({names}): their answers are programs, "
+        "and only --run-code judges these by their tests."
     )
 
 
@@ -302,13 +317,16 @@ def _incomplete_queries(reader: CacheReader, forest: Forest) -> list[dict[str, A
     ]
 
 
-def verify_cache(root: Path, rescore: bool = False, on_rows: OnCount = ignore_count) -> list[str]:
+def verify_cache(
+    root: Path, rescore: bool = False, on_rows: OnCount = ignore_count, run_code: bool = False
+) -> list[str]:
     """Check every file of a cache and the meaning of its rows.
 
     Args:
         root: the cache.
         rescore: whether to compute the scores again.
         on_rows: progress callback, called with (rows checked, rows in all).
+        run_code: with `rescore`, whether to run the programs in responses again.
 
     Returns:
         The results of the checks, one per line.
@@ -343,7 +361,7 @@ def verify_cache(root: Path, rescore: bool = False, on_rows: OnCount = ignore_co
         f"{orphans} orphans: calls whose parent answer or question is not in the cache",
     ]
     if rescore:
-        lines += _check_scores(reader)
+        lines += _check_scores(reader, run_code)
     return lines
 
 
@@ -388,19 +406,24 @@ def _row_fault(kind: str, row: Row) -> str | None:
     return fault
 
 
-def _check_scores(reader: CacheReader) -> list[str]:
+def _check_scores(reader: CacheReader, run_code: bool) -> list[str]:
     """Compute scores again and compare them with the stored ones.
+
+    Args:
+        reader: an open cache.
+        run_code: whether to run the programs in responses again.
 
     Returns:
         The results, one per line.
 
     Raises:
         DamagedPart: a score differs.
+        WorldError: programs cannot be confined on this machine.
     """
     scorers = {scorer.key: scorer for scorer in SCORERS_BY_NAME.values()}
     rows = reader.sql(
         "SELECT DISTINCT s.call, s.scorer, s.value, coalesce(c.visible, c.response) AS response, "
-        "q.answers, q.choices FROM scores s "
+        "q.answers, q.choices, q.tests FROM scores s "
         'JOIN calls c ON c.key = s.call JOIN queries q ON q."references" = s."references"'
     ).to_pylist()
     current = [row for row in rows if row["scorer"] in scorers]
@@ -412,8 +435,19 @@ def _check_scores(reader: CacheReader) -> list[str]:
                 f"score {row['scorer']} of call {row['call']} is {row['value']}, "
                 "not what its response gives; no version of this program stored it"
             )
-    lines = [f"{len(current)} scores: as computed again from the responses"]
-    others = len(rows) - len(current)
+    judged = [row for row in rows if row["scorer"] == TEST_SCORER.key] if run_code else []
+    verdicts = TEST_SCORER.values(
+        [ScorerInput(row["response"], tests=tuple(row["tests"])) for row in judged]
+    )
+    for row, value in zip(judged, verdicts, strict=True):
+        if value != row["value"]:
+            raise DamagedPart(
+                f"the verdict on the program of call {row['call']} is {row['value']}, and now "
+                f"{value}; verify it again, a time limit may have ended it"
+            )
+    count = len(current) + len(judged)
+    lines = [f"{count} scores: as computed again from the responses"]
+    others = len(rows) - count
     if others:
         lines.append(
             f"{others} scores of other versions, users' functions or imports: not computed again"

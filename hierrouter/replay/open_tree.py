@@ -49,6 +49,7 @@ class OpenTree:
     encoder: flags.Encoder = None
     state: flags.State = None
     scorer: flags.Scorer = None
+    run_code: flags.RunCode = False
     prices: flags.Prices = ()
     price: flags.Price = ()
     price_of_second: flags.PriceOfSecond = None
@@ -138,6 +139,7 @@ def open(
     limit: int | None = None,
     price_of_second: float | None = None,
     scorer: str | None = None,
+    run_code: bool = False,
     encoder: str | None = None,
     state: str | None = None,
     pool: str | Path | None = None,
@@ -161,6 +163,8 @@ def open(
         price_of_second: price of a call's recorded seconds, in money; joins C.
         scorer: name of Q, or "module:function"; None is token_f1, or the given scores of an
             imported table all of whose answers have one.
+        run_code: whether to run the programs in answers, confined, to questions with tests; then
+            their accuracy is known. See docs/security.md.
         encoder: "hashed-ngrams", "paper", or a sentence-transformers model; None is the pool's. If
             that is not on this machine and cannot be fetched, the tree has no embeddings: whatever
             is exact can be asked of it, but no router can be trained or valued on it.
@@ -176,6 +180,7 @@ def open(
     Raises:
         CacheError: nothing there, damaged, or incomplete for this pool.
         InputError: a name that is not known, or a number that does not fit.
+        WorldError: programs are to be run and cannot be confined on this machine.
     """
     # So that `gymnasium.make` knows the environment; commands open without it, faster.
     import_module("hierrouter.replay.env")
@@ -190,6 +195,7 @@ def open(
         limit=limit,
         price_of_second=price_of_second,
         scorer=scorer,
+        run_code=run_code,
         encoder=encoder,
         state=state,
         pool=None if pool is None else str(pool),

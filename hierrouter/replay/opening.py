@@ -29,7 +29,7 @@ from hierrouter.pools.pool import Price, guessed_prices_note, rates_of
 from hierrouter.questions.datasets import drawn_ids
 from hierrouter.questions.final import THOUGHT_REGEX
 from hierrouter.questions.own_code import NO_SOURCE
-from hierrouter.questions.scoring import GIVEN_SCORER, Scorer
+from hierrouter.questions.scoring import ACCURACY, GIVEN_SCORER, TEST_SCORER, Scorer
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.questions.shipped import DATASET_GROUPS
 from hierrouter.questions.sources import canonical_dataset, is_dataset_file
@@ -41,7 +41,7 @@ from hierrouter.replay.inspection import (
     pruned_note,
 )
 from hierrouter.replay.states import embed_states, numbers_kind, read_numbers, stores_of, text_kinds
-from hierrouter.replay.stored_pool import OpenedPool, open_pool, score_forest
+from hierrouter.replay.stored_pool import OpenedPool, measure_forest, open_pool, quality_of_forest
 from hierrouter.replay.tree import Tree
 from hierrouter_cache import saved_trees, walk
 from hierrouter_cache.embeddings import EmbeddingStore, stored_encoders
@@ -73,7 +73,6 @@ GIVEN_COST_SUMS = (
     "given_cached",
     "given_thoughts",
 )
-ACCURACY_SCORER = "accuracy"  # tells right from wrong, whatever Q is
 FEW_QUERIES = 30  # in a fold; intervals of means are wide and unreliable below
 LEARNED_FROM = ("train", "validation")  # folds that a training may read
 
@@ -221,7 +220,7 @@ def load_scorers(name: str) -> tuple[Scorer, Scorer]:
         return judge, judge
     scorer = scorer_named(name)
     # Where the source of an import has said what Q is, it has also said what is right.
-    return scorer, scorer if scorer is GIVEN_SCORER else scorer_named(ACCURACY_SCORER)
+    return scorer, scorer if scorer is GIVEN_SCORER else scorer_named(ACCURACY)
 
 
 def _encoder(opening: OpenTree, name: str) -> tuple[Encoder | None, str]:
@@ -290,6 +289,7 @@ def _request(opened: OpenedPool, opening: OpenTree, derivation: Derivation) -> l
         saved_trees.TREE_FORMAT,
         derivation.scorer.key,
         derivation.accuracy.key,
+        TEST_SCORER.key,
         derivation.encoder_name,
         asdict(opened.spec),
         bool(derivation.unembedded),
@@ -316,10 +316,11 @@ def _read_tree(
     forest = walk.walk(reader, spec, keys)
     complete, is_apart = _complete_queries(reader, forest, opened, opening)
     on_score = partial(on_derive, "score")
-    quality = score_forest(reader, complete, scorer, on_score)
+    run_code = opening.run_code
+    quality = quality_of_forest(reader, complete, scorer, run_code, on_score)
     accuracy = quality
     if derivation.accuracy.key != scorer.key:
-        accuracy = score_forest(reader, complete, derivation.accuracy, on_score)
+        accuracy = measure_forest(reader, complete, derivation.accuracy, run_code, on_score)
 
     parts: tuple[StatePart, ...] = ()
     certainty = None
@@ -354,7 +355,7 @@ def _read_tree(
         left_out = forest.select(np.flatnonzero(is_left_out))
         rows = np.flatnonzero(complete.complete)
         kept_scores = Scores(quality.tree[rows], quality.direct[rows])
-        scores = score_forest(reader, left_out, scorer), kept_scores
+        scores = measure_forest(reader, left_out, scorer, run_code), kept_scores
         shift = population_shift(reader, left_out, complete.select(rows), scores)
     return tree, {
         "left_out": int(np.count_nonzero(is_left_out)),

@@ -15,9 +15,10 @@ from hierrouter.engines import identify
 from hierrouter.engines.identity import named_folder, saved_identity, served_identity
 from hierrouter.pools.files import load_pool, stored_pool
 from hierrouter.pools.pool import OPENAI, Endpoint, Identity, ModelSpec, Pool
+from hierrouter.questions.programs import is_code
 from hierrouter.questions.query import stored_choices
 from hierrouter.questions.reading import Reading
-from hierrouter.questions.scoring import Scorer, ScorerInput, judge_all
+from hierrouter.questions.scoring import ACCURACY, TEST_SCORER, Scorer, ScorerInput, judge_all
 from hierrouter_cache.errors import CacheError, CacheLocked, InputError
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import SCORES_SCHEMA
@@ -264,6 +265,100 @@ def score_forest(
     return Scores(tree, direct)
 
 
+def measure_forest(
+    reader: CacheReader,
+    forest: Forest,
+    scorer: Scorer,
+    run_code: bool,
+    on_scored: OnScored = lambda done, total: None,
+) -> Scores:
+    """Score every call of some trees, programs by their tests if `scorer` is `accuracy`.
+
+    Verdicts on programs that are in the cache are read, whether programs are run or not.
+
+    Args:
+        reader: an open cache.
+        forest: the calls.
+        scorer: gives each response its value.
+        run_code: whether to run the programs in responses that have no verdict yet.
+        on_scored: progress callback, called with (done, total).
+
+    Returns:
+        The values. All calls of a query are NaN if it asks for a program and one of them has no
+        verdict; other ones only if they are missing.
+
+    Raises:
+        InputError: a user's scorer fails or returns no number in [0, 1].
+        WorldError: programs are to be run and cannot be confined on this machine.
+    """
+    if scorer.name != ACCURACY:
+        return score_forest(reader, forest, scorer, on_scored)
+    rows = reader.queries(forest.keys, ("answers", "tests")).to_pylist()
+    is_tested = np.array([bool(row["tests"]) for row in rows], np.bool_)
+    is_program = is_tested | np.array([_are_programs(row["answers"]) for row in rows], np.bool_)
+    if not is_program.any():
+        return score_forest(reader, forest, scorer, on_scored)
+    tree = np.full(forest.tree.key.shape, np.nan)
+    direct = np.full(forest.direct.key.shape, np.nan)
+    others = np.flatnonzero(~is_program)
+    scores = score_forest(reader, forest.select(others), scorer, on_scored)
+    tree[others] = scores.tree
+    direct[others] = scores.direct
+    tested = np.flatnonzero(is_tested)
+    programs = forest.select(tested)
+    if run_code:
+        scores = score_forest(reader, programs, TEST_SCORER, on_scored)
+    else:
+        scores = stored_scores(reader, programs, TEST_SCORER.key)
+    is_unknown = _are_unknown(scores, programs)
+    tree[tested] = np.where(is_unknown[:, None], np.nan, scores.tree)
+    direct[tested] = np.where(is_unknown[:, None], np.nan, scores.direct)
+    return Scores(tree, direct)
+
+
+def _are_unknown(scores: Scores, forest: Forest) -> NDArray[np.bool_]:
+    """bool[queries]: a call that is there has no value."""
+    in_tree = np.isnan(scores.tree) & forest.tree.present
+    in_direct = np.isnan(scores.direct) & forest.direct.present
+    counts = np.count_nonzero(np.concatenate([in_tree, in_direct], axis=1), axis=1)
+    return counts > 0
+
+
+def _are_programs(references: Sequence[str]) -> bool:
+    return bool(references) and all(map(is_code, references))
+
+
+def quality_of_forest(
+    reader: CacheReader,
+    forest: Forest,
+    scorer: Scorer,
+    run_code: bool,
+    on_scored: OnScored = lambda done, total: None,
+) -> Scores:
+    """Score every call as `measure_forest`, and refuse queries without a value: Q is needed of all.
+
+    Raises:
+        InputError: a query asks for a program that no test has judged.
+    """
+    scores = measure_forest(reader, forest, scorer, run_code, on_scored)
+    is_unknown = _are_unknown(scores, forest)
+    if is_unknown.any():
+        keys = forest.select(np.flatnonzero(is_unknown)).keys
+        rows = reader.queries(keys, ("dataset", "tests")).to_pylist()
+        names = ", ".join(dict.fromkeys(row["dataset"] for row in rows))
+        remedy = "run them: --run-code"
+        if not all(row["tests"] for row in rows):
+            remedy = (
+                "these have no tests: collect with --datasets once more, no call is repeated, then "
+                "--run-code"
+            )
+        raise InputError(
+            f"answers of {names} are programs, so their accuracy is not known: --scorer "
+            f"{scorer.name}; {remedy}, or take other --datasets or another scorer"
+        )
+    return scores
+
+
 def _compute_scores(
     reader: CacheReader,
     forest: Forest,
@@ -296,7 +391,7 @@ def _compute_scores(
     values: list[float] = []
     part_size = FIRST_SCORED_PART
     with_prompt = not {"context", "model"}.isdisjoint(scorer.reads)
-    columns = ("answers", "choices", "question", '"references"')
+    columns = ("answers", "choices", "question", '"references"', "tests")
     for start in range(0, len(distinct), CALLS_PER_READ):
         batch = slice(start, start + CALLS_PER_READ)
         calls = distinct[batch, 0]
@@ -336,6 +431,7 @@ def _score_part(root: Path, scorer: Scorer, part: Sequence[CallWithQuery]) -> li
                 context=call.prompt,
                 choices=stored_choices(row["choices"]),
                 model=call.model,
+                tests=tuple(row["tests"] or ()),
             )
             for call, row in part
         ],

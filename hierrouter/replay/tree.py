@@ -244,8 +244,8 @@ class Tree(RouteTree):
 
         Columns: query (its id), dataset, split, route, hop (0 for a direct call), model, response,
         tokens_in and tokens_out (of this call), cost (C, of all calls of the route), quality (Q, 0
-        to 1), accuracy (1 if the answer is right), direct; with `alpha` also reward, the
-        R = Q - alpha * C of an episode that ends with this call.
+        to 1), accuracy (1 if the answer is right, null if nothing judges it), direct; with
+        `alpha` also reward, the R = Q - alpha * C of an episode that ends with this call.
 
         Args:
             alpha: cost penalty; None leaves the reward out.
@@ -268,6 +268,7 @@ class Tree(RouteTree):
             """Repeat the values of one query's rows for every query."""
             return pa.array(values, pa.string()).take(pa.array(np.tile(range(width), len(self))))
 
+        accuracy = _in_rows(self.accuracy, self.direct.accuracy)
         hop = [*hops, *[0] * len(direct_models)]
         is_direct = [*[False] * len(nodes), *[True] * len(direct_models)]
         columns = {
@@ -282,7 +283,7 @@ class Tree(RouteTree):
             "tokens_out": _in_rows(self.tokens_out, self.direct.tokens_out),
             "cost": _in_rows(self.cost, self.direct.cost),
             "quality": _in_rows(self.score, self.direct.score),
-            "accuracy": _in_rows(self.accuracy, self.direct.accuracy),
+            "accuracy": pa.array(accuracy, mask=np.isnan(accuracy)),
             "direct": np.tile(is_direct, len(self)),
         }
         if alpha is not None:

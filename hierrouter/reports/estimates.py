@@ -5,8 +5,9 @@ dataset, price list, ...), the metric, its value, and the ends of the interval. 
 and JSON read their rows from it, see `pivot`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -194,7 +195,8 @@ class EstimateTable:
 
         Args:
             section: part of the report that the lines belong to.
-            metrics: float64[queries] by metric; None makes a line without a value.
+            metrics: float64[queries] by metric; None makes a line without a value, and so do
+                queries that are all NaN. Where some are, the mean is that of the others.
             datasets: the datasets whose queries the means are taken over.
             columns: what the metrics describe, as columns of `ESTIMATE_SCHEMA`.
         """
@@ -225,10 +227,19 @@ class EstimateTable:
         """Compute the pending means, and return all lines in the order in which they were added."""
         for stream, (dataset, positions) in enumerate(self.positions.items()):
             pending = self._pending.pop(dataset, [])
+            if not pending:
+                continue
             values = np.array([of_queries[positions] for _, of_queries in pending])
-            means = estimate_means(values, self.bootstrap, stream)
-            for (line, _), estimate in zip(pending, means, strict=True):
-                line.update(vars(estimate))
+            is_partial = np.isnan(values).any(axis=1)
+            means = iter(estimate_means(values[~is_partial], self.bootstrap, stream))
+            # A metric that some queries do not have is a mean over the others.
+            partial = values[is_partial]
+            known = ~np.isnan(partial).any(axis=0)
+            partial_means: Iterator[Estimate] = repeat(Estimate(None))
+            if known.any():
+                partial_means = iter(estimate_means(partial[:, known], self.bootstrap, stream))
+            for (line, _), row_is_partial in zip(pending, is_partial.tolist(), strict=True):
+                line.update(vars(next(partial_means if row_is_partial else means)))
         return self._lines
 
 

@@ -32,6 +32,7 @@ from hierrouter.tables import (
     Line,
     Table,
     as_rich,
+    finite_or_none,
     json_text,
     money,
     one_line,
@@ -86,7 +87,7 @@ class Node:
         route: names of all models called up to this node, `first>second`.
         answer: text of the response.
         quality: Q of the answer.
-        accuracy: 1.0 for right, 0.0 for wrong.
+        accuracy: 1.0 for right, 0.0 for wrong; None if nothing judges the answer.
         tokens_in: tokens of the prompt.
         tokens_out: tokens of the response.
         cost: C, of all calls up to this node, in money.
@@ -101,7 +102,7 @@ class Node:
     route: str
     answer: str
     quality: float
-    accuracy: float
+    accuracy: float | None
     tokens_in: int
     tokens_out: int
     cost: float
@@ -383,7 +384,7 @@ def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node,
             route=routes.name(number, tree.models),
             answer=texts.answers[number],
             quality=float(tree.score[row, number]),
-            accuracy=float(tree.accuracy[row, number]),
+            accuracy=finite_or_none(float(tree.accuracy[row, number])),
             tokens_in=int(tree.tokens_in[row, number]),
             tokens_out=int(tree.tokens_out[row, number]),
             cost=float(tree.cost[row, number]),
@@ -534,7 +535,9 @@ def figures_text(node: Node) -> str:
     """Return the figures of a call in one line; C and R are those of the route up to it."""
     tokens = f"{node.tokens_in:,}+{node.tokens_out:,} tokens"
     # Imported accuracies may lie between right and wrong.
-    right = {1.0: "right", 0.0: "wrong"}.get(node.accuracy, f"{node.accuracy:.2f} right")
+    right = "not judged"
+    if node.accuracy is not None:
+        right = {1.0: "right", 0.0: "wrong"}.get(node.accuracy, f"{node.accuracy:.2f} right")
     return f"Q {node.quality:.3f}, {right}, {tokens}, C {money(node.cost)}, R {node.reward:.4f}"
 
 

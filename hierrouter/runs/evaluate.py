@@ -16,6 +16,7 @@ from hierrouter.evaluation.outcome import (
     Floats,
     Outcome,
     fixed_routes,
+    known_share,
     policy_outcome,
     single_calls,
 )
@@ -42,7 +43,7 @@ class Evaluation:
         query_ids: of the queries, in the order of the arrays.
         datasets: of the queries, likewise.
         quality: float64[queries], expected Q, in [0, 1].
-        accuracy: float64[queries], probability of a right answer.
+        accuracy: float64[queries], probability of a right answer; NaN where nothing judges answers.
         cost: float64[queries], expected C, in money.
     """
 
@@ -69,7 +70,7 @@ class Evaluation:
         return (
             f"<{self.name} on {len(self)} {self.split} queries at alpha {self.alpha:g}: "
             f"R {self.reward.mean():.4f}, Q {self.quality.mean():.4f}, "
-            f"C {money(self.cost.mean())}, right {self.accuracy.mean():.4f}>"
+            f"C {money(self.cost.mean())}, right {known_share(self.accuracy)}>"
         )
 
     def to_pandas(self) -> pandas.DataFrame:

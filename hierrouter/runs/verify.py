@@ -9,7 +9,7 @@ from hierrouter.declarations import flags
 from hierrouter.declarations.declaration import Flag, OnCount, declaration, ignore_count
 from hierrouter.runs import folders
 from hierrouter_cache import CACHE
-from hierrouter_cache.errors import DamagedPart
+from hierrouter_cache.errors import DamagedPart, InputError
 
 if TYPE_CHECKING:
     from hierrouter.runs.integrity import Inspection
@@ -22,19 +22,26 @@ class Verify:
     Attributes:
         cache: its folder.
         rescore: whether to compute every score again, too.
+        run_code: with `rescore`, whether to run the programs in answers once more, confined.
     """
 
     cache: flags.Cache = CACHE
     rescore: Annotated[bool, Flag("--rescore", help="Compute every score again, too.")] = False
+    run_code: Annotated[
+        bool, Flag("--run-code", help="With --rescore: run programs in answers again, confined.")
+    ] = False
 
     def inspect(self) -> Inspection:
         """Hash every byte of the cache and of the runs in `runs`; rows are not looked at.
 
         Raises:
+            InputError: programs are to be run, but no score is to be computed.
             CacheError: the cache is of a newer version, or keeps changing.
         """
         from hierrouter.runs.integrity import inspect_files
 
+        if self.run_code and not self.rescore:
+            raise InputError("--run-code is for --rescore; add it")
         return inspect_files(self.cache, folders.RUNS)
 
     def check_rows(self, on_rows: OnCount = ignore_count) -> list[str]:
@@ -52,7 +59,7 @@ class Verify:
         """
         from hierrouter.replay.inspection import verify_cache
 
-        return verify_cache(self.cache, self.rescore, on_rows)
+        return verify_cache(self.cache, self.rescore, on_rows, self.run_code)
 
 
 def inspection_lines(inspection: Inspection) -> list[str]:

@@ -51,6 +51,9 @@ WRONG = [
     ("queries", "context", "0", "context is not that of"),
     ("queries", "choices", [{"label": "A", "text": "4"}], "query is not that of"),
     ("queries", "choices", [], "choices must be list"),
+    ("queries", "tests", ["assert x"], "query is not that of"),
+    ("queries", "tests", [], "tests must not be empty"),
+    ("queries", "tests", [5], "tests must be list"),
     ("queries", "choices", ["4"], "choices must be list"),
     ("queries", "choices", [{"label": "A"}], "choices must be list"),
     ("queries", "choices", [{"label": "A", "text": None}], "choices must be list"),
@@ -127,8 +130,8 @@ CHOICES = [{"label": "A", "text": "yes"}, {"label": "B", "text": "no"}]
 
 
 def without_choices(*questions: str) -> pa.Table:
-    """Queries as versions wrote them that knew no choices."""
-    return rows.queries(*questions).drop_columns(["choices"])
+    """Queries as versions wrote them that knew no choices, and so no tests."""
+    return rows.queries(*questions).drop_columns(["choices", "tests"])
 
 
 def test_a_part_without_choices_is_read_as_one_with_none(tmp_path: Path) -> None:

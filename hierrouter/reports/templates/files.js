@@ -33,7 +33,7 @@ function queriesCsv(cache, queries, policies, scene) {
     scene.regret[query],
     ...shown.flatMap(({ ends, at }) => {
       const values = at(query), reward = values[0] - scene.alpha * values[2];
-      return [...(ends ? [endName(cache, ends[query])] : []), ...values, reward];
+      return [...(ends ? [endName(cache, ends[query])] : []), ...values.map((value) => (Number.isNaN(value) ? null : value)), reward];
     }),
   ]);
   return csvOf([["query", "dataset", "question", "alpha", "regret", ...titles], ...rows]);

@@ -4,6 +4,7 @@ const WHOLE_TREE = 60; // calls; of larger trees only what some route passes is 
 
 /** Right or wrong; imported scores may lie between. */
 function verdict(accuracy) {
+  if (Number.isNaN(accuracy)) return "not judged";
   if (accuracy === 1) return "right";
   return accuracy === 0 ? "wrong" : `${accuracy.toFixed(2)} right`;
 }

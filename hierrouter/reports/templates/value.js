@@ -68,19 +68,23 @@ function bestRoute(column, costs, alpha, endings) {
   });
 }
 
-/** Sums of Q, accuracy and C by dataset, all queries last; `at` says where a query's values are. */
+/**
+ * Sums of Q, accuracy and C by dataset, all queries last; `at` says where a query's values are.
+ * Answers that nothing judges have no accuracy (NaN): `judged` counts the others.
+ */
 function tally(cache, values, cost, at) {
   const { count, dataset } = cache, every = cache.datasets.length;
-  const sums = [0, 1, 2].map(() => new Float64Array(every + 1));
+  const sums = [0, 1, 2, 3].map(() => new Float64Array(every + 1));
   for (let query = 0; query < count; query++) {
     const here = at(query), column = dataset[query];
-    const found = [values.score[here], values.accuracy[here], cost[here]];
-    for (let which = 0; which < 3; which++) {
+    const right = values.accuracy[here], isJudged = !Number.isNaN(right);
+    const found = [values.score[here], isJudged ? right : 0, cost[here], Number(isJudged)];
+    for (let which = 0; which < 4; which++) {
       sums[which][column] += found[which];
       sums[which][every] += found[which];
     }
   }
-  return { quality: sums[0], accuracy: sums[1], cost: sums[2] };
+  return { quality: sums[0], accuracy: sums[1], cost: sums[2], judged: sums[3] };
 }
 
 /** The tally of one that is drawn anew for each query from several. */
@@ -88,14 +92,17 @@ function meanTally(tallies) {
   const mean = (key) =>
     tallies[0][key].map((_, column) =>
       tallies.reduce((sum, one) => sum + one[key][column], 0) / tallies.length);
-  return { quality: mean("quality"), accuracy: mean("accuracy"), cost: mean("cost") };
+  const judged = mean("judged");
+  return { quality: mean("quality"), accuracy: mean("accuracy"), cost: mean("cost"), judged };
 }
 
 /** Means over the queries of one column: Q, accuracy, C, and R = Q - alpha * C. */
 function figuresOf(cache, sums, alpha, column) {
   const n = cache.sizes[column];
   const quality = sums.quality[column] / n, cost = sums.cost[column] / n;
-  return { quality, accuracy: sums.accuracy[column] / n, cost, reward: quality - alpha * cost };
+  const judged = sums.judged[column];
+  const accuracy = judged ? sums.accuracy[column] / judged : null;
+  return { quality, accuracy, cost, reward: quality - alpha * cost };
 }
 
 /** Share of the gap from fixed route to oracle that is closed; null where the gap is noise. */
