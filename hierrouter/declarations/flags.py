@@ -114,6 +114,9 @@ Pool = Annotated[
     str | None, pool_flag("Models, hops, instructions, prices; default: that of the cache.")
 ]
 PoolToUse = Annotated[str | None, pool_flag("Models, hops, instructions and prices.")]
+LivePool = Annotated[
+    str | None, pool_flag("The models at other addresses; prices as the router learned with.")
+]
 Datasets = Annotated[
     Sequence[str] | None,
     datasets_flag("Names, or .jsonl or .parquet files; default: all collected last."),

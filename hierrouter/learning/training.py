@@ -341,6 +341,11 @@ class Constant:
             choice[node] = actions.calls + len(path) - 1
         return np.eye(actions.count)[choice]
 
+    def states(self, routes: Routes) -> list[int]:
+        """The nodes on the route, the root and its end included."""
+        path = routes.path(self.node)
+        return [routes.node(path[:calls]) for calls in range(len(path) + 1)]
+
     def sentence(self, alpha: float, actions: Actions, models: tuple[str, ...]) -> str:
         """The reason for the constant choice in a sentence, with the figures."""
         route = safe_text(actions.routes.name(self.node, models))
@@ -550,11 +555,50 @@ class TrainedRouter:
             costs: of each state C so far, in money.
 
         Returns:
-            float64[n, A].
+            float64[n, A]. Where a constant choice is made, the states beside its route, which are
+            reached only after a failed call, have the chances of the router that it stands for.
         """
-        nodes = self._nodes(paths)
+        chances = self._learned_each(embedding, paths, costs)
         if self.constant:
-            return self.constant.policy(self.actions)[nodes]
+            nodes = self._nodes(paths)
+            on_route = np.isin(nodes, self.constant.states(self.actions.routes))
+            chances[on_route] = self.constant.policy(self.actions)[nodes][on_route]
+        return chances
+
+    def rank_each(
+        self,
+        embedding: NDArray[np.float32],
+        paths: Sequence[tuple[int, ...]],
+        costs: Sequence[float],
+        chances: NDArray[np.float64],
+    ) -> list[tuple[int, ...]]:
+        """All legal actions at some live states, in the order in which they are to be tried.
+
+        That is the order of their chances. A constant choice has one action with a chance; the
+        others are in the order of the router that it stands for.
+
+        Args:
+            embedding: see `decide_each`.
+            paths: see `decide_each`.
+            costs: see `decide_each`.
+            chances: float64[n, A], what `decide_each` returned.
+        """
+        learned = self._learned_each(embedding, paths, costs) if self.constant else chances
+        legal = self.actions.legal()[self._nodes(paths)]
+        orders = np.lexsort((-learned, -chances, ~legal))
+        return [
+            tuple(order[:count].tolist())
+            for order, count in zip(orders, legal.sum(axis=1), strict=True)
+        ]
+
+    def _learned_each(
+        self,
+        embedding: NDArray[np.float32],
+        paths: Sequence[tuple[int, ...]],
+        costs: Sequence[float],
+    ) -> NDArray[np.float64]:
+        """As `decide_each`, of the network or the value model, whatever the constant choice."""
+        nodes = self._nodes(paths)
         if isinstance(self.router, ValueRouter):
             return self.router.live_probabilities(embedding, nodes, costs)
         node = np.array(nodes)

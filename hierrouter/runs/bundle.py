@@ -24,7 +24,7 @@ from hierrouter.replay.tree import calls_of
 from hierrouter.runs import folders
 from hierrouter_cache.errors import InputError, read_small
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import Rate, RouteTree
 from hierrouter_cache.writer import write_atomically
 
 BUNDLE_FORMAT = 2
@@ -210,6 +210,63 @@ def require_pool(origin: Origin, pool: Pool) -> None:
             f"the pool is not the policy's: {', '.join(names)}; {pool.hops} hops, "
             f"it learned with {expected}; give that pool, or train again"
         )
+
+
+def require_prices(origin: Origin, pool: Pool, stored: Pool | None) -> None:
+    """Refuse a pool with other prices than those that a policy learned with.
+
+    What a policy expects of each choice is in these prices, so others would count in its bills at
+    most. Prices that are guessed from a size are not given, and pass. So does a pool with the
+    prices of `live.json`: it asks for nothing else.
+
+    Args:
+        origin: of the policy.
+        pool: that the user gave.
+        stored: the pool in `live.json`; None without one.
+
+    Raises:
+        InputError: a model has another price.
+    """
+    if stored and given_rates(pool) == given_rates(stored):
+        return
+    differing = other_prices(origin, pool)
+    if differing:
+        listed = "; ".join(
+            f"{name}: {_pair(given)}, it learned with {_pair(learned)}"
+            for name, learned, given in differing
+        )
+        raise InputError(
+            f"the pool has other prices than the policy learned with, per token in and out: "
+            f"{listed}; train again with this pool, or write those"
+        )
+
+
+def _pair(rate: Rate) -> str:
+    return f"{rate.tokens_in:.12g} and {rate.tokens_out:.12g}"
+
+
+def given_rates(pool: Pool) -> dict[str, Rate]:
+    """Return the rate of a token of each model whose price the pool gives, by name."""
+    rates = {}
+    for spec in pool.models:
+        if spec.base_rate is not None or None not in (spec.rate_in, spec.rate_out):
+            rates[spec.name] = spec.price().of_a_token(pool.per_tokens).rate
+    return rates
+
+
+def other_prices(origin: Origin, pool: Pool) -> list[tuple[str, Rate, Rate]]:
+    """Return each model whose price a policy learned with is another than the pool gives.
+
+    Returns:
+        Name, rate that the policy learned with, rate of the pool.
+    """
+    given = given_rates(pool)
+    differing = []
+    for name, pair in zip(origin.models, origin.rate, strict=True):
+        rate = given.get(name)
+        if rate and not np.allclose(pair, (rate.tokens_in, rate.tokens_out), rtol=1e-9, atol=0):
+            differing.append((name, Rate(*pair), rate))
+    return differing
 
 
 def require_thoughts(bundle: Bundle, pool: Pool) -> None:

@@ -41,7 +41,7 @@ class Decision:
         action: its number.
         propensity: the probability with which it is taken.
         chances: float64[A], the stochastic policy.
-        order: all legal actions, the likeliest first.
+        order: all legal actions, the likeliest first; see `TrainedRouter.rank_each`.
         router_s: seconds that the decision took; 0 if they were not measured.
         expected: float64[A, 2], Q, and C from there on, of each action; None if nobody asked, or if
             the router predicts neither.
@@ -236,7 +236,7 @@ class LivePolicy:
             deferral_model = self.deferral.model.name
         table = greedy(chances, self.origin.base_rate, trained.actions.returns)
         likeliest = table.argmax(axis=1).tolist()
-        orders = np.argsort(-chances, axis=1, kind="stable").tolist()
+        orders = trained.rank_each(embedded, paths, costs, chances)
         decisions = []
         for row, state in enumerate(states):
             action = likeliest[row]
@@ -250,7 +250,7 @@ class LivePolicy:
                 action=action,
                 propensity=propensity,
                 chances=chances[row],
-                order=tuple(number for number in orders[row] if chances[row, number] > 0),
+                order=orders[row],
                 expected=None if expected is None else expected[row],
                 deferred_to=deferral_model if is_in_doubt[row] else "",
             )

@@ -48,7 +48,7 @@ class OpenRouter:
     """
 
     checkpoint: Checkpoint = None
-    pool: flags.PoolToUse = None
+    pool: flags.LivePool = None
     allow_endpoints: flags.AllowEndpoints = ()
     encoder: flags.LiveEncoder = None
     alpha: flags.Alpha = None
@@ -182,6 +182,7 @@ class OpenRouter:
 
 def called_models_note(run: Path, router: Router) -> str:
     """Describe a router: its run and the models that it calls, with the addresses of servers."""
+    from hierrouter.runs.bundle import other_prices
     from hierrouter.runs.freshness import run_status
 
     models = []
@@ -190,4 +191,9 @@ def called_models_note(run: Path, router: Router) -> str:
         models.append(f"{spec.name}{address}")
     description = run_status(run)
     suffix = f" ({description})" if description else ""
-    return f"{run}{suffix}, {', '.join(models)}"
+    note = f"{run}{suffix}, {', '.join(models)}"
+    differing = [name for name, _, _ in other_prices(router.policy.origin, router.pool)]
+    if differing:
+        # Prices of `train --price` or `--prices`, which the pool in live.json does not have.
+        note += f"; C at the prices it learned with, not the pool's: {', '.join(differing)}"
+    return note

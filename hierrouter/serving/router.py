@@ -57,7 +57,7 @@ from hierrouter.serving.messages import Question, question_of
 from hierrouter.serving.models import BatchedModel, CallFailed, LiveModel, OnText
 from hierrouter.serving.results import Call, FailedCalls, Hop, ReturnAction, RouteResult
 from hierrouter_cache.errors import InputError, suggestion
-from hierrouter_cache.tree import Rate
+from hierrouter_cache.tree import Rate, reprice
 
 MAX_CONCURRENT_QUESTIONS = 16  # of `route_all`
 # The action to defer. It has no number among the policy's own actions, so it must never be used as
@@ -79,6 +79,8 @@ class Router:
             route.
         allow_endpoints: hosts on this machine or a private network that `live.json` may name.
         encoder: a loaded encoder and its name; used if it is the one that the policy reads.
+        check_prices: refuse a pool with other prices than those that the policy learned with, in
+            which it decides and bills.
 
     Attributes:
         policy: decides.
@@ -101,6 +103,7 @@ class Router:
         load: bool = True,
         allow_endpoints: Collection[str] = (),
         encoder: tuple[str, Encoder] | None = None,
+        check_prices: bool = True,
     ) -> None:
         folder = find_run(run)
         checkpoint = load_checkpoint(folder)
@@ -110,6 +113,9 @@ class Router:
         if pool is None:
             raise InputError(f"no live.json, so no pool: {folder}; give the pool it learned with")
         bundle.require_pool(checkpoint.origin, pool)
+        if check_prices:
+            stored = self._bundle.pool if self._bundle else None
+            bundle.require_prices(checkpoint.origin, pool, stored)
         if self._bundle:
             bundle.require_thoughts(self._bundle, pool)
         encoder_name = checkpoint.origin.encoder
@@ -209,6 +215,14 @@ class Router:
             scorer=scorer,
             price_of_second=origin.second,
         ).run()
+        # The policy decides at the prices that it learned with, so it is calibrated at them.
+        prices = {
+            model: Rate(*pair)
+            for model, pair in zip(tree.direct.models, tree.direct.rate.tolist(), strict=True)
+        }
+        for model, pair in zip(origin.models, origin.rate, strict=True):
+            prices[model] = Rate(*pair)
+        tree = reprice(tree, prices, origin.second)
         routers = [self.policy.at(alpha) for alpha in dict.fromkeys(alphas)]
         deferrals = {router.alpha: calibrate(router, tree, name, share) for router in routers}
         column = tree.direct.models.index(name)
@@ -335,7 +349,10 @@ class Router:
                 that its models do not report.
             WorldError: its encoder cannot be loaded.
         """
-        router = Router(run, self.pool, self._engines, load=False, encoder=self._encoder)
+        # Each run decides and bills at the prices that it learned with.
+        router = Router(
+            run, self.pool, self._engines, load=False, encoder=self._encoder, check_prices=False
+        )
         if self._bundle and router._bundle:
             loaded = self._bundle.identities
             expected = router._bundle.identities

@@ -79,10 +79,11 @@ def write_questions(path: Path) -> None:
 
 
 def served_pool(url: str, endpoint: str = "", stages: str = '["", ""]') -> str:
-    """A pool file: the models of the testbed, by name, all answered for by one server."""
+    """A pool file: the models of the testbed at its prices, all answered for by one server."""
     entry = (
-        '[[models]]\nname = "{name}"\nmodel = "served"\nbase_rate = 0.03\nbackend = "openai"\n'
+        '[[models]]\nname = "{name}"\nmodel = "served"\nbase_rate = {rate}\nbackend = "openai"\n'
         f'[models.endpoint]\nbase_url = "{url}"\nattempts = 1\n{endpoint}\n'
     )
     head = f'[pool]\nhops = 2\nencoder = "hashed-ngrams"\nstage_prompts = {stages}\n'
-    return head + "".join(entry.format(name=name) for name in ("calc", "text", "facts"))
+    rates = {"calc": 0.03, "text": 0.02, "facts": 0.03}
+    return head + "".join(entry.format(name=name, rate=rate) for name, rate in rates.items())

@@ -477,9 +477,9 @@ def test_a_server_for_models_elsewhere_loads_nothing_heavy(folder: Path) -> None
         (folder / "pool.toml").write_text(
             "[pool]\nhops = 2\n"
             + "".join(
-                f'[[models]]\nname = "{name}"\nmodel = "{MODEL}"\nbase_rate = 0.01\n'
+                f'[[models]]\nname = "{name}"\nmodel = "{MODEL}"\nbase_rate = {rate}\n'
                 f'backend = "openai"\nendpoint = {{base_url = "{upstream.url}"}}\n'
-                for name in MODELS
+                for name, rate in zip(MODELS, (0.03, 0.02, 0.03), strict=True)
             )
         )
         flags = ("--port", "0", "--checkpoint", "new", "--pool", "pool.toml")

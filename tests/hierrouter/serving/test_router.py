@@ -2,31 +2,40 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 
 from hierrouter.engines.generator import Answer, Failure
 from hierrouter.evaluation.outcome import ending_table, greedy
 from hierrouter.learning.config import Objective, training_config
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.training import Constant, TrainedRouter, train
 from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree, load_texts
 from hierrouter.runs.bundle import load_bundle
-from hierrouter.runs.checkpoint import router_at
+from hierrouter.runs.checkpoint import router_at, save_checkpoint
 from hierrouter.runs.folders import LIVE
+from hierrouter.serving.decisions import Decision
 from hierrouter.serving.logs import LogShape, read_log
+from hierrouter.serving.models import CallFailed
 from hierrouter.serving.off_policy import value_from_log
-from hierrouter.serving.results import Hop, RouteResult
+from hierrouter.serving.open_router import called_models_note
+from hierrouter.serving.results import Call, Hop, RouteResult
 from hierrouter.serving.router import RouteOptions, Router
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import Rate, reprice
 from tests.engines import Scripted, scripted_answer
-from tests.hierrouter.learning.trainings import decided
+from tests.hierrouter.learning.trainings import VALUE, decided
 from tests.hierrouter.serving.serving import (
     QUESTION,
     Double,
@@ -127,6 +136,170 @@ def test_a_damaged_or_missing_bundle_is_refused(live_run: Path, tmp_path: Path) 
     (run / LIVE).unlink()
     with pytest.raises(InputError, match=r"no live.json, so no pool"):
         Router(run)
+
+
+# --- a run that is one fixed route, and a model that is down
+
+OWN_PROCESS = """
+from tests.servers import Server, serving
+
+with serving(Server()) as server:
+    print(server.port, flush=True)
+    input()
+"""
+
+
+@contextmanager
+def in_a_process() -> Iterator[tuple[subprocess.Popen[str], Server]]:
+    """A server in a process of its own, which can be killed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWN_PROCESS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+        try:
+            yield process, Server(port=int(process.stdout.readline()))
+        finally:
+            process.kill()
+
+
+def fixed_run(folder: Path, live_run: Path, route: str, trained: TrainedRouter) -> Path:
+    """A run like `live_run`, of a router that showed no gain over a fixed route."""
+    shutil.copytree(live_run, folder)
+    routes = trained.origin.routes
+    path = tuple(trained.origin.models.index(name) for name in route.split(">"))
+    constant = Constant(routes.node(path), -0.01, -0.02, 0.005, 900, 90)
+    save_checkpoint(replace(trained, constant=constant), folder)
+    return folder
+
+
+@pytest.mark.parametrize("algo", ["exact", "value"])
+@pytest.mark.parametrize("route", ["calc>text", "text>calc", "calc>calc"])
+def test_a_fixed_route_goes_on_without_a_model_that_was_killed(
+    live_run: Path, testbed_cache: Path, tmp_path: Path, algo: str, route: str
+) -> None:
+    """The router that it stands for says what to call instead, and at the hops after that."""
+    learned = router_at(live_run, None)
+    if algo == "value":
+        learned = train(OpenTree(cache=testbed_cache).run(), Objective(0.1), VALUE, seed=0)
+    run = fixed_run(tmp_path / "run", live_run, route, learned)
+    log = tmp_path / "log.jsonl"
+    with in_a_process() as (process, upstream):
+        pool = with_server(run, upstream, "calc", attempts=1)
+        router = Router(run, pool)
+        with served(router, reroute=True, log=log) as url:
+            whole = ask(url).json()["hierrouter"]
+            assert whole["route"] == route
+            assert not any("instead_of" in step for step in whole["steps"])
+            process.kill()
+            process.wait()
+            response = ask(url)
+            assert response.status_code == 200
+            without = response.json()["hierrouter"]
+            with pytest.raises(CallFailed, match="calc gave no answer"):
+                router.route(QUESTION)
+    models = without["route"].split(">")
+    assert len(models) == 2 and "calc" not in models
+    step = without["steps"][route.split(">").index("calc")]
+    assert [failed["model"] for failed in step["instead_of"]] == ["calc"]
+    assert step["propensity"] is None
+    logged = lines_of(log)[-1]["steps"]
+    assert [one.get("instead_of") for one in logged] == [
+        one.get("instead_of") for one in without["steps"]
+    ]
+    if route.startswith("text"):
+        assert models[0] == "text"  # what still answers on the route is called as before
+        return
+    # Beside its route the learned router decides, and not whichever model is the first.
+    learned_run = tmp_path / "learned"
+    shutil.copytree(live_run, learned_run)
+    save_checkpoint(learned, learned_run)
+    with over(run, Double()) as fixed, over(learned_run, Double()) as free:
+        calls = [Call(model=models[0], response=scripted_answer("m", QUESTION))]
+
+        async def decisions() -> list[Decision]:
+            return [
+                await router.decide(QUESTION, so_far)
+                for router in (fixed, free)
+                for so_far in ((), calls)
+            ]
+
+        start, beside, free_start, free_beside = anyio.run(decisions)
+    assert beside.chances.tolist() == free_beside.chances.tolist()
+    assert start.chances.tolist() == [1.0, 0.0, 0.0]
+    # Every action may be tried: the route's, then the others as the learned router has them.
+    assert list(start.order) == [0, *(number for number in free_start.order if number)]
+
+
+def test_a_choice_of_no_chance_is_still_tried_after_a_failure(live_run: Path) -> None:
+    """Chances of very different rewards are 0 in floating point; the actions stay legal."""
+    trained = router_at(live_run, None)
+    chances = np.array([[0.0, 1.0, 0.0]])
+    [order] = trained.rank_each(np.zeros((1, trained.dim), np.float32), [()], [0.0], chances)
+    assert order == (1, 0, 2)
+
+
+# --- prices of a pool that is given
+
+PRICES = {
+    "dearer": ({"base_rate": 2.0, "rate_in": None, "rate_out": None}, True),
+    "as it learned": ({}, False),
+    "a millionth apart": ({"per_million": True}, True),
+    "guessed from a size": (
+        {"base_rate": None, "rate_in": None, "rate_out": None, "parameters": 3e9},
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "is_refused"), PRICES.values(), ids=PRICES)
+def test_a_pool_with_other_prices_than_the_policy_learned_with_is_refused(
+    live_run: Path, changes: dict[str, Any], is_refused: bool
+) -> None:
+    stored = load_bundle(live_run)
+    assert stored
+    first, *others = stored.pool.models
+    changes = dict(changes)
+    if changes.pop("per_million", False):
+        rate = first.price().rate
+        factor = 1 + 1e-6
+        changes = {
+            "base_rate": None,
+            "rate_in": rate.tokens_in * factor,
+            "rate_out": rate.tokens_out * factor,
+        }
+    pool = replace(stored.pool, models=(replace(first, **changes), *others))
+    if not is_refused:
+        Router(live_run, pool, load=False).stop_deciding()
+        return
+    with pytest.raises(InputError) as error:
+        Router(live_run, pool, load=False)
+    said = str(error.value)
+    start = "the pool has other prices than the policy learned with, per token in and out: calc: "
+    assert said.startswith(start) and ", it learned with 0.03 and 0.03; " in said
+    assert said.endswith("; train again with this pool, or write those") and "\n" not in said
+
+
+def test_prices_of_the_training_count_where_the_pool_asks_for_no_others(
+    testbed_cache: Path, tmp_path: Path
+) -> None:
+    """`train --price calc=...`: live.json has the pool's price, bills have that of the training."""
+    tree = OpenTree(cache=testbed_cache).run()
+    pairs = zip(tree.direct.models, tree.direct.rate.tolist(), strict=True)
+    rates = {name: Rate(*pair) for name, pair in pairs}
+    dear = reprice(tree, {**rates, "calc": Rate(5.0, 7.0)})
+    run = run_in(tmp_path / "run", dear, Objective(0.0), training_config("default", "exact", 3))
+    stored = load_bundle(run)
+    assert stored
+    with Router(run, stored.pool) as router:
+        note = called_models_note(run, router)
+        assert note.endswith("; C at the prices it learned with, not the pool's: calc")
+        result = router.route(QUESTION)
+    for hop in result.hops:
+        rate = {**rates, "calc": Rate(5.0, 7.0)}[hop.model]
+        assert hop.cost == rate.cost(hop.response.tokens_in, hop.response.tokens_out)
 
 
 # --- routers that may return earlier answers: the same as on the replayed tree, and logged
