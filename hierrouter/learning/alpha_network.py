@@ -62,6 +62,11 @@ OnGridCheckpoint = Callable[[TrainingState, NetworkGrid], None]
 MODULATIONS = ("first_shift", "first_gain", "second_shift", "second_gain")
 
 
+# Share of the training after which weights are chosen. Sixteen alphas have as many chances that an
+# early network is good by luck on a small validation fold.
+CHOSEN_AFTER = 0.75
+
+
 class AlphaNetwork(RouterNetwork):
     """The paper's router for several alphas.
 
@@ -188,7 +193,7 @@ class AlphaFold(TrainingFold):
 
 @dataclass
 class BestWeights:
-    """For each alpha the weights that are best on validation so far; of equals the latest.
+    """For each alpha the weights that are best on validation; of equals the latest.
 
     Attributes:
         weights: float32[alphas, ...] by name, those of a router for each alpha.
@@ -221,23 +226,27 @@ class BestWeights:
         alphas: NDArray[np.float64],
         quality: NDArray[np.float64],
         cost: NDArray[np.float64],
+        is_late: bool = True,
     ) -> None:
-        """Keep the weights for each alpha at which they are no worse.
+        """Record R, and keep the weights for each alpha at which they are no worse.
 
         Args:
             network: as it is now.
             alphas: float64[alphas].
             quality: float64[alphas], mean Q on validation.
             cost: float64[alphas], mean C there.
+            is_late: whether the weights can be kept, see `CHOSEN_AFTER`.
         """
         reward = quality - alphas * cost
+        self.rewards = np.concatenate([self.rewards, reward[None]])
+        if not is_late:
+            return
         is_better = reward >= self.quality - alphas * self.cost
         for number in np.flatnonzero(is_better).tolist():
             for name, value in network.at(number).items():
                 self.weights[name][number] = value
         self.quality = np.where(is_better, quality, self.quality)
         self.cost = np.where(is_better, cost, self.cost)
-        self.rewards = np.concatenate([self.rewards, reward[None]])
 
     @property
     def histories(self) -> tuple[tuple[float, ...], ...]:
@@ -269,7 +278,9 @@ def fit_networks(
     on_evaluation: OnEvaluation = ignore_evaluation,
     on_checkpoint: OnGridCheckpoint = lambda state, grid: None,
 ) -> NetworkGrid:
-    """Train one network for many alphas; return, for each of them, the best weights on validation.
+    """Train one network for many alphas; return the best weights of its last quarter for each.
+
+    They are the best on validation.
 
     Args:
         trees: to learn from, and to choose the weights on, see `training_folds`.
@@ -308,7 +319,8 @@ def fit_networks(
                 on_evaluation(evaluated, row)
 
         def evaluate() -> None:
-            best.offer(network, prices, *chooser.greedy_means(network))
+            means = chooser.greedy_means(network)
+            best.offer(network, prices, *means, is_late=_is_late(epoch, config))
             row = sweep_rows(alphas, best.histories)[-1]
             on_epoch(epoch, config.epochs, math.nan, row["validation"])
             on_evaluation(epoch, row)
@@ -328,6 +340,11 @@ def fit_networks(
             # The last epoch always counts, see `network.best_iterate`.
             evaluate()
     return best.grid(shape)
+
+
+def _is_late(epoch: int, config: NetworkConfig) -> bool:
+    """Whether weights after this epoch can be those that are kept."""
+    return epoch > CHOSEN_AFTER * config.epochs
 
 
 def _state(learner: Learner[RouterNetwork], best: BestWeights, epoch: int) -> TrainingState:
@@ -355,6 +372,9 @@ def _restore(
         if not 0 < state.epoch <= config.epochs:
             raise ValueError(f"epoch {state.epoch}")
         _restore_best(best, select(state.arrays, "best"), state.values["best"])
+        if not _is_late(state.epoch, config):
+            # In a longer training than the earlier one, those weights are not late any more.
+            best.quality = np.full_like(best.quality, -np.inf)
         restore_present(learner, state)
     except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(unfit_state(state)) from error

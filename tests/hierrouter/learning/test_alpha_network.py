@@ -10,13 +10,13 @@ import torch
 
 from hierrouter.evaluation.outcome import greedy, policy_outcome
 from hierrouter.learning import network
-from hierrouter.learning.alpha_network import AlphaFold, AlphaNetwork, BestWeights
+from hierrouter.learning.alpha_network import AlphaFold, AlphaNetwork, BestWeights, fit_networks
 from hierrouter.learning.config import NetworkConfig, Objective, sweep_config
 from hierrouter.learning.forward import NetworkGrid, TrainedNetwork
 from hierrouter.learning.network import TrainingFold
 from hierrouter.learning.resumption import Resumption, TrainingState
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, train_sweep
-from hierrouter.learning.training import Origin
+from hierrouter.learning.training import Origin, training_folds
 from hierrouter.runs.progress import TrainingProgress
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -125,6 +125,20 @@ def test_the_best_weights_of_each_alpha_are_kept_and_of_equals_the_latest() -> N
     for number, kept in enumerate(grid.networks):
         for name, value in offers[2].at(number).items():
             np.testing.assert_array_equal(kept.weights[name], value.numpy())
+
+
+@pytest.mark.parametrize("config", [PPO, EXACT], ids=["ppo", "exact"])
+def test_weights_are_those_of_the_last_quarter(config: NetworkConfig) -> None:
+    tree = small_tree()
+    longer = replace(config, epochs=12, evaluate_every=1, learning_rate=0.06, decay=False)
+    grid = fit_networks(
+        training_folds(tree), GRID, OBJECTIVE, longer, seed=1, on_epoch=lambda *_: None
+    )
+    rewards = np.array(grid.histories)
+    assert rewards.shape == (len(GRID), 12)
+    kept = np.array(grid.quality) - np.array(GRID) * np.array(grid.cost)
+    np.testing.assert_array_equal(kept, rewards[:, 9:].max(axis=1))
+    assert (kept < rewards.max(axis=1)).any()  # an earlier network was better at some alpha
 
 
 def test_between_two_alphas_the_better_network_of_both_decides() -> None:
