@@ -161,7 +161,9 @@ class AlphaFold(TrainingFold):
         rewards = [self.base.episode_reward(own, standardise) for own in self.alphas]
         return np.concatenate(rewards)
 
-    def greedy_means(self, router: RouterNetwork) -> tuple[NDArray[np.float64], ...]:
+    def greedy_means(
+        self, router: RouterNetwork
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Exact mean Q and C of the greedy policy at each alpha.
 
         Returns:
