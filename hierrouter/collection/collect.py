@@ -164,7 +164,7 @@ class Collect:
             WorldError: the mirror cannot be reached.
         """
         from hierrouter.collection.collection_plan import CollectionPlan
-        from hierrouter.collection.plan import parse_shard
+        from hierrouter.collection.plan import parse_shard, scorer_for
         from hierrouter.pools.files import override_pool
         from hierrouter_cache.mirror import exchange
         from hierrouter_cache.stores import store_at
@@ -187,6 +187,8 @@ class Collect:
         )
         if self.no_references:
             pool = replace(pool, references=())
+        scorer = scorer_for(self.cache, pool, self.datasets or (), queries)
+        pool = replace(pool, scorer=scorer)
         return CollectionPlan(
             pool=pool,
             queries=queries,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
@@ -19,14 +20,18 @@ from hierrouter.engines.commits import at_commit
 from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never
 from hierrouter.engines.preflight import Availability, weights_needed
+from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import Query
+from hierrouter.questions.scoring import REFERENCE_FORMS
+from hierrouter.replay.inspection import fitting_scorer_note
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.tables import money
 from hierrouter_cache.embeddings import stored_encoders
 from hierrouter_cache.errors import InputError, Interrupted
 from hierrouter_cache.mirror import part_copier, pull
 from hierrouter_cache.stores import store_at
+from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.writer import no_copy
 
 
@@ -309,9 +314,35 @@ class CollectionPlan:
                 on_note(line)
             return
         opening = OpenTree(cache=self.cache, encoder=self.encoder, run_code=self.run_code)
-        tree = opening.run(on_derive, on_note)
+        notes: list[str] = []
+        tree = opening.run(on_derive, notes.append)
+        for note in notes:
+            # In its place stands a line with figures.
+            if not tree.is_fitting_scorer or fitting_scorer_note(tree.scorer) not in note:
+                on_note(note)
+        if tree.is_fitting_scorer:
+            paper_opening = replace(opening, scorer=PAPER_SCORER)
+            on_note(f"collect: {compared_scorers_line(tree, paper_opening.run(on_derive))}")
         if tree.unembedded:
             on_note(f"collect: nothing is embedded yet: {tree.unembedded}")
+
+
+def compared_scorers_line(tree: RouteTree, paper_tree: RouteTree) -> str:
+    """Say which scorer was chosen for own files, and what the paper's makes of the same answers.
+
+    Args:
+        tree: opened with the scorer that was chosen.
+        paper_tree: the same, opened with that of the paper.
+    """
+    quality, paper_quality = (
+        float(np.mean(np.hstack([opened.score[:, 1:], opened.direct.score])))
+        for opened in (tree, paper_tree)
+    )
+    return (
+        f"Q is {tree.scorer}, as the references are {REFERENCE_FORMS[tree.scorer]}: mean "
+        f"{quality:.3f}; by the paper's {paper_tree.scorer} {paper_quality:.3f} "
+        f"(--scorer {paper_tree.scorer})"
+    )
 
 
 def _shard_lines(cache: Path, shard: Shard) -> list[str]:

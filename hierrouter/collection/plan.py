@@ -14,9 +14,11 @@ import pyarrow as pa
 
 from hierrouter.engines.commits import Commits, recorded_commits, with_commits
 from hierrouter.engines.generator import Engines, Failure, Response, prompt_text
-from hierrouter.pools.files import stored_datasets, stored_pool
-from hierrouter.pools.pool import Identity, ModelSpec, Pool
+from hierrouter.pools.files import load_pool, stored_datasets, stored_pool, stored_scorer
+from hierrouter.pools.pool import FittingScorer, Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query, stored_choices
+from hierrouter.questions.scoring import fitting_scorer
+from hierrouter.questions.sources import PAPER_DATASETS, canonical_dataset, is_dataset_file
 from hierrouter_cache.errors import CacheError, InputError
 from hierrouter_cache.keys import call_key, next_context, plan_key, root_context
 from hierrouter_cache.locks import shards_at_work
@@ -219,6 +221,39 @@ def _queries_table(queries: Sequence[Query]) -> pa.Table:
         for query in queries
     ]
     return pa.Table.from_pylist(rows, schema=QUERIES_SCHEMA)
+
+
+def scorer_for(
+    root: Path, pool: Pool, names: Sequence[str], queries: Sequence[Query]
+) -> FittingScorer | None:
+    """The scorer of Q for a collection, unless the user names another one when it is opened.
+
+    It is the one of the paper (None) for the paper's datasets and pool and for those that come with
+    the package. For a user's own files it is the one that fits their references. What was decided
+    when the cache was collected before for the same dataset is kept.
+
+    Args:
+        root: the cache's folder, which need not exist yet.
+        pool: of the collection.
+        names: datasets and files that were asked for; none if the last collection goes on.
+        queries: of them.
+    """
+    reader = reader_of(root)
+    try:
+        latest = reader.latest_plan() if reader else None
+    except CacheError:  # the cache has no plan, or the last one was moved aside
+        latest = None
+    if reader and latest:
+        stored = reader.queries(latest.queries, ("dataset",))["dataset"].to_pylist()
+        if not {query.dataset for query in queries}.isdisjoint(stored):
+            return stored_scorer(latest.pool)
+    paper_models = {model.model for model in load_pool("paper").models}
+    is_paper = paper_models == {model.model for model in pool.models} or any(
+        canonical_dataset(query.dataset) in PAPER_DATASETS for query in queries
+    )
+    if is_paper or not names or not all(map(is_dataset_file, names)):
+        return None
+    return fitting_scorer([query.answers for query in queries])
 
 
 QUERIES_A_PART = 131_072  # readers refuse a part that is too large

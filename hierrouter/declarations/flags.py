@@ -177,8 +177,8 @@ scorer_flag = partial(works_on, "--scorer", "NAME|MODULE:FUNCTION", completions=
 Scorer = Annotated[
     str | None,
     scorer_flag(
-        f"What Q is: {', '.join(SCORERS)}, or yours; default {PAPER_SCORER}, or given if an "
-        "imported table has all scores."
+        f"What Q is: {', '.join(SCORERS)}, or yours; default {PAPER_SCORER}, given if an imported "
+        "table has all scores, or what fits your own files."
     ),
 ]
 ScorerOfTraffic = Annotated[str, scorer_flag(f"What Q is: {', '.join(SCORERS)}, or yours.")]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from hierrouter.hub.repository import is_commit
 from hierrouter.pools.pool import (
@@ -18,6 +18,7 @@ from hierrouter.pools.pool import (
     RESERVED_NAMES,
     Currency,
     Endpoint,
+    FittingScorer,
     Identity,
     ModelSpec,
     PerTokens,
@@ -134,6 +135,21 @@ def stored_datasets(text: str) -> dict[str, str]:
 
 
 COST_IN_TOKENS = "cost"  # of an import from a file that says what calls cost, not their tokens
+
+
+def stored_scorer(text: str) -> FittingScorer | None:
+    """The scorer that was chosen for Q when a plan was collected; None if none was.
+
+    Args:
+        text: JSON, as written by `Pool.to_json`. Others may have written it, so only a scorer that
+            a collection may choose is returned.
+    """
+    try:
+        scorer = json.loads(text)["pool"]["scorer"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    chosen: FittingScorer | None = scorer if scorer in get_args(FittingScorer) else None
+    return chosen
 
 
 def stored_import(text: str) -> dict[str, str]:

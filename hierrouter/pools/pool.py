@@ -122,6 +122,8 @@ Currency = Annotated[
 ]
 DEFAULT_CURRENCY = "money"  # of a pool that names none
 NO_PENALTY = 1.0
+# Scorers that a collection of own files may choose for Q.
+FittingScorer = Literal["numeric", "choice", "boxed", "accuracy"]
 Thoughts = Literal["keep", "drop"]
 KEEP_THOUGHTS: Thoughts = "keep"
 DROP_THOUGHTS: Thoughts = "drop"
@@ -435,6 +437,8 @@ class Pool:
         thoughts: what r_t is for a response with a thought: "keep" is the complete response, as in
             the paper, "drop" what follows the thought. It is what the next call, `token_f1` and
             routers read, see `hierrouter.engines.generator.visible_text`.
+        scorer: what Q is of the questions that the pool was collected for, unless the user names
+            another scorer; None is that of the paper. No pool file has it.
     """
 
     __pydantic_config__ = FORBID_EXTRA_KEYS
@@ -450,6 +454,7 @@ class Pool:
     currency: Currency = DEFAULT_CURRENCY
     encoder: Annotated[Text, FieldCheck(_refuse_server)] | None = None
     thoughts: Thoughts = KEEP_THOUGHTS
+    scorer: FittingScorer | None = None
 
     @property
     def routes(self) -> Routes:
@@ -576,6 +581,8 @@ class Pool:
                 del model["thought_tags"]
         if values["thoughts"] == KEEP_THOUGHTS:
             del values["thoughts"]
+        if values["scorer"] is None:
+            del values["scorer"]
         value = {"pool": values, "identities": dict(identities)}
         if datasets:
             value["datasets"] = dict(datasets)

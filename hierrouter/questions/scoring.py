@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from hierrouter.questions.answers import boxed, choice, exact_match, numeric, token_f1
 from hierrouter.questions.final import BOX_PATTERN, GSM8K_MARK, without_thoughts
@@ -275,6 +275,38 @@ def _accuracy_reader(references: Sequence[str]) -> str:
     names = [getattr(function, "__name__", "") for function in functions]
     text = exact_match.__name__
     return next((name for name in names if name != text), text)
+
+
+# What references of a form are, for messages; by the scorer that fits them.
+REFERENCE_FORMS = {
+    "numeric": "numbers",
+    "choice": "labels of choices",
+    "boxed": "formulas",
+    "accuracy": "of several forms",
+}
+
+
+def fitting_scorer(
+    references: Sequence[Sequence[str]],
+) -> Literal["numeric", "choice", "boxed", "accuracy"] | None:
+    """The scorer that tells right from wrong for all references of some queries.
+
+    Args:
+        references: of each query.
+
+    Returns:
+        a key of `REFERENCE_FORMS`; None if references are texts, which `token_f1` fits, or missing.
+    """
+    if not references or not all(references):
+        return None
+    names = {_accuracy_reader(answers) for answers in references}
+    if exact_match.__name__ in names:
+        return None
+    if names == {"numeric"}:
+        return "numeric"
+    if names == {"choice"}:
+        return "choice"
+    return "boxed" if names == {"boxed"} else "accuracy"
 
 
 def score_function_for(reference: str) -> ScoreFunction:

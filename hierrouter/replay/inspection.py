@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from hierrouter.declarations.declaration import OnCount, ignore_count
+from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.files import stored_pool
 from hierrouter.questions.query import stored_choices
-from hierrouter.questions.scoring import SCORERS_BY_NAME, TEST_SCORER, ScorerInput
+from hierrouter.questions.scoring import REFERENCE_FORMS, SCORERS_BY_NAME, TEST_SCORER, ScorerInput
 from hierrouter.replay.states import SIGNALS
 from hierrouter.replay.stored_pool import load_planned_pool, open_pool
 from hierrouter.replay.tree import Tree
@@ -27,6 +28,8 @@ from hierrouter_cache.walk import Forest, Scores, walk
 
 NOTABLE_CAPPED_SHARE = 0.05  # of a model's answers, cut off at its cap of new tokens
 MAX_LISTED_MERGED = 3  # queries with one text in a note
+NOTABLE_RIGHT_SHARE = 0.1  # of a dataset's answers
+LOW_SCORE = 0.5  # of Q, for a right answer
 NOTABLE_REWARD_SPREAD = 1e-3  # if cost moves R by less, it decides next to nothing
 
 # The calls that failed and were not answered since, by their last status.
@@ -55,6 +58,9 @@ def data_notes(tree: RouteTree) -> list[str]:
         notes.append(f"{left_out_note(tree)}.")
     if tree.pruned:
         notes.append(pruned_note(tree))
+    if getattr(tree, "is_fitting_scorer", False):
+        notes.append(f"{fitting_scorer_note(tree.scorer)}.")
+    notes += low_score_notes(tree)
     thoughts_note = getattr(tree, "thoughts_note", None)
     if thoughts_note:
         notes.append(thoughts_note)
@@ -132,6 +138,34 @@ def unjudged_note(tree: RouteTree) -> str | None:
         f"No accuracy on {len(rows)} of {len(tree)} queries ({names}): their answers are programs, "
         "and only --run-code judges these by their tests."
     )
+
+
+def fitting_scorer_note(scorer: str) -> str:
+    """Say that a collection chose a scorer that fits a user's own files."""
+    return (
+        f"Q is {scorer}, as the references of these files are {REFERENCE_FORMS[scorer]}; the "
+        f"paper's is --scorer {PAPER_SCORER}"
+    )
+
+
+def low_score_notes(tree: RouteTree) -> list[str]:
+    """Note the datasets in which most answers that are right have a low score of Q."""
+    score = np.hstack([tree.score[:, 1:], tree.direct.score])  # the root, node 0, is no call
+    is_right = np.hstack([tree.accuracy[:, 1:], tree.direct.accuracy]) == 1
+    datasets = np.array(tree.datasets)
+    notes = []
+    for dataset in dict.fromkeys(tree.datasets):
+        rows = datasets == dataset
+        right_scores = score[rows][is_right[rows]]
+        share = float(is_right[rows].mean())
+        if share < NOTABLE_RIGHT_SHARE or np.mean(right_scores < LOW_SCORE) <= 0.5:
+            continue
+        notes.append(
+            f"Q is {score[rows].mean():.3f} on {dataset}, where {share:.1%} of the answers are "
+            f"right by accuracy: {tree.scorer} scores most right answers below {LOW_SCORE:g}; "
+            "--scorer accuracy tells right from wrong."
+        )
+    return notes
 
 
 def left_out_note(tree: RouteTree) -> str:

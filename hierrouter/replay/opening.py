@@ -24,17 +24,24 @@ from hierrouter.engines.encoders import Encoder, EndpointEncoder, default_encode
 from hierrouter.engines.judge import judge_scorer
 from hierrouter.engines.sentence_encoder import SentenceEncoder
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
-from hierrouter.pools.files import currency_of, load_pool, prices_of, stored_import
+from hierrouter.pools.files import currency_of, load_pool, prices_of, stored_import, stored_scorer
 from hierrouter.pools.pool import Price, guessed_prices_note, rates_of
 from hierrouter.questions.datasets import drawn_ids
 from hierrouter.questions.final import THOUGHT_REGEX
 from hierrouter.questions.own_code import NO_SOURCE
-from hierrouter.questions.scoring import ACCURACY, GIVEN_SCORER, TEST_SCORER, Scorer
+from hierrouter.questions.scoring import (
+    ACCURACY,
+    GIVEN_SCORER,
+    REFERENCE_FORMS,
+    TEST_SCORER,
+    Scorer,
+)
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.questions.shipped import DATASET_GROUPS
 from hierrouter.questions.sources import canonical_dataset, is_dataset_file
 from hierrouter.replay.inspection import (
     GIVEN_BY_DEFAULT_NOTE,
+    fitting_scorer_note,
     left_out_note,
     merged_note,
     population_shift,
@@ -159,6 +166,7 @@ def open_trees(
         "given_by_default": is_default_scorer and scorer is GIVEN_SCORER,
         # Imports of earlier versions have no other column for seconds that are a call's own.
         "shared_time": 0.0 if pool.imported else loaded.shared_time,
+        "is_fitting_scorer": is_default_scorer and scorer.name in REFERENCE_FORMS,
     }
     arrays = {field.name: getattr(loaded, field.name) for field in fields(loaded)}
     tree = Tree(**{**arrays, **facts, **live_facts}, root=opening.cache, pool=opening.pool)
@@ -190,6 +198,8 @@ def opening_notes(trees: Sequence[Tree], pool: str | None) -> Iterator[str]:
         yield f"note: {trees[0].merged}"
     if trees[0].given_by_default:
         yield f"note: {GIVEN_BY_DEFAULT_NOTE}"
+    if trees[0].is_fitting_scorer:
+        yield f"note: {fitting_scorer_note(trees[0].scorer)}"
     for guess in dict.fromkeys(guessed_prices_note(tree) for tree in trees):
         if guess:
             yield guess
@@ -200,10 +210,10 @@ def default_scorer(pool: str) -> str:
 
     Args:
         pool: the pool of a plan as it is stored. Others may have written it, so that no other
-            scorer than the given scores can be named there.
+            scorer than the given scores, and those that fit, can be named there.
     """
     is_given = stored_import(pool).get("scorer") == GIVEN_SCORER.name
-    return GIVEN_SCORER.name if is_given else PAPER_SCORER
+    return GIVEN_SCORER.name if is_given else stored_scorer(pool) or PAPER_SCORER
 
 
 def load_scorers(name: str) -> tuple[Scorer, Scorer]:

@@ -176,6 +176,8 @@ class Tree(RouteTree):
         shift: how the queries that were left out differ from these, in words; "" if none was.
         merged: which queries were given the answers of others with the same text by an import of an
             earlier version, in words; "" if none was.
+        is_fitting_scorer: whether Q is by the scorer that was chosen at collection, as it fits the
+            references of a user's own files, because the user named none.
         given_by_default: whether Q is the given scores because the user named no scorer.
         given_costs: of the calls whose cost a server or an imported file states, by model: the sum
             of these costs, the number of the calls, and their tokens in, tokens out, cached tokens
@@ -191,6 +193,7 @@ class Tree(RouteTree):
     shift: str = ""
     merged: str = ""
     given_by_default: bool = False
+    is_fitting_scorer: bool = False
     given_costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def given_cost_notes(self) -> Iterator[str]:

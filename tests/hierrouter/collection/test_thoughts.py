@@ -198,7 +198,9 @@ def test_reports_and_explanations_say_what_was_read(tmp_path: Path) -> None:
         assert first["answer"] == f"{THOUGHT}The answer is 0."
         assert first.get("visible") == ("The answer is 0." if pool == DROP else None)
         assert "visible" not in as_object(query)["nodes"][1]
-        is_said = "(a thought of 39 characters is dropped) The answer is 0." in as_text(query, 120)
+        is_said = "(a thought of 39 characters is dropped) [number 0] The answer is 0." in as_text(
+            query, 120
+        )
         assert is_said == (pool == DROP)
     # Only tags that are known without the pool are counted.
     assert notes["keep"][0].startswith("Answers with a thought: 100% of a. They are kept")
