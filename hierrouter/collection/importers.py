@@ -9,6 +9,7 @@ from pathlib import Path
 from hierrouter.collection import files, peers, storing, tables
 from hierrouter.declarations.declaration import OnTask, ignore_task
 from hierrouter.declarations.flags import FIRST_DRAW, IMPORTS, MEAN_DRAW, NOTES, OWN
+from hierrouter.engines.bills import given_cost_notes
 from hierrouter.pools.files import COST_IN_TOKENS
 from hierrouter.pools.pool import Pool
 from hierrouter.questions.audit import Audit, Response, audit_responses, draw_audited
@@ -104,6 +105,8 @@ def _table_notes(format: str, answers: tables.Answers, pool: Pool, unpriced: boo
             notes.append(f"model {model.model} is called {model.name} here")
     notes += _repetition_notes(answers)
     notes += _gap_notes(answers, pool)
+    if not unpriced:
+        notes += _given_cost_notes(answers, pool)
     has_references = all(query.answers for query in answers.queries)
     if not has_references and _default_scorer(answers):
         notes.append("no reference answers in the file, so no other --scorer than given")
@@ -147,6 +150,23 @@ def _repetition_notes(answers: tables.Answers) -> list[str]:
             "intervals take them for independent questions"
         )
     return notes
+
+
+def _given_cost_notes(answers: tables.Answers, pool: Pool) -> list[str]:
+    """Compare the costs that the file states with its tokens at the pool's rates."""
+    rates = pool.rates()
+    name_in_pool = {model.model: model.name for model in pool.models}
+    costs: dict[str, tuple[float, float, int]] = {}
+    for by_path in answers.by_path:
+        for path, answer in by_path.items():
+            bill = answer.bill
+            name = name_in_pool[path[-1]]
+            if bill.cost is None:
+                continue
+            given, own, calls = costs.get(name, (0.0, 0.0, 0))
+            tokens = (answer.tokens_in, answer.tokens_out, bill.cached or 0, bill.thoughts or 0)
+            costs[name] = (given + bill.cost, own + rates[name].cost(*tokens), calls + 1)
+    return list(given_cost_notes(costs, pool.currency))
 
 
 def _gap_notes(answers: tables.Answers, pool: Pool) -> list[str]:

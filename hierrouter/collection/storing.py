@@ -323,6 +323,7 @@ def _calls(
                     answer.tokens_in,
                     answer.tokens_out,
                     finish_reason="unknown",
+                    bill=answer.bill,
                     time=time,
                 )
                 row = call_row(model.name, call, response, answer.latency_s)

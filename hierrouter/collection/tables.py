@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from hierrouter.declarations.flags import FIRST_DRAW, MEAN_DRAW
+from hierrouter.engines.bills import NO_BILL, Bill, cost_number, read_usage
 from hierrouter.pools.pool import MAX_HOPS
 from hierrouter.questions.datasets import refuse_leaks, with_folds
 from hierrouter.questions.files import MAX_LINE_BYTES, json_lines, parquet_rows
@@ -48,6 +50,7 @@ class Answer:
         score: the file's own value for the response, in [0, 1]; None if it has none.
         ended: whether its source made no further call by design.
         draw: which of several runs of the query it is; None if the file does not number them.
+        bill: further tokens and the cost that the file states.
     """
 
     where: str
@@ -61,6 +64,7 @@ class Answer:
     score: float | None = None
     ended: bool = False
     draw: str | None = None
+    bill: Bill = NO_BILL
 
     @property
     def content(self) -> tuple[Any, ...]:
@@ -72,7 +76,7 @@ class Answer:
 
     def repeated(self) -> Answer:
         """The same answer as a further call repeats it, at no cost."""
-        return replace(self, prompt="", tokens_in=0, tokens_out=0, latency_s=None)
+        return replace(self, prompt="", tokens_in=0, tokens_out=0, latency_s=None, bill=NO_BILL)
 
 
 @dataclass(frozen=True)
@@ -275,6 +279,22 @@ def _mean(draws: Sequence[Answer]) -> Answer:
         if None in seconds
         else fmean(value for value in seconds if value is not None),
         score=None if None in scores else fmean(value for value in scores if value is not None),
+        bill=_mean_bill([answer.bill for answer in draws]),
+    )
+
+
+def _mean_bill(bills: Sequence[Bill]) -> Bill:
+    """The means of some bills; a mean is None if one of its values is missing."""
+    means: dict[str, float | None] = {}
+    for name in ("cached", "thoughts", "cost"):
+        values = [getattr(bill, name) for bill in bills]
+        means[name] = None if None in values else fmean(values)
+    cached = means["cached"]
+    thoughts = means["thoughts"]
+    return Bill(
+        cached=None if cached is None else round(cached),
+        thoughts=None if thoughts is None else round(thoughts),
+        cost=means["cost"],
     )
 
 
@@ -282,7 +302,8 @@ def read_table(path: Path) -> Iterator[Answer]:
     """The answers of a table, row by row.
 
     Beside `TABLE_COLUMNS` it may have dataset, final_answer, prompt, split, score, latency_s, hop,
-    path, ended, draw, tests.
+    path, ended, draw, tests, cost, usage. Where a row has no tokens_in or tokens_out, they are
+    those of its usage.
 
     Args:
         path: a .parquet, .csv or .jsonl file; its name is the dataset's if there is no such column.
@@ -298,7 +319,8 @@ def read_table(path: Path) -> Iterator[Answer]:
     if first_hop > 1:
         raise InputError(f"hop must start at 0 or 1, got {first_hop}: {path}")
     for row in read_rows(path):
-        missing = [name for name in TABLE_COLUMNS if name not in row.values]
+        required = TABLE_COLUMNS if "usage" not in row.values else TABLE_COLUMNS[:-2]
+        missing = [name for name in required if name not in row.values]
         if missing:
             raise InputError(
                 f"column {missing[0]} is missing: {row.where}; it has {', '.join(row.values)}"
@@ -309,6 +331,7 @@ def read_table(path: Path) -> Iterator[Answer]:
 def _answer(row: Row, dataset: str, first_hop: int) -> Answer:
     question = row.words("question")
     reference = row.label("answer")
+    bill = row.bill()
     return Answer(
         where=row.where,
         query=Query(
@@ -322,12 +345,13 @@ def _answer(row: Row, dataset: str, first_hop: int) -> Answer:
         path=_path(row, row.label("model"), first_hop),
         prompt=row.text("prompt", question),
         response=row.text("response"),
-        tokens_in=row.count("tokens_in"),
-        tokens_out=row.count("tokens_out"),
+        tokens_in=row.count("tokens_in", bill.tokens_in),
+        tokens_out=row.count("tokens_out", bill.tokens_out),
         latency_s=row.number("latency_s"),
         score=row.share("score"),
         ended=row.flag("ended"),
         draw=row.draw(),
+        bill=bill,
     )
 
 
@@ -413,9 +437,29 @@ class Row:
             raise InputError(f"{name} must be a finite number, got {value!r:.40}: {self.where}")
         return number
 
-    def count(self, name: str) -> int:
-        """A whole number >= 0 that a cache can hold."""
+    def bill(self) -> Bill:
+        """The cost, and the usage object of a server, which may be written as JSON.
+
+        What is neither is ignored: other programs have columns of these names, too.
+        """
+        usage = self.values.get("usage")
+        if isinstance(usage, str):
+            try:
+                usage = json.loads(usage)
+            except (ValueError, RecursionError):
+                usage = None
+        try:
+            bill = read_usage(usage)
+        except ValueError as error:
+            raise InputError(f"usage is no bill, {error}: {self.where}; leave it empty") from None
+        cost = cost_number(self.values.get("cost"))
+        return bill if cost is None else replace(bill, cost=cost)
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """A whole number >= 0 that a cache can hold; `default` if the cell is empty."""
         value = self.number(name)
+        if value is None and default is not None:
+            return default
         if value is None or not value.is_integer() or not 0 <= value <= MAX_TOKENS:
             raise InputError(
                 f"{name} must be a whole number from 0 to {MAX_TOKENS:,}, "

@@ -501,8 +501,18 @@ def explore_fold(
         routers=tuple(routers),
         others=tuple(others),
         texts=dict(zip(rows.tolist(), loaded_texts, strict=True)),
-        notes=(*data_notes(tree), *_training_notes(tree, trained, sweep)),
+        notes=(*data_notes(tree), *_price_notes(tree), *_training_notes(tree, trained, sweep)),
     )
+
+
+def _price_notes(tree: RouteTree) -> list[str]:
+    """Say what the costs of the page leave out."""
+    if tree.rate.shape[1] == 2:
+        return []
+    return [
+        "C counts all tokens at the prices of tokens in and out here: those of cached tokens, "
+        "thoughts and calls are in reports only."
+    ]
 
 
 def _training_notes(

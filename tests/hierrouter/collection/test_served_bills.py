@@ -430,3 +430,83 @@ def test_the_seconds_of_a_local_row_are_from_its_admission_to_its_last_token(
     seconds = np.array([row["seconds"] for row in stored])
     if len(set(tokens.tolist())) > 1:
         assert seconds[tokens.argmax()] > seconds[tokens.argmin()]
+
+
+def test_a_router_bills_what_its_tree_does(tmp_path: Path) -> None:
+    """Trained, saved and read again, it answers a question at each price of its pool."""
+    import hierrouter as hr
+
+    reply = Reply(completion("7", usage=USAGE))
+    with serving(Server(lambda *_: reply)) as server:
+        fill_cache(pool_of(server.url, **FURTHER), QUERIES, tmp_path / "cache")
+        tree = hr.open(tmp_path / "cache", encoder="hashed-ngrams")
+        run = hr.train(tree, alpha=0.1, algo="value", out=tmp_path / "run")
+        with hr.Router(run.folder, allow_endpoints=["127.0.0.1"]) as router:
+            assert router.policy.origin.rate == tuple(map(tuple, tree.rate.tolist()))
+            result = router.route("What is 9 + 9?")
+    assert result.cost == pytest.approx(len(result.hops) * CALL_COST)
+    assert all(hop.cost == pytest.approx(CALL_COST) for hop in result.hops)
+
+
+# Imported bills.
+
+
+def test_an_imported_cost_is_kept_and_compared(tmp_path: Path) -> None:
+    import hierrouter as hr
+
+    lines = []
+    for query in QUERIES:
+        for model in ("lab-1b", "lab-9b"):
+            row = {
+                "query_id": query.id,
+                "question": query.question,
+                "answer": query.answers[0],
+                "model": model,
+                "response": query.answers[0],
+                "cost": 0.01,
+                "usage": json.dumps(USAGE) if model == "lab-1b" else None,
+                "tokens_in": None if model == "lab-1b" else 2006,
+                "tokens_out": None if model == "lab-1b" else 9,
+            }
+            lines.append(json.dumps(row))
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    prices = {
+        "lab-1b": {"in": 1e-6, "out": 1e-5, "cached": 1e-7, "call": 0.001},
+        "lab-9b": {"in": 0.01 / 2015, "out": 0.01 / 2015},
+    }
+    result = hr.import_(tmp_path / "own.jsonl", cache=tmp_path / "cache", prices=prices)
+    own = 6 * ((86 + 192 + 90) / 1e6 + 0.001)
+    notes = [note for note in result.notes if "by the cost given" in note]
+    assert len(notes) == 1
+    assert notes[0].startswith(f"lab-1b costs {own:.4g} money by its tokens and rates, and 0.06")
+    rows = ask_cache(
+        tmp_path / "cache", "SELECT DISTINCT model, tokens_in, tokens_cached, cost_given FROM nodes"
+    ).to_pylist()
+    assert sorted(rows, key=lambda row: row["model"]) == [
+        {"model": "lab-1b", "tokens_in": 2006, "tokens_cached": 1920, "cost_given": 0.01},
+        {"model": "lab-9b", "tokens_in": 2006, "tokens_cached": None, "cost_given": 0.01},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ({"usage": {"prompt_tokens": -1, "completion_tokens": 2}}, "usage is no bill, -1 tokens"),
+        ({"usage": None}, "tokens_in must be a whole number"),
+        ({"usage": "no JSON"}, "tokens_in must be a whole number"),
+    ],
+)
+def test_a_row_without_counts_is_named(cells: dict[str, Any], said: str, tmp_path: Path) -> None:
+    import hierrouter as hr
+
+    row = {
+        "query_id": "1",
+        "question": "q",
+        "answer": "7",
+        "model": "lab-1b",
+        "response": "7",
+        **cells,
+    }
+    (tmp_path / "own.jsonl").write_text(json.dumps(row))
+    with pytest.raises(hr.InputError, match=said):
+        hr.import_(tmp_path / "own.jsonl", cache=tmp_path / "cache")
