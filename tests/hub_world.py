@@ -1,6 +1,7 @@
 """What the paper takes from the hub, tiny: its five models, its encoder, and two data sets."""
 
 import hashlib
+import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,58 @@ def save_brief_model(folder: Path, architecture: str, seed: int) -> Path:
     return folder
 
 
+THOUGHT = ("<think>", "1", "5", "</think>")
+THOUGHT_ANSWER = ("7", "2")
+
+
+def save_thinking_model(folder: Path) -> Path:
+    """A model that thinks aloud: to whatever it is asked, it answers `<think>15</think>72`.
+
+    Each token alone decides the next one: attention and feed-forward layers add nothing, and the
+    output weights of a token are the embedding of the token before it.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from benchmarks.testbed_recipe import build_tokenizer, vocabulary
+
+    tokenizer = build_tokenizer(vocabulary())
+    # As in DeepSeek's distilled models the tags are no special tokens, so they are decoded.
+    tokenizer.add_tokens([THOUGHT[0], THOUGHT[-1]])
+    tokenizer.model_max_length = WINDOW
+    config = AutoConfig.for_model(
+        "qwen2",
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=WINDOW,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config)
+    said = ["<|assistant|>", *THOUGHT, *THOUGHT_ANSWER, tokenizer.eos_token]
+    tokens = tokenizer.convert_tokens_to_ids(said)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                weight.zero_()
+        embedding = model.get_input_embeddings().weight
+        embedding.copy_(torch.nn.functional.normalize(torch.randn_like(embedding), dim=1))
+        output = model.get_output_embeddings().weight
+        output.zero_()
+        for before, after in itertools.pairwise(tokens):
+            output[after] = embedding[before]
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def save_tiny_encoder(folder: Path, seed: int = 0) -> Path:
     """A sentence-transformers model that reads 512 letters."""
     import torch
@@ -88,16 +141,23 @@ def save_tiny_encoder(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def paper_models(folder: Path) -> dict[str, Model]:
+REASONER = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"  # the paper's model that thinks
+
+
+def paper_models(folder: Path, thinks: bool = False) -> dict[str, Model]:
     """The models of the paper's pool and its encoder, each with one commit.
 
     Args:
         folder: where they are made.
+        thinks: whether the paper's reasoning model thinks aloud.
     """
     models = {}
     specs = load_pool("paper").all_models
     for seed, (spec, architecture) in enumerate(zip(specs, ARCHITECTURES, strict=True)):
-        saved = save_brief_model(folder / spec.model, architecture, seed)
+        if thinks and spec.model == REASONER:
+            saved = save_thinking_model(folder / spec.model)
+        else:
+            saved = save_brief_model(folder / spec.model, architecture, seed)
         models[spec.model] = files_of(saved)
     models[PAPER_ENCODER] = files_of(save_tiny_encoder(folder / PAPER_ENCODER))
     return {name: Model({commit_of(files): files}) for name, files in models.items()}

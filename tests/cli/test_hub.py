@@ -9,14 +9,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+from transformers import AutoTokenizer
+
 from hierrouter.engines.encoder_names import PAPER_ENCODER
 from hierrouter.pools.files import load_pool
+from hierrouter.questions.answers import agreement_key, token_f1
+from hierrouter.questions.sources import HUB_REPOSITORIES
+from hierrouter.replay.inspection import ask_cache
 from hierrouter_cache.reader import CacheReader
 from tests.cli.conftest import BRIEF
 from tests.cli.conftest import COMMAND as BRIEF_COMMAND
 from tests.conftest import COMMAND, SOURCES, calls_made, environment, refused, spawned, works
-from tests.hub import Reply, Request, hub
-from tests.hub_world import paper_datasets, paper_models
+from tests.hub import Files, Reply, Request, hub, repository
+from tests.hub_world import REASONER, THOUGHT, THOUGHT_ANSWER, paper_datasets, paper_models
 from tests.warm import WarmProcess
 
 COLLECT = "collect --datasets gsm8k,math"
@@ -160,3 +166,78 @@ def check_without_encoder(machine: Machine, report: subprocess.CompletedProcess[
     assert UNREACHED in refused(machine.asks("train --alpha 0.005"), code=1)
     (machine.folder / "away").rename(folder)
     assert message_of(machine.does("report")) == message_of(report)
+
+
+SUMS = [(70, 2), (30, 42), (20, 31), (10, 62), (15, 40), (50, 22)]
+THOUGHT_TEXT = "".join(THOUGHT)
+ANSWER_TEXT = "".join(THOUGHT_ANSWER)
+ROUTE = "deepseek-r1-distill-1.5b>qwen2.5-coder-3b"
+
+
+def sums_on_hub() -> Files:
+    """gsm8k as it is published, with sums of which some are what the thinking model answers."""
+    rows = [
+        {"question": f"What is {left} and {right}?", "answer": f"#### {left + right}"}
+        for left, right in SUMS
+    ]
+    return repository({("main", "train"): rows[:1], ("main", "test"): rows})
+
+
+def test_a_model_that_thinks_aloud_is_read_and_paid_right_to_the_token(tmp_path: Path) -> None:
+    """The paper's pool keeps its thoughts; a pool that drops them differs in nothing else."""
+    machine = Machine(tmp_path / "work")
+    machine.folder.mkdir()
+    text = (SOURCES / "hierrouter/pools/paper.toml").read_text()
+    (machine.folder / "drop.toml").write_text(text.replace("[pool]", '[pool]\nthoughts = "drop"'))
+    models = paper_models(tmp_path / "world", thinks=True)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "world" / REASONER)
+    try:
+        with hub({HUB_REPOSITORIES["gsm8k"].repository: sums_on_hub()}, models) as url:
+            machine.begin(url)
+            for pool, cache in (("paper", "keep"), ("drop.toml", "drop")):
+                machine.does(
+                    f"collect --datasets gsm8k --pool {pool} --cache {cache} "
+                    "--no-references --encoder hashed-ngrams"
+                )
+                check_thoughts(machine, cache, tokenizer)
+    finally:
+        if machine.warm:
+            machine.warm.close()
+
+
+def check_thoughts(machine: Machine, cache: str, tokenizer: Any) -> None:
+    """First hop and second hop of the model that thinks; with keep and with drop."""
+    first = ROUTE.partition(">")[0]
+    folder = machine.folder / cache
+    nodes = ask_cache(
+        folder,
+        "SELECT n.*, question, answers FROM nodes n JOIN queries USING (query) ORDER BY n.id",
+    ).to_pylist()
+    rows = ask_cache(folder, "SELECT * FROM scores").to_pylist()
+    scores = {(row["call"], row["scorer"]): row for row in rows}
+    of_reasoner = [node for node in nodes if node["route"] == f">{first}"]
+    assert len(of_reasoner) == len(SUMS)
+    for node in of_reasoner:
+        assert node["response"] == THOUGHT_TEXT + ANSWER_TEXT
+        prompt = [{"role": "user", "content": node["prompt"]}]
+        tokens = tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
+        # Thoughts are paid for, and so is the end token.
+        assert node["tokens_in"] == len(tokens)
+        assert node["tokens_out"] == len(THOUGHT) + len(THOUGHT_ANSWER) + 1
+        assert node["cost"] == pytest.approx(0.002e-3 * (len(tokens) + 7))
+        total = node["answers"][0].removeprefix("#### ")
+        accuracy = scores[node["call"], "accuracy"]
+        assert accuracy["value"] == float(total == ANSWER_TEXT)
+        assert (accuracy["read_type"], accuracy["read"]) == ("number", ANSWER_TEXT)
+        assert accuracy["read_start"] == len(THOUGHT_TEXT)
+        visible = ANSWER_TEXT if cache == "drop" else node["response"]
+        assert node["visible"] == (ANSWER_TEXT if cache == "drop" else None)
+        quality = scores[node["call"], "token_f1"]["value"]
+        assert quality == token_f1(visible, node["answers"])
+        assert quality == (float(total == ANSWER_TEXT) if cache == "drop" else 0.0)
+        assert agreement_key(visible) == ANSWER_TEXT
+        [following] = [
+            other for other in nodes if other["route"] == ROUTE and other["query"] == node["query"]
+        ]
+        solve = load_pool("paper").instruction(1)
+        assert following["prompt"] == f"{node['question']}\n\n{visible}\n\n{solve}"
