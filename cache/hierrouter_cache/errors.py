@@ -28,6 +28,7 @@ whether to try a request once more, to wait, or to store a failure.
 * Cancellation (hierrouter.engines.endpoint_client): a request was cancelled while it waited.
 * ForbiddenAddress (hierrouter.engines.addresses): a host has an address that must not be called.
 * HubError (hierrouter.hub.repository): a commit or files of a repository cannot be had.
+* NoConfinement (hierrouter.questions.programs): programs in answers cannot be confined here.
 """
 
 import difflib

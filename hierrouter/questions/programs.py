@@ -33,6 +33,7 @@ import sys
 import textwrap
 import time
 import types
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -99,11 +100,12 @@ CODE_END_PATTERN = re.compile(r"^\[DONE\]|^<\|", re.M)
 
 
 def program_of(answer: str) -> str:
-    """The program in an answer: its blocks of code that define something, in their order.
+    """The program in an answer: its last block that defines a function or a class.
 
-    Blocks are fenced. Those of other languages, examples of use and blocks that are no Python are
-    left out. A block that is never closed counts only if there is no closed one. Without a fence,
-    lines of code between prose are read.
+    Blocks are fenced. Definitions, imports and constants of earlier blocks come before it. Blocks
+    of other languages, examples of use and blocks that are no Python are left out. A block that is
+    never closed counts only if there is no closed one. Without a fence, lines of code between prose
+    are read.
 
     Args:
         answer: without thoughts.
@@ -124,10 +126,51 @@ def program_of(answer: str) -> str:
         if language.lower() in PYTHON_FENCES and size <= MAX_PROGRAM_CHARACTERS:
             (closed if is_open is None else unclosed).append(textwrap.dedent(code))
     for blocks in (closed, unclosed, _bare_blocks(answer)):
-        programs = [block for block in blocks if _defines(block)]
-        if programs:
-            return "\n\n".join(programs)[: MAX_PROGRAM_CHARACTERS + 1]
+        program = _joined(blocks)
+        if program:
+            return program[: MAX_PROGRAM_CHARACTERS + 1]
     return ""
+
+
+def _joined(blocks: Sequence[str]) -> str:
+    """The last block that defines something, after what earlier ones define; empty without one."""
+    parsed = [(block, _statements(block)) for block in blocks]
+    defining = [
+        number for number, (_, statements) in enumerate(parsed) if _has(statements, DEFINITIONS)
+    ]
+    if not defining:
+        others = [block for block, statements in parsed if _has(statements, NAMING)]
+        return "\n\n".join(others)
+    last = defining[-1]
+    earlier = [_definitions(statements) for _, statements in parsed[:last]]
+    return "\n\n".join(filter(None, (*earlier, parsed[last][0])))
+
+
+def _definitions(statements: Sequence[ast.stmt]) -> str:
+    """The statements that can run anywhere: definitions, imports, and names of constants."""
+    kept: list[ast.stmt] = [
+        statement
+        for statement in statements
+        if isinstance(statement, (*DEFINITIONS, *IMPORTS))
+        or (
+            isinstance(statement, ASSIGNMENTS)
+            and not any(isinstance(node, ast.Call) for node in ast.walk(statement))
+        )
+    ]
+    try:
+        return ast.unparse(ast.Module(kept, []))
+    except RecursionError:
+        return ""
+
+
+def _has(statements: Sequence[ast.stmt], kinds: tuple[type, ...]) -> bool:
+    return any(isinstance(statement, kinds) for statement in statements)
+
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+IMPORTS = (ast.Import, ast.ImportFrom)
+ASSIGNMENTS = (ast.Assign, ast.AnnAssign)
+NAMING = (*DEFINITIONS, *IMPORTS, *ASSIGNMENTS)
 
 
 def _first(matches: Iterator[re.Match[str]], count: int) -> Iterator[re.Match[str]]:
@@ -147,11 +190,6 @@ def _bare_blocks(answer: str) -> list[str]:
         elif blocks[-1]:
             blocks.append([])
     return [code for code in ("\n".join(lines) for lines in blocks[:MAX_BLOCKS]) if code.strip()]
-
-
-def _defines(code: str) -> bool:
-    """Whether a block is Python that defines, imports or assigns something."""
-    return any(isinstance(statement, DEFINING_STATEMENTS) for statement in _statements(code))
 
 
 def _statements(code: str) -> list[ast.stmt]:
@@ -177,25 +215,13 @@ def python_fault(text: str) -> str | None:
     return None
 
 
-DEFINING_STATEMENTS = (
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.Import,
-    ast.ImportFrom,
-    ast.Assign,
-    ast.AnnAssign,
-)
-
-
 def is_code(reference: str) -> bool:
     """Whether a reference answer is a program: Python that defines a function or a class."""
     if "def " not in reference and "class " not in reference:
         return False
     if len(reference) > MAX_PROGRAM_CHARACTERS:
         return False
-    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return any(isinstance(statement, definitions) for statement in _statements(reference))
+    return _has(_statements(reference), DEFINITIONS)
 
 
 def signature_of(program: str, tests: Sequence[str]) -> str:
@@ -395,7 +421,7 @@ class JudgeProcess:
 
 # The judge process. All below runs in it and in what it starts.
 
-CPU_LIMIT_S = 2.0  # of a program with its tests
+CPU_LIMIT_S = 5.0  # of a program with its tests; the slowest reference of MBPP took 4
 IDLE_LIMIT_S = 1.0  # without any work: a program that sleeps or waits
 WALL_LIMIT_S = 20.0
 MEMORY_BYTES = 512 << 20  # of address space, for each process
@@ -820,6 +846,13 @@ def _filter_calls() -> None:
     )
 
 
+# Types that annotations name, often without an import because a prompt had it.
+ANNOTATIONS = (
+    *("Any", "Callable", "Dict", "FrozenSet", "Generator", "Iterable", "Iterator", "List"),
+    *("Mapping", "Optional", "Sequence", "Set", "Tuple", "Union"),
+)
+
+
 def _run_program(source: str, tests: Sequence[str], secret: bytes) -> None:
     """Run the program, then its tests; report the secret, or the kind of the error."""
     report: Callable[[bytes], int] = partial(os.write, REPORT_FD)
@@ -827,6 +860,7 @@ def _run_program(source: str, tests: Sequence[str], secret: bytes) -> None:
     read = compile
     run = exec
     module = types.ModuleType(ANSWER_MODULE)
+    module.__dict__.update({name: getattr(typing, name) for name in ANNOTATIONS})
     sys.modules[ANSWER_MODULE] = module
     try:
         checks = [read(_with_fair_equality(test), "test", "exec") for test in tests]

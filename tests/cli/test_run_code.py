@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hierrouter.questions.scoring import TEST_SCORER, scorer
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.reader import CacheReader
 from tests.cli.conftest import Place
+from tests.conftest import refused, spawned
 from tests.hierrouter.collection.examples import save
 
 ADD = "def add(a, b):\n    return a + b"
@@ -170,6 +172,20 @@ def test_where_programs_cannot_be_confined_none_runs(
     with pytest.raises(WorldError, match="so none was run: --run-code: unshare: Operation not"):
         hr.open(cache, run_code=True)
     assert verdicts(cache) == 0
+
+
+@pytest.mark.usefixtures("cache", "confined")
+def test_without_user_namespaces_a_command_refuses_to_run_programs(place: Place) -> None:
+    command = [sys.executable, "-m", "hierrouter_cli", "report", "--cache", "cache", "--run-code"]
+    limit = "/proc/sys/user/max_user_namespaces"
+    within = ["unshare", "-Ur", "sh", "-c", f'echo 0 > {limit}; exec "$@"', "sh"]
+    line = refused(spawned(*within, *command, cwd=place.folder), 1)
+    assert line == (
+        "error: programs cannot be confined here, so none was run: --run-code: unshare: No space "
+        "left on device; take Linux 5.14 or later with user namespaces, or leave it out, see "
+        "docs/security.md"
+    )
+    assert verdicts(place / "cache") == 0
 
 
 @pytest.mark.usefixtures("confined")

@@ -103,6 +103,15 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/security/test_answers.py::test_no_answer_takes_a_pattern_for_ever",
         "tests/security/test_code.py::test_nothing_is_run_that_is_text",
     ),
+    "Programs in answers": (
+        "tests/hierrouter/questions/test_programs.py::test_a_hostile_program_is_wrong_and_leaves_nothing",
+        "tests/hierrouter/questions/test_programs.py::test_a_user_without_rights_confines_programs_too",
+        "tests/hierrouter/questions/test_programs.py::test_programs_end_with_who_asked_for_them",
+        "tests/hierrouter/questions/test_programs.py::test_nothing_runs_where_programs_cannot_be_confined",
+        "tests/cli/test_run_code.py::test_without_the_flag_accuracy_is_absent_everywhere",
+        "tests/cli/test_run_code.py::test_without_user_namespaces_a_command_refuses_to_run_programs",
+        "tests/security/test_code.py::test_programs_are_run_in_the_confined_process_only",
+    ),
 }
 
 
