@@ -226,6 +226,10 @@ def pieces(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A completion as the chunks of a stream: a word each, then the reason, then the usage."""
     named = {"id": "x", "created": 0, "object": "chat.completion.chunk", "model": body.get("model")}
     [choice] = body["choices"]
+    for name in ("reasoning_content", "refusal"):
+        if choice["message"].get(name):
+            delta = {name: choice["message"][name]}
+            yield {**named, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
     for word in (choice["message"]["content"] or "").split(" "):
         delta = {"content": word if word is None else f"{word} "}
         yield {**named, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}

@@ -1,5 +1,6 @@
 """What servers bill, refuse and think, from the wire to C: seconds, kinds, thoughts, costs."""
 
+import asyncio
 import http.client
 import json
 import logging
@@ -18,10 +19,14 @@ import pytest
 
 from hierrouter.collection.progress import Progress, Summary, stored_spending
 from hierrouter.collection.scheduler import fill_cache
+from hierrouter.engines.endpoint import Caller
+from hierrouter.engines.generator import Response
+from hierrouter.engines.identity import endpoint_of
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.inspection import ask_cache, data_notes
 from hierrouter.replay.open_tree import OpenTree
+from hierrouter.serving.remote_model import ServedModel
 from hierrouter_cache.tree import Rate, reprice
 from tests.servers import MODEL, Reply, Server, completion, late, serving
 
@@ -510,3 +515,28 @@ def test_a_row_without_counts_is_named(cells: dict[str, Any], said: str, tmp_pat
     (tmp_path / "own.jsonl").write_text(json.dumps(row))
     with pytest.raises(hr.InputError, match=said):
         hr.import_(tmp_path / "own.jsonl", cache=tmp_path / "cache")
+
+
+# Live calls.
+
+
+def test_a_streamed_thought_is_billed_and_kept_from_the_client() -> None:
+    """The first token is that of the thought, and comes before the call ends."""
+    texts: list[str] = []
+    with serving(Server(lambda prompt, before: thinking(prompt, before))) as server:
+        [spec, _] = pool_of(server.url).models
+
+        async def streamed() -> Response:
+            model = ServedModel(spec, Caller(spec, endpoint_of(spec)))
+            try:
+                return await model.answer("What is 1 + 1?", texts.append)
+            finally:
+                await model.close()
+
+        response = asyncio.run(streamed())
+    assert "".join(texts).strip() == response.text == "It is 2."
+    assert response.thought == THOUGHT
+    assert (response.tokens_out, response.bill.thoughts) == (11, 7)
+    assert response.time is not None
+    assert response.time.first_token_s is not None
+    assert 0 < response.time.first_token_s <= response.time.seconds
