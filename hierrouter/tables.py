@@ -337,6 +337,7 @@ def money(amount: float) -> str:
 
 GUTTER = 2  # characters between two columns
 MAX_FIRST_COLUMN = 36  # characters; a longer name is broken into lines
+MIN_TITLE_WIDTH = 12  # characters of the title of another column, however narrow the page is
 
 
 def as_rich(table: Table, width: int = 80) -> Group:
@@ -352,7 +353,7 @@ def as_rich(table: Table, width: int = 80) -> Group:
     title = Text(one_line(table.heading), style="bold")
     blocks: list[Text | RichTable] = []
     for part in fold_table(table, width):
-        blocks += [Text(), _rich_block(part)]
+        blocks += [Text(), _rich_block(part, _title_width(width))]
     note = [Text(one_line(table.note), style="dim")] if table.note else []
     return Group(title, *blocks, Text(), *note)
 
@@ -463,7 +464,7 @@ def fold_table(table: Table, width: int) -> list[Table]:
     Returns:
         The parts. Each has at least one column besides the first, however narrow the terminal is.
     """
-    first_width, *other_widths = _column_widths(table)
+    first_width, *other_widths = _column_widths(table, _title_width(width))
     room = width - first_width
     parts: list[list[int]] = [[]]  # columns besides the first
     left = room
@@ -478,14 +479,26 @@ def fold_table(table: Table, width: int) -> list[Table]:
     return [select_columns(table, [0, *columns]) for columns in parts]
 
 
-def _rich_block(table: Table) -> RichTable:
+def _title_width(width: int) -> int:
+    """Return the characters of a column's title on a page of this width; a longer one is broken."""
+    return max(min(MAX_FIRST_COLUMN, width // 2), MIN_TITLE_WIDTH)
+
+
+def _broken_title(title: str, width: int) -> str:
+    """Break a title into lines: it may be the name of a model, of a route or of a dataset."""
+    lines = Text(one_line(title)).wrap(Console(width=width), width, overflow="fold")
+    return "\n".join(line.plain.rstrip() for line in lines)
+
+
+def _rich_block(table: Table, title_width: int) -> RichTable:
     texts = table.cell_texts()
     best = table.best()
     first, *others = table.columns
     block = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     block.add_column(Text(one_line(first.title)), overflow="fold", max_width=MAX_FIRST_COLUMN)
     for column in others:
-        block.add_column(Text(one_line(column.title)), justify="right", no_wrap=True)
+        title = _broken_title(column.title, title_width)
+        block.add_column(Text(title), justify="right", no_wrap=True)
     for group, rows in table.groups():
         if group:
             heading = Text(one_line(group), style="italic")
@@ -499,12 +512,13 @@ def _rich_block(table: Table) -> RichTable:
     return block
 
 
-def _column_widths(table: Table) -> list[int]:
+def _column_widths(table: Table, title_width: int) -> list[int]:
     """Return the characters of each column; a group's name counts for the first one."""
     titles = [column.title for column in table.columns]
     widths = []
-    for texts in zip(titles, *table.cell_texts(), strict=True):
-        widths.append(max(cell_len(one_line(text)) for text in texts))
+    for title, *texts in zip(titles, *table.cell_texts(), strict=True):
+        title_lines = _broken_title(title, title_width).split("\n")
+        widths.append(max(cell_len(text) for text in (*title_lines, *map(one_line, texts))))
     group_widths = [len(row.group) for row in table.rows]
     widths[0] = min(max([widths[0], *group_widths]), MAX_FIRST_COLUMN)
     return widths

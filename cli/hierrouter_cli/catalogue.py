@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hierrouter.collection.catalogue import ListPools, ShowDatasets, pool_tables, pools_object
 from hierrouter.runs.verify import Verify, inspection_lines, require_sound
-from hierrouter.tables import safe_text
+from hierrouter.tables import COLUMN_GAP, safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, declared
 from hierrouter_cli.declared import with_flags
@@ -55,9 +55,14 @@ def _list_datasets(showing: ShowDatasets, format: str) -> None:
     if format == "json":
         console.put_json([asdict(dataset) for dataset in known_datasets])
         return
+    name_width = max([15, *(len(dataset.name) + COLUMN_GAP for dataset in known_datasets)])
+    origin_width = max([9, *(len(dataset.origin) + COLUMN_GAP for dataset in known_datasets)])
     for dataset in known_datasets:
         count = "any number" if dataset.questions is None else f"{dataset.questions:,}"
-        console.put(f"{dataset.name:<15}{dataset.origin:<9}{count:>10}  {dataset.place}\n")
+        console.put(
+            f"{dataset.name:<{name_width}}{dataset.origin:<{origin_width}}{count:>10}  "
+            f"{dataset.place}\n"
+        )
 
 
 def _as_text(summaries: list[DatasetSummary]) -> str:

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from hierrouter.evaluation.bounds import best_fixed_route, gap_closed, oracle
-from hierrouter.evaluation.intervals import interval
-from hierrouter.evaluation.outcome import Actions, Outcome
+from hierrouter.evaluation.intervals import Judge, Judgement, interval
+from hierrouter.evaluation.outcome import Actions, Outcome, single_calls
 from hierrouter.learning.config import Objective, TrainConfig, evaluated_epochs
 from hierrouter.learning.forward import NetworkGrid, sweep_rows
 from hierrouter.learning.sweep import Policy, TrainedSweep
@@ -21,7 +21,7 @@ from hierrouter.learning.training import TrainedRouter, choosing_fold
 from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.checkpoint import load_seeds, member_folder
 from hierrouter.runs.epochs import epoch_folders
-from hierrouter.tables import money, safe_text
+from hierrouter.tables import COLUMN_GAP, money, safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
@@ -41,6 +41,10 @@ class Performance:
         oracle: mean R of the best routes in hindsight.
         low: lower end of the 95 % interval of `reward` less `fixed`, over the queries.
         high: upper end of it.
+        direct: mean R of the direct call, of a model of the pool or a reference, that is best on
+            the queries that the router learned from; None without direct calls.
+        direct_model: its model; "" without one.
+        direct_judgement: how the router compares with it, see `Judge`.
     """
 
     where: str
@@ -49,6 +53,9 @@ class Performance:
     oracle: float
     low: float
     high: float
+    direct: float | None = None
+    direct_model: str = ""
+    direct_judgement: Judgement = "open"
 
     @classmethod
     def of(cls, trained: TrainedRouter, tree: RouteTree) -> Performance:
@@ -56,11 +63,18 @@ class Performance:
         fold = trained.judging_fold(tree)
         alpha = trained.alpha
         ends_early = trained.objective.ends_early
-        choosing = fold if trained.holds_out else tree.split("train")
+        choosing = trained.constant_fold(tree)
         reward = trained.outcome(fold).reward(alpha)
         fixed = best_fixed_route(choosing, alpha, fold, ends_early).reward(alpha)
         best = oracle(fold, alpha, ends_early).reward(alpha)
         low, high = interval(reward - fixed, rng=np.random.default_rng(0))
+        direct = _best_direct_call(choosing, fold, alpha)
+        judgement: Judgement = "open"
+        if direct is not None:
+            difference = reward - direct.reward(alpha)
+            gap = float(best.mean() - max(fixed.mean(), direct.reward(alpha).mean()))
+            ends = interval(difference, rng=np.random.default_rng(0))
+            judgement = Judge(len(fold), max(gap, 0.0)).judge(float(difference.mean()), *ends)
         return cls(
             where=judged_in_words(trained, fold),
             reward=float(reward.mean()),
@@ -68,6 +82,9 @@ class Performance:
             oracle=float(best.mean()),
             low=low,
             high=high,
+            direct=None if direct is None else float(direct.reward(alpha).mean()),
+            direct_model="" if direct is None else direct.name,
+            direct_judgement=judgement,
         )
 
     @property
@@ -76,10 +93,30 @@ class Performance:
         return gap_closed(self.reward, self.fixed, self.oracle)
 
     def __str__(self) -> str:
+        direct = ""
+        worse = ""
+        if self.direct is not None and self.direct > self.fixed:
+            # Otherwise the route says more, and a line has room for little.
+            model = safe_text(self.direct_model)
+            direct = f"best direct call {model} {self.direct:.3f}, "
+            if self.direct_judgement == "worse":
+                worse = f"; always calling {model} alone is better"
         return (
-            f"R {self.reward:.3f} on {self.where} (best fixed route {self.fixed:.3f}, "
-            f"oracle {self.oracle:.3f})"
+            f"R {self.reward:.3f} on {self.where} (best fixed route {self.fixed:.3f}, {direct}"
+            f"oracle {self.oracle:.3f}){worse}"
         )
+
+
+def _best_direct_call(choosing: RouteTree, fold: RouteTree, alpha: float) -> Outcome | None:
+    """Return the direct call that is the best on some queries, on others; of equals the cheaper."""
+    candidates = zip(single_calls(choosing), single_calls(fold), strict=True)
+
+    def reward_then_cost(pair: tuple[Outcome, Outcome]) -> tuple[float, float]:
+        chosen, _ = pair
+        return float(chosen.reward(alpha).mean()), -float(chosen.cost.mean())
+
+    best = max(candidates, key=reward_then_cost, default=None)
+    return best[1] if best else None
 
 
 def _refuse_folder_alone() -> NoReturn:
@@ -282,15 +319,28 @@ def sweep_table(seeds: Sequence[TrainedSweep], tree: RouteTree) -> str:
     sweep = seeds[0]
     routers = sweep.routers
     fold = routers[0].judging_fold(tree)
-    heading = f"alpha      Q      C      R    ({judged_in_words(routers[0], fold)})"
+    outcomes = [router.outcome(fold) for router in routers]
+    cells = [
+        (f"{alpha:.4g}", money(outcome.cost.mean()), f"{outcome.reward(alpha).mean():.3f}")
+        for alpha, outcome in zip(sweep.alphas, outcomes, strict=True)
+    ]
+    # As wide as the widest cell and two blanks, but no narrower than usual prices need.
+    widths = [max(map(len, column)) + COLUMN_GAP for column in zip(*cells, strict=True)]
+    alpha_width = max(widths[0], 8)
+    cost_width = max(widths[1], 10)
+    reward_width = max(widths[2], 7)
+    heading = (
+        f"{'alpha':<{alpha_width}}{'Q':>4}{'C':>{cost_width - 3}}{'R':>{reward_width}}    "
+        f"({judged_in_words(routers[0], fold)})"
+    )
     if len(seeds) > 1:
         heading += f"  R of {len(seeds)} seeds; seed {sweep.origin.seed} is shown"
     lines = [heading]
-    for alpha, router in zip(sweep.alphas, routers, strict=True):
-        outcome = router.outcome(fold)
+    for number, (alpha, router) in enumerate(zip(sweep.alphas, routers, strict=True)):
+        alpha_text, cost, reward = cells[number]
         line = (
-            f"{alpha:<8.4g}{outcome.quality.mean():6.3f}{money(outcome.cost.mean()):>10}"
-            f"{outcome.reward(alpha).mean():7.3f}"
+            f"{alpha_text:<{alpha_width}}{outcomes[number].quality.mean():6.3f}"
+            f"{cost:>{cost_width}}{reward:>{reward_width}}"
         )
         if len(seeds) > 1:
             rewards = [other.at(alpha).outcome(fold).reward(alpha).mean() for other in seeds]

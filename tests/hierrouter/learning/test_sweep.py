@@ -12,14 +12,19 @@ from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, meet_budget, train_sweep
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.runs import checkpoint
 from hierrouter.runs.checkpoint import load_sweep, member_folder, save_checkpoint
 from hierrouter.runs.folders import read_record
+from hierrouter.runs.run import Performance, sweep_table
+from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.hierrouter.learning.trainings import (
+    EXACT_GLIMPSE,
     GRID,
+    OBJECTIVE,
+    VALUE,
     finished_sweep,
     glimpse,
     small_tree,
@@ -135,3 +140,66 @@ def test_a_summary_without_its_seed_is_an_error(tmp_path: Path, value: object) -
     replace(record, result={**record.result, "seeds": value}).write()
     with pytest.raises(InputError, match="of a sweep is damaged"):
         load_sweep(tmp_path)
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_columns_of_the_table_of_a_sweep_never_run_together(scale: float, seeds: int) -> None:
+    """At any price; with usual ones its heading is as ever."""
+    tree = small_tree()
+    rates = zip(tree.direct.models, tree.direct.rate.tolist(), strict=True)
+    tree = reprice(tree, {name: Rate(pair[0] * scale, pair[1] * scale) for name, pair in rates})
+    grid = (0.0, 0.00012345 / scale, 123456.7)
+    sweeps = [
+        train_sweep(tree, grid, Objective(0.0), VALUE, seed).with_fallback(tree)
+        for seed in range(seeds)
+    ]
+    heading, *lines = sweep_table(sweeps, tree).splitlines()
+    assert heading.split()[:4] == ["alpha", "Q", "C", "R"]
+    fold = sweeps[0].at(0.0).judging_fold(tree)
+    assert len(lines) == len(grid)
+    for alpha, line in zip(grid, lines, strict=True):
+        router = sweeps[0].at(alpha)
+        outcome = router.outcome(fold)
+        cells = re.split(r" {2,}", line)
+        assert cells[:4] == [
+            f"{alpha:.4g}",
+            f"{outcome.quality.mean():.3f}",
+            money(outcome.cost.mean()),
+            f"{outcome.reward(alpha).mean():.3f}",
+        ]
+        rest = [f"always {router.constant_route}"] if router.constant else []
+        assert cells[4 + (seeds > 1) :] == rest
+
+
+def test_usual_prices_keep_the_heading() -> None:
+    tree = small_tree()
+    sweep = sweep_glimpse(tree)
+    assert sweep_table([sweep], tree).startswith("alpha      Q      C      R    (30 held-out")
+
+
+def direct_calls_at(tree: RouteTree, score: float) -> RouteTree:
+    """The same tree, in which direct calls have this score and cost nothing."""
+    direct = tree.direct
+    scores = np.full_like(direct.score, score)
+    return replace(tree, direct=replace(direct, score=scores, rate=np.zeros_like(direct.rate)))
+
+
+@pytest.mark.parametrize("algo", ["exact", "value"])
+def test_what_was_reached_is_compared_with_direct_calls_too(algo: str) -> None:
+    config = VALUE if algo == "value" else EXACT_GLIMPSE
+    plain = small_tree()
+    for score, is_named in ((1.0, True), (0.0, False)):
+        tree = direct_calls_at(plain, score)
+        reached = Performance.of(train(tree, OBJECTIVE, config, 0), tree)
+        assert reached.direct == pytest.approx(score)
+        text = str(reached)
+        assert (f"best direct call {reached.direct_model} 1.000" in text) == is_named
+        is_worse = text.endswith(f"; always calling {reached.direct_model} alone is better")
+        assert is_worse == is_named == (reached.direct_judgement == "worse")
+
+
+def test_a_gap_too_small_has_no_share() -> None:
+    figures = {"where": "here", "reward": 0.4, "fixed": 0.5, "low": -0.1, "high": 0.0}
+    assert Performance(**figures, oracle=0.504).share is None
+    assert Performance(**figures, oracle=0.6).share == pytest.approx(-1.0)

@@ -6,11 +6,13 @@ import re
 import shutil
 import subprocess
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from hierrouter.reports.figures import latex_figure, net_reward_figure, report_figures, save
@@ -39,7 +41,7 @@ from hierrouter.tables import (
     one_line,
     safe_text,
 )
-from tests.hierrouter.reports.examples import HOSTILE, example, hostile, outcome
+from tests.hierrouter.reports.examples import HOSTILE, example, hostile, outcome, policies
 
 FAMILIES = {
     "c0": "".join(map(chr, [*range(0x09), *range(0x0B, 0x20)])),
@@ -164,6 +166,59 @@ def test_wide_tables_are_folded_not_cut() -> None:
         assert all(f"{number / 12:.3f}" in text for number in range(12))
     assert len(fold_table(table, 1_000)) == 1
     assert all(part.columns[0].title == "Policy" for part in fold_table(table, 40))
+
+
+LONG_NAME = "meta-llama/Meta-Llama-3.1-70B-Instruct-Turbo-und-noch-länger-模型"
+
+
+def priced(scale: float, name: str) -> ReportData:
+    """`policies` at real prices: every cost so many times as large."""
+    others = [replace(one, name=one.name.replace("a", name, 1)) for one in policies()[:-2]]
+    chosen = [*others, *policies()[-2:]]
+    return example([replace(one, cost=one.cost * scale) for one in chosen], resamples=20)
+
+
+def cells_printed(lines: list[str], columns: int) -> list[list[str]]:
+    """The rows of one printed block, read as a person would: cells are two blanks apart."""
+    rows = []
+    for line in lines:
+        cells = re.split(r" {2,}", line.strip())
+        if len(cells) == columns:
+            rows.append(cells)
+        else:
+            assert len(cells) == 1, line  # a group, or the rest of a long name
+    return rows
+
+
+@pytest.mark.parametrize("width", [45, 60, 80, 200])
+@pytest.mark.parametrize("scale", [1e-9, 1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("name", ["a", LONG_NAME])
+def test_columns_never_run_together(width: int, scale: float, name: str) -> None:
+    for table in report_tables(priced(scale, name)):
+        expected = [texts[1:] for texts in table.cell_texts()]
+        found: list[list[str]] = [[] for _ in expected]
+        blocks = printed(replace(table, note=""), width).rstrip().split("\n\n")[1:]
+        for part, block in zip(fold_table(table, width), blocks, strict=True):
+            lines = block.strip("\n").splitlines()
+            assert "…" not in block and max(map(cell_len, lines)) <= width
+            while "─" not in lines[0]:  # titles, perhaps in several lines
+                lines = lines[1:]
+            rows = cells_printed(lines[1:], len(part.columns))
+            assert len(rows) == len(expected)
+            for row, cells in zip(found, rows, strict=True):
+                row += cells[1:]
+        assert found == expected
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-6, 1e6])
+def test_latex_and_markdown_have_each_cell_at_its_place(scale: float) -> None:
+    for table in report_tables(priced(scale, LONG_NAME)):
+        width = len(table.columns)
+        latex = [line for line in as_latex(table).splitlines() if line.endswith(r" \\")]
+        plain = [line for line in latex if "multicolumn" not in line]
+        assert [line.count(" & ") for line in plain] == [width - 1] * (1 + len(table.rows))
+        markdown = [line for line in as_markdown(table).splitlines() if line.startswith("| ")]
+        assert {line.count(" | ") for line in markdown} == {width - 1}
 
 
 def test_an_ascii_terminal_is_enough() -> None:
