@@ -10,11 +10,17 @@ import pytest
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import identify
 from hierrouter.engines.generator import Response, visible_text
+from hierrouter.learning.config import Objective, training_config
+from hierrouter.learning.training import train
 from hierrouter.pools.files import load_pool, parse_pool, pool_names, stored_pool
 from hierrouter.pools.pool import DROP_THOUGHTS, Pool
 from hierrouter.replay.inspection import ask_cache, data_notes, verify_cache
 from hierrouter.replay.open_tree import OpenTree
+from hierrouter.replay.tree import load_texts
 from hierrouter.reports.explain import as_object, as_text, explain_queries
+from hierrouter.runs.bundle import bundle_of, save_bundle
+from hierrouter.runs.checkpoint import save_checkpoint
+from hierrouter.serving.router import Router
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.keys import next_context
 from hierrouter_cache.parts import LATER_COLUMNS, list_parts
@@ -210,3 +216,30 @@ def test_reports_and_explanations_say_what_was_read(tmp_path: Path) -> None:
 def test_a_pool_without_thoughts_has_no_note(tmp_path: Path) -> None:
     fill_cache(POOL, QUERIES, tmp_path, engines=Scripted())
     assert [note for note in data_notes(OpenTree(cache=tmp_path).run()) if "hought" in note] == []
+
+
+@pytest.mark.parametrize("pool", [KEEP, DROP], ids=["keep", "drop"])
+def test_a_live_router_reads_and_shows_what_it_learned_with(tmp_path: Path, pool: Pool) -> None:
+    fill(tmp_path / "cache", pool)
+    tree = OpenTree(cache=tmp_path / "cache", state="query+answer+agreement").run()
+    run = tmp_path / "run"
+    trained = train(tree, Objective(0.1), training_config("default", "exact", 3), seed=1)
+    save_checkpoint(trained, run)
+    save_bundle(bundle_of(tree.root, tree), run)
+    engines = thinking()
+    with Router(run, engines=engines) as router:
+        questions = [text.question for text in load_texts(tree.root, tree)]
+        results = [router.route(question) for question in questions]
+        ends = trained.endings(tree).argmax(axis=1)
+        routes = [tree.routes.name(end, tree.models) for end in ends]
+        assert [result.route for result in results] == routes
+        for question, result in zip(questions, results, strict=True):
+            first = result.hops[0]
+            visible = visible_text(pool, first.model, first.response.text)
+            assert (result.hops[1].model, f"{question}\n\n{visible}\n\nSolve.") in engines.asked
+            step = first.as_object()
+            assert step["response"] == first.response.text
+            assert step.get("visible", first.response.text) == visible
+    other = replace(pool, thoughts="keep" if pool == DROP else DROP_THOUGHTS)
+    with pytest.raises(InputError, match=f'the policy learned with thoughts = "{pool.thoughts}"'):
+        Router(run, other, engines)
