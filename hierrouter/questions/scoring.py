@@ -4,13 +4,15 @@ The built-in ones are functions of `hierrouter.questions.answers`. A user's own 
 its import path, `module:function`.
 """
 
+from __future__ import annotations
+
 import importlib
 import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import version
 from typing import Any, Literal, Protocol
 
@@ -74,6 +76,7 @@ BATCH_ARGUMENTS = {
     "models": "model",
     "tests": "tests",
 }
+Tags = Sequence[tuple[str, str]]  # opening and closing tag of each kind of thought
 SCORING_BATCH_SIZE = 256  # responses in one call of such a function
 
 
@@ -88,6 +91,7 @@ class Scorer:
             that scores in batches takes a list for each field and returns the values.
         reads: fields of `ScorerInput`.
         in_batches: whether the function scores several responses at once.
+        thought_tags: further tags of thoughts, which the scorer does not read, by model.
     """
 
     name: str
@@ -95,11 +99,26 @@ class Scorer:
     function: Callable[..., Any]
     reads: tuple[str, ...] = ("response", "references")
     in_batches: bool = False
+    thought_tags: Mapping[str, Tags] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
         """Name and version, as stored in a cache: values of another version are not read."""
-        return f"{self.name}@{self.version}"
+        tags = f"-tags-{digest(self.thought_tags)[:8]}" if self.thought_tags else ""
+        return f"{self.name}@{self.version}{tags}"
+
+    def for_models(self, thought_tags: Mapping[str, Tags]) -> Scorer:
+        """The scorer for models that write thoughts in tags of their own.
+
+        Args:
+            thought_tags: of each model that has some, by name.
+
+        Returns:
+            a scorer that does not read these thoughts; this one if it reads no answer, as
+            `token_f1` and a user's own.
+        """
+        reads_answers = self.name in (ACCURACY, *READERS) and self in SCORERS_BY_NAME.values()
+        return replace(self, thought_tags=thought_tags) if reads_answers and thought_tags else self
 
     def __call__(
         self,
@@ -158,18 +177,24 @@ class Scorer:
     def reading(self, scorer_input: ScorerInput) -> Reading | None:
         """What the scorer reads of a response; None for `token_f1` and a user's own scorer."""
         name = self.name
-        if self is SCORERS_BY_NAME.get(ACCURACY):
+        if name == ACCURACY:
             name = _accuracy_reader(scorer_input.references)
-        elif self is not SCORERS_BY_NAME.get(name):
-            return None
         if name not in READERS:
             return None
-        return read_answer(
-            name, scorer_input.response, scorer_input.references, scorer_input.choices
-        )
+        response = self._without_thoughts(scorer_input).response
+        reading = read_answer(name, response, scorer_input.references, scorer_input.choices)
+        return reading.moved(max(scorer_input.response.rfind(response), 0))
+
+    def _without_thoughts(self, scorer_input: ScorerInput) -> ScorerInput:
+        """The input without the thoughts that only the tags of its model show."""
+        tags = self.thought_tags.get(scorer_input.model)
+        if not tags:
+            return scorer_input
+        return replace(scorer_input, response=without_thoughts(scorer_input.response, tags))
 
     def arguments(self, scorer_input: ScorerInput) -> tuple[Any, ...]:
         """The fields that the scorer reads; the value depends on nothing else."""
+        scorer_input = self._without_thoughts(scorer_input)
         return tuple(getattr(scorer_input, name) for name in self.reads)
 
 

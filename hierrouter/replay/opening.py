@@ -25,7 +25,7 @@ from hierrouter.engines.judge import judge_scorer
 from hierrouter.engines.sentence_encoder import SentenceEncoder
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter.pools.files import currency_of, load_pool, prices_of, stored_import, stored_scorer
-from hierrouter.pools.pool import Price, guessed_prices_note, rates_of
+from hierrouter.pools.pool import KEEP_THOUGHTS, Price, guessed_prices_note, rates_of
 from hierrouter.questions.datasets import drawn_ids
 from hierrouter.questions.final import THOUGHT_REGEX
 from hierrouter.questions.own_code import NO_SOURCE
@@ -133,6 +133,9 @@ def open_trees(
     scorer, accuracy = load_scorers(opening.scorer or PAPER_SCORER)
     opened = open_pool(plan.pool, opening.pool, opening.models, opening.hops, opening.without)
     pool = opened.pool
+    if pool.thoughts == KEEP_THOUGHTS:  # else there are no thoughts left to read
+        scorer = scorer.for_models(pool.thought_tags)
+        accuracy = accuracy.for_models(pool.thought_tags)
     registered = [model.name for model in opened.stored.all_models]
     tables = [prices_of(pool, prices, registered) for prices in price_lists]
     currency = currency_of(pool, tables)
@@ -162,6 +165,7 @@ def open_trees(
         "view": opening.view,
         "currency": currency,
         "thoughts": pool.thoughts,
+        "thought_tags": pool.thought_tags,
         "merged": merged_note(reader, plan.queries) if pool.imported else "",
         "given_by_default": is_default_scorer and scorer is GIVEN_SCORER,
         # Imports of earlier versions have no other column for seconds that are a call's own.

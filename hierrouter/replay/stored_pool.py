@@ -390,7 +390,8 @@ def _compute_scores(
     )
     values: list[float] = []
     part_size = FIRST_SCORED_PART
-    with_prompt = not {"context", "model"}.isdisjoint(scorer.reads)
+    reads_prompt = not {"context", "model"}.isdisjoint(scorer.reads)
+    with_prompt = reads_prompt or bool(scorer.thought_tags)
     columns = ("answers", "choices", "question", '"references"', "tests")
     for start in range(0, len(distinct), CALLS_PER_READ):
         batch = slice(start, start + CALLS_PER_READ)

@@ -171,6 +171,7 @@ class Tree(RouteTree):
             it may generate.
         thinking: for each model, the share of its answers that have a thought.
         thoughts: "keep" or "drop": whether Q, the next call and a router read them.
+        thought_tags: tags of the thoughts of each model that has some of its own, by name.
         sure: share of the answers that a policy reads for which the model's confidence is known;
             None if the view shows no numbers.
         shift: how the queries that were left out differ from these, in words; "" if none was.
@@ -189,6 +190,7 @@ class Tree(RouteTree):
     capped: Mapping[str, float] = field(default_factory=dict)
     thinking: Mapping[str, float] = field(default_factory=dict)
     thoughts: str = KEEP_THOUGHTS
+    thought_tags: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     sure: float | None = None
     shift: str = ""
     merged: str = ""

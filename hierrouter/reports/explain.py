@@ -390,7 +390,7 @@ def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node,
             cost=float(tree.cost[row, number]),
             reward=float(reward[number]),
             visible=_visible(texts, number),
-            read=_read(tree.scorer, texts, number),
+            read=_read(tree, texts, number),
         )
         for number in range(1, routes.nodes)
     )
@@ -402,14 +402,24 @@ def _visible(texts: Texts, number: int) -> str | None:
     return None if visible == texts.answers[number] else visible
 
 
-def _read(scorer: str, texts: Texts, number: int) -> ReadAnswer | None:
+def _read(tree: RouteTree, texts: Texts, number: int) -> ReadAnswer | None:
     """What the scorer of Q reads of the answer at a node, or else `accuracy`."""
     if not texts.references:
         return None
     visible = texts.visible[number]
-    answer = ScorerInput(visible, texts.references, texts.question, choices=texts.choices)
-    for name in dict.fromkeys((scorer, ACCURACY)):
-        reading = SCORERS_BY_NAME[name].reading(answer) if name in SCORERS_BY_NAME else None
+    answer = ScorerInput(
+        response=visible,
+        references=texts.references,
+        question=texts.question,
+        choices=texts.choices,
+        model=tree.models[tree.routes.action(number)],
+    )
+    for name in dict.fromkeys((tree.scorer, ACCURACY)):
+        if name not in SCORERS_BY_NAME:
+            continue
+        # Only a `Tree`, which was opened from a cache, has `thought_tags`.
+        scorer = SCORERS_BY_NAME[name].for_models(getattr(tree, "thought_tags", {}))
+        reading = scorer.reading(answer)
         if reading is None:
             continue
         response = texts.answers[number]

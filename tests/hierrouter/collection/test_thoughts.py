@@ -103,6 +103,36 @@ def test_f1_reads_what_the_next_call_reads(tmp_path: Path) -> None:
     assert verify_cache(tmp_path / "drop", rescore=True)[-1].startswith("108 scores")
 
 
+def test_scorers_of_answers_read_no_thought_in_a_model_s_own_tags(tmp_path: Path) -> None:
+    """Tags alone change no call: an old cache is read anew, under another version of the scorer."""
+    fill(tmp_path, replace(KEEP, models=POOL.models))
+    as_before = OpenTree(cache=tmp_path, scorer="numeric").run()
+    assert fill(tmp_path, KEEP).asked.total() == 0
+    tree = OpenTree(cache=tmp_path, scorer="numeric").run()
+    assert tree.score[:, 1:].tolist() == [[1.0] * 12] * 6
+    assert as_before.score[:, 1:].tolist() == [[1.0] * 12] * 6  # the cue wins over the thought
+    rows = ask_cache(
+        tmp_path,
+        "SELECT read, version, n.model FROM scores s JOIN nodes n USING (call, route) "
+        "WHERE scorer = 'numeric'",
+    ).to_pylist()
+    assert {"-tags-" in row["version"] for row in rows} == {True, False}
+
+    def cut(model: str, prompt: str) -> Response:
+        number = int(prompt.split()[2])
+        return Response(f"§plan§ so it is {2 * number}", len(prompt), 9, "length")
+
+    fill_cache(KEEP, QUERIES, tmp_path / "cut", engines=Scripted(cut))
+    tree = OpenTree(cache=tmp_path / "cut", scorer="numeric").run()
+    assert tree.direct.score.tolist() == [[1.0, 1.0, 0.0]] * 6
+    assert tree.direct.accuracy.tolist() == tree.direct.score.tolist()
+    f1 = OpenTree(cache=tmp_path / "cut").run()
+    assert (f1.direct.score > 0).all()  # the paper's scorer reads all
+    [query] = explain_queries(tree.root, tree, [0], 0.1)
+    kinds = [node.read.kind for node in query.nodes[:3] if node.read]
+    assert kinds == ["number", "number", "none"]
+
+
 def test_a_setting_that_was_not_collected_is_named(tmp_path: Path) -> None:
     fill(tmp_path, KEEP)
     file = tmp_path / "pool.toml"
