@@ -51,13 +51,17 @@ def schema() -> dict[str, Any]:
 
 @cache
 def everything() -> ReportData:
-    """A real report with all there can be: stop, deferral, price lists, a policy, seconds."""
+    """A real report with all there can be: stop, deferral, price lists, a policy, seconds.
+
+    One of the lists has prices of cached tokens, thoughts and calls.
+    """
     tree = small_tree()
     tree = replace(tree, seconds=0.01 * tree.tokens_out)
     trained = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
     sweep = sweep_glimpse(tree)
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
-    lists = {"own": tree, "dear": reprice(tree, {name: Rate(*rate) for name, rate in rates})}
+    dear = {name: Rate(*rate, cached=0.0, thoughts=2.0, call=1.0) for name, rate in rates}
+    lists = {"own": tree, "dear": reprice(tree, dear)}
     return report_on_fold(
         tree,
         ALPHA,
