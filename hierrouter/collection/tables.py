@@ -482,11 +482,10 @@ class Row:
             return float(word == "true")
         value = self.number(name)
         if value is not None and not 0 <= value <= 1:
-            remedy = "divide all of them by 100" if 1 < value <= 100 else "leave the cell empty"
-            raise InputError(
-                f"{name} must be from 0 to 1, got {value:g}: {self.where}; {remedy} if "
-                f"{'they are percentages' if 1 < value <= 100 else 'the answer has none'}"
-            )
+            remedy = "leave the cell empty if the answer has none"
+            if 1 < value <= 100:
+                remedy = "divide all of them by 100 if all are percentages, else correct this one"
+            raise InputError(f"{name} must be from 0 to 1, got {value:g}: {self.where}; {remedy}")
         return value
 
 

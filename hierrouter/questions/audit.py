@@ -22,8 +22,13 @@ from hierrouter.questions.answers import boxed, choice, exact_match, numeric
 from hierrouter.questions.formulas import final_expressions
 from hierrouter.questions.labels import label_of_reference, label_of_text, stated_labels
 from hierrouter.questions.numbers import read_number
-from hierrouter.questions.scoring import SCORERS_BY_NAME, ScorerInput, score_all, score_function_for
-from hierrouter_cache.errors import InputError
+from hierrouter.questions.scoring import (
+    ACCURACY,
+    SCORERS_BY_NAME,
+    ScorerInput,
+    score_all,
+    score_function_for,
+)
 from hierrouter_cache.keys import Choices, digest
 
 MAX_AUDITED = 2000  # responses; the share of one kind is then known to about two percent
@@ -32,10 +37,8 @@ MAX_EXCERPT_CHARACTERS = 300  # of a response that is shown: its end, where its 
 MIN_AGREEMENT = 0.95  # below, verdicts and `accuracy` measure something else
 MIN_JUDGED = 10  # fewer verdicts of a dataset say nothing about agreement
 MIN_DIFFERING = 3  # and so do fewer that differ
-NOTABLE_SHARE = 0.02  # of a model's responses that cannot be judged
-MIN_NOTABLE = 3  # of them; an error page is always named
+MIN_NOTABLE = 3  # responses of a kind; an error page is always named
 MAX_LISTED = 4  # models or datasets in one sentence
-ACCURACY = "accuracy"
 
 # Why a response cannot be judged as an answer; the first one that fits counts.
 ERROR_PAGE = "error page"
@@ -45,7 +48,18 @@ CUT = "cut"
 REFUSAL = "refusal"
 SEVERAL = "two answers"
 UNREAD = "unread"
-KINDS = (ERROR_PAGE, EMPTY, CUT_THINKING, CUT, REFUSAL, SEVERAL, UNREAD)
+# By kind: the share of a model's responses at which it is said. An answer that `accuracy` does not
+# read is often just wrong, a word where a number was asked for.
+NOTABLE_SHARES = {
+    ERROR_PAGE: 0.0,
+    EMPTY: 0.02,
+    CUT_THINKING: 0.02,
+    CUT: 0.05,
+    REFUSAL: 0.02,
+    SEVERAL: 0.1,
+    UNREAD: 0.5,
+}
+KINDS = tuple(NOTABLE_SHARES)
 
 
 @dataclass(frozen=True)
@@ -218,6 +232,8 @@ def audit_responses(
     """
     if accuracy is None:
         accuracy = accuracy_values(responses)
+    # A report says itself which models were cut, if engines say why a response ended.
+    silent = {CUT} if any(response.is_cut for response in responses) else set()
     if counts_tokens:
         responses = _with_caps(responses)
     counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -239,8 +255,9 @@ def audit_responses(
     misread = {agreement.dataset for agreement in low}
     warnings = [
         *_disagreement_warnings(low, judged),
+        *_unjudged_warnings(responses, accuracy),
         *_verdict_warnings(responses),
-        *_kind_warnings(models, responses, kinds, misread),
+        *_kind_warnings(models, responses, kinds, misread, silent),
         *(token_doubts(responses) if counts_tokens else ()),
     ]
     return Audit(
@@ -300,13 +317,10 @@ def draw_audited(names: Sequence[tuple[str, str]]) -> list[int]:
 def accuracy_values(responses: Sequence[Response]) -> list[float | None]:
     """The value of each response by `accuracy`; None for those that it cannot judge."""
     positions = [number for number, response in enumerate(responses) if response.references]
-    scorer = SCORERS_BY_NAME[ACCURACY]
-    try:
-        scores = score_all(scorer, [responses[number].scorer_input for number in positions])
-    except InputError:  # it judges none of these
-        scores = []
+    inputs = [responses[number].scorer_input for number in positions]
+    scores = score_all(SCORERS_BY_NAME[ACCURACY], inputs)
     values: list[float | None] = [None] * len(responses)
-    for number, score in zip(positions, scores, strict=False):
+    for number, score in zip(positions, scores, strict=True):
         values[number] = None if math.isnan(score) else score  # NaN for programs
     return values
 
@@ -555,9 +569,25 @@ def _disagreement_warnings(low: Sequence[Agreement], judged: Sequence[Judged]) -
     return warnings
 
 
+def _unjudged_warnings(
+    responses: Sequence[Response], accuracy: Sequence[float | None]
+) -> list[str]:
+    """Name datasets with given scores that cannot be compared, because answers are programs."""
+    unjudged = Counter(
+        response.dataset
+        for response, value in zip(responses, accuracy, strict=True)
+        if response.verdict is not None and response.references and value is None
+    )
+    if not unjudged:
+        return []
+    return [
+        f"given scores of {_listed(list(unjudged))} are not compared: the references are programs, "
+        "which only tests judge"
+    ]
+
+
 MAX_TRIED = 200  # responses on which a cause is tried
 CLEAR_AGREEMENT = 0.9  # with which a cause is taken for the right one
-CODE_PATTERN = re.compile(r"^\s*(?:def|class|import|from|return|lambda|for|#include)\b|;\s*$", re.M)
 MAX_OPTIONS = 26
 OPTION_LINE_PATTERN = re.compile(r"^[ \t]*\(?([A-Z])[.):][ \t]*(.+?)[ \t]*$", re.M)
 LONG_REFERENCE_WORDS = 12
@@ -582,10 +612,6 @@ def likely_cause(judged: Sequence[Judged]) -> str:
     agreeing = sum(value == verdict for _, value, verdict in judged)
     if 1 - agreeing / len(judged) >= CLEAR_AGREEMENT:
         return "the scores seem to be 1 where the answer is wrong; turn them round, 1 - score"
-    references = [reference for response, *_ in rows for reference in response.references]
-    code = sum(CODE_PATTERN.search(reference) is not None for reference in references)
-    if code > len(references) / 2:
-        return "references are programs, which tests judge and no comparison; use --scorer given"
     long = sum(
         all(len(reference.split()) > LONG_REFERENCE_WORDS for reference in response.references)
         and all(score_function_for(text) is exact_match for text in response.references)
@@ -663,6 +689,7 @@ def _kind_warnings(
     responses: Sequence[Response],
     kinds: Sequence[str],
     misread: Collection[str],
+    silent: Collection[str],
 ) -> list[str]:
     """A sentence for each kind of response that some model has often.
 
@@ -672,9 +699,12 @@ def _kind_warnings(
         kinds: the kind of each.
         misread: datasets on which `accuracy` reads something else than was asked for, so that it
             does not matter what it does not read.
+        silent: kinds of which nothing is said.
     """
     warnings = []
     for kind in KINDS:
+        if kind in silent:
+            continue
         is_reading = kind in (SEVERAL, UNREAD)
         of_kind = [
             response
@@ -698,8 +728,7 @@ def _kind_warnings(
 def _is_notable(model: ModelAudit, kind: str) -> bool:
     if kind == ERROR_PAGE:
         return kind in model.counts
-    is_often = model.share(kind) >= NOTABLE_SHARE
-    return is_often and model.counts.get(kind, 0) >= MIN_NOTABLE
+    return model.share(kind) >= NOTABLE_SHARES[kind] and model.counts.get(kind, 0) >= MIN_NOTABLE
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -737,6 +766,7 @@ MIN_WORD_DIFFERENCE = 3
 # in English, up to 8 in words and code that a tokenizer knows, 1 to 2 in Chinese.
 MAX_CHARACTERS_PER_TOKEN = 10
 MIN_COUNTED_CHARACTERS = 1000  # of the texts of a model, so that a long word is no evidence
+ZERO_SHARE = 0.02  # of the responses that have a text, but no tokens
 SAME_AS_SHARE = 0.98  # of the responses whose count is that of something else
 
 
@@ -795,7 +825,7 @@ def _count_doubt(name: str, counted: Sequence[tuple[int, str]]) -> tuple[str, st
     if characters >= MIN_COUNTED_CHARACTERS and characters > MAX_CHARACTERS_PER_TOKEN * sum(counts):
         reason = f"{name} is too small for the texts, of which 3 to 5 characters are a token"
         return reason, f"{characters / sum(counts):,.0f} characters a token"
-    if zeros >= max(MIN_COUNTED, NOTABLE_SHARE * len(counts)):
+    if zeros >= max(MIN_COUNTED, ZERO_SHARE * len(counts)):
         reason = f"{name} is 0, zero tokens, on answers that have a text"
         return reason, f"{zeros:,} of {len(counts):,}"
     if differ:

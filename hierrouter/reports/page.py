@@ -41,6 +41,7 @@ READER_QUESTIONS = {
     "What if prices change?": ("prices",),
     "Should a stronger model answer in doubt?": ("deferral",),
     "Is it as sure as it should be?": ("reliability",),
+    "Can the answers and their scores be trusted?": ("responses", "agreement", "disagreements"),
 }
 
 

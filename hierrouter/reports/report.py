@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hierrouter.evaluation.outcome import ROUTER
+from hierrouter.questions.audit import KINDS, Audit
+from hierrouter.replay.inspection import audit_tree
 from hierrouter.replay.opening import few_queries_note
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.estimates import ESTIMATE_SCHEMA, Row
@@ -84,7 +86,15 @@ def evaluate_report(
         )
         if selected.run is None:
             result = replace(result, unfit=selected.why)
+        audit = audit_tree(tree)
+        result = replace(result, audit=audit, notes=(*result.notes, *_audit_notes(audit)))
     return FinishedReport(selected, result, checkpoint)
+
+
+def _audit_notes(audit: Audit) -> Iterator[str]:
+    """Yield what a reader of figures should know of the responses and scores that they rest on."""
+    for statement in filter(None, (*audit.warnings, audit.agreement_line)):
+        yield f"{statement[0].upper()}{statement[1:]}."
 
 
 def _notes_before(
@@ -282,6 +292,8 @@ def as_object(report: ReportData) -> dict[str, Any]:
         optional["policy_regret"] = policy_regret
     if report.latency:
         optional["latency"] = _latency(report)
+    if report.audit:
+        optional["audit"] = _audit(report.audit)
     if report.history:
         optional["history"] = {name: list(column) for name, column in report.history.items()}
     return {
@@ -314,6 +326,25 @@ def as_object(report: ReportData) -> dict[str, Any]:
         "notes": list(report.notes),
         "provenance": dict(report.provenance),
         **optional,
+    }
+
+
+def _audit(audit: Audit) -> dict[str, Any]:
+    return {
+        "n": audit.n,
+        "total": audit.total,
+        "models": [
+            {
+                "model": model.model,
+                "n": model.n,
+                **{kind.replace(" ", "_"): model.counts.get(kind, 0) for kind in KINDS},
+            }
+            for model in audit.models
+        ],
+        "agreements": [
+            {**vars(agreement), "share": agreement.share} for agreement in audit.agreements
+        ],
+        "disagreements": [vars(disagreement) for disagreement in audit.disagreements],
     }
 
 

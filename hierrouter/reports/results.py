@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 from hierrouter.evaluation.deferral import DeferralPoint
+from hierrouter.questions.audit import Audit
 from hierrouter.reports.estimates import Bootstrap, EstimateLines, Row, pivot
 
 
@@ -89,6 +90,7 @@ class ReportData:
         p95_below: most seconds that 95 % of the queries may take; None without a limit.
         history: the learning curve of the router, columns by name: epoch, train and validation, see
             `hierrouter.runs.run.history_table`; empty for the value model and without a router.
+        audit: of the direct calls of all folds; None if only outcomes are known.
         unembedded: why the states have no vectors, so that no router can be shown, whether one is
             trained or not; "" if they have.
         unfit: how the newest run was trained, if no run fits what is reported on; "" if one does,
@@ -115,6 +117,7 @@ class ReportData:
     deferral: DeferralSummary | None = None
     p95_below: float | None = None
     history: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    audit: Audit | None = None
     unembedded: str = ""
     unfit: str = ""
 

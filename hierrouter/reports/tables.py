@@ -8,6 +8,7 @@ from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.paper import PAPER_TITLES
+from hierrouter.questions.audit import KINDS, Audit
 from hierrouter.reports.estimates import ALL_DATASETS, POLICY_GROUPS, Row, display_name
 from hierrouter.reports.results import DeferralSummary, ReportData
 from hierrouter.reports.sentences import (
@@ -23,13 +24,15 @@ from hierrouter.reports.sentences import (
     router_title,
     savings_sentence,
 )
-from hierrouter.tables import Cell, Column, Line, Table, number_tables
+from hierrouter.tables import Cell, Column, Line, Table, number_tables, one_line
 
 GAP_GROUP = "Gap"
 GAP_SHARE_NOTE = f"The share is left out where the gap is below {SMALLEST_GAP:g}."
 # The oracle knows the answers: it is in the tables, but not in the running for the best value.
 UNRANKED_KIND = "oracle"
 MAX_LISTED_ROUTES = 5
+MAX_CELL_CHARACTERS = 60  # of a reference, and of what was read
+MAX_RESPONSE_CHARACTERS = 160
 
 
 def report_tables(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> tuple[Table, ...]:
@@ -67,7 +70,63 @@ def named_tables(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> 
         tables["deferral"] = deferral_table(report, report.deferral)
     if report.reliability:
         tables["reliability"] = reliability_table(report)
+    if report.audit:
+        tables |= _audit_tables(report.audit)
     return tables
+
+
+def _audit_tables(audit: Audit) -> dict[str, Table]:
+    """Return the tables of an audit by name; without verdicts there is only that of responses."""
+    tables = {"responses": responses_table(audit)}
+    if audit.agreements:
+        tables["agreement"] = agreement_table(audit)
+    if audit.disagreements:
+        tables["disagreements"] = disagreements_table(audit)
+    return tables
+
+
+def responses_table(audit: Audit) -> Table:
+    """Shares of each model's direct calls that cannot be judged as answers, by kind."""
+    columns = [Column("Model"), Column("n"), *(Column(kind.capitalize()) for kind in KINDS)]
+    lines = [
+        Line("", (model.model, model.n, *(model.share(kind) for kind in KINDS)))
+        for model in audit.models
+    ]
+    title = "Responses that cannot be judged: shares of each model's direct calls"
+    return Table(title, tuple(columns), tuple(lines), _drawn_note(audit))
+
+
+def agreement_table(audit: Audit) -> Table:
+    """How often `accuracy` agrees with the given scores, by dataset and model."""
+    columns = (Column("Dataset"), Column("Model"), Column("n"), Column("Agreement"))
+    rows = sorted((*audit.agreements, *audit.by_dataset), key=lambda row: (row.dataset, row.model))
+    lines = [Line("", (row.dataset, row.model or "all", row.n, row.share)) for row in rows]
+    excluded = "Datasets whose given scores are not 0 and 1 alone are left out."
+    title = "Agreement of accuracy with the given scores"
+    return Table(title, columns, tuple(lines), _joined(excluded, _drawn_note(audit)))
+
+
+def disagreements_table(audit: Audit) -> Table:
+    """Some responses that `accuracy` and the given scores value differently."""
+    columns = (
+        *(Column("Query"), Column("Model"), Column("Reference"), Column("Read")),
+        *(Column("Accuracy", 0), Column("Given", 0), Column("End of the response")),
+    )
+    lines = []
+    for row in audit.disagreements:
+        reference = one_line(row.reference, MAX_CELL_CHARACTERS)
+        read = one_line(row.read, MAX_CELL_CHARACTERS)
+        response = one_line(row.response[-MAX_RESPONSE_CHARACTERS:])
+        cells = (row.query, row.model, reference, read, row.accuracy, row.verdict, response)
+        lines.append(Line("", cells))
+    title = "Disagreements of accuracy with the given scores"
+    return Table(title, columns, tuple(lines), "Look at them before you trust either.")
+
+
+def _drawn_note(audit: Audit) -> str:
+    if audit.n == audit.total:
+        return ""
+    return f"{audit.n:,} of {audit.total:,} direct calls of all folds were drawn."
 
 
 # The kinds of the paper's results, in its order, and how their rows are headed.

@@ -194,3 +194,34 @@ def test_imported_models_cannot_be_called(folder: Place) -> None:
     assert "unknown backend imported: pool.toml, model a; known: transformers" in line
     line = folder.refuses("collect")
     assert "caches/default holds was imported, and its models cannot be called" in line
+
+
+def test_a_report_audits_answers_and_given_scores(place: Place) -> None:
+    rows = single_answers(40)
+    for row in rows[:6]:
+        row["score"] = 1 - row["score"]
+    rows[10] |= {"response": "502 Bad Gateway", "score": 0}
+    save(rows, place / "sums.jsonl")
+    place.does("cache import sums.jsonl")
+    done = place.does("report --format json --out audited")
+    result = json.loads(done.stdout)
+    assert result["scorer"] == "given"
+    audit = result["audit"]
+    assert (audit["n"], audit["total"]) == (80, 80)
+    agreements = {row["model"]: row["share"] for row in audit["agreements"]}
+    assert agreements == {"lab-tiny-1b": 37 / 40, "lab-large-10b": 37 / 40}
+    assert sorted(row["query"] for row in audit["disagreements"]) == [
+        *("sums/q0", "sums/q0", "sums/q1", "sums/q1", "sums/q2", "sums/q2")
+    ]
+    assert {row["model"]: row["error_page"] for row in audit["models"]} == {
+        "lab-tiny-1b": 1,
+        "lab-large-10b": 0,
+    }
+    notes = " ".join(result["notes"])
+    assert "Sums: accuracy agrees with the given scores on only 0.925 of 80 answers" in notes
+    assert "sums/q5 of lab-tiny-1b: '502 Bad Gateway'; these calls failed" in notes
+    page = (place / "audited" / "report.html").read_text()
+    assert "Can the answers and their scores be trusted?" in page
+    assert "Disagreements of accuracy with the given scores" in page
+    tables = place.does("report --all").stdout
+    assert "Agreement of accuracy with the given scores" in tables

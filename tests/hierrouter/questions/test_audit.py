@@ -137,11 +137,6 @@ CAUSES = {
         label,
         "references are texts of options and answers are labels; write the labels",
     ),
-    "programs": (
-        lambda number: f"def f(n):\n    return {number}",
-        label,
-        "references are programs, which tests judge",
-    ),
     "worked out": (
         lambda number: f"We look at all of the options and then we see that it is {label(number)}",
         label,
@@ -158,6 +153,15 @@ def test_a_low_agreement_has_its_cause(name: str) -> None:
     assert cause in audit.warnings[0]
     assert len(audit.disagreements) == MAX_DISAGREEMENTS
     assert audit.agreement_line == ""  # the warning says it
+
+
+def test_programs_are_not_compared() -> None:
+    audit = audit_responses(quiz(40, lambda number: f"def f(n):\n    return {number}", label))
+    assert audit.agreements == ()
+    assert audit.warnings == (
+        "given scores of quiz are not compared: the references are programs, which only tests "
+        "judge",
+    )
 
 
 def test_inverted_scores_are_found() -> None:

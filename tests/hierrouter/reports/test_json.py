@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 from hierrouter.evaluation.policies import own_policy
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import train
+from hierrouter.questions.audit import audit_responses
 from hierrouter.reports.estimates import Bootstrap
 from hierrouter.reports.fold_report import DeferralTarget, report_on_fold
 from hierrouter.reports.report import as_json
@@ -32,6 +33,7 @@ from tests.hierrouter.learning.trainings import (
     small_tree,
     sweep_glimpse,
 )
+from tests.hierrouter.questions.test_audit import label, quiz
 from tests.hierrouter.reports.examples import deferring, example, hostile, stopping, two_prices
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference" / "json.md"
@@ -62,7 +64,7 @@ def everything() -> ReportData:
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
     dear = {name: Rate(*rate, cached=0.0, thoughts=2.0, call=1.0) for name, rate in rates}
     lists = {"own": tree, "dear": reprice(tree, dear)}
-    return report_on_fold(
+    report = report_on_fold(
         tree,
         ALPHA,
         trained,
@@ -73,6 +75,8 @@ def everything() -> ReportData:
         defer=DeferralTarget("large"),
         policies=[own_policy(lambda seen: 0)],
     )
+    numbers_of_options = quiz(20, int, label)
+    return replace(report, audit=audit_responses(numbers_of_options))
 
 
 @cache
