@@ -154,7 +154,8 @@ def test_a_file_here_cannot_stand_in_for_a_library() -> None:
             "def score(response, references, rubric): ...",
             "mine:score",
             "takes rubric, which is not known: mine:score; it may take response, references, "
-            "question, context, choices, model, or for batches responses, references, questions",
+            "question, context, choices, model, tests, or for batches responses, references, "
+            "questions",
         ),
         ("def score(a, *, rubric): ...", "mine:score", "takes rubric, which is not known"),
         ("def score(responses, question): ...", "mine:score", "takes question, which is not"),

@@ -1,5 +1,6 @@
 """Scorers by name, and choices from a question through the cache to the scorer."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -179,7 +180,6 @@ def test_a_result_is_one_reference_more_where_no_answer_states_it(
         ("mmlu", choice),
         ("arc_easy", choice),
         ("arc_challenge", choice),
-        ("mbpp", exact_match),
     ],
 )
 def test_real_references(name: str, judge: scoring.ScoreFunction) -> None:
@@ -187,6 +187,12 @@ def test_real_references(name: str, judge: scoring.ScoreFunction) -> None:
         assert scoring.score_function_for(row["answer"]) is judge, row["answer"]
         assert scoring.accuracy(row["answer"], [row["answer"]]) == 1
         assert scoring.accuracy("", [row["answer"]]) == 0
+
+
+def test_programs_have_no_accuracy_without_their_tests() -> None:
+    for row in questions("mbpp"):
+        assert scoring.score_function_for(row["answer"]) is exact_match
+        assert math.isnan(scoring.accuracy(row["answer"], [row["answer"]]))
 
 
 SAYS = {"text": "Liquid.", "label": "The answer is (B).", "wrong": "gas"}
