@@ -253,7 +253,9 @@ def scorer_for(
     )
     if is_paper or not names or not all(map(is_dataset_file, names)):
         return None
-    return fitting_scorer([query.answers for query in queries])
+    return fitting_scorer(
+        [query.answers for query in queries], [query.choices for query in queries]
+    )
 
 
 QUERIES_A_PART = 131_072  # readers refuse a part that is too large

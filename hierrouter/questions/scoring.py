@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import version
+from itertools import zip_longest
 from typing import Any, Literal, Protocol
 
 from hierrouter.questions.answers import boxed, choice, exact_match, numeric, token_f1
@@ -178,7 +179,7 @@ class Scorer:
         """What the scorer reads of a response; None for `token_f1` and a user's own scorer."""
         name = self.name
         if name == ACCURACY:
-            name = _accuracy_reader(scorer_input.references)
+            name = _accuracy_reader(scorer_input.references, scorer_input.choices)
         if name not in READERS:
             return None
         response = self._without_thoughts(scorer_input).response
@@ -294,8 +295,10 @@ def _accuracy_for(response: str, reference: str, choices: Choices) -> float:
     return function(response, [reference])
 
 
-def _accuracy_reader(references: Sequence[str]) -> str:
+def _accuracy_reader(references: Sequence[str], choices: Choices = ()) -> str:
     """Name of the scorer by which `accuracy` compares references: the first that is no text's."""
+    if not {label for label, _ in choices}.isdisjoint(references):
+        return choice.__name__
     functions = [score_function_for(reference) for reference in references]
     names = [getattr(function, "__name__", "") for function in functions]
     text = exact_match.__name__
@@ -312,19 +315,23 @@ REFERENCE_FORMS = {
 
 
 def fitting_scorer(
-    references: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]], choices: Sequence[Choices] = ()
 ) -> Literal["numeric", "choice", "boxed", "accuracy"] | None:
     """The scorer that tells right from wrong for all references of some queries.
 
     Args:
         references: of each query.
+        choices: of each query, label and text of each; empty if no query has any.
 
     Returns:
         a key of `REFERENCE_FORMS`; None if references are texts, which `token_f1` fits, or missing.
     """
     if not references or not all(references):
         return None
-    names = {_accuracy_reader(answers) for answers in references}
+    if any(is_code(answer) for answers in references for answer in answers):
+        return None
+    pairs = zip_longest(references, choices, fillvalue=())
+    names = {_accuracy_reader(answers, offered) for answers, offered in pairs}
     if exact_match.__name__ in names:
         return None
     if names == {"numeric"}:

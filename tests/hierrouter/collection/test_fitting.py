@@ -42,6 +42,18 @@ def test_the_scorer_that_fits(references: list[list[str]], scorer: str | None) -
     assert fitting_scorer(references) == scorer
 
 
+def test_labels_beyond_the_usual_ones_are_labels_of_their_choices() -> None:
+    choices = [tuple(zip("ABCDEFGHIJKLM", "abcdefghijklm", strict=True))] * 2
+    assert fitting_scorer([("L",), ("M",)], choices) == "choice"
+    assert fitting_scorer([("L",), ("5",)], [choices[0], ()]) == "accuracy"
+    assert fitting_scorer([("L",), ("M",)]) is None
+
+
+def test_no_scorer_of_answers_fits_programs() -> None:
+    code = "def area(r):\n    return r'\\pi' * r"
+    assert fitting_scorer([(code,)]) is fitting_scorer([(code,), ("5",)]) is None
+
+
 def numbers(dataset: str) -> list[Query]:
     return [Query("1", dataset, "1+1?", ("2",), "test")]
 
