@@ -280,7 +280,12 @@ def judge(programs: Sequence[Program], workers: int | None = None) -> list[Verdi
     require_confinement()
     try:
         with ThreadPoolExecutor(workers, initializer=start) as pool:
-            return list(pool.map(ask, programs))
+            try:
+                return list(pool.map(ask, programs))
+            finally:  # after Ctrl-C, too, no program is waited for
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in judges:
+                    process.end()
     finally:
         for process in judges:
             process.close()
@@ -385,6 +390,11 @@ class JudgeProcess:
         except OSError as error:
             raise NoConfinement(f"the judge does not start: {error.strerror}") from error
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
     def verdict(self, program: Program) -> Verdict:
         """Run a program and its tests.
 
@@ -408,15 +418,19 @@ class JudgeProcess:
             raise NoConfinement(fault)
         return Verdict(is_right, reason)
 
+    def end(self) -> None:
+        """Kill it, and with it a program that runs; a thread that waits for a verdict goes on."""
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
-        """End it."""
+        """End it and close its pipes."""
+        self.end()
         assert self._process.stdin
         assert self._process.stdout
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()
-        self._process.kill()
-        self._process.wait()
 
 
 # The judge process. All below runs in it and in what it starts.

@@ -243,24 +243,43 @@ HOSTILE = {
 }
 
 
-def own_processes() -> set[str]:
-    """Processes that are judges, or were started by one."""
-    pids = set()
+def descendants(pid: int) -> set[int]:
+    """All processes that a process has started, and those that they have started."""
+    parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             try:
-                command = (folder / "cmdline").read_bytes()
-            except OSError:
+                parents[int(folder.name)] = int(
+                    (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                )
+            except OSError:  # it has ended
                 continue
-            if programs.__file__.encode() in command:
-                pids.add(folder.name)
-    return pids
+    members = {pid}
+    while more := {child for child, parent in parents.items() if parent in members} - members:
+        members |= more
+    return members - {pid}
 
 
-def traces() -> list[object]:
+def wait_for_descendants(pid: int, count: int) -> set[int]:
+    deadline = time.monotonic() + 60
+    while len(members := descendants(pid)) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(members) == count
+    return members
+
+
+def wait_for_end(pids: set[int]) -> None:
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def traces(judging: JudgeProcess) -> list[object]:
     """What programs could leave behind."""
     kernel = ("/proc/sysvipc/shm", "/proc/sysvipc/msg", "/proc/sysvipc/sem", "/proc/self/mountinfo")
-    return [own_processes(), *(Path(name).read_text().count("\n") for name in kernel)]
+    processes = descendants(judging.pid)
+    return [processes, *(Path(name).read_text().count("\n") for name in kernel)]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -278,12 +297,12 @@ def test_a_hostile_program_is_wrong_and_leaves_nothing(
         port = str(listener.getsockname()[1])
         source = HOSTILE[name].replace("PORT", port).replace("FILE", str(kept))
         source = source.replace("PYTHON", os.path.realpath(sys.executable))
-        before = traces()
+        before = traces(judging)
         verdict = judging.verdict(Program(source, TESTS))
         assert not verdict.is_right
         assert verdict.reason
         assert verdict.reason.isprintable()
-        assert traces() == before
+        assert traces(judging) == before
         with pytest.raises(TimeoutError):
             listener.accept()
     assert kept.read_text() == "kept"
@@ -341,8 +360,7 @@ def test_many_programs_are_judged_side_by_side_in_order(judging: JudgeProcess) -
     assert judge([]) == []
 
 
-def test_programs_end_with_who_asked_for_them(judging: JudgeProcess, tmp_path: Path) -> None:
-    before = own_processes()
+def test_programs_end_with_who_asked_for_them(judging: JudgeProcess) -> None:
     script = (
         "from hierrouter.questions.programs import *\nprint(flush=True)\n"
         "JudgeProcess().verdict(Program('import time\\nwhile True: time.sleep(.5)', ()))"
@@ -350,16 +368,28 @@ def test_programs_end_with_who_asked_for_them(judging: JudgeProcess, tmp_path: P
     asker = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert asker.stdout
     asker.stdout.readline()
-    deadline = time.monotonic() + 30
-    while len(own_processes() - before) < 4 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(own_processes() - before) == 4
+    members = wait_for_descendants(asker.pid, 4)
     asker.send_signal(signal.SIGKILL)
     asker.wait()
     asker.stdout.close()
-    while own_processes() - before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert own_processes() == before
+    wait_for_end(members)
+
+
+def test_an_interrupted_judgement_waits_for_no_program(judging: JudgeProcess) -> None:
+    script = (
+        "from hierrouter.questions.programs import *\nrequire_confinement()\nprint(flush=True)\n"
+        "judge([Program('import time\\nwhile True: time.sleep(.5)', ())] * 50, workers=2)"
+    )
+    asker = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert asker.stdout
+    asker.stdout.readline()
+    members = wait_for_descendants(asker.pid, 8)
+    asker.send_signal(signal.SIGINT)
+    _, told = asker.communicate(timeout=15)
+    assert told.rstrip().endswith(b"KeyboardInterrupt")
+    wait_for_end(members)
 
 
 def test_nothing_runs_where_programs_cannot_be_confined(
