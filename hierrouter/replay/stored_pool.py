@@ -306,10 +306,11 @@ def measure_forest(
     direct[others] = scores.direct
     tested = np.flatnonzero(is_tested)
     programs = forest.select(tested)
+    test_scorer = replace(TEST_SCORER, thought_tags=scorer.thought_tags)
     if run_code:
-        scores = score_forest(reader, programs, TEST_SCORER, on_scored)
+        scores = score_forest(reader, programs, test_scorer, on_scored)
     else:
-        scores = stored_scores(reader, programs, TEST_SCORER.key)
+        scores = stored_scores(reader, programs, test_scorer.key)
     is_unknown = _are_unknown(scores, programs)
     tree[tested] = np.where(is_unknown[:, None], np.nan, scores.tree)
     direct[tested] = np.where(is_unknown[:, None], np.nan, scores.direct)
