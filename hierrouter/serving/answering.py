@@ -17,6 +17,7 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from hierrouter.engines.bills import read_usage
 from hierrouter.engines.generator import NO_OPTIONS, CallOptions
 from hierrouter.serving import ServerSettings, chat
 from hierrouter.serving.guard import CLIENT_CLOSED_STATUS, status_of
@@ -435,12 +436,11 @@ def _event(body: dict[str, Any]) -> str:
 
 
 def _usage(body: str) -> dict[str, float]:
-    """Return the token counts in the reply of another server; none if it has no valid ones."""
+    """Return the tokens that another server bills in a reply; none if it has no valid counts."""
     try:
-        usage = json.loads(body)["usage"]
-        return {
-            "tokens_in": float(usage["prompt_tokens"]),
-            "tokens_out": float(usage["completion_tokens"]),
-        }
-    except (ValueError, TypeError, KeyError, RecursionError):
+        bill = read_usage(json.loads(body).get("usage"))
+    except (ValueError, AttributeError, RecursionError):
         return {}
+    if bill.tokens_in is None or bill.tokens_out is None:
+        return {}
+    return {"tokens_in": float(bill.tokens_in), "tokens_out": float(bill.tokens_out)}
