@@ -306,7 +306,7 @@ def implausible_counts(
 
     Args:
         characters: int64[n], lengths of texts.
-        tokens: int64[n], the tokens that these are said to have.
+        tokens: int64[n], the number of tokens that a server or a file gives for each.
         enough: texts that are needed for a doubt.
 
     Returns:
@@ -338,13 +338,13 @@ def _range_of(lengths: NDArray[np.int64]) -> str:
     return f"{int(lengths.min()):,} to {int(lengths.max()):,}"
 
 
-# What somebody says that calls cost, beside tokens times rates.
+# Costs that a server or an imported file states.
 
 GIVEN_COST_TOLERANCE = 0.03
 
 
 def given_cost_notes(costs: Mapping[str, tuple[float, float, int]], currency: str) -> Iterator[str]:
-    """Compare what servers or a file say that calls cost with tokens times rates.
+    """Compare the costs that servers or a file state with tokens times rates.
 
     Args:
         costs: by model: (sum of the given costs, tokens of the same calls times the rates, number

@@ -468,7 +468,7 @@ def _sides(value: str) -> dict[str, float | str]:
             plain.append(_number_or_text(part))
     if len(plain) == 1 and not further:
         return {"": plain[0]}
-    if len(plain) > 2:
+    if not plain or len(plain) > 2:
         return {}
     return {"in": plain[0], "out": plain[-1], **further}
 

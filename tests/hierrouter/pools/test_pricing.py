@@ -131,6 +131,40 @@ def test_a_bad_price_flag_is_refused(items: list[str], message: str) -> None:
         prices_of(POOL, price_lists([], items)["pool"], [])
 
 
+@pytest.mark.parametrize(
+    ("flag", "rate"),
+    [
+        ("calc=1", Rate(1.0, 1.0)),
+        ("calc=1:2", Rate(1.0, 2.0)),
+        ("calc=1:2:cached=0.5", Rate(1.0, 2.0, 0.5)),
+        ("calc=1:call=3", Rate(1.0, 1.0, call=3.0)),
+        ("calc=1:2:thoughts=4:call=3:cached=0", Rate(1.0, 2.0, 0.0, 4.0, 3.0)),
+    ],
+)
+def test_a_flag_has_further_prices_by_name(flag: str, rate: Rate) -> None:
+    [prices] = price_lists([], [flag]).values()
+    assert prices["calc"].rate == rate
+
+
+@pytest.mark.parametrize(
+    "value", ["1:2:3", "cached=1", "1:2:dear=3", "1:cached=2:3", "1:2:call=1:call=2", "1::call=1"]
+)
+def test_further_prices_without_a_name_or_twice_are_refused(value: str) -> None:
+    with pytest.raises(InputError, match="price"):
+        price_lists([], [f"calc={value}"])
+
+
+def test_a_price_file_has_further_prices_of_a_million_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "list.toml"
+    text = "{ in = 2, out = 4, cached = 1, thoughts = 3, call = 0.5 }"
+    file.write_text(f"per_tokens = 1_000_000\n[prices]\ncalc = {text}\n")
+    [prices] = price_lists([file], []).values()
+    assert prices["calc"].of_a_token(1).rate == Rate(2e-6, 4e-6, 1e-6, 3e-6, 0.5)
+    file.write_text("[prices]\ncalc = { in = 2, cached = 1 }\n")
+    with pytest.raises(InputError, match="cached, thoughts, call may follow"):
+        price_lists([file], [])
+
+
 def test_two_lists_need_two_names(tmp_path: Path) -> None:
     files = [tmp_path / folder / "x.toml" for folder in ("a", "b")]
     for file in files:
