@@ -29,12 +29,13 @@ import select
 import signal
 import socket
 import subprocess
+import symtable
 import sys
 import textwrap
 import time
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -99,16 +100,18 @@ CODE_LINE_PATTERN = re.compile(
 CODE_END_PATTERN = re.compile(r"^\[DONE\]|^<\|", re.M)
 
 
-def program_of(answer: str) -> str:
-    """The program in an answer: its last block that defines a function or a class.
+def program_of(answer: str, tests: Sequence[str] = ()) -> str:
+    """The program in an answer: its last block that defines what the tests call.
 
-    Blocks are fenced. Definitions, imports and constants of earlier blocks come before it. Blocks
-    of other languages, examples of use and blocks that are no Python are left out. A block that is
-    never closed counts only if there is no closed one. Without a fence, lines of code between prose
-    are read.
+    If none does, it is the last one that defines a function or a class. Blocks are fenced.
+    Definitions, imports and assignments of others that it needs come before it. Blocks of other
+    languages, examples of use and blocks that are no Python are left out. A block that is never
+    closed counts only if there is no closed one. Without a fence, lines of code between prose are
+    read.
 
     Args:
         answer: without thoughts.
+        tests: of the question.
 
     Returns:
         Python; empty if the answer has no program.
@@ -125,42 +128,92 @@ def program_of(answer: str) -> str:
         size += len(code)
         if language.lower() in PYTHON_FENCES and size <= MAX_PROGRAM_CHARACTERS:
             (closed if is_open is None else unclosed).append(textwrap.dedent(code))
+    called = {name for test in tests for name in _names_in(test)}
     for blocks in (closed, unclosed, _bare_blocks(answer)):
-        program = _joined(blocks)
+        program = _joined(blocks, called)
         if program:
             return program[: MAX_PROGRAM_CHARACTERS + 1]
     return ""
 
 
-def _joined(blocks: Sequence[str]) -> str:
-    """The last block that defines something, after what earlier ones define; empty without one."""
+def _joined(blocks: Sequence[str], called: Set[str]) -> str:
+    """The last block that defines one of the names `called`, after what it needs of the others."""
     parsed = [(block, _statements(block)) for block in blocks]
     defining = [
         number for number, (_, statements) in enumerate(parsed) if _has(statements, DEFINITIONS)
     ]
     if not defining:
-        others = [block for block, statements in parsed if _has(statements, NAMING)]
-        return "\n\n".join(others)
-    last = defining[-1]
-    earlier = [_definitions(statements) for _, statements in parsed[:last]]
-    return "\n\n".join(filter(None, (*earlier, parsed[last][0])))
-
-
-def _definitions(statements: Sequence[ast.stmt]) -> str:
-    """The statements that can run anywhere: definitions, imports, and names of constants."""
-    kept: list[ast.stmt] = [
-        statement
-        for statement in statements
-        if isinstance(statement, (*DEFINITIONS, *IMPORTS))
-        or (
-            isinstance(statement, ASSIGNMENTS)
-            and not any(isinstance(node, ast.Call) for node in ast.walk(statement))
-        )
-    ]
+        return "\n\n".join(block for block, statements in parsed if _has(statements, NAMING))
+    main = max(
+        (
+            number
+            for number in defining
+            if any(called & _bound_names(statement) for statement in parsed[number][1])
+        ),
+        default=defining[-1],
+    )
+    program, statements = parsed.pop(main)
+    others = [statement for _, block in parsed for statement in block]
+    if not others:
+        return program
     try:
-        return ast.unparse(ast.Module(kept, []))
-    except RecursionError:
-        return ""
+        return "\n\n".join((*_needed(others, program, statements), program))
+    except PARSER_ERRORS:  # too deep
+        return program
+
+
+def _needed(others: Sequence[ast.stmt], program: str, statements: Sequence[ast.stmt]) -> list[str]:
+    """The definitions, imports and assignments that a program needs, and what these need.
+
+    Args:
+        others: statements of the other blocks.
+        program: the block of the program.
+        statements: of the program.
+    """
+    bound = {name for statement in statements for name in _bound_names(statement)}
+    missing = _global_names(program) - bound
+    needed = []
+    for statement in reversed(others):
+        names = _bound_names(statement)
+        if missing.isdisjoint(names):
+            continue
+        code = ast.unparse(statement)
+        needed.append(code)
+        bound |= names
+        missing = (missing | _global_names(code)) - bound
+    return needed[::-1]
+
+
+def _bound_names(statement: ast.stmt) -> set[str]:
+    """The names that a definition, an import or an assignment gives; empty for other statements."""
+    if isinstance(statement, DEFINITIONS):
+        return {statement.name}
+    if isinstance(statement, IMPORTS):
+        return {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+    if isinstance(statement, ASSIGNMENTS):
+        nodes = ast.walk(statement)
+        return {
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+    return set()
+
+
+def _global_names(code: str) -> set[str]:
+    """The names of a module that its code reads, in functions and outside."""
+    names = set()
+    tables = [symtable.symtable(code, "answer", "exec")]
+    while tables:
+        table = tables.pop()
+        is_module = table.get_type() == "module"
+        names |= {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (is_module or symbol.is_global())
+        }
+        tables += table.get_children()
+    return names
 
 
 def _has(statements: Sequence[ast.stmt], kinds: tuple[type, ...]) -> bool:
@@ -215,6 +268,12 @@ def python_fault(text: str) -> str | None:
     return None
 
 
+def _names_in(code: str) -> set[str]:
+    """All names in a text; empty if it is no Python."""
+    nodes = [node for statement in _statements(code) for node in ast.walk(statement)]
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
 def is_code(reference: str) -> bool:
     """Whether a reference answer is a program: Python that defines a function or a class."""
     if "def " not in reference and "class " not in reference:
@@ -234,9 +293,7 @@ def signature_of(program: str, tests: Sequence[str]) -> str:
     Returns:
         A line for each of these functions, in the order of the program; empty if there is none.
     """
-    nodes = [node for test in tests for part in _statements(test) for node in ast.walk(part)]
-    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
-    names = {function.id for function in calls if isinstance(function, ast.Name)}
+    names = {name for test in tests for name in _names_in(test)}
     lines = [
         f"def {statement.name}({ast.unparse(statement.args)}):"
         for statement in _statements(program)

@@ -409,7 +409,7 @@ def passes_tests(responses: Sequence[str], tests: Sequence[Sequence[str]]) -> li
         WorldError: programs cannot be confined on this machine; none was run.
     """
     programs = [
-        Program(program_of(without_thoughts(response)), tuple(statements))
+        Program(program_of(without_thoughts(response), statements), tuple(statements))
         for response, statements in zip(responses, tests, strict=True)
     ]
     try:

@@ -51,6 +51,12 @@ RIGHT = Verdict(True)
         f"{ADD}\n[DONE]\nassert add(1) == 5\ndef add(a, b): return 0",
         ADD.replace(" ", "\N{NO-BREAK SPACE}"),
         f"Like:\n```python\nn = int(input())\nONE = 1\nprint(n)\n```\n```python\n{ADD} * ONE\n```",
+        f"```python\nrest = whole % 2\nimport nowhere\n```\nSo:\n```python\n{ADD}\n```",
+        "```python\nfrom operator import add as plus\nZERO = len('')\n```\n"
+        "```python\ndef sub(a: Node): 1\ndef more(a):\n    return plus(a, ZERO)\n```\n"
+        "```python\ndef add(a, b):\n    return more(a) + b\n```",
+        f"```python\n{ADD}\n```\nTests:\n```python\ndef test(): assert add(1, 1) == 3\ntest()\n```",
+        f"```python\n{ADD} + rest()\n```\nwith\n```python\ndef rest(): return 0\n```",
         f"```python\n{ADD}\n```\nAn example:\n```python\nx = int(input())\nprint(add(x, 1))\n```",
         "```python\ndef add(a: List[int], b: Any) -> Optional[int]:\n    return a + b\n```",
         f"```python\n>>> add(1, 2)\n3\n```\n```python\n{ADD}\n```",
@@ -58,7 +64,7 @@ RIGHT = Verdict(True)
     ],
 )
 def test_the_program_in_an_answer_is_run(answer: str, judging: JudgeProcess) -> None:
-    assert judging.verdict(Program(program_of(answer), TESTS)) == RIGHT
+    assert judging.verdict(Program(program_of(answer, TESTS), TESTS)) == RIGHT
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,7 @@ def test_the_program_in_an_answer_is_run(answer: str, judging: JudgeProcess) -> 
 )
 def test_an_answer_without_a_program_has_none(answer: str) -> None:
     started = time.process_time()
-    source = program_of(answer)
+    source = program_of(answer, TESTS)
     assert time.process_time() - started < 2
     assert "add" not in source
 
