@@ -63,7 +63,7 @@ def judge_router(report: ReportData) -> tuple[Judgement, Row] | None:
     if report.router is None:
         return None
     judge = judge_of(report)
-    judged = [
+    judged: list[tuple[Judgement, Row]] = [
         (judge.judge(row.difference, row.difference_low, row.difference_high), row)
         for kind in FIXED_TITLES
         for row in report.overall
@@ -271,9 +271,7 @@ def gap_headline(report: ReportData) -> Headline | None:
     share = report.gap_closed[ALL_DATASETS]
     gap = report.gap(ALL_DATASETS)
     if share is None:
-        return Headline(
-            "gap to the oracle closed", "-", f"the gap is {gap:.2g} in R, too small for a share"
-        )
+        return Headline("gap to the oracle closed", "-", f"of {gap:.2g} in R: too small")
     interval = report.gap_closed_intervals.get(ALL_DATASETS)
     ends = "without bounds"
     if interval:

@@ -361,7 +361,7 @@ def test_a_gap_too_small_for_a_share_says_so_and_a_great_loss_is_not_spelled_out
         headline = {label: told for label, *told in headlines(example(policies, ("one",) * 30))}
         return headline["gap to the oracle closed"]
 
-    assert closed(0.4, 0.502) == ["-", "the gap is 0.002 in R, too small for a share"]
-    assert closed(0.5, 0.5) == ["-", "the gap is 0 in R, too small for a share"]
+    assert closed(0.4, 0.502) == ["-", "of 0.002 in R: too small"]
+    assert closed(0.5, 0.5) == ["-", "of 0 in R: too small"]
     assert closed(0.1, 0.51) == ["< -100%", "[< -100%, < -100%] of 0.010 in R"]
     assert closed(0.55, 0.6)[0] == "50.0%"
