@@ -232,7 +232,7 @@ def require_prices(origin: Origin, pool: Pool, stored: Pool | None) -> None:
     differing = other_prices(origin, pool)
     if differing:
         listed = "; ".join(
-            f"{name}: {_pair(given)}, it learned with {_pair(learned)}"
+            f"{name}: {_prices_text(given)}, it learned with {_prices_text(learned)}"
             for name, learned, given in differing
         )
         raise InputError(
@@ -241,8 +241,18 @@ def require_prices(origin: Origin, pool: Pool, stored: Pool | None) -> None:
         )
 
 
-def _pair(rate: Rate) -> str:
-    return f"{rate.tokens_in:.12g} and {rate.tokens_out:.12g}"
+def _prices_text(rate: Rate) -> str:
+    text = f"{rate.tokens_in:.12g} and {rate.tokens_out:.12g}"
+    if not rate.has_further:
+        return text
+    _, _, cached, thoughts, call = rate.as_row
+    return f"{text} (cached {cached:.12g}, thoughts {thoughts:.12g}, a call {call:.12g})"
+
+
+def _all_prices(rate: Rate) -> tuple[float, ...]:
+    """Return the price of a token in, out, cached and of a thought, and of a call."""
+    row = rate.as_row
+    return row if rate.has_further else (*row, *row, 0.0)
 
 
 def given_rates(pool: Pool) -> dict[str, Rate]:
@@ -264,8 +274,9 @@ def other_prices(origin: Origin, pool: Pool) -> list[tuple[str, Rate, Rate]]:
     differing = []
     for name, pair in zip(origin.models, origin.rate, strict=True):
         rate = given.get(name)
-        if rate and not np.allclose(pair, (rate.tokens_in, rate.tokens_out), rtol=1e-9, atol=0):
-            differing.append((name, Rate(*pair), rate))
+        learned = Rate(*pair)
+        if rate and not np.allclose(_all_prices(learned), _all_prices(rate), rtol=1e-9, atol=0):
+            differing.append((name, learned, rate))
     return differing
 
 

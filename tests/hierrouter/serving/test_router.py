@@ -247,6 +247,9 @@ PRICES = {
     "dearer": ({"base_rate": 2.0, "rate_in": None, "rate_out": None}, True),
     "as it learned": ({}, False),
     "a millionth apart": ({"per_million": True}, True),
+    "a price of a call": ({"rate_call": 0.5}, True),
+    "cached tokens at another price": ({"rate_cached": 0.001}, True),
+    "cached tokens at the same price": ({"rate_cached": 0.03}, False),
     "guessed from a size": (
         {"base_rate": None, "rate_in": None, "rate_out": None, "parameters": 3e9},
         False,
