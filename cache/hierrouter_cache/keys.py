@@ -83,16 +83,27 @@ def call_key(step: str, context: str, sample: int = 0) -> str:
     return digest(["call", step, context, sample])
 
 
-def references_key(answers: Sequence[str], choices: Choices = (), tests: Sequence[str] = ()) -> str:
+def references_key(
+    answers: Sequence[str],
+    choices: Choices = (),
+    tests: Sequence[str] = (),
+    answer_type: str | None = None,
+) -> str:
     """Return the digest of what a score depends on besides the response.
 
     Args:
         answers: the query's reference answers.
         choices: the query's choices, if it has any.
         tests: statements that judge a program, if the query has any.
+        answer_type: type of the answer, if it is not told by the look of the answers.
     """
     return digest(
-        ["references", list(answers), *_choices_for_digest(choices), *_tests_for_digest(tests)]
+        [
+            *("references", list(answers)),
+            *_choices_for_digest(choices),
+            *_tests_for_digest(tests),
+            *_type_for_digest(answer_type),
+        ]
     )
 
 
@@ -105,6 +116,7 @@ def query_key(
     choices: Choices = (),
     has_own_calls: bool = False,
     tests: Sequence[str] = (),
+    answer_type: str | None = None,
 ) -> str:
     """Return the digest of a query; a change of any argument makes it another query.
 
@@ -117,6 +129,7 @@ def query_key(
         choices: its choices, if it has any.
         has_own_calls: whether it shares no calls with another query of this text.
         tests: statements that judge a program, if it has any.
+        answer_type: type of the answer, if it is not told by the look of the answers.
     """
     own_calls = ["own calls"] if has_own_calls else []
     return digest(
@@ -125,6 +138,7 @@ def query_key(
             *_choices_for_digest(choices),
             *own_calls,
             *_tests_for_digest(tests),
+            *_type_for_digest(answer_type),
         ]
     )
 
@@ -142,6 +156,11 @@ def _choices_for_digest(choices: Choices) -> list[list[list[str]]]:
 def _tests_for_digest(tests: Sequence[str]) -> list[dict[str, list[str]]]:
     """Return the list items that tests add to a digest; none if there are no tests."""
     return [{"tests": list(tests)}] if tests else []
+
+
+def _type_for_digest(answer_type: str | None) -> list[dict[str, str]]:
+    """Return the list items that a type adds to a digest; none if there is no type."""
+    return [{"answer_type": answer_type}] if answer_type else []
 
 
 def plan_key(pool: str, queries: Sequence[str]) -> str:
@@ -286,7 +305,8 @@ def _digest_columns(kind: str, row: Row) -> dict[str, str]:
             choices,
             has_own_calls,
             tests,
+            row["answer_type"],
         ),
         "context": own_context if has_own_calls else root_context(row["question"]),
-        "references": references_key(row["answers"], choices, tests),
+        "references": references_key(row["answers"], choices, tests, row["answer_type"]),
     }

@@ -86,11 +86,16 @@ QUERIES_SCHEMA = pa.schema(
         ("answers", pa.list_(pa.string())),
         ("choices", CHOICES_TYPE),  # the choices that the question offers, in its order, or null
         ("tests", pa.list_(pa.string())),  # statements that judge a program, in order, or null
+        ("answer_type", pa.string()),  # null if the look of the answers tells it
     ]
 )
 # Columns that parts of earlier versions lack, by kind, with their types in SQL.
 LATER_COLUMNS = {
-    "queries": {"choices": "STRUCT(label VARCHAR, text VARCHAR)[]", "tests": "VARCHAR[]"},
+    "queries": {
+        "choices": "STRUCT(label VARCHAR, text VARCHAR)[]",
+        "tests": "VARCHAR[]",
+        "answer_type": "VARCHAR",
+    },
     "calls": {
         "logprob_sum": "DOUBLE",
         "logprob_min": "DOUBLE",

@@ -217,6 +217,7 @@ def _queries_table(queries: Sequence[Query]) -> pa.Table:
             "answers": list(query.answers),
             "choices": [{"label": label, "text": text} for label, text in query.choices] or None,
             "tests": list(query.tests) or None,
+            "answer_type": query.answer_type or None,
         }
         for query in queries
     ]
@@ -393,7 +394,10 @@ def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...
     Raises:
         CacheError: the cache does not hold all of them.
     """
-    columns = ("id", "dataset", "question", "answers", "split", "choices", "context", "tests")
+    columns = (
+        *("id", "dataset", "question", "answers", "split"),
+        *("choices", "context", "tests", "answer_type"),
+    )
     rows = reader.queries(keys, columns).to_pylist()
     for row in rows:
         has_own_calls = row.pop("context") != root_context(row["question"])
@@ -402,6 +406,7 @@ def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...
             "choices": stored_choices(row["choices"]),
             "tests": tuple(row["tests"] or ()),
             "has_own_calls": has_own_calls,
+            "answer_type": row["answer_type"] or "",
         }
     return tuple(Query(**row) for row in rows)
 

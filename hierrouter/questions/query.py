@@ -31,6 +31,8 @@ class Query:
             imported from a file in which several ids have this text.
         tests: statements that run after a program in a response, in order, such as assertions;
             empty if responses are judged by the reference answers.
+        answer_type: a key of `hierrouter.questions.scoring.TYPE_SCORERS`; "" if the look of each
+            answer tells its type.
     """
 
     id: str
@@ -41,6 +43,7 @@ class Query:
     choices: tuple[tuple[str, str], ...] = ()
     has_own_calls: bool = False
     tests: tuple[str, ...] = ()
+    answer_type: str = ""
 
     @property
     def key(self) -> str:
@@ -54,6 +57,7 @@ class Query:
             self.choices,
             self.has_own_calls,
             self.tests,
+            self.answer_type,
         )
 
     @property
@@ -63,8 +67,8 @@ class Query:
 
     @property
     def references(self) -> str:
-        """Content key of answers, choices and tests: what a score depends on but the response."""
-        return references_key(self.answers, self.choices, self.tests)
+        """Content key of all that a score depends on but the response."""
+        return references_key(self.answers, self.choices, self.tests, self.answer_type)
 
 
 def stored_choices(stored: Sequence[Mapping[str, str]] | None) -> tuple[tuple[str, str], ...]:

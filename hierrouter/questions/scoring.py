@@ -63,6 +63,7 @@ class ScorerInput:
     choices: Choices = ()
     model: str = ""
     tests: tuple[str, ...] = ()
+    answer_type: str = ""
 
 
 SCORER_ARGUMENTS = tuple(field.name for field in fields(ScorerInput))
@@ -76,6 +77,7 @@ BATCH_ARGUMENTS = {
     "choices": "choices",
     "models": "model",
     "tests": "tests",
+    "answer_types": "answer_type",
 }
 Tags = Sequence[tuple[str, str]]  # opening and closing tag of each kind of thought
 SCORING_BATCH_SIZE = 256  # responses in one call of such a function
@@ -130,6 +132,7 @@ class Scorer:
         question: str = "",
         context: str = "",
         model: str = "",
+        answer_type: str = "",
     ) -> float:
         """Score one response.
 
@@ -140,6 +143,7 @@ class Scorer:
             question: for scorers that read it.
             context: for scorers that read it.
             model: name of the model, for scorers that read it.
+            answer_type: declared or inferred type of the answer, see `TYPE_SCORERS`.
 
         Returns:
             the quality, in [0, 1].
@@ -149,7 +153,7 @@ class Scorer:
                 failed or returned something else than a number in [0, 1].
         """
         scorer_input = ScorerInput(
-            response, tuple(references), question, context, tuple(choices), model
+            response, tuple(references), question, context, tuple(choices), model, (), answer_type
         )
         return self.values([scorer_input])[0]
 
@@ -180,6 +184,8 @@ class Scorer:
         name = self.name
         if name == ACCURACY:
             name = _accuracy_reader(scorer_input.references, scorer_input.choices)
+            if scorer_input.answer_type:
+                name = TYPE_SCORERS[scorer_input.answer_type].__name__
         if name not in READERS:
             return None
         response = self._without_thoughts(scorer_input).response
@@ -268,7 +274,21 @@ MATH_COMMAND_PATTERN = re.compile(
 )
 
 
-def accuracy(response: str, references: Sequence[str], choices: Choices = ()) -> float:
+# How an answer of each type is compared, if its type is declared, or inferred from a whole dataset.
+TYPE_SCORERS: Mapping[str, Callable[..., float]] = {
+    "number": numeric,
+    "expression": boxed,
+    "set": boxed,
+    "interval": boxed,
+    "label": choice,
+    "labels": choice,
+    "text": exact_match,
+}
+
+
+def accuracy(
+    response: str, references: Sequence[str], choices: Choices = (), answer_type: str = ""
+) -> float:
     """1 if the response is right, else 0.
 
     Each reference is compared by the scorer for its form: a number, a formula, a label or a text.
@@ -277,6 +297,7 @@ def accuracy(response: str, references: Sequence[str], choices: Choices = ()) ->
         response: text of a model.
         references: reference answers; one match is enough.
         choices: label and text of each choice.
+        answer_type: a key of `TYPE_SCORERS`; "" if the form of each reference tells its type.
 
     Returns:
         1 or 0; NaN if all references are programs: the text of a program is not right or wrong.
@@ -284,6 +305,10 @@ def accuracy(response: str, references: Sequence[str], choices: Choices = ()) ->
     texts = [reference for reference in references if not is_code(reference)]
     if references and not texts:
         return math.nan
+    if answer_type:
+        function = TYPE_SCORERS[answer_type]
+        further = (choices,) if function is choice else ()
+        return function(response, texts, *further)
     return max(_accuracy_for(response, reference, choices) for reference in texts)
 
 
@@ -341,6 +366,11 @@ def fitting_scorer(
     return "boxed" if names == {"boxed"} else "accuracy"
 
 
+def look_of(references: Sequence[str]) -> str:
+    """Name of the scorer that fits the look of a query's references."""
+    return _accuracy_reader(references)
+
+
 def score_function_for(reference: str) -> ScoreFunction:
     """The function that tells right from wrong for a reference of this form."""
     if GSM8K_MARK in reference or parse_number(reference) is not None:
@@ -388,7 +418,7 @@ BUILT_IN_SCORERS = (
         # Its values are those of the other scorers, so their versions are part of its version.
         f"4-{digest([scorer.key for scorer in ACCURACY_SCORERS])[:8]}",
         accuracy,
-        CHOICE_ARGUMENTS,
+        (*CHOICE_ARGUMENTS, "answer_type"),
     ),
     *ACCURACY_SCORERS,
 )

@@ -7,9 +7,10 @@ the program that it asks for.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,20 @@ from hierrouter.questions.files import json_lines, parquet_rows
 from hierrouter.questions.labels import labels_of_reference
 from hierrouter.questions.programs import python_fault
 from hierrouter.questions.query import Query, storable
-from hierrouter.questions.scoring import with_final_answer, without_annotations
+from hierrouter.questions.scoring import (
+    TYPE_SCORERS,
+    look_of,
+    with_final_answer,
+    without_annotations,
+)
 from hierrouter_cache.errors import InputError, WorldError, reason_of
 
 Row = Mapping[str, Any]
 ChoicePairs = list[tuple[str, str]]  # (label, text)
 
 PAPER_DATASETS = ("gsm8k", "math", "mbpp", "mmlu", "arc-easy", "arc-challenge")
+LABEL_LOOK = "choice"  # values of `look_of`
+TEXT_LOOK = "exact_match"
 MAX_ROW_QUESTION_CHARACTERS = 1_000_000  # a longer one is a mistake in the file
 CHOICE_LABELS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 ALLOWED_SPLITS = ("", "train", "validation", "test")
@@ -71,6 +79,7 @@ def query_of(row: Row, where: str, dataset: str, number: int, first: int | None 
         split=split,
         choices=tuple((label, storable(text)) for label, text in choices),
         tests=tests_of(row, where),
+        answer_type=_answer_type(row, where),
     )
 
 
@@ -112,6 +121,38 @@ def _text(row: Row, key: str, where: str, default: str | None = None) -> str:
     if not isinstance(value, str) or _is_blank(value):
         raise InputError(f"{key} is empty or not a text: {where}; {ROW_REMEDY}")
     return value
+
+
+def _answer_type(row: Row, where: str) -> str:
+    """The declared type of the answer; "" if the row declares none."""
+    answer_type = row.get("answer_type") or ""
+    if answer_type and answer_type not in TYPE_SCORERS:
+        known = ", ".join(TYPE_SCORERS)
+        raise InputError(f"unknown answer_type {answer_type!r:.40}: {where}; known: {known}")
+    return str(answer_type)
+
+
+def with_inferred_types(queries: Sequence[Query]) -> list[Query]:
+    """The queries with a type where the look of an answer alone would tell it wrong.
+
+    If fewer than half of a dataset's references look like labels, an "A" among them is a text, or
+    an expression among formulas and numbers. Declared types, questions with choices and the paper's
+    datasets stay as they are.
+    """
+    looks: dict[str, Counter[str]] = {}
+    for query in queries:
+        looks.setdefault(query.dataset, Counter())[look_of(query.answers)] += 1
+    typed = []
+    for query in queries:
+        look = looks[query.dataset]
+        is_label = look_of(query.answers) == LABEL_LOOK and not (query.choices or query.answer_type)
+        if is_label and query.dataset not in PAPER_DATASETS and 2 * look[LABEL_LOOK] < look.total():
+            others = look.total() - look[LABEL_LOOK]
+            query = replace(
+                query, answer_type="text" if 2 * look[TEXT_LOOK] >= others else "expression"
+            )
+        typed.append(query)
+    return typed
 
 
 def _answers(row: Row, where: str) -> list[str]:
@@ -433,7 +474,7 @@ def read_file(path: Path, on_note: Callable[[str], None] = lambda line: None) ->
         raise InputError(_bad_rows_message(faults))
     if not queries:
         raise InputError(f"dataset has no rows: {path}; put the questions there")
-    return queries
+    return with_inferred_types(queries)
 
 
 def _part(row: Row) -> str:

@@ -541,13 +541,18 @@ def _check_scores(reader: CacheReader, run_code: bool) -> list[str]:
     scorers = {scorer.key: scorer for scorer in SCORERS_BY_NAME.values()}
     rows = reader.sql(
         "SELECT DISTINCT s.call, s.scorer, s.value, coalesce(c.visible, c.response) AS response, "
-        "q.answers, q.choices, q.tests FROM scores s "
+        "q.answers, q.choices, q.tests, q.answer_type FROM scores s "
         'JOIN calls c ON c.key = s.call JOIN queries q ON q."references" = s."references"'
     ).to_pylist()
     current = [row for row in rows if row["scorer"] in scorers]
     for row in current:
         scorer = scorers[row["scorer"]]
-        value = scorer(row["response"], row["answers"], stored_choices(row["choices"]))
+        value = scorer(
+            row["response"],
+            row["answers"],
+            stored_choices(row["choices"]),
+            answer_type=row["answer_type"] or "",
+        )
         if value != row["value"]:
             raise DamagedPart(
                 f"score {row['scorer']} of call {row['call']} is {row['value']}, "

@@ -393,7 +393,7 @@ def _compute_scores(
     part_size = FIRST_SCORED_PART
     reads_prompt = not {"context", "model"}.isdisjoint(scorer.reads)
     with_prompt = reads_prompt or bool(scorer.thought_tags)
-    columns = ("answers", "choices", "question", '"references"', "tests")
+    columns = ("answers", "choices", "question", '"references"', "tests", "answer_type")
     for start in range(0, len(distinct), CALLS_PER_READ):
         batch = slice(start, start + CALLS_PER_READ)
         calls = distinct[batch, 0]
@@ -434,6 +434,7 @@ def _score_part(root: Path, scorer: Scorer, part: Sequence[CallWithQuery]) -> li
                 choices=stored_choices(row["choices"]),
                 model=call.model,
                 tests=tuple(row["tests"] or ()),
+                answer_type=row["answer_type"] or "",
             )
             for call, row in part
         ],

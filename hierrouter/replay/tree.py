@@ -40,6 +40,7 @@ class Texts:
         visible: what the next call reads of each response, see `StoredCall.visible`; by default
             all of it.
         choices: label and text of each choice of the query.
+        answer_type: as in `hierrouter.questions.query.Query`.
     """
 
     question: str
@@ -47,6 +48,7 @@ class Texts:
     answers: tuple[str, ...]
     visible: tuple[str, ...] = ()
     choices: tuple[tuple[str, str], ...] = ()
+    answer_type: str = ""
 
     def __post_init__(self) -> None:
         if not self.visible:
@@ -71,7 +73,9 @@ def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Tex
     _require_complete(forest.tree, root)
     calls = forest.tree.key[:, 1:]  # the root, column 0, is no call
     stored_calls = reader.texts(calls.ravel())
-    rows = reader.queries(forest.keys, ("question", "answers", "choices")).to_pylist()
+    rows = reader.queries(
+        forest.keys, ("question", "answers", "choices", "answer_type")
+    ).to_pylist()
     texts = []
     for row, query_calls in zip(rows, calls.tolist(), strict=True):
         responses = (stored_calls[call].response for call in query_calls)
@@ -84,6 +88,7 @@ def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Tex
                 answers=("", *responses),
                 visible=("", *visible),
                 choices=stored_choices(row["choices"]),
+                answer_type=row["answer_type"] or "",
             )
         )
     return texts

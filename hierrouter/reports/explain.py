@@ -412,6 +412,7 @@ def _read(tree: RouteTree, texts: Texts, number: int) -> ReadAnswer | None:
         references=texts.references,
         question=texts.question,
         choices=texts.choices,
+        answer_type=texts.answer_type,
         model=tree.models[tree.routes.action(number)],
     )
     for name in dict.fromkeys((tree.scorer, ACCURACY)):

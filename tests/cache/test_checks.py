@@ -130,8 +130,8 @@ CHOICES = [{"label": "A", "text": "yes"}, {"label": "B", "text": "no"}]
 
 
 def without_choices(*questions: str) -> pa.Table:
-    """Queries as versions wrote them that knew no choices, and so no tests."""
-    return rows.queries(*questions).drop_columns(["choices", "tests"])
+    """Queries as versions wrote them that knew no choices, and so no tests and types."""
+    return rows.queries(*questions).drop_columns(["choices", "tests", "answer_type"])
 
 
 def test_a_part_without_choices_is_read_as_one_with_none(tmp_path: Path) -> None:

@@ -1,20 +1,23 @@
 """The scorer of a user's own files fits their references; that of the paper's data never moves."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hierrouter.collection.collect import Collect
-from hierrouter.collection.plan import scorer_for
+from hierrouter.collection.plan import last_plan, scorer_for
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Response
 from hierrouter.pools.files import load_pool, stored_scorer
 from hierrouter.questions.query import Query
-from hierrouter.questions.scoring import fitting_scorer
-from hierrouter.replay.inspection import data_notes
+from hierrouter.questions.scoring import fitting_scorer, scorer
+from hierrouter.questions.sources import read_file
+from hierrouter.replay.inspection import data_notes, verify_cache
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.opening import default_scorer
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.reader import CacheReader
 from tests.engines import Scripted
 from tests.hierrouter.collection.examples import POOL, sums
@@ -122,3 +125,68 @@ def test_a_report_warns_where_right_answers_score_low(tmp_path: Path) -> None:
     assert note.endswith("--scorer accuracy tells right from wrong.")
     by_accuracy = OpenTree(cache=tmp_path, scorer="accuracy").run()
     assert [note for note in data_notes(by_accuracy) if "right by accuracy" in note] == []
+
+
+@pytest.mark.parametrize(
+    ("answer_type", "response", "reference", "verdict"),
+    [
+        ("", "The answer is A major.", "A", 0),  # by its look it is a label
+        ("text", "A", "A", 1),
+        ("text", "The answer is (A).", "(A)", 1),
+        ("expression", "\\boxed{A}", "A", 1),
+        ("expression", "\\boxed{2A}", "A", 0),
+        ("number", "We need 12 of them", "12 boxes", 1),
+        ("interval", "\\boxed{(3, 4]}", "(3,4]", 1),
+        ("interval", "\\boxed{[3, 4]}", "(3,4]", 0),
+        ("set", "\\boxed{\\{2, 1\\}}", "\\{1,2\\}", 1),
+        ("label", "The answer is (B).", "b", 0),
+        ("labels", "A, C", "A, C", 1),
+        ("text", "17.0", "17", 0),  # a version, not a number
+    ],
+)
+def test_a_declared_type_wins_over_the_look(
+    answer_type: str, response: str, reference: str, verdict: int
+) -> None:
+    assert scorer("accuracy")(response, [reference], answer_type=answer_type) == verdict
+
+
+def file_of(folder: Path, rows: list[dict[str, str]]) -> Path:
+    file = folder / "mine.jsonl"
+    lines = [json.dumps({"question": f"{n}?", **row}) + "\n" for n, row in enumerate(rows)]
+    file.write_text("".join(lines))
+    return file
+
+
+def types_of(folder: Path, answers: list[str], **further: str) -> list[str]:
+    rows = [{"answer": answer, **further} for answer in answers]
+    return [query.answer_type for query in read_file(file_of(folder, rows))]
+
+
+def test_the_whole_file_tells_what_a_letter_is(tmp_path: Path) -> None:
+    assert types_of(tmp_path, ["Paris", "London", "A"]) == ["", "", "text"]
+    assert types_of(tmp_path, ["\\frac{a}{2}", "3", "B"]) == ["", "", "expression"]
+    assert types_of(tmp_path, ["A", "(B)", "Paris"]) == ["", "", ""]
+    assert types_of(tmp_path, ["A", "B"]) == ["", ""]
+    assert types_of(tmp_path, ["Paris", "London", "A"], answer_type="label") == ["label"] * 3
+    assert types_of(tmp_path, ["Paris", "London", "A"], dataset="mmlu") == ["", "", ""]
+
+
+def test_an_unknown_type_is_refused_by_its_row(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown answer_type 'letter'") as refused:
+        types_of(tmp_path, ["A"], answer_type="letter")
+    assert "known: number, expression, set, interval, label, labels, text" in str(refused.value)
+
+
+def test_types_are_stored_with_the_queries(tmp_path: Path) -> None:
+    rows = [{"answer": "seventeen"}, {"answer": "eighteen"}, {"answer": "A"}]
+    queries = [replace(query, split="test") for query in read_file(file_of(tmp_path, rows))]
+    fill_cache(POOL, queries, tmp_path / "cache", engines=Scripted())
+    OpenTree(cache=tmp_path / "cache").run()
+    plan = last_plan(tmp_path / "cache")
+    assert plan is not None
+    assert [query.answer_type for query in plan[1]] == ["", "", "text"]
+    assert plan[1] == tuple(queries)
+    verify_cache(tmp_path / "cache", rescore=True)
+    untyped = replace(queries[2], answer_type="")
+    assert untyped.references != queries[2].references
+    assert untyped.key != queries[2].key

@@ -154,8 +154,7 @@ def test_a_file_here_cannot_stand_in_for_a_library() -> None:
             "def score(response, references, rubric): ...",
             "mine:score",
             "takes rubric, which is not known: mine:score; it may take response, references, "
-            "question, context, choices, model, tests, or for batches responses, references, "
-            "questions",
+            "question, context, choices, model, tests, answer_type, or for batches responses, ",
         ),
         ("def score(a, *, rubric): ...", "mine:score", "takes rubric, which is not known"),
         ("def score(responses, question): ...", "mine:score", "takes question, which is not"),
