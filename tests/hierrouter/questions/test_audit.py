@@ -164,6 +164,12 @@ def test_programs_are_not_compared() -> None:
     )
 
 
+def test_an_audit_prints_no_warning_of_python(recwarn: pytest.WarningsRecorder) -> None:
+    """Answers are read as Python literals."""
+    audit_responses([response("[1and 2]", references=("[1, 2]",)) for _ in range(3)])
+    assert not recwarn.list
+
+
 def test_inverted_scores_are_found() -> None:
     responses = [
         replace(other, verdict=1 - float(other.verdict or 0)) for other in quiz(40, label, label)
