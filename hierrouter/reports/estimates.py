@@ -230,11 +230,11 @@ class EstimateTable:
             if not pending:
                 continue
             values = np.array([of_queries[positions] for _, of_queries in pending])
-            is_partial = np.isnan(values).any(axis=1)
+            is_partial = np.count_nonzero(np.isnan(values), axis=1) > 0
             means = iter(estimate_means(values[~is_partial], self.bootstrap, stream))
             # A metric that some queries do not have is a mean over the others.
             partial = values[is_partial]
-            known = ~np.isnan(partial).any(axis=0)
+            known = np.count_nonzero(np.isnan(partial), axis=0) == 0
             partial_means: Iterator[Estimate] = repeat(Estimate(None))
             if known.any():
                 partial_means = iter(estimate_means(partial[:, known], self.bootstrap, stream))
