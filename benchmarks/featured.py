@@ -62,7 +62,7 @@ class Examples:
         if not len(tree):
             raise InputError("nothing is known of the models: the train fold is empty; add queries")
         fold = TrainingFold.of(tree, objective)
-        reward = fold.episode_reward(objective.alpha, standardise=True)
+        reward = fold.episode_reward(objective.alpha, standardise=True)[np.arange(fold.queries)]
         return cls(fold, torch.from_numpy(reward.astype(np.float32)))
 
     @cached_property

@@ -654,7 +654,7 @@ class RouteTree:
         return np.flatnonzero(np.array(self.splits) == split)
 
 
-def net_reward(quality: Value, cost: Value, alpha: float) -> Value:
+def net_reward(quality: Value, cost: Value, alpha: Value | float) -> Value:
     """Compute R = Q - alpha * C.
 
     Source: paper section 3.1.
@@ -662,7 +662,7 @@ def net_reward(quality: Value, cost: Value, alpha: float) -> Value:
     Args:
         quality: Q, a number or an array.
         cost: C, a number or an array of the same shape.
-        alpha: the weight of cost.
+        alpha: the weight of cost, one or one for each.
     """
     return quality - alpha * cost
 

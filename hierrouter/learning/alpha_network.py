@@ -2,7 +2,8 @@
 
 Response and cost of a call do not depend on alpha, so alpha is treated as a part of the query.
 `AlphaFold` has every query of a fold once for each alpha, with the reward at that alpha, and the
-learners of `ppo` and `exact` play on it as on any fold. `AlphaNetwork` reads text, route and cost
+learners of `ppo` and `exact` play on it as on any fold. Nothing is copied for that: states and
+rewards of an alpha are looked up in the fold itself. `AlphaNetwork` reads text, route and cost
 with the same weights at every alpha; each alpha shifts and scales the outputs of both layers.
 `AlphaNetwork.at` writes that into the weights of a plain router, so that what is kept is a network
 for each alpha, with the weights that were best for it on validation.
@@ -24,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hierrouter.evaluation.outcome import Outcome, from_nodes, greedy
+from hierrouter.evaluation.outcome import ending_values, from_nodes, greedy
 from hierrouter.learning.config import (
     NetworkConfig,
     Objective,
@@ -38,7 +39,6 @@ from hierrouter.learning.network import (
     Learner,
     RouterNetwork,
     States,
-    StateTable,
     TrainingFold,
     action_probabilities,
     fold_pair,
@@ -53,7 +53,7 @@ from hierrouter.learning.resumption import Array, Resumption, TrainingState, pre
 from hierrouter.learning.training import learner_class
 from hierrouter.replay.env import walk
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.tree import Routes, RouteTree, net_reward
 
 # Called with the state of a checkpoint and the networks with the weights of its epoch.
 OnGridCheckpoint = Callable[[TrainingState, NetworkGrid], None]
@@ -119,6 +119,37 @@ class AlphaNetwork(RouterNetwork):
 
 
 @dataclass(frozen=True)
+class AlphaRewards:
+    """The reward of an episode with each ending at each alpha, computed where it is looked up.
+
+    It is indexed like float64[alphas * queries, endings]: by queries, int64[n], or by pairs of
+    queries and endings. A table of all rewards would take as much memory as the tree for each
+    alpha.
+
+    Attributes:
+        quality: float64[queries, endings].
+        cost: float64[queries, endings], in money.
+        alphas: float64[alphas].
+        mean: float64[alphas, queries], what each reward is less.
+        spread: float64[alphas], what it is divided by.
+    """
+
+    quality: NDArray[np.float64]
+    cost: NDArray[np.float64]
+    alphas: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    spread: NDArray[np.float64]
+
+    def __getitem__(self, index: Any, /) -> NDArray[np.float64]:
+        """The rewards of some queries, float64[n, endings], or of some pairs, float64[n]."""
+        is_pair = isinstance(index, tuple)
+        query, ending = index if is_pair else (index[:, None], np.arange(self.quality.shape[1]))
+        alpha, own = np.divmod(query, len(self.quality))
+        reward = net_reward(self.quality[own, ending], self.cost[own, ending], self.alphas[alpha])
+        return (reward - self.mean[alpha, own]) / self.spread[alpha]
+
+
+@dataclass(frozen=True)
 class AlphaFold(TrainingFold):
     """A fold with every query once for each alpha, see the module's docstring.
 
@@ -133,22 +164,15 @@ class AlphaFold(TrainingFold):
     @classmethod
     def repeating(cls, base: TrainingFold, alphas: Sequence[float]) -> AlphaFold:
         """The fold `base`, repeated for each of `alphas`."""
-        count = len(alphas)
-        table = base.table
-        # Vectors are shared, and so are the tree's own texts: only rows that lead to them repeat.
-        repeated = StateTable(
-            vectors=table.vectors,
-            row=tuple(row.repeat(count) for row in table.row),
-            node=(torch.arange(count)[:, None] * base.actions.states + table.node).ravel(),
-            cost=table.cost.repeat(count),
-            legal=table.legal.repeat(count, 1),
-            per_query=table.per_query,
-            numbers=table.numbers,
-        )
-        queries = np.tile(np.arange(len(base.tree)), count)
-        return cls(base.tree.select(queries), base.actions, repeated, base, tuple(alphas))
+        table = replace(base.table, copies=len(alphas))
+        return cls(base.tree, base.actions, table, base, tuple(alphas))
 
-    def episode_reward(self, alpha: float, standardise: bool) -> NDArray[np.float64]:
+    @property
+    def queries(self) -> int:
+        """Number of copies of queries."""
+        return len(self.alphas) * len(self.tree)
+
+    def episode_reward(self, alpha: float, standardise: bool) -> AlphaRewards:
         """The reward of an episode with each ending, see `TrainingFold.episode_reward`.
 
         Args:
@@ -156,10 +180,15 @@ class AlphaFold(TrainingFold):
             standardise: for each alpha alone.
 
         Returns:
-            float64[alphas * queries, endings].
+            What is indexed like float64[alphas * queries, endings].
         """
-        rewards = [self.base.episode_reward(own, standardise) for own in self.alphas]
-        return np.concatenate(rewards)
+        quality, _, cost = ending_values(self.tree, self.actions.width)
+        mean = np.zeros((len(self.alphas), len(self.tree)))
+        spread = np.ones(len(self.alphas))
+        if standardise:
+            for number, own in enumerate(self.alphas):
+                mean[number], spread[number] = self.base.reward_scale(own)
+        return AlphaRewards(quality, cost, np.array(self.alphas), mean, spread)
 
     def greedy_means(
         self, router: RouterNetwork
@@ -169,13 +198,13 @@ class AlphaFold(TrainingFold):
         Returns:
             float64[alphas] each.
         """
-        outcome = self._greedy_outcome(router)
-        by_alpha = (len(self.alphas), -1)
-        quality = outcome.quality.reshape(by_alpha).mean(axis=1)
-        return quality, outcome.cost.reshape(by_alpha).mean(axis=1)
+        endings = self._greedy_endings(router).reshape(len(self.alphas), -1)
+        outcomes = [from_nodes(self.tree, ending, "", "router") for ending in endings]
+        quality = np.array([outcome.quality.mean() for outcome in outcomes])
+        return quality, np.array([outcome.cost.mean() for outcome in outcomes])
 
-    def _greedy_outcome(self, router: RouterNetwork) -> Outcome:
-        """The outcome of the greedy policy on each copy of a query."""
+    def _greedy_endings(self, router: RouterNetwork) -> NDArray[np.int64]:
+        """int64[alphas * queries]: where the greedy policy ends on each copy of a query."""
         actions = self.actions
         states = actions.states
 
@@ -184,13 +213,13 @@ class AlphaFold(TrainingFold):
             choice = greedy(probabilities, self.tree.base_rate, actions.returns)
             return choice.argmax(axis=1)
 
-        queries = np.arange(len(self.tree))
-        no_reward = np.zeros((len(queries), actions.width))
+        queries = np.arange(self.queries)
+        no_reward = np.broadcast_to(0.0, (len(queries), actions.width))
         rollouts = walk(actions, no_reward, queries, act)
         last = rollouts.length - 1
         last_node = rollouts.state[queries, last] % states
         _, ending, _ = actions.transition(last_node, rollouts.action[queries, last])
-        return from_nodes(self.tree, ending, "", "router")
+        return ending
 
 
 @dataclass

@@ -55,14 +55,13 @@ class ExactLearner:
         self._fold = fold
         self._config = config
         self._rng = rng
-        reward = fold.episode_reward(alpha, config.standardise_reward)
-        self._reward = torch.from_numpy(reward.astype(np.float32))
-        self._total_steps = total_steps(len(fold.tree), config)
+        self._reward = fold.episode_reward(alpha, config.standardise_reward)
+        self._total_steps = total_steps(fold.queries, config)
         self._adam = make_adam(router.parameters(), config, self._total_steps)
 
     def epoch(self) -> dict[str, float]:
         """Make one gradient step on each batch of queries; return the mean `loss`."""
-        batches = query_batches(len(self._fold.tree), self._config, self._rng)
+        batches = query_batches(self._fold.queries, self._config, self._rng)
         return mean_by_name([{"loss": self._step(torch.from_numpy(query))} for query in batches])
 
     def state(self) -> LearnerState:
@@ -84,7 +83,8 @@ class ExactLearner:
         logits = self.router(states)[0].reshape(len(query), -1, actions.count)
         legal = states.legal.reshape(logits.shape)
         progress = steps_taken(self._adam) / self._total_steps
-        loss = exact_loss(actions, logits, legal, self._reward[query], self._config, progress)
+        reward = torch.from_numpy(self._reward[query.numpy()].astype(np.float32))
+        loss = exact_loss(actions, logits, legal, reward, self._config, progress)
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._adam.step()

@@ -41,7 +41,7 @@ from hierrouter.learning.forward import (
     TrainedNetwork,
 )
 from hierrouter.learning.resumption import Array, Resumption, TrainingState, prefix, select
-from hierrouter.replay.env import walk
+from hierrouter.replay.env import EndingRewards, walk
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 
@@ -79,6 +79,8 @@ class StateTable:
         legal: bool[queries * S, A].
         per_query: S, the number of states of a query.
         numbers: how many of an embedding's numbers, the last ones, come from no encoder.
+        copies: how often all these states are there, one copy after the other, without taking more
+            memory; from copy to copy the nodes count on by S.
     """
 
     vectors: tuple[Tensor, ...]
@@ -88,21 +90,37 @@ class StateTable:
     legal: Tensor
     per_query: int
     numbers: int = 0
+    copies: int = 1
 
     def __len__(self) -> int:
-        return len(self.node)
+        return self.copies * len(self.node)
 
     def embedding(self, state: Tensor | slice) -> Tensor:
         """float32[n, dim]: the vectors of all parts of the view, side by side."""
+        _, state = self._copy_and_state(state)
         parts = [vectors[row[state]] for vectors, row in zip(self.vectors, self.row, strict=True)]
         if len(parts) == 1:
             return parts[0]
         # The empty column block gives a view without any part its n rows.
         return torch.cat([torch.empty(len(self.node[state]), 0), *parts], dim=1)
 
+    def without_embedding(self, state: Tensor | slice) -> tuple[Tensor, Tensor, Tensor]:
+        """Node int64[n], cost float32[n] and legality bool[n, A] of some states by number."""
+        copy, state = self._copy_and_state(state)
+        return self.node[state] + copy * self.per_query, self.cost[state], self.legal[state]
+
     def rows(self, state: Tensor | slice) -> States:
         """Some states by number, int64[n]."""
-        return States(self.embedding(state), self.node[state], self.cost[state], self.legal[state])
+        return States(self.embedding(state), *self.without_embedding(state))
+
+    def _copy_and_state(self, state: Tensor | slice) -> tuple[Tensor | int, Tensor | slice]:
+        """The copy in which each of some states is, and its number there."""
+        if self.copies == 1:
+            return 0, state
+        if isinstance(state, slice):
+            state = torch.arange(len(self))[state]
+        count = len(self.node)
+        return state // count, state % count
 
     def trees(self, query: Tensor) -> States:
         """All states of some queries, int64[n], the S states of a query after each other."""
@@ -340,13 +358,18 @@ class TrainingFold:
     actions: Actions
     table: StateTable
 
+    @property
+    def queries(self) -> int:
+        """Number of queries on which an episode can be played."""
+        return len(self.tree)
+
     @classmethod
     def of(cls, tree: RouteTree, objective: Objective) -> TrainingFold:
         """The fold `tree`, with the actions that the objective allows."""
         actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
         return cls(tree, actions, state_table(tree, objective))
 
-    def episode_reward(self, alpha: float, standardise: bool) -> NDArray[np.float64]:
+    def episode_reward(self, alpha: float, standardise: bool) -> EndingRewards:
         """The reward of an episode with each ending.
 
         Args:
@@ -360,9 +383,18 @@ class TrainingFold:
         reward = ending_reward(self.tree, alpha, self.actions.width)
         if not standardise:
             return reward
-        possible = self.actions.endings
-        centred = reward - reward[:, possible].mean(axis=1, keepdims=True)
-        return centred / (centred[:, possible].std() or 1.0)
+        mean, spread = self.reward_scale(alpha)
+        return (reward - mean[:, None]) / spread
+
+    def reward_scale(self, alpha: float) -> tuple[NDArray[np.float64], float]:
+        """What standardised rewards are less, and divided by; see `episode_reward`.
+
+        Returns:
+            float64[queries], the mean of each query, and the standard deviation.
+        """
+        reward = ending_reward(self.tree, alpha, self.actions.width)[:, self.actions.endings]
+        mean = reward.mean(axis=1)
+        return mean, float((reward - mean[:, None]).std()) or 1.0
 
     def value(self, router: RouterNetwork, alpha: float) -> float:
         """Exact mean R of the greedy policy; only states that it visits are evaluated."""

@@ -56,7 +56,7 @@ from hierrouter.learning.network import (
     restore_optimiser,
     steps_taken,
 )
-from hierrouter.replay.env import QueryStream, ReplayVectorEnv, Rollouts, walk
+from hierrouter.replay.env import EndingRewards, QueryStream, ReplayVectorEnv, Rollouts, walk
 from hierrouter_cache.tree import RouteTree
 
 DEFAULT_BUFFER_SIZE = 65_536  # transitions of the buffer that a collector makes by default
@@ -140,7 +140,7 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         buffer: ReplayBuffer | None = None,
         seed: int = 0,
         draw: Callable[[int], NDArray[np.int64]] | None = None,
-        reward: NDArray[np.float64] | None = None,
+        reward: EndingRewards | None = None,
     ) -> None:
         # Tianshou's base class only reads the spaces and the length of this environment. It is
         # never stepped, so its own rewards are not used.
@@ -152,9 +152,9 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         self.actions = env.actions
         self._rng = np.random.default_rng(seed)
         self._draw = QueryStream(len(tree), self._rng).draw if draw is None else draw
-        if reward is None:
-            reward = ending_reward(tree, alpha, self.actions.width)
-        self._reward = reward
+        self._reward: EndingRewards = (
+            ending_reward(tree, alpha, self.actions.width) if reward is None else reward
+        )
 
     @torch.no_grad()
     def _collect(
@@ -257,7 +257,7 @@ class NoisyTable:
         if len(self._visits) > 1:
             self._visits = [torch.cat(self._visits)]
         embedding = self._visits[0][self._visit_row[state]]
-        return States(embedding, table.node[state], table.cost[state], table.legal[state])
+        return States(embedding, *table.without_embedding(state))
 
 
 class Trunk(nn.Module):
@@ -486,7 +486,8 @@ class PPOLearner:
         self.router = router
         self._config = config
         self._rng = rng
-        self._queries = QueryStream(len(fold.tree), rng)
+        self._fold = fold
+        self._queries = QueryStream(fold.queries, rng)
         self._states = NoisyTable(fold.table, config.embedding_noise, rng)
         self._trunk = Trunk(router, self._states.visit)
         steps_per_iteration = config.update_epochs * config.minibatches
@@ -559,7 +560,7 @@ class PPOLearner:
         waiting = state.arrays["waiting_queries"]
         if waiting.dtype != np.int64 or waiting.ndim != 1:
             raise TypeError("positions of queries are int64[n]")
-        if not np.isin(waiting, np.arange(len(self.collector.tree))).all():
+        if not np.isin(waiting, np.arange(self._fold.queries)).all():
             raise ValueError("positions of queries that are not there")
         restore_optimiser(self._optim.adam, self._rng, state)
         self._queries.waiting = waiting.copy()

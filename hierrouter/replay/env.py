@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import gymnasium
 import numpy as np
@@ -22,6 +22,15 @@ Observations = NDArray[np.int64] | dict[str, NDArray[np.generic]]
 Step = tuple[Observations, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]
 # A policy: from state numbers, int64[episodes], to actions, int64[episodes].
 Act = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+
+class EndingRewards(Protocol):
+    """Rewards of episodes with their endings: float64[queries, endings], or indexed like that."""
+
+    def __getitem__(self, index: Any, /) -> NDArray[np.float64]:
+        """The rewards of some queries, int64[n], or of pairs of queries and endings."""
+        ...
+
 
 register(
     "hierrouter/Replay-v0",
@@ -265,9 +274,7 @@ class Rollouts:
         return np.arange(1, self.state.shape[1] + 1) == self.length[:, None]
 
 
-def walk(
-    actions: Actions, reward: NDArray[np.float64], query: NDArray[np.int64], act: Act
-) -> Rollouts:
+def walk(actions: Actions, reward: EndingRewards, query: NDArray[np.int64], act: Act) -> Rollouts:
     """Play one episode on each of some queries.
 
     Args:

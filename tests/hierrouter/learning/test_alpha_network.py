@@ -90,10 +90,43 @@ def test_each_copy_of_a_query_has_the_reward_at_its_alpha(objective: Objective) 
     queries = len(fold.tree)
     for standardise in (False, True):
         reward = repeated.episode_reward(7.0, standardise)
-        assert reward.shape == (len(GRID) * queries, fold.actions.width)
+        assert repeated.queries == len(GRID) * queries
         for number, alpha in enumerate(GRID):
-            own = reward[number * queries : (number + 1) * queries]
-            np.testing.assert_array_equal(own, fold.episode_reward(alpha, standardise))
+            copies = number * queries + np.arange(queries)
+            expected = fold.episode_reward(alpha, standardise)[np.arange(queries)]
+            np.testing.assert_array_equal(reward[copies], expected)
+            ending = np.arange(queries) % fold.actions.width
+            pairs = expected[np.arange(queries), ending]
+            np.testing.assert_array_equal(reward[copies, ending], pairs)
+
+
+def test_copies_of_queries_take_no_memory() -> None:
+    """A million nodes at 16 alphas would take gigabytes."""
+    fold = fold_of(small_tree())
+    repeated = AlphaFold.repeating(fold, GRID)
+    table = repeated.table
+    assert (len(table), repeated.tree) == (len(GRID) * len(fold.table), fold.tree)
+    for name in ("node", "cost", "legal", "row", "vectors"):
+        assert getattr(table, name) is getattr(fold.table, name)
+    reward = repeated.episode_reward(0.0, standardise=True)
+    assert np.shares_memory(reward.quality, fold.tree.score)
+    assert reward.mean.shape == (len(GRID), len(fold.tree))
+
+
+def test_states_of_a_copy_are_those_of_the_fold_with_other_nodes() -> None:
+    fold = fold_of(small_tree())
+    table = AlphaFold.repeating(fold, GRID).table
+    count = len(fold.table)
+    plain = fold.table.rows(slice(None))
+    for number in range(len(GRID)):
+        rows = table.rows(number * count + torch.arange(count))
+        assert torch.equal(rows.node, plain.node + number * fold.actions.states)
+        for own, expected in zip(rows._replace(node=plain.node), plain, strict=True):
+            assert torch.equal(own, expected)
+    everything = table.rows(slice(None))
+    assert torch.equal(everything.cost, plain.cost.repeat(len(GRID)))
+    trees = table.trees(torch.tensor([len(fold.tree) + 2]))
+    assert torch.equal(trees.cost, fold.table.trees(torch.tensor([2])).cost)
 
 
 @pytest.mark.parametrize("objective", [OBJECTIVE, MAY_STOP], ids=["plain", "stop"])
