@@ -255,7 +255,9 @@ def scorer_for(
     if is_paper or not names or not all(map(is_dataset_file, names)):
         return None
     return fitting_scorer(
-        [query.answers for query in queries], [query.choices for query in queries]
+        [query.answers for query in queries],
+        [query.choices for query in queries],
+        [query.answer_type for query in queries],
     )
 
 

@@ -340,13 +340,16 @@ REFERENCE_FORMS = {
 
 
 def fitting_scorer(
-    references: Sequence[Sequence[str]], choices: Sequence[Choices] = ()
+    references: Sequence[Sequence[str]],
+    choices: Sequence[Choices] = (),
+    answer_types: Sequence[str] = (),
 ) -> Literal["numeric", "choice", "boxed", "accuracy"] | None:
     """The scorer that tells right from wrong for all references of some queries.
 
     Args:
         references: of each query.
         choices: of each query, label and text of each; empty if no query has any.
+        answer_types: of each query, see `TYPE_SCORERS`; empty if no query has any.
 
     Returns:
         a key of `REFERENCE_FORMS`; None if references are texts, which `token_f1` fits, or missing.
@@ -355,8 +358,12 @@ def fitting_scorer(
         return None
     if any(is_code(answer) for answers in references for answer in answers):
         return None
-    pairs = zip_longest(references, choices, fillvalue=())
-    names = {_accuracy_reader(answers, offered) for answers, offered in pairs}
+    names = {
+        TYPE_SCORERS[answer_type].__name__ if answer_type else _accuracy_reader(answers, offered)
+        for answers, offered, answer_type in zip_longest(
+            references, choices or [()] * len(references), answer_types
+        )
+    }
     if exact_match.__name__ in names:
         return None
     if names == {"numeric"}:

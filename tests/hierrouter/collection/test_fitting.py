@@ -162,6 +162,12 @@ def types_of(folder: Path, answers: list[str], **further: str) -> list[str]:
     return [query.answer_type for query in read_file(file_of(folder, rows))]
 
 
+def test_declared_types_choose_the_scorer() -> None:
+    assert fitting_scorer([["Ja"], ["Nein"]], answer_types=["label", "label"]) == "choice"
+    assert fitting_scorer([["17"], ["18"]], answer_types=["text", "text"]) is None
+    assert fitting_scorer([["17"], ["x"]], answer_types=["", "expression"]) == "accuracy"
+
+
 def test_the_whole_file_tells_what_a_letter_is(tmp_path: Path) -> None:
     assert types_of(tmp_path, ["Paris", "London", "A"]) == ["", "", "text"]
     assert types_of(tmp_path, ["\\frac{a}{2}", "3", "B"]) == ["", "", "expression"]
