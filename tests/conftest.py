@@ -36,6 +36,7 @@ LONG = (
     "cli/test_readme.py",
     "cli/test_interrupted.py",
     "cli/test_integrity.py",
+    "hierrouter/questions/test_programs.py",
     "hierrouter/collection/test_adaptive.py",
     "hierrouter/engines/test_llamacpp.py",
     "acceptance/test_bad_inputs.py",

@@ -18,6 +18,7 @@ from hierrouter_cache.reader import CacheReader
 from tests.cli.conftest import Place
 from tests.conftest import refused, spawned
 from tests.hierrouter.collection.examples import save
+from tests.hierrouter.questions.test_programs import skip_without_namespaces
 
 ADD = "def add(a, b):\n    return a + b"
 TESTS = ["assert add(1, 2) == 3", "assert add(-1, 1) == 0"]
@@ -56,10 +57,7 @@ def cache(place: Place) -> Path:
 
 @pytest.fixture
 def confined() -> None:
-    try:
-        programs.require_confinement()
-    except NoConfinement as error:
-        pytest.skip(f"no user namespaces here: {error}")
+    skip_without_namespaces()
 
 
 def verdicts(cache: Path) -> int:
