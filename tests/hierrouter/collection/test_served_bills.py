@@ -54,13 +54,10 @@ def pool_of(url: str, hops: int = 2, concurrency: int = 4, **further: Any) -> Po
     return Pool(models, hops, ("", SOLVE), per_tokens=1_000_000, currency="USD")
 
 
-def collected(reply: Any, root: Path, pool: Pool | None = None, **settings: Any) -> Server:
-    """A server that gives this reply to all, after all calls were made."""
-    script = reply if callable(reply) else lambda prompt, before: reply
-    with serving(Server(script)) as server:
-        pool = pool_of(server.url, **settings)
-        fill_cache(pool, QUERIES, root)
-    return server
+def collected(reply: Reply, root: Path) -> None:
+    """Make all calls of a server that gives this reply to all."""
+    with serving(Server(lambda prompt, before: reply)) as server:
+        fill_cache(pool_of(server.url), QUERIES, root)
 
 
 def rows(root: Path, columns: str) -> list[dict[str, Any]]:
@@ -103,7 +100,7 @@ class Proxy(BaseHTTPRequestHandler):
         self.wfile.write(data)
         self.wfile.flush()
 
-    def log_message(self, *arguments: Any) -> None:
+    def log_message(self, format: str, *arguments: Any) -> None:
         pass
 
 
@@ -161,7 +158,9 @@ def test_attempts_that_failed_are_not_in_the_seconds(tmp_path: Path) -> None:
     with serving(Server(script)) as server:
         pool = pool_of(server.url, hops=1)
         retried = [
-            replace(model, endpoint=replace(model.endpoint, attempts=3)) for model in pool.models
+            replace(model, endpoint=replace(model.endpoint, attempts=3))
+            for model in pool.models
+            if model.endpoint
         ]
         fill_cache(replace(pool, models=tuple(retried)), QUERIES[:1], tmp_path)
     assert all(row["seconds"] < 0.3 for row in rows(tmp_path, "seconds"))
@@ -245,7 +244,6 @@ def test_a_thought_that_was_cut_is_no_answer_and_said_at_once(
 ) -> None:
     message = {"content": None, "reasoning_content": "let me see"}
     choices = [{"index": 0, "message": message, "finish_reason": "length"}]
-    summary = None
     with caplog.at_level(logging.WARNING):
         collected(Reply(completion("", choices=choices, tokens_out=8)), tmp_path)
     at_once = [line for line in caplog.messages if "only a thought" in line]
@@ -255,7 +253,6 @@ def test_a_thought_that_was_cut_is_no_answer_and_said_at_once(
         for name, limit in (("long", 9), ("short", 8))
     ]
     assert {row["kind"] for row in rows(tmp_path, "kind")} == {"empty"}
-    assert summary is None
 
 
 # Kinds.
@@ -304,7 +301,7 @@ USAGE = {
     "completion_tokens_details": {"reasoning_tokens": 5},
     "cost": 0.002,
 }
-FURTHER = {"rate_cached": 0.1, "rate_thoughts": 4.0, "rate_call": 0.001}
+FURTHER: dict[str, Any] = {"rate_cached": 0.1, "rate_thoughts": 4.0, "rate_call": 0.001}
 # (2006 - 1920) * 1 + 1920 * 0.1 + 4 * 10 + 5 * 4 for a million, and the call.
 CALL_COST = 338e-6 + 0.001
 

@@ -168,6 +168,12 @@ def test_prompts_that_never_work_are_failures_and_spoil_no_other() -> None:
     assert answers[len(NEVER) :] == ALL_GOOD[len(NEVER) :]
 
 
+def said(reason: str = "stop", usage: bool = True, **message: Any) -> Reply:
+    """A message with these fields, with or without a bill."""
+    body = completion("", choices=[{"message": message, "finish_reason": reason}])
+    return Reply(body if usage else {name: body[name] for name in body if name != "usage"})
+
+
 REFUSED = [
     (refusal(400, "maximum context length is 8192 tokens"), "too_long"),
     (refusal(400, "the request exceeds the available context size"), "too_long"),
@@ -182,7 +188,7 @@ REFUSED = [
     (refusal(403, "requires moderation and your input was flagged"), "filtered"),
     (refusal(403, "not for you"), "error"),
     (refusal(400, "temperature is not supported"), "error"),
-    (Reply({**ended("", "content_filter").body, "usage": None}), "filtered"),
+    (said("content_filter", usage=False, content=""), "filtered"),
     (ended("", "length", tokens_out=0), "too_long"),
 ]
 
@@ -221,11 +227,6 @@ def test_what_is_an_answer(reply: Reply, endpoint: dict[str, Any], answer: Respo
     """An empty text, the largest count, another name of the same model."""
     with scripted(reply) as server:
         assert answers_in_order(load(server, **endpoint), ["q"]) == [answer]
-
-
-def said(reason: str = "stop", **message: Any) -> Reply:
-    """A message with these fields."""
-    return Reply(completion("", choices=[{"message": message, "finish_reason": reason}]))
 
 
 THOUGHT_PARTS = [
