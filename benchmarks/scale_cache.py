@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -121,6 +122,12 @@ def joined(parts: Sequence[Answered]) -> Answered:
     )
 
 
+def table_of(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
+    """The first columns of a schema; all further ones are null."""
+    absent = [None] * len(columns[0])
+    return pa.table([*columns, *[absent] * (len(schema) - len(columns))], schema=schema)
+
+
 class Maker:
     """Writes one cache, a batch of questions after the other."""
 
@@ -190,9 +197,8 @@ class Maker:
         shown = np.array([text.count(" ") for text in asked.prompt])
         tokens = [(TOKENS_A_WORD * words).astype(np.int32) for words in (shown, count + 2)]
         texts = [keys, [step] * n, asked.context, outcome, [self.spec.models[action]] * n]
-        unsure = [[None] * n] * 3
-        columns = [*texts, asked.prompt, said, *tokens, ["stop"] * n, np.full(n, 0.01), *unsure]
-        table = pa.table(columns, schema=CALLS_SCHEMA)
+        columns = [*texts, asked.prompt, said, *tokens, ["stop"] * n, np.full(n, 0.01)]
+        table = table_of(columns, CALLS_SCHEMA)
         for start in range(0, n, BATCH):
             self.writer.append("calls", table.slice(start, BATCH))
         precision = 1 / (count + 1)
@@ -214,7 +220,7 @@ class Maker:
             assert scorer(said[0], answers, ()) == found[0]
             columns = [keys, asked.references, [scorer.key] * len(keys), found]
             columns += [pa.nulls(len(keys), field.type) for field in SCORES_SCHEMA][len(columns) :]
-            yield pa.table(columns, schema=SCORES_SCHEMA)
+            yield table_of(columns, SCORES_SCHEMA)
 
     def finish(self, description: str = "", width: int = 0) -> None:
         """The plan and the embeddings.
