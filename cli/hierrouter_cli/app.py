@@ -14,17 +14,7 @@ import typer.core
 from hierrouter.declarations.declaration import messages_name_flags
 from hierrouter.hub.repository import show_downloads
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError, Interrupted
-from hierrouter_cli import (
-    cache,
-    catalogue,
-    collect,
-    off_policy,
-    quickstart,
-    report,
-    route,
-    serve,
-    train,
-)
+from hierrouter_cli import cache, catalogue, collect, quickstart, report, serve, train
 from hierrouter_cli.console import MAX_ERROR_LENGTH, download_bar, say, say_error
 from hierrouter_cli.help import PAGE_WIDTH, GroupPage, add
 
@@ -67,12 +57,12 @@ COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None], str]]] = {
         ("explain", report.explain, "One query's tree, route and regret."),
         ("explore", report.explore, "A page: drag alpha, walk a query's tree."),
         ("compare", report.compare, "The usual routers beside the learned one."),
-        ("off-policy", off_policy.off_policy, "A router's value from another policy's log."),
+        ("off-policy", serve.off_policy, "A router's value from another policy's log."),
     ),
     "With live models": (
-        ("route", route.route, "Answer questions with the models themselves."),
+        ("route", serve.route, "Answer questions with the models themselves."),
         ("serve", serve.serve, "The same behind an OpenAI-compatible address."),
-        ("learn-from", off_policy.learn_from, "A better router from a log of traffic."),
+        ("learn-from", serve.learn_from, "A better router from a log of traffic."),
         ("deploy", serve.deploy, "Which router servers are to have."),
     ),
     REFERENCE_HEADING: (

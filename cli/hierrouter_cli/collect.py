@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from hierrouter.collection.collect import Collect
 from hierrouter.tables import money
 from hierrouter_cli import console, declared
-from hierrouter_cli.declared import with_flags
-from hierrouter_cli.selecting import DERIVATION_LABELS, labelled_bar
+from hierrouter_cli.declared import DERIVATION_LABELS, labelled_bar, with_flags
 
 if TYPE_CHECKING:
     from hierrouter.collection.collection_plan import CollectionPlan

@@ -1,17 +1,28 @@
-"""Give a command the flags of the declarations of its jobs, and those that are about printing."""
+"""Commands from declarations of jobs: their flags, and running them with a bar."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import typer
 
-from hierrouter.declarations.declaration import Flag, Parameter, parameters_of
+from hierrouter.declarations.declaration import Flag, OnTask, Parameter, parameters_of
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cli import console
+
+if TYPE_CHECKING:
+    from hierrouter.replay.tree import Tree
+    from hierrouter.reports.jobs import Compare, Explore, Report
+
+DERIVATION_LABELS = {"embed": "embed states", "score": "score responses"}
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -198,3 +209,62 @@ CheckOnly = Annotated[bool, switch("--dry-run", "Check everything, then stop.")]
 DryRun = Annotated[
     bool, switch("--dry-run", "Print calls, tokens, time, cost and disk; call nothing.")
 ]
+
+
+def make_importable(*names: str | None) -> None:
+    """Let `module:name` on the command line find modules in this folder, after installed ones.
+
+    Args:
+        names: given by the user; others than `module:name` need no modules.
+    """
+    folder = str(Path.cwd())
+    if any(":" in (name or "") for name in names) and folder not in sys.path:
+        sys.path.append(folder)
+
+
+def check_job(job: Report | Compare | Explore) -> None:
+    """Check a job before a cache is read; this imports policies and baselines of the user."""
+    make_importable(*job.policies, *(getattr(job, "baselines", None) or ()))
+    with console.foreign_output_on_stderr():
+        job.check()
+
+
+@contextmanager
+def quiet_bar(label: str) -> Iterator[Callable[..., None]]:
+    """Show a bar, and send to stderr whatever is printed meanwhile."""
+    with console.bar(label) as on_progress, console.foreign_output_on_stderr():
+        yield on_progress
+
+
+def open_trees(opening: OpenTree) -> dict[str, Tree]:
+    """Open a tree under each price list, with a bar; print the notes for readers of its figures."""
+    with _opening_bar(opening) as on_derive:
+        return opening.run_each(on_derive, console.say)
+
+
+def open_tree(opening: OpenTree) -> Tree:
+    """Open a tree, with a bar; print the notes for readers of its figures."""
+    with _opening_bar(opening) as on_derive:
+        return opening.run(on_derive, console.say)
+
+
+def _opening_bar(opening: OpenTree) -> AbstractContextManager[OnTask]:
+    """Return the bar of an opening; let a scorer of the user's be imported."""
+    make_importable(opening.scorer)
+    return labelled_bar("open", DERIVATION_LABELS)
+
+
+@contextmanager
+def labelled_bar(label: str, labels: Mapping[str, str]) -> Iterator[OnTask]:
+    """Show a bar whose label tells which task of a job is under way.
+
+    Args:
+        label: before the first task.
+        labels: by the names that the library calls the tasks.
+
+    Returns:
+        A context whose value is called with the name of a task, how much is done, and how much
+        there is in all.
+    """
+    with console.bar(label) as move:
+        yield lambda task, done, total: move(done, total, label=labels[task])

@@ -15,9 +15,8 @@ from hierrouter.runs.train import Sweep, Train
 from hierrouter_cache import CACHE
 from hierrouter_cli import console
 from hierrouter_cli.collect import make_calls
-from hierrouter_cli.declared import with_flags
+from hierrouter_cli.declared import open_tree, with_flags
 from hierrouter_cli.report import show_message
-from hierrouter_cli.selecting import open_tree
 from hierrouter_cli.train import callbacks_with_bars
 
 # One call of the testbed costs about .6, so a second one must be worth a quarter of Q.

@@ -14,8 +14,7 @@ from hierrouter.tables import one_line, safe_text
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, declared
-from hierrouter_cli.declared import with_flags
-from hierrouter_cli.selecting import check_job, open_tree, open_trees, quiet_bar
+from hierrouter_cli.declared import check_job, open_tree, open_trees, quiet_bar, with_flags
 
 if TYPE_CHECKING:
     from hierrouter.reports.report import FinishedReport

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.runs.train import Sweep, Train
 from hierrouter_cli import console, declared
-from hierrouter_cli.declared import with_flags
-from hierrouter_cli.selecting import make_importable, open_tree
+from hierrouter_cli.declared import make_importable, open_tree, with_flags
 
 if TYPE_CHECKING:
     from hierrouter.runs.training import RunCallbacks

@@ -16,9 +16,8 @@ from hierrouter.collection.plan import Shard, commits_of_plan, shard_status
 from hierrouter.collection.progress import Progress, Summary, stored_spending
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.declarations.declaration import OnNote, OnTask, ignore_note, ignore_task
-from hierrouter.engines.commits import at_commit
 from hierrouter.engines.encoders import require_encoder
-from hierrouter.engines.generator import Stop, never
+from hierrouter.engines.generator import Stop, at_commit, never
 from hierrouter.engines.preflight import Availability, weights_needed
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.pool import Pool

@@ -12,8 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.engines.commits import Commits, recorded_commits, with_commits
-from hierrouter.engines.generator import Engines, Failure, Response, prompt_text
+from hierrouter.engines.generator import (
+    Commits,
+    Engines,
+    Failure,
+    Response,
+    prompt_text,
+    recorded_commits,
+    with_commits,
+)
 from hierrouter.pools.files import load_pool, stored_datasets, stored_pool, stored_scorer
 from hierrouter.pools.pool import FittingScorer, Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query, stored_choices

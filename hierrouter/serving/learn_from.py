@@ -168,7 +168,7 @@ class LearnFrom:
         Raises:
             InputError: the run has no pool, and none is given.
         """
-        from hierrouter.engines.commits import at_commit, recorded_commits
+        from hierrouter.engines.generator import at_commit, recorded_commits
         from hierrouter.pools.files import load_pool
         from hierrouter.pools.pool import with_each_model
         from hierrouter.runs import bundle

@@ -26,7 +26,6 @@ from anyio import to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from hierrouter.engines import backend
-from hierrouter.engines.commits import recorded_commits, with_commits
 from hierrouter.engines.encoder_names import with_commit
 from hierrouter.engines.encoders import Encoder, load_encoder
 from hierrouter.engines.generator import (
@@ -36,7 +35,9 @@ from hierrouter.engines.generator import (
     Outage,
     Response,
     prompt_text,
+    recorded_commits,
     visible_text,
+    with_commits,
 )
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.learning.deferral import calibrate

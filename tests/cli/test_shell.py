@@ -35,7 +35,7 @@ RAISING = {
     ("declared.py", "_parser_of"),
     ("declared.py", "parse"),
     ("report.py", "report"),
-    ("route.py", "route"),
+    ("serve.py", "route"),
 }
 # The flags that a command has besides those of its declarations: what is printed, and how, or that
 # a check or a preview is enough.
