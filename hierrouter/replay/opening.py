@@ -48,7 +48,13 @@ from hierrouter.replay.inspection import (
     pruned_note,
 )
 from hierrouter.replay.states import embed_states, numbers_kind, read_numbers, stores_of, text_kinds
-from hierrouter.replay.stored_pool import OpenedPool, measure_forest, open_pool, quality_of_forest
+from hierrouter.replay.stored_pool import (
+    OpenedPool,
+    measure_forest,
+    open_pool,
+    quality_of_forest,
+    rescored_note,
+)
 from hierrouter.replay.tree import Tree
 from hierrouter_cache import saved_trees, walk
 from hierrouter_cache.embeddings import EmbeddingStore, stored_encoders
@@ -200,6 +206,8 @@ def opening_notes(trees: Sequence[Tree], pool: str | None) -> Iterator[str]:
         yield f"note: {pruned_note(trees[0])}"
     if trees[0].merged:
         yield f"note: {trees[0].merged}"
+    if trees[0].rescored:
+        yield f"note: {trees[0].rescored}"
     if trees[0].given_by_default:
         yield f"note: {GIVEN_BY_DEFAULT_NOTE}"
     if trees[0].is_fitting_scorer:
@@ -330,6 +338,7 @@ def _read_tree(
     forest = walk.walk(reader, spec, keys)
     complete, is_apart = _complete_queries(reader, forest, opened, opening)
     on_score = partial(on_derive, "score")
+    rescored = rescored_note(reader, (scorer, derivation.accuracy))
     run_code = opening.run_code
     quality = quality_of_forest(reader, complete, scorer, run_code, on_score)
     accuracy = quality
@@ -374,6 +383,7 @@ def _read_tree(
     return tree, {
         "left_out": int(np.count_nonzero(is_left_out)),
         "shift": shift,
+        "rescored": rescored,
         **_shares_of_models(reader, spec),
         "sure": certainty,
     }

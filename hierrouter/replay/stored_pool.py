@@ -360,6 +360,30 @@ def quality_of_forest(
     return scores
 
 
+def rescored_note(reader: CacheReader, scorers: Sequence[Scorer]) -> str:
+    """Say which scores of a cache are of other versions of some scorers, so that none is read.
+
+    Args:
+        reader: an open cache, before responses are scored.
+        scorers: that are asked for.
+
+    Returns:
+        A sentence without a full stop; "" if there are none.
+    """
+    stored = reader.columns("SELECT DISTINCT scorer FROM scores_rows")["scorer"].tolist()
+    names = {scorer.key: scorer.name for scorer in scorers}
+    pairs = []
+    for key, name in names.items():
+        others = sorted(other for other in stored if other.partition("@")[0] == name)
+        if others and key not in others:
+            pairs.append(f"{key} (the cache had {', '.join(others)})")
+    if not pairs:
+        return ""
+    return (
+        f"responses are scored again, by {' and '.join(pairs)}: other versions read them otherwise"
+    )
+
+
 def _compute_scores(
     reader: CacheReader,
     forest: Forest,

@@ -180,6 +180,8 @@ class Tree(RouteTree):
         sure: share of the answers that a policy reads for which the model's confidence is known;
             None if the view shows no numbers.
         shift: how the queries that were left out differ from these, in words; "" if none was.
+        rescored: which scores were computed anew at this opening, because those in the cache are
+            of another version of their scorer, in words; "" if none was.
         merged: which queries were given the answers of others with the same text by an import of an
             earlier version, in words; "" if none was.
         is_fitting_scorer: whether Q is by the scorer that was chosen at collection, as it fits the
@@ -198,6 +200,7 @@ class Tree(RouteTree):
     thought_tags: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     sure: float | None = None
     shift: str = ""
+    rescored: str = ""
     merged: str = ""
     given_by_default: bool = False
     is_fitting_scorer: bool = False

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import hierrouter as hr
+from hierrouter.questions import scoring
 from hierrouter.questions.scoring import scorer
 from hierrouter.questions.sources import canonical_dataset
+from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.opening import training_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.reader import CacheReader
@@ -74,6 +76,29 @@ def test_another_scorer_is_computed_once_from_stored_responses_and_kept(cache: P
     # Nor is a score computed twice where accuracy is Q.
     hr.open(cache, scorer="accuracy")
     assert stored_scores(cache, "accuracy", "scores_rows") == stored_scores(cache, "accuracy") > 0
+
+
+def test_scores_of_another_version_are_computed_anew_and_a_note_says_so(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def notes_of_opening() -> list[str]:
+        notes: list[str] = []
+        OpenTree(cache=cache).run(on_note=notes.append)
+        return [note for note in notes if "scored again" in note]
+
+    assert notes_of_opening() == []
+    earlier = scorer("token_f1")
+    later = replace(earlier, version=f"{earlier.version}9", function=lambda *_: 0.25)
+    monkeypatch.setitem(scoring.SCORERS_BY_NAME, "token_f1", later)
+    assert notes_of_opening() == [
+        f"note: responses are scored again, by {later.key} (the cache had {earlier.key}): "
+        "other versions read them otherwise"
+    ]
+    assert (hr.open(cache).direct.score == 0.25).all()
+    assert notes_of_opening() == []
+    monkeypatch.undo()
+    assert notes_of_opening() == []  # its scores are still there
+    assert not (hr.open(cache).direct.score == 0.25).all()
 
 
 def test_prices_replace_those_of_the_pool(cache: Path) -> None:
