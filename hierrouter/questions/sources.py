@@ -157,12 +157,13 @@ def with_inferred_types(queries: Sequence[Query]) -> list[Query]:
 
 def _answers(row: Row, where: str) -> list[str]:
     """The reference answers, with the final answer if no other states the result."""
+    key = "answers" if "answers" in row else "answer"
     answers = _listed_answers(row, where)
     if not isinstance(answers, list) or not answers:
-        raise InputError(f"answers is empty or not a list: {where}; {ROW_REMEDY}")
+        raise InputError(f"{key} is empty or not a list: {where}; {ROW_REMEDY}")
     answers = [str(answer) if _is_finite_number(answer) else answer for answer in answers]
     if not all(isinstance(answer, str) and answer.strip() for answer in answers):
-        raise InputError(f"answers holds something empty or not a text: {where}; {ROW_REMEDY}")
+        raise InputError(f"{key} holds something empty or not a text: {where}; {ROW_REMEDY}")
     answers = [without_annotations(answer) for answer in answers]
     if "final_answer" in row:
         return list(with_final_answer(answers, _number_or_text(row, "final_answer", where)))

@@ -110,12 +110,12 @@ def test_how_much_of_the_pages_runs() -> None:
     assert sum(len(pages.blocks("bash", page)) for page in shown) == 45
     assert sum(len(pages.commands(page)) for page in shown) == 87
     assert sum(len(pages.files(page)) for page in shown) == 12
-    assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 25
+    assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 26
 
 
 def test_commands_that_are_only_shown_can_be_typed() -> None:
     typed = [words for page in pages.PAGES for words in pages.only_shown(page)]
-    assert len(typed) == 58
+    assert len(typed) == 59
     for _, *words in typed:
         if words[0].startswith("--"):  # of the program itself
             continue

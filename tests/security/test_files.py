@@ -113,7 +113,9 @@ def test_a_text_that_is_said_a_million_times_takes_no_memory(
     part = next(part for part in list_parts(root) if part.kind == "calls")
     first, count = pq.read_table(part.path).slice(0, 1), 1_900_000
     columns = {
-        name: pa.array(np.full(count, value[0].as_py() or 0), value.type)
+        name: pa.nulls(count, value.type)
+        if value.null_count
+        else pa.array(np.full(count, value[0].as_py()), value.type)
         if value.type != pa.string()
         else said_again("y" * 100_000 if name == "response" else value[0].as_py(), count)
         for name, value in zip(first.column_names, first.columns, strict=True)

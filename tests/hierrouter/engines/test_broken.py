@@ -175,5 +175,9 @@ def test_answers_out_of_the_ordinary_are_said_once_and_early(
         fill_cache(pool, queries, tmp_path / "cache", engines=engines)
     said = (what, "without log-probabilities; no router can see how sure it is")
     notes = [record.getMessage() for record in caplog.records]
+    if what == "empty":
+        assert notes.pop().startswith(
+            "of 200 answers of odd: 200 empty; they are kept and paid for"
+        )
     for note, start in zip(notes, said, strict=True):
         assert note.startswith(f"100% of the answers of odd are {start}")

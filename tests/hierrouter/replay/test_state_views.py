@@ -266,6 +266,9 @@ def test_answers_that_tell_nothing_of_how_sure_models_were(tmp_path: Path) -> No
     with pytest.raises(InputError, match=r"no answer .* --state query\+answer\+agreement"):
         hr.open(tmp_path, state="query+signals")
     tree = hr.open(tmp_path, state="query+agreement")
-    assert (tree.sure, data_notes(tree)) == (0.0, [])
+    [note] = data_notes(tree)  # of the seconds, which these engines do not measure
+    assert tree.sure == 0.0
+    assert "shared time" in note
     half = replace(tree, sure=0.5, view="query+signals")
-    assert data_notes(half)[0].startswith("The model's confidence is known for 50% of the answers")
+    known = "The model's confidence is known for 50% of the answers"
+    assert any(note.startswith(known) for note in data_notes(half))
