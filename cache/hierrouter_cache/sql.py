@@ -214,10 +214,7 @@ def _cost(nodes: Nodes, rates: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _rate_columns(prices: Mapping[str, Rate]) -> list[list[float]]:
     """Return the five prices of `rate_table` as columns, also where no model has further ones."""
-    rows = []
-    for rate in prices.values():
-        tokens_in, tokens_out, *further = rate.as_row
-        rows.append([tokens_in, tokens_out, *(further or [tokens_in, tokens_out, 0.0])])
+    rows = (rate.as_row for rate in prices.values())
     return [list(column) for column in zip(*rows, strict=True)]
 
 

@@ -171,9 +171,7 @@ class Rate:
 
     @property
     def as_row(self) -> tuple[float, ...]:
-        """The two prices of tokens; all five if there are further ones, see `rate_table`."""
-        if not self.has_further:
-            return self.tokens_in, self.tokens_out
+        """All five prices, in the order of `rate_table`; without further ones they change nothing."""
         cached = self.tokens_in if self.cached is None else self.cached
         thoughts = self.tokens_out if self.thoughts is None else self.thoughts
         return self.tokens_in, self.tokens_out, cached, thoughts, self.call
@@ -229,11 +227,8 @@ def rate_table(models: Sequence[str], prices: Mapping[str, Rate]) -> NDArray[np.
         models: names of models; they set the order of the rows.
         prices: rates by name of the model.
     """
-    rows = [prices[name].as_row for name in models]
-    width = max(map(len, rows), default=2)
-    if width > 2:
-        # A row of two stands for a cached token at the price of any other, and a call at none.
-        rows = [row if len(row) == width else (*row, *row, 0.0) for row in rows]
+    width = 5 if any(prices[name].has_further for name in models) else 2
+    rows = [prices[name].as_row[:width] for name in models]
     return np.array(rows, dtype=np.float64).reshape(-1, width)
 
 

@@ -249,12 +249,6 @@ def _prices_text(rate: Rate) -> str:
     return f"{text} (cached {cached:.12g}, thoughts {thoughts:.12g}, a call {call:.12g})"
 
 
-def _all_prices(rate: Rate) -> tuple[float, ...]:
-    """Return the price of a token in, out, cached and of a thought, and of a call."""
-    row = rate.as_row
-    return row if rate.has_further else (*row, *row, 0.0)
-
-
 def given_rates(pool: Pool) -> dict[str, Rate]:
     """Return the rate of a token of each model whose price the pool gives, by name."""
     rates = {}
@@ -275,7 +269,7 @@ def other_prices(origin: Origin, pool: Pool) -> list[tuple[str, Rate, Rate]]:
     for name, pair in zip(origin.models, origin.rate, strict=True):
         rate = given.get(name)
         learned = Rate(*pair)
-        if rate and not np.allclose(_all_prices(learned), _all_prices(rate), rtol=1e-9, atol=0):
+        if rate and not np.allclose(learned.as_row, rate.as_row, rtol=1e-9, atol=0):
             differing.append((name, learned, rate))
     return differing
 
