@@ -219,7 +219,6 @@ class Maker:
         for scorer, found in zip(SCORERS, values, strict=True):
             assert scorer(said[0], answers, ()) == found[0]
             columns = [keys, asked.references, [scorer.key] * len(keys), found]
-            columns += [pa.nulls(len(keys), field.type) for field in SCORES_SCHEMA][len(columns) :]
             yield table_of(columns, SCORES_SCHEMA)
 
     def finish(self, description: str = "", width: int = 0) -> None:

@@ -216,12 +216,11 @@ def _tree_of_rows(
         return flat.reshape(len(batch), -1)
 
     def measures(number: int) -> dict[str, Any]:
-        names = [f"{name} {number}" for name in CALL_MEASURES]
         stored = set(batch.schema.names)
         return {
-            name.split()[0]: column(name)
-            for name in names
-            if name in stored or name.split()[0] not in RARE_MEASURES
+            name: column(f"{name} {number}")
+            for name in CALL_MEASURES
+            if name not in RARE_MEASURES or f"{name} {number}" in stored
         }
 
     parts = []

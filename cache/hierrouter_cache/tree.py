@@ -171,7 +171,7 @@ class Rate:
 
     @property
     def as_row(self) -> tuple[float, ...]:
-        """All five prices, in the order of `rate_table`; without further ones they change nothing."""
+        """All five prices, in the order of `rate_table`, also if there are no further ones."""
         cached = self.tokens_in if self.cached is None else self.cached
         thoughts = self.tokens_out if self.thoughts is None else self.thoughts
         return self.tokens_in, self.tokens_out, cached, thoughts, self.call

@@ -108,18 +108,19 @@ def _table_notes(format: str, answers: tables.Answers, pool: Pool, unpriced: boo
     if not unpriced:
         notes += _given_cost_notes(answers, pool)
     has_references = all(query.answers for query in answers.queries)
-    if not has_references and _default_scorer(answers):
+    is_given = _default_scorer(answers) is not None
+    if not has_references and is_given:
         notes.append("no reference answers in the file, so no other --scorer than given")
     elif not has_references:
         notes.append("no reference answers in the file; use --scorer given")
-    elif _default_scorer(answers):
+    elif is_given:
         notes.append("all answers have a given score: it is Q unless you name another --scorer")
     if unpriced:
         notes.append("prices unknown: 1 per token for every model; reprice with --prices")
         notes.append("cost counts tokens; take a small alpha such as 1e-5")
     unscored = answers.scores.count(None)
     has_scores = unscored < len(answers.scores)
-    if has_scores and has_references and not _default_scorer(answers):
+    if has_scores and has_references and not is_given:
         notes.append("it has given scores: --scorer given")
     if has_scores and unscored:
         notes.append(f"{unscored:,} answers have no score; --scorer given will refuse them")
@@ -155,18 +156,23 @@ def _repetition_notes(answers: tables.Answers) -> list[str]:
 def _given_cost_notes(answers: tables.Answers, pool: Pool) -> list[str]:
     """Compare the costs that the file states with its tokens at the pool's rates."""
     rates = pool.rates()
-    name_in_pool = {model.model: model.name for model in pool.models}
+    names = _names_in_pool(pool)
     costs: dict[str, tuple[float, float, int]] = {}
     for by_path in answers.by_path:
         for path, answer in by_path.items():
             bill = answer.bill
-            name = name_in_pool[path[-1]]
+            name = names[path[-1]]
             if bill.cost is None:
                 continue
             given, own, calls = costs.get(name, (0.0, 0.0, 0))
-            tokens = (answer.tokens_in, answer.tokens_out, bill.cached or 0, bill.thoughts or 0)
-            costs[name] = (given + bill.cost, own + rates[name].cost(*tokens), calls + 1)
+            own += bill.cost_at(rates[name], answer.tokens_in, answer.tokens_out)
+            costs[name] = (given + bill.cost, own, calls + 1)
     return list(given_cost_notes(costs, pool.currency))
+
+
+def _names_in_pool(pool: Pool) -> dict[str, str]:
+    """The names of the models in the pool, by those of the file."""
+    return {model.model: model.name for model in pool.models}
 
 
 def _gap_notes(answers: tables.Answers, pool: Pool) -> list[str]:
@@ -174,9 +180,9 @@ def _gap_notes(answers: tables.Answers, pool: Pool) -> list[str]:
     lacking = answers.lacking
     if not lacking:
         return []
-    name_in_pool = {model.model: model.name for model in pool.models}
+    names = _names_in_pool(pool)
     notes = [
-        f"{count:,} queries lack an answer of {name_in_pool.get(model, model)}"
+        f"{count:,} queries lack an answer of {names.get(model, model)}"
         for model, count in lacking.most_common(MAX_LISTED_GAPS)
     ]
     unlisted = len(lacking) - MAX_LISTED_GAPS
@@ -245,8 +251,10 @@ def import_answers(
     unpriced = not rates and bool(storing.names_without_size(pool))
     pool = storing.with_prices(pool, rates)
     duplicates_note = near_duplicates_note(answers.queries)
-    audit = _audit(answers, pool, counts_tokens=rate_of_format is None)
-    merge = storing.store_answers(answers, pool, root, on_progress, _decisions(answers, format))
+    counts_tokens = rate_of_format is None
+    audit = _audit(answers, pool, counts_tokens)
+    decided = _decisions(answers, counts_tokens)
+    merge = storing.store_answers(answers, pool, root, on_progress, decided)
     return ImportResult(
         root, format, merge, answers, pool, unpriced, duplicates_note=duplicates_note, audit=audit
     )
@@ -261,12 +269,17 @@ def _default_scorer(answers: tables.Answers) -> str | None:
     return GIVEN_SCORER.name if None not in scores and len(scores) > 1 else None
 
 
-def _decisions(answers: tables.Answers, format: str) -> dict[str, str]:
-    """What was decided for this import, as the plan stores it; see `stored_import`."""
+def _decisions(answers: tables.Answers, counts_tokens: bool) -> dict[str, str]:
+    """What was decided for this import, as the plan stores it; see `stored_import`.
+
+    Args:
+        answers: of the file.
+        counts_tokens: whether the file has counts of tokens, and not costs.
+    """
     decided = {
         "draw": answers.rule,
         "scorer": _default_scorer(answers),
-        "tokens": COST_IN_TOKENS if format in NOTES else None,
+        "tokens": None if counts_tokens else COST_IN_TOKENS,
     }
     return {name: value for name, value in decided.items() if value is not None}
 
@@ -279,7 +292,7 @@ def _audit(answers: tables.Answers, pool: Pool, counts_tokens: bool) -> Audit:
         pool: their models.
         counts_tokens: whether the file has counts of tokens, and not costs.
     """
-    names = {model.model: model.name for model in pool.models}
+    names = _names_in_pool(pool)
     rows = [
         (query, path, answer)
         for query, by_path in zip(answers.queries, answers.by_path, strict=True)

@@ -15,7 +15,7 @@ from hierrouter.collection.plan import Call, call_row, failures_table
 from hierrouter.collection.progress import Progress, Spending, Summary
 from hierrouter.engines.bills import CountedTexts, given_cost_notes
 from hierrouter.engines.generator import RESPONSE_KINDS, Failure, Response, visible_text
-from hierrouter.pools.pool import DEFAULT_CURRENCY, ModelSpec, Pool
+from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter_cache.parts import CALLS_SCHEMA, DECISIONS_SCHEMA
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
@@ -330,15 +330,13 @@ class BillChecks:
                 bills.own += response.cost(self._rates[model])
                 bills.calls += 1
         for title, texts in (("prompts", bills.prompts), ("answers", bills.responses)):
-            doubt = texts.doubt()
+            doubt = None if (model, title) in self._warned else texts.doubt()
             if doubt:
                 line = f"the tokens of the {title} of {model} are {doubt}, says its server"
                 self._warn(model, title, f"{line}; costs by such counts are made up")
 
     def given_costs(self) -> Iterator[str]:
-        """Yield the lines of `bills.given_cost_notes`, if the currency may be the server's."""
-        if self._currency not in (DEFAULT_CURRENCY, "USD"):
-            return
+        """Yield the lines of `bills.given_cost_notes`."""
         costs = {
             model: (bills.given, bills.own, bills.calls)
             for model, bills in self._bills.items()

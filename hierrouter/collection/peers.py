@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from hierrouter.collection.tables import MAX_TOKENS, Answer, Row, read_rows
+from hierrouter.collection.tables import Answer, Row, read_rows
+from hierrouter.engines.bills import MAX_TOKEN_COUNT
 from hierrouter.questions.query import Query, storable
 from hierrouter.questions.sources import choice_lines
 from hierrouter_cache.errors import InputError
@@ -56,7 +57,7 @@ def cost_unit(largest: float) -> float:
         largest: cost of the file, in dollars.
     """
     exponent = MIN_COST_EXPONENT
-    while largest / float(f"1e{exponent}") > MAX_TOKENS:
+    while largest / float(f"1e{exponent}") > MAX_TOKEN_COUNT:
         exponent += 1
     return float(f"1e{exponent}")
 

@@ -247,10 +247,7 @@ def scorer_for(
         queries: of them.
     """
     reader = reader_of(root)
-    try:
-        latest = reader.latest_plan() if reader else None
-    except CacheError:  # the cache has no plan, or the last one was moved aside
-        latest = None
+    latest = _latest_plan(reader)
     if reader and latest:
         stored = reader.queries(latest.queries, ("dataset",))["dataset"].to_pylist()
         if not {query.dataset for query in queries}.isdisjoint(stored):
@@ -341,12 +338,12 @@ def commits_of_plan(root: Path) -> Commits:
     Raises:
         CacheError: the cache is damaged.
     """
-    reader = reader_of(root)
+    latest = _latest_plan(reader_of(root))
+    if latest is None:
+        return {}
     try:
-        if reader is None or not reader.has("plans"):
-            return {}
-        return recorded_commits(*stored_pool(reader.latest_plan().pool, "the last plan"))
-    except (CacheError, InputError):  # the last plan was moved aside, or is of another version
+        return recorded_commits(*stored_pool(latest.pool, "the last plan"))
+    except (CacheError, InputError):  # the plan is of another version
         return {}
 
 
@@ -363,12 +360,18 @@ def recorded_datasets(root: Path) -> dict[str, str]:
 
 
 def _recorded_datasets(reader: CacheReader | None) -> dict[str, str]:
+    latest = _latest_plan(reader)
+    return stored_datasets(latest.pool) if latest else {}
+
+
+def _latest_plan(reader: CacheReader | None) -> StoredPlan | None:
+    """Return the last plan of a cache; None if there is none, or it was moved aside."""
+    if reader is None or not reader.has("plans"):
+        return None
     try:
-        if reader is None or not reader.has("plans"):
-            return {}
-        return stored_datasets(reader.latest_plan().pool)
-    except CacheError:  # the last plan was moved aside
-        return {}
+        return reader.latest_plan()
+    except CacheError:
+        return None
 
 
 def last_plan(root: Path) -> tuple[Pool, tuple[Query, ...]] | None:

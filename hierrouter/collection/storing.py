@@ -346,6 +346,8 @@ def _diverging_paths(by_path: Mapping[Route, Answer]) -> frozenset[Route]:
         paths_by_responses.setdefault(responses, []).append(path)
     diverging: set[Route] = set()
     for paths in paths_by_responses.values():
+        if len(paths) == 1:
+            continue  # nothing to compare it with, and each continuation is a walk of the tree
         continuations = [_continuation(path, by_path) for path in paths]
         if any(continuation != continuations[0] for continuation in continuations[1:]):
             diverging.update(paths)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from hierrouter.declarations.flags import FIRST_DRAW, MEAN_DRAW
-from hierrouter.engines.bills import NO_BILL, Bill, cost_number, read_usage
+from hierrouter.engines.bills import MAX_TOKEN_COUNT, NO_BILL, Bill, cost_number, read_usage
 from hierrouter.pools.pool import MAX_HOPS
 from hierrouter.questions.datasets import refuse_leaks, with_folds
 from hierrouter.questions.files import MAX_LINE_BYTES, json_lines, parquet_rows
@@ -26,7 +26,6 @@ from hierrouter.questions.sources import tests_of
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import SEPARATOR, SPLITS
 
-MAX_TOKENS = 2**31 - 1  # what a cache can hold
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth")
 # The columns that a table must have; `read_table` names the optional ones.
 TABLE_COLUMNS = ("query_id", "question", "answer", "model", "response", "tokens_in", "tokens_out")
@@ -269,33 +268,31 @@ MAX_DRAWS = 10**MAX_DRAW_DIGITS
 
 def _mean(draws: Sequence[Answer]) -> Answer:
     """The first answer with the means of all; a mean is None if one of its values is missing."""
-    seconds = [answer.latency_s for answer in draws]
-    scores = [answer.score for answer in draws]
     return replace(
         draws[0],
         tokens_in=round(fmean(answer.tokens_in for answer in draws)),
         tokens_out=round(fmean(answer.tokens_out for answer in draws)),
-        latency_s=None
-        if None in seconds
-        else fmean(value for value in seconds if value is not None),
-        score=None if None in scores else fmean(value for value in scores if value is not None),
+        latency_s=_mean_of([answer.latency_s for answer in draws]),
+        score=_mean_of([answer.score for answer in draws]),
         bill=_mean_bill([answer.bill for answer in draws]),
     )
 
 
 def _mean_bill(bills: Sequence[Bill]) -> Bill:
     """The means of some bills; a mean is None if one of its values is missing."""
-    means: dict[str, float | None] = {}
-    for name in ("cached", "thoughts", "cost"):
-        values = [getattr(bill, name) for bill in bills]
-        means[name] = None if None in values else fmean(values)
-    cached = means["cached"]
-    thoughts = means["thoughts"]
+    cached = _mean_of([bill.cached for bill in bills])
+    thoughts = _mean_of([bill.thoughts for bill in bills])
     return Bill(
         cached=None if cached is None else round(cached),
         thoughts=None if thoughts is None else round(thoughts),
-        cost=means["cost"],
+        cost=_mean_of([bill.cost for bill in bills]),
     )
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean of some values; None if one of them is missing."""
+    present = [value for value in values if value is not None]
+    return fmean(present) if len(present) == len(values) else None
 
 
 def read_table(path: Path) -> Iterator[Answer]:
@@ -460,9 +457,9 @@ class Row:
         value = self.number(name)
         if value is None and default is not None:
             return default
-        if value is None or not value.is_integer() or not 0 <= value <= MAX_TOKENS:
+        if value is None or not value.is_integer() or not 0 <= value <= MAX_TOKEN_COUNT:
             raise InputError(
-                f"{name} must be a whole number from 0 to {MAX_TOKENS:,}, "
+                f"{name} must be a whole number from 0 to {MAX_TOKEN_COUNT:,}, "
                 f"got {self.values.get(name)!r:.40}: {self.where}"
             )
         return int(value)

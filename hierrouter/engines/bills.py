@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter.pools.pool import DEFAULT_CURRENCY
 from hierrouter.questions.query import storable
+from hierrouter_cache.tree import Rate
 
 MAX_TOKEN_COUNT = 2**31 - 1  # what the cache can store
 MAX_USAGE_LENGTH = 20_000  # characters of a usage object; a longer one is no bill
@@ -88,6 +90,16 @@ class Bill:
     cost: float | None = None
     usage: str = ""
     remarks: tuple[str, ...] = ()
+
+    def cost_at(self, rate: Rate, tokens_in: int, tokens_out: int) -> float:
+        """Compute what a call with this bill costs at a rate, in money.
+
+        Args:
+            rate: prices of its model.
+            tokens_in: tokens of its prompt, cached ones included.
+            tokens_out: its generated tokens, thoughts included.
+        """
+        return rate.cost(tokens_in, tokens_out, self.cached or 0, self.thoughts or 0)
 
 
 NO_BILL = Bill()
@@ -299,29 +311,26 @@ class CountedTexts:
         )
 
 
-def implausible_counts(
-    characters: NDArray[np.int64], tokens: NDArray[np.int64], enough: int = MIN_COUNTED_TEXTS
-) -> str | None:
+def implausible_counts(characters: NDArray[np.int64], tokens: NDArray[np.int64]) -> str | None:
     """Doubt numbers of tokens that no tokenizer can have counted.
 
     Args:
         characters: int64[n], lengths of texts.
         tokens: int64[n], the number of tokens that a server or a file gives for each.
-        enough: texts that are needed for a doubt.
 
     Returns:
         What is wrong, which goes on from "the tokens of the prompts are"; None if nothing is, or if
         there are too few texts.
     """
     has_text = characters > 0
-    if int(has_text.sum()) < enough:
+    if int(has_text.sum()) < MIN_COUNTED_TEXTS:
         return None
     lengths = characters[has_text]
     counts = tokens[has_text]
     if not counts.any():
         return "all 0"
     zeros = int((counts == 0).sum())
-    if zeros >= enough:
+    if zeros >= MIN_COUNTED_TEXTS:
         return f"0 for {zeros:,} texts that are not empty"
     differ = lengths.max() >= MIN_LENGTH_RATIO * lengths.min() or (
         len(lengths) >= MANY_TEXTS and len(np.unique(lengths)) >= DIFFERENT_SHARE * len(lengths)
@@ -341,6 +350,7 @@ def _range_of(lengths: NDArray[np.int64]) -> str:
 # Costs that a server or an imported file states.
 
 GIVEN_COST_TOLERANCE = 0.03
+GIVEN_COST_CURRENCIES = (DEFAULT_CURRENCY, "USD")  # those that a stated cost may be in
 
 
 def given_cost_notes(costs: Mapping[str, tuple[float, float, int]], currency: str) -> Iterator[str]:
@@ -352,8 +362,11 @@ def given_cost_notes(costs: Mapping[str, tuple[float, float, int]], currency: st
         currency: of the rates.
 
     Yields:
-        A line for each model whose two costs differ by more than `GIVEN_COST_TOLERANCE`.
+        A line for each model whose two costs differ by more than `GIVEN_COST_TOLERANCE`; none if
+        the costs are surely stated in another currency.
     """
+    if currency not in GIVEN_COST_CURRENCIES:
+        return
     for model, (given, own, calls) in costs.items():
         if abs(given - own) <= GIVEN_COST_TOLERANCE * max(given, own):
             continue

@@ -152,8 +152,7 @@ class Response:
 
     def cost(self, rate: Rate) -> float:
         """Compute what the call costs at a rate, in money."""
-        bill = self.bill
-        return rate.cost(self.tokens_in, self.tokens_out, bill.cached or 0, bill.thoughts or 0)
+        return self.bill.cost_at(rate, self.tokens_in, self.tokens_out)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter.engines.bills import given_cost_notes
-from hierrouter.pools.pool import DEFAULT_CURRENCY, DROP_THOUGHTS, KEEP_THOUGHTS
+from hierrouter.pools.pool import DROP_THOUGHTS, KEEP_THOUGHTS
 from hierrouter.questions.query import stored_choices
 from hierrouter.replay.stored_pool import open_pool
 from hierrouter_cache.errors import CacheError, IncompleteTree
@@ -214,8 +214,7 @@ class Tree(RouteTree):
                 given, calls, tokens_in, tokens_out, cached, thoughts = self.given_costs[name]
                 own = Rate(*row).cost(tokens_in, tokens_out, cached, thoughts, calls)
                 costs[name] = (given, own, int(calls))
-        if self.currency in (DEFAULT_CURRENCY, "USD"):
-            yield from given_cost_notes(costs, self.currency)
+        yield from given_cost_notes(costs, self.currency)
 
     @property
     def thoughts_note(self) -> str | None:
