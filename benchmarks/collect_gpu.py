@@ -5,10 +5,10 @@
 
 There are 300 prompts of 150 tokens. In the first table each has 300 new tokens: the end token is
 never drawn. In the second, lengths are log-normal: their median is 150, and 5 % are cut at 1,500.
-`alone` is `model.generate` on all prompts in one batch, halved until it fits; `1 by 1` is
-extrapolated from a few prompts; `whole` is our engine with rectangles that wait for their longest
-row, with the same responses. `busy` is the mean use of the GPU as nvidia-smi reports it, while our
-batches run.
+`ours` is our engine; `whole` is the same with rectangles that wait for their longest row, with the
+same texts. `alone` is `model.generate` on all prompts in one batch, halved until it fits; `1 by 1`
+is extrapolated from a few prompts, in the first table only. `busy` is the mean use of the GPU as
+nvidia-smi reports it, while our batches run. Each figure is printed as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import shutil
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +33,7 @@ from lengths import CAP_FACTOR, LongTail
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from hierrouter.engines.batches import up_to_end
-from hierrouter.engines.generator import Answer, Response, tokenize_prompt
+from hierrouter.engines.generator import Response, tokenize_prompt
 from hierrouter.engines.local import TransformersGenerator
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter.questions.shipped import model_path
@@ -124,16 +124,19 @@ def main() -> None:
     for lengths in args.lengths.split(","):
         table_work = work if lengths == "equal" else work.with_tail()
         print(f"\n{table_work}")
-        print(f"{'tokens/s':26}{'alone':>9}{'ours':>9}{'ratio':>7}{'whole':>9}", end="")
-        print(f"{'1 by 1':>8}{'x':>7}  busy")
+        print(f"{'tokens/s':26}{'ours':>9}{'busy':>6}{'whole':>9}", end="")
+        print(f"{'alone':>9}{'ratio':>7}{'1 by 1':>8}{'x':>7}")
         for name in args.models.split(","):
             shape = SHAPES[name].shrunk() if args.shrink else SHAPES[name]
-            print(measure(name, shape, table_work, device), flush=True)
+            print(f"{name:26}", end="")
+            for cells in measure(name, shape, table_work, device):
+                print(cells, end="", flush=True)
+            print()
             gc.collect()
 
 
-def measure(name: str, shape: Shape, work: Work, device: str) -> str:
-    """Build a model, decode in all ways, and return the line to print."""
+def measure(name: str, shape: Shape, work: Work, device: str) -> Iterator[str]:
+    """Build a model, decode in all ways, and yield the cells of its line."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     with torch.device(device):
@@ -155,36 +158,40 @@ def measure(name: str, shape: Shape, work: Work, device: str) -> str:
     prompts = digits(work)
     answers_in_order(static, prompts[:1])  # the first call prepares caches and kernels
     with GpuMonitor() as monitor:
-        batched, answers = tokens_per_second(static, prompts)
-    rectangles = "-"
+        batched, texts = tokens_per_second(static, prompts)
+    yield f"{batched:9.0f}{monitor.share:>6}"
     if tail:
         vars(static._decoder)["_can_pause"] = False
-        speed, same_answers = tokens_per_second(static, prompts)
-        assert same_answers == answers, "pauses changed a response"
-        rectangles = f"{speed:.0f}"
+        speed, same_texts = tokens_per_second(static, prompts)
+        # Not the log-probabilities: on a GPU their last digits depend on a row's place.
+        assert same_texts == texts, "pauses changed a response"
         tail.widths = torch.tensor([work.length])
+        yield f"{speed:9.0f}"
+    else:
+        yield f"{'-':>9}"
     started = time.perf_counter()
     best = in_one_batch(model, tokenizer, prompts, work) / (time.perf_counter() - started)
-    started = time.perf_counter()
-    tokens = 0
-    for prompt in prompts[: work.alone]:
-        tokens += in_one_batch(model, tokenizer, [prompt], work)
-    single = tokens / (time.perf_counter() - started)
-    return (
-        f"{name:26}{best:9.0f}{batched:9.0f}{batched / best:7.2f}{rectangles:>9}"
-        f"{single:8.0f}{batched / single:7.1f}{monitor.share:>6}"
-    )
+    yield f"{best:9.0f}{batched / best:7.2f}"
+    if tail is None:
+        started = time.perf_counter()
+        tokens = 0
+        for prompt in prompts[: work.alone]:
+            tokens += in_one_batch(model, tokenizer, [prompt], work)
+        single = tokens / (time.perf_counter() - started)
+        yield f"{single:8.0f}{batched / single:7.1f}"
 
 
 def tokens_per_second(
     static: TransformersGenerator, prompts: Sequence[str]
-) -> tuple[float, list[Answer]]:
-    """Answer prompts, and return the tokens of a second, and the answers."""
+) -> tuple[float, list[str]]:
+    """Answer prompts, and return the tokens of a second, and the texts of the responses."""
     started = time.perf_counter()
     answers = answers_in_order(static, prompts)
     seconds = time.perf_counter() - started
-    tokens = sum(answer.tokens_out for answer in answers if isinstance(answer, Response))
-    return tokens / seconds, answers
+    responses = [answer for answer in answers if isinstance(answer, Response)]
+    assert len(responses) == len(prompts), "a prompt failed"
+    tokens = sum(response.tokens_out for response in responses)
+    return tokens / seconds, [response.text for response in responses]
 
 
 def digits(work: Work) -> list[str]:
