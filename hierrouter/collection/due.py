@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hierrouter.collection import plan
+from hierrouter.engines.generator import Call
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter_cache.walk import TreeSpec
@@ -56,7 +57,7 @@ class DueStage:
     stage: plan.Stage
     depth: int
     there: int
-    calls: Sequence[plan.Call]
+    calls: Sequence[Call]
     texts: Sequence[tuple[str, ...]]
     hidden: Sequence[HiddenContexts]
 

@@ -15,8 +15,16 @@ from threading import Thread
 from time import perf_counter
 from typing import Any
 
-from hierrouter.collection.plan import Call
-from hierrouter.engines.generator import Answer, Engines, Failure, Feed, Residency, Response, Stop
+from hierrouter.engines.generator import (
+    Answer,
+    Call,
+    Engines,
+    Failure,
+    Feed,
+    Residency,
+    Response,
+    Stop,
+)
 from hierrouter.pools.pool import ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
 

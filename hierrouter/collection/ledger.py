@@ -11,10 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from hierrouter.collection.plan import Call, call_row, failures_table
 from hierrouter.collection.progress import Progress, Spending, Summary
 from hierrouter.engines.bills import CountedTexts, given_cost_notes
-from hierrouter.engines.generator import RESPONSE_KINDS, Failure, Response, visible_text
+from hierrouter.engines.generator import (
+    RESPONSE_KINDS,
+    Call,
+    Failure,
+    Response,
+    call_row,
+    failures_table,
+    visible_text,
+)
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter_cache.parts import CALLS_SCHEMA, DECISIONS_SCHEMA
 from hierrouter_cache.reader import CacheReader

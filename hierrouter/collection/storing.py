@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from hierrouter.collection.plan import Call, call_row, store_plan
+from hierrouter.collection.plan import store_plan
 from hierrouter.collection.tables import Answer, Answers, Route
 from hierrouter.declarations.declaration import OnTask, ignore_task
-from hierrouter.engines.generator import CallTime, Response
+from hierrouter.engines.generator import Call, CallTime, Response, call_row
 from hierrouter.pools.pool import (
     IMPORTED,
     MAX_HOPS,

@@ -449,8 +449,21 @@ class Row:
             bill = read_usage(usage)
         except ValueError as error:
             raise InputError(f"usage is no bill, {error}: {self.where}; leave it empty") from None
-        cost = cost_number(self.values.get("cost"))
+        cost = self._cost()
         return bill if cost is None else replace(bill, cost=cost)
+
+    def _cost(self) -> float | None:
+        """The cost of the call; None if the cell has no number from 0 on.
+
+        Every cell of a CSV file is a text, so a text of a number is one, too.
+        """
+        value = self.values.get("cost")
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                return None
+        return cost_number(value)
 
     def count(self, name: str, default: int | None = None) -> int:
         """A whole number >= 0 that a cache can hold; `default` if the cell is empty."""

@@ -13,11 +13,15 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from hierrouter.engines.bills import NO_BILL, Bill
 from hierrouter.pools.pool import KEEP_THOUGHTS, OPENAI, Identity, ModelSpec, Pool
 from hierrouter.questions.final import without_thoughts
 from hierrouter.questions.query import storable
 from hierrouter_cache.errors import WorldError, typed_reason
+from hierrouter_cache.keys import next_context
+from hierrouter_cache.parts import FAILURES_SCHEMA
 from hierrouter_cache.tree import Rate
 
 # Why a call has no answer, and whether the same call may succeed later.
@@ -206,6 +210,87 @@ class Failure:
 
 
 Answer = Response | Failure
+
+
+@dataclass(frozen=True)
+class Call:
+    """One distinct call that is due.
+
+    Attributes:
+        key: of the call, see `hierrouter_cache.keys.call_key`.
+        step: key of model, settings and instruction.
+        context: key of the question and the responses before the call.
+        prompt: text that the model gets.
+    """
+
+    key: str
+    step: str
+    context: str
+    prompt: str
+
+
+def call_row(
+    model: str, call: Call, response: Response, seconds: float | None, visible: str | None = None
+) -> dict[str, Any]:
+    """One row of `calls`.
+
+    Args:
+        model: name of the model in the pool.
+        call: the call.
+        response: its response, with the call's own time if that was measured.
+        seconds: its share of the time of all calls that are stored with it; None if that is
+            unknown.
+        visible: what the next call reads of the response; None is all of it.
+
+    Returns:
+        The row.
+    """
+    if visible is None:
+        visible = response.complete_text
+    confidence = response.confidence
+    bill = response.bill
+    time = response.time
+    return {
+        **vars(call),
+        "outcome": next_context(call.context, visible),
+        "model": model,
+        "response": response.complete_text,
+        "tokens_in": response.tokens_in,
+        "tokens_out": response.tokens_out,
+        "finish_reason": response.finish_reason,
+        "latency_s": seconds,
+        "logprob_sum": confidence.total if confidence else None,
+        "logprob_min": confidence.lowest if confidence else None,
+        "logprob_tokens": confidence.tokens if confidence else None,
+        "visible": None if visible == response.complete_text else visible,
+        "seconds": time.seconds if time else None,
+        "first_token_s": time.first_token_s if time else None,
+        "usage": bill.usage or None,
+        "tokens_cached": bill.cached,
+        "tokens_thoughts": bill.thoughts,
+        "cost_given": bill.cost,
+        "kind": response.kind or None,
+    }
+
+
+def failures_table(model: str, failures: Sequence[tuple[Call, Failure]], attempts: int) -> pa.Table:
+    """Rows of `failures`.
+
+    Args:
+        model: name of the model in the pool.
+        failures: each call with the failure of its last attempt.
+        attempts: of each of these calls.
+
+    Returns:
+        The table.
+    """
+    rows = [
+        {**vars(call), "model": model, **vars(failure), "attempts": attempts}
+        for call, failure in failures
+    ]
+    return pa.Table.from_pylist(rows, schema=FAILURES_SCHEMA)
+
+
 Stop = Callable[[], bool]
 
 

@@ -12,10 +12,9 @@ import pytest
 
 from hierrouter.collection.files import export_jsonl, import_jsonl, read_header
 from hierrouter.collection.importers import guess_format
-from hierrouter.collection.plan import Call, failures_table
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.collection.tables import gather, read_rows, read_table
-from hierrouter.engines.generator import Failure
+from hierrouter.engines.generator import Call, Failure, failures_table
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter_cache.errors import CacheLocked, InputError
 from hierrouter_cache.keys import next_context, plan_key

@@ -1,6 +1,7 @@
 """What servers bill, refuse and think, from the wire to C: seconds, kinds, thoughts, costs."""
 
 import asyncio
+import csv
 import http.client
 import json
 import logging
@@ -453,10 +454,11 @@ def test_a_router_bills_what_its_tree_does(tmp_path: Path) -> None:
 # Imported bills.
 
 
-def test_an_imported_cost_is_kept_and_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_an_imported_cost_is_kept_and_compared(suffix: str, tmp_path: Path) -> None:
     import hierrouter as hr
 
-    lines = []
+    rows = []
     for query in QUERIES:
         for model in ("lab-1b", "lab-9b"):
             row = {
@@ -470,21 +472,28 @@ def test_an_imported_cost_is_kept_and_compared(tmp_path: Path) -> None:
                 "tokens_in": None if model == "lab-1b" else 2006,
                 "tokens_out": None if model == "lab-1b" else 9,
             }
-            lines.append(json.dumps(row))
-    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+            rows.append(row)
+    file = (tmp_path / "own").with_suffix(suffix)
+    if suffix == ".csv":
+        with file.open("w", newline="") as out:
+            writer = csv.DictWriter(out, [*rows[0]])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        file.write_text("\n".join(map(json.dumps, rows)))
     prices = {
         "lab-1b": {"in": 1e-6, "out": 1e-5, "cached": 1e-7, "call": 0.001},
         "lab-9b": {"in": 0.01 / 2015, "out": 0.01 / 2015},
     }
-    result = hr.import_(tmp_path / "own.jsonl", cache=tmp_path / "cache", prices=prices)
+    result = hr.import_(file, cache=tmp_path / "cache", prices=prices)
     own = 6 * ((86 + 192 + 90) / 1e6 + 0.001)
     notes = [note for note in result.notes if "by the cost given" in note]
     assert len(notes) == 1
     assert notes[0].startswith(f"lab-1b costs {own:.4g} money by its tokens and rates, and 0.06")
-    rows = ask_cache(
+    stored = ask_cache(
         tmp_path / "cache", "SELECT DISTINCT model, tokens_in, tokens_cached, cost_given FROM nodes"
     ).to_pylist()
-    assert sorted(rows, key=lambda row: row["model"]) == [
+    assert sorted(stored, key=lambda row: row["model"]) == [
         {"model": "lab-1b", "tokens_in": 2006, "tokens_cached": 1920, "cost_given": 0.01},
         {"model": "lab-9b", "tokens_in": 2006, "tokens_cached": None, "cost_given": 0.01},
     ]
