@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,81 @@ CANONICAL_JSON = json.JSONEncoder(
 )
 INT32_RANGE = range(2**31)
 MAX_EXACT_INTEGER = 2**53  # Arrow takes no greater integer for a float
+UNSOUND_PATTERN = re.compile("[\0\ud800-\udfff]")
+MAX_JSON_DEPTH = 100
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def sound_text(text: str) -> str:
+    r"""Return the text with U+FFFD for each character that cannot go further.
+
+    Every door through which text of others enters calls this, or `sound_json`, once: request
+    bodies, logs, data files of every format, answers of model servers, judges and encoders. Behind
+    the doors all text is sound.
+
+    * A lone surrogate (`"\ud800"` in JSON, a byte that is no UTF-8 in a file's name or a variable
+      of the environment) has no UTF-8, so it cannot be hashed, stored or sent: Arrow, DuckDB,
+      tokenizers and httpx raise an error of their own each, and `mmh3.hash`, which the encoder
+      `hashed-ngrams` calls, ends the process with signal 11.
+    * NUL ends a text for every library in C that takes one without its length, so that parts of a
+      program would see different texts. CommonMark and HTML replace it, too.
+
+    All other characters stay as they are: what a model answered is stored and scored as it came.
+    Control characters, C1 and bidi overrides included, become visible where a text is printed, see
+    `hierrouter.tables.safe_text`.
+
+    Args:
+        text: any text.
+
+    Returns:
+        The text itself if it is sound.
+    """
+    if text.isascii() and "\0" not in text:  # a hundred times as fast as the pattern
+        return text
+    return UNSOUND_PATTERN.sub(REPLACEMENT, text)
+
+
+def sound_json(data: str | bytes | bytearray) -> Any:
+    """Parse JSON of others; every text in it, names included, is made sound.
+
+    Args:
+        data: JSON; bytes in UTF-8, UTF-16 or UTF-32, as JSON allows.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply, or the bytes are no text: overlong forms
+            and encoded surrogates are none.
+    """
+    text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    # Only an escape can have brought what `sound_text` replaces into decoded bytes.
+    is_suspect = "\\u" in text or UNSOUND_PATTERN.search(text)
+    return sound_values(value) if is_suspect else value
+
+
+def sound_values(value: Any, depth: int = 0) -> Any:
+    """Return a JSON value with every text in it made sound, see `sound_text`.
+
+    Args:
+        value: a text, number, truth value or null, or lists and objects of them.
+        depth: of the value in the value that contains it.
+
+    Raises:
+        ValueError: it is nested too deeply: whoever writes or compares it again would fail.
+    """
+    if isinstance(value, str):
+        return sound_text(value)
+    if isinstance(value, list | dict) and depth == MAX_JSON_DEPTH:
+        raise ValueError(f"nested more than {MAX_JSON_DEPTH} deep")
+    if isinstance(value, list):
+        return [sound_values(element, depth + 1) for element in value]
+    if isinstance(value, dict):
+        return {
+            sound_text(name): sound_values(element, depth + 1) for name, element in value.items()
+        }
+    return value
 
 
 def digest(value: Any) -> str:

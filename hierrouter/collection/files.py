@@ -239,7 +239,7 @@ def _checked_rows(
 
 def _checked_row(text: bytes, where: str) -> tuple[str, dict[str, Any]]:
     """(kind of rows in a cache, row) of a line."""
-    line = parse_object(text, where)
+    line = parse_object(text, where, json.loads)
     kind = LINE_KINDS.get(str(line.get("kind")))
     if kind is None:
         raise InputError(

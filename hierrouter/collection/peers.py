@@ -8,10 +8,10 @@ from pathlib import Path
 
 from hierrouter.collection.tables import Answer, Row, read_rows
 from hierrouter.engines.bills import MAX_TOKEN_COUNT
-from hierrouter.questions.query import Query, storable
+from hierrouter.questions.query import Query
 from hierrouter.questions.sources import choice_lines
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.keys import digest
+from hierrouter_cache.keys import digest, sound_text
 from hierrouter_cache.tree import Rate
 
 # RouterBench's columns.
@@ -76,7 +76,7 @@ def _frame_answers(path: Path, unit: float, list_columns: set[str]) -> Iterator[
         plain = row.text(name)
         if name not in list_columns:
             return plain
-        return storable("\n".join(_parts(plain) or ()))
+        return sound_text("\n".join(_parts(plain) or ()))
 
     for row in read_rows(path):
         models = [
@@ -187,4 +187,4 @@ def _choices(row: Row) -> tuple[tuple[str, str], ...]:
         ) from None
     if not all(isinstance(text, str) for pair in pairs for text in pair):
         raise InputError(f"choices must hold texts: {row.where}")
-    return tuple((storable(label), storable(text)) for label, text in pairs)
+    return tuple((sound_text(label), sound_text(text)) for label, text in pairs)

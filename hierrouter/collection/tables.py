@@ -20,10 +20,11 @@ from hierrouter.engines.bills import MAX_TOKEN_COUNT, NO_BILL, Bill, cost_number
 from hierrouter.pools.pool import MAX_HOPS
 from hierrouter.questions.datasets import refuse_leaks, with_folds
 from hierrouter.questions.files import MAX_LINE_BYTES, json_lines, parquet_rows
-from hierrouter.questions.query import Query, storable
+from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import with_final_answer
 from hierrouter.questions.sources import tests_of
 from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.keys import sound_text
 from hierrouter_cache.tree import SEPARATOR, SPLITS
 
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth")
@@ -395,10 +396,10 @@ class Row:
         """A text, with lone surrogates replaced; `default` if the cell is empty."""
         value = self.values.get(name)
         if value is None and default is not None:
-            return storable(default)  # perhaps the name of a file, which may hold any bytes
+            return sound_text(default)  # perhaps the name of a file, which may hold any bytes
         if not isinstance(value, str):
             raise InputError(f"{name} must be a text, got {value!r:.40}: {self.where}")
-        return storable(value)
+        return sound_text(value)
 
     def words(self, name: str, default: str | None = None) -> str:
         """A text that is not blank."""

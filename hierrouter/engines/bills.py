@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.pools.pool import DEFAULT_CURRENCY
-from hierrouter.questions.query import storable
+from hierrouter_cache.keys import sound_text
 from hierrouter_cache.tree import Rate
 
 MAX_TOKEN_COUNT = 2**31 - 1  # what the cache can store
@@ -270,7 +270,7 @@ def cost_number(value: Any) -> float | None:
 
 def usage_text(usage: Mapping[str, Any]) -> str:
     """Return a usage object as it is stored; "" if it is so long that it is no bill."""
-    text = storable(json.dumps(usage, ensure_ascii=False, separators=(",", ":")))
+    text = sound_text(json.dumps(usage, ensure_ascii=False, separators=(",", ":")))
     return text if len(text) <= MAX_USAGE_LENGTH else ""
 
 

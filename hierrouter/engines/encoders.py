@@ -6,7 +6,6 @@ To add an encoder, write a class with `description` and `encode`, and a line in 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import OPENAI, Endpoint, ModelSpec, Pool
 from hierrouter.questions.shipped import is_shipped
 from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.keys import sound_json
 
 if TYPE_CHECKING:  # the client of servers takes long to import, and few encoders need it
     from hierrouter.engines.endpoint_client import Deployment, Patience
@@ -204,7 +204,9 @@ class HashedNgrams:
             folded = "".join("0" if char.isdigit() else char for char in text)
             words = WORD_PATTERN.findall(folded.lower())
             pairs = map(" ".join, pairwise(words))
-            hashes = np.array([mmh3.hash(term) for term in (*words, *pairs)], dtype=np.int64)
+            # As bytes: the hash of a text with a lone surrogate ends the process, see `sound_text`.
+            terms = [term.encode("utf-8", "replace") for term in (*words, *pairs)]
+            hashes = np.array([mmh3.hash(term) for term in terms], dtype=np.int64)
             # A term counts with the sign of its hash, so that collisions tend to cancel out.
             np.add.at(row, np.abs(hashes) % self._half, np.where(hashes < 0, -1.0, 1.0))
         length = np.sqrt((counts**2).sum(axis=1, keepdims=True))
@@ -377,7 +379,7 @@ class EndpointEncoder:
         request = {"model": self._spec.model, "input": texts, "encoding_format": "float"}
         body = await client.embed(request)
         try:
-            reply = json.loads(body)
+            reply = sound_json(body)
             entries = sorted(reply["data"], key=lambda entry: entry["index"])
             rows = np.array([entry["embedding"] for entry in entries], np.float32)
             if rows.ndim != 2 or len(rows) != len(texts) or not np.isfinite(rows).all():

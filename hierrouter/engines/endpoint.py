@@ -43,7 +43,7 @@ from hierrouter.engines.identity import endpoint_of, named_folder, served_identi
 from hierrouter.hub.repository import quiet_loading
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
-from hierrouter_cache.keys import digest
+from hierrouter_cache.keys import digest, sound_json
 
 
 class EndpointBackend:
@@ -128,7 +128,7 @@ async def _list_models(client: server.Deployment) -> list[str]:
     if body is None:
         return []
     try:
-        reply = json.loads(body)
+        reply = sound_json(body)
     except (ValueError, RecursionError):
         raise Outage(
             f"unexpected answer from {client.address}: no JSON; is base_url right "
@@ -671,7 +671,7 @@ def _load_tokenizer(spec: ModelSpec, name: str) -> Any:
 
 def _json_object(body: str) -> dict[str, Any]:
     try:
-        value = json.loads(body)
+        value = sound_json(body)
     except (ValueError, RecursionError):
         if not body.strip():
             raise ValueError("an empty body") from None

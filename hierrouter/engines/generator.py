@@ -18,9 +18,8 @@ import pyarrow as pa
 from hierrouter.engines.bills import NO_BILL, Bill
 from hierrouter.pools.pool import KEEP_THOUGHTS, OPENAI, Identity, ModelSpec, Pool
 from hierrouter.questions.final import without_thoughts
-from hierrouter.questions.query import storable
 from hierrouter_cache.errors import WorldError, typed_reason
-from hierrouter_cache.keys import next_context
+from hierrouter_cache.keys import next_context, sound_text
 from hierrouter_cache.parts import FAILURES_SCHEMA
 from hierrouter_cache.tree import Rate
 
@@ -136,8 +135,8 @@ class Response:
     time: CallTime | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", storable(self.text))
-        object.__setattr__(self, "thought", storable(self.thought))
+        object.__setattr__(self, "text", sound_text(self.text))
+        object.__setattr__(self, "thought", sound_text(self.thought))
         if not (self.text or self.tool_calls or self.kind):
             object.__setattr__(self, "kind", "empty")
         if self.kind and self.kind not in RESPONSE_KINDS:
@@ -199,7 +198,7 @@ class Failure:
     detail: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "detail", " ".join(storable(self.detail).split()))
+        object.__setattr__(self, "detail", " ".join(sound_text(self.detail).split()))
         if self.status not in STATUSES:
             raise ValueError(f"unknown status {self.status!r}; known: {', '.join(STATUSES)}")
 

@@ -4,7 +4,7 @@ A file may be damaged, or made to fill the memory: every reader checks sizes bef
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hierrouter_cache.errors import InputError, reason_of
+from hierrouter_cache.keys import sound_json
 
 MAX_LINE_BYTES = 1 << 24
 # An empty list takes two bytes on the line, and 56 bytes of memory.
@@ -71,12 +72,15 @@ def require_plain(path: Path) -> None:
         raise InputError(f"not a plain file: {path}; give one of JSON lines, or Parquet")
 
 
-def parse_object(line: bytes, where: str) -> dict[str, Any]:
+def parse_object(
+    line: bytes, where: str, parse: Callable[[str], Any] = sound_json
+) -> dict[str, Any]:
     """Parse the JSON object on one line.
 
     Args:
         line: as read from the file.
         where: names the line in messages.
+        parse: reads JSON. Only rows whose keys tell what their texts must be need no sound text.
 
     Raises:
         InputError: too many values, not UTF-8, not JSON, or no object.
@@ -87,7 +91,7 @@ def parse_object(line: bytes, where: str) -> dict[str, Any]:
             f"more than {MAX_ROW_VALUES:,} values: {where}; write one question per line"
         )
     try:
-        row = json.loads(line.decode("utf-8"))
+        row = parse(line.decode("utf-8"))
     except UnicodeDecodeError:
         raise InputError(f"not UTF-8: {where}; save it as text, not compressed or binary") from None
     except (ValueError, RecursionError) as error:

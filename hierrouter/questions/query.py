@@ -8,12 +8,6 @@ from hierrouter_cache.keys import query_key, references_key, root_context
 from hierrouter_cache.tree import RouteTree
 
 MAX_LISTED_QUERIES = 4  # in the message for a name that several queries match
-LONE_SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
-
-
-def storable(text: str) -> str:
-    """The text with U+FFFD for lone surrogates, which cannot be encoded in a digest or a file."""
-    return text.translate(LONE_SURROGATES)
 
 
 @dataclass(frozen=True)

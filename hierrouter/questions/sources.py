@@ -18,7 +18,7 @@ from hierrouter.hub.repository import DATASET, DEFAULT_BRANCH, OFFLINE, HubError
 from hierrouter.questions.files import json_lines, parquet_rows
 from hierrouter.questions.labels import labels_of_reference
 from hierrouter.questions.programs import python_fault
-from hierrouter.questions.query import Query, storable
+from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import (
     TYPE_SCORERS,
     look_of,
@@ -26,6 +26,7 @@ from hierrouter.questions.scoring import (
     without_annotations,
 )
 from hierrouter_cache.errors import InputError, WorldError, reason_of
+from hierrouter_cache.keys import sound_text
 
 Row = Mapping[str, Any]
 ChoicePairs = list[tuple[str, str]]  # (label, text)
@@ -73,11 +74,11 @@ def query_of(row: Row, where: str, dataset: str, number: int, first: int | None 
     choices, answers = _with_letters(_choices(row, where), _answers(row, where), where, first)
     return Query(
         id=_id(row, where, number),
-        dataset=canonical_dataset(storable(_text(row, "dataset", where, dataset))),
-        question=storable(question + choice_lines(choices)),
-        answers=tuple(storable(answer) for answer in answers),
+        dataset=canonical_dataset(sound_text(_text(row, "dataset", where, dataset))),
+        question=sound_text(question + choice_lines(choices)),
+        answers=tuple(sound_text(answer) for answer in answers),
         split=split,
-        choices=tuple((label, storable(text)) for label, text in choices),
+        choices=tuple((label, sound_text(text)) for label, text in choices),
         tests=tests_of(row, where),
         answer_type=_answer_type(row, where),
     )
@@ -104,7 +105,7 @@ def _id(row: Row, where: str, number: int) -> str:
         raise InputError(f"id must be a text or a number, got {value!r:.40}: {where}")
     if _is_blank(str(value)):
         raise InputError(f"id is empty: {where}; {ROW_REMEDY}")
-    return storable(str(value))
+    return sound_text(str(value))
 
 
 def _is_blank(text: str) -> bool:

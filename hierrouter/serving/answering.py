@@ -29,6 +29,7 @@ from hierrouter.serving.results import Hop, RouteResult
 from hierrouter.serving.router import RouteOptions
 from hierrouter.serving.versions import Version, Versions
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.keys import sound_json
 
 ROUTE_HEADER = "x-hierrouter-route"
 COST_HEADER = "x-hierrouter-cost"
@@ -438,7 +439,7 @@ def _event(body: dict[str, Any]) -> str:
 def _usage(body: str) -> dict[str, float]:
     """Return the tokens that another server bills in a reply; none if it has no valid counts."""
     try:
-        bill = read_usage(json.loads(body).get("usage"))
+        bill = read_usage(sound_json(body).get("usage"))
     except (ValueError, AttributeError, RecursionError):
         return {}
     if bill.tokens_in is None or bill.tokens_out is None:

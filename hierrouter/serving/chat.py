@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hierrouter.engines.generator import CallOptions, Confidence, Response
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.questions.query import storable
 from hierrouter.serving.decisions import Decision, LivePolicy
 from hierrouter.serving.messages import Unroutable, text_and_images
 from hierrouter.serving.results import Call, RouteResult
 from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.keys import sound_text, sound_values
 
 BASE_NAME = "hierrouter"
 # Settings that no route can heed. They are refused, so that no client believes they were heeded.
@@ -124,7 +124,16 @@ class Extension(BaseModel):
     alpha: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
-class ChatRequest(BaseModel):
+class Body(BaseModel):
+    """The body of a request; all text in it is made sound, names of unknown settings included."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_sound_text(cls, body: Any) -> Any:
+        return sound_values(body)
+
+
+class ChatRequest(Body):
     """The body of a request for a chat completion."""
 
     model_config = ConfigDict(extra="allow")
@@ -211,7 +220,7 @@ class ClientCall(BaseModel):
         return Call(model=self.model, response=response)
 
 
-class DecideRequest(BaseModel):
+class DecideRequest(Body):
     """The state of a question whose calls the client makes itself."""
 
     model_config = ConfigDict(extra="forbid")
@@ -371,7 +380,7 @@ def error_object(
     """
     return {
         "error": {
-            "message": " ".join(storable(message).split()),
+            "message": " ".join(sound_text(message).split()),
             "type": kind,
             "param": param,
             "code": code,

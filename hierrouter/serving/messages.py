@@ -8,8 +8,8 @@ from typing import Any
 
 from hierrouter.engines.generator import PART_BREAK
 from hierrouter.questions.files import MAX_LINE_BYTES
-from hierrouter.questions.query import storable
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.keys import sound_text
 
 # The roles whose turns make up the transcript, with the label before each turn.
 SPEAKER_LABELS = {"user": "User: ", "assistant": "Assistant: "}
@@ -65,7 +65,7 @@ def _checked_text(text: str) -> str:
         raise InputError(
             f"a question of {len(text):,} characters; at most {MAX_QUESTION_CHARACTERS:,} are taken"
         )
-    return storable(text)
+    return sound_text(text)
 
 
 class Unroutable(InputError):
