@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import string
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
@@ -122,7 +123,10 @@ def _literal_value(text: str) -> object:
     if len(text) > MAX_LITERAL_CHARACTERS:
         return NO_LITERAL
     try:
-        return ast.literal_eval(text)
+        with warnings.catch_warnings():
+            # Some answers look like broken literals, such as "3and 4".
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
         return NO_LITERAL
 

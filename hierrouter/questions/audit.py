@@ -16,7 +16,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from warnings import catch_warnings, simplefilter
 
 from hierrouter.questions import final
 from hierrouter.questions.answers import boxed, choice, exact_match, numeric
@@ -319,10 +318,7 @@ def accuracy_values(responses: Sequence[Response]) -> list[float | None]:
     """The value of each response by `accuracy`; None for those that it cannot judge."""
     positions = [number for number, response in enumerate(responses) if response.references]
     inputs = [responses[number].scorer_input for number in positions]
-    with catch_warnings():
-        # Answers are read as Python literals, and some look like broken ones: "3and 4".
-        simplefilter("ignore", SyntaxWarning)
-        scores = score_all(SCORERS_BY_NAME[ACCURACY], inputs)
+    scores = score_all(SCORERS_BY_NAME[ACCURACY], inputs)
     values: list[float | None] = [None] * len(responses)
     for number, score in zip(positions, scores, strict=True):
         values[number] = None if math.isnan(score) else score  # NaN for programs

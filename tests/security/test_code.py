@@ -22,7 +22,7 @@ STARTS = {
 }
 # The one place where text is run: what a confined process does with a program in an answer. Both
 # functions have other names there.
-CONFINED = ("hierrouter/questions/programs.py", "_run_program")
+CONFINED = ("hierrouter/questions/confinement.py", "_run_program")
 # Where a keyword would open what has to stay shut.
 SHUT = {"trust_remote_code", "allow_pickle", "follow_redirects", "shell", "verify"}
 UNEXPLAINED = re.compile(r"# noqa: S\d+(?!\d*(, [A-Z]+\d+)* - \w)")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.questions import programs
+from hierrouter.questions import confinement, programs
 from hierrouter.questions.programs import (
     NO_PROGRAM,
     JudgeProcess,
@@ -142,9 +142,8 @@ def skip_without_namespaces() -> None:
 @pytest.fixture(scope="module")
 def judging() -> Iterator[JudgeProcess]:
     skip_without_namespaces()
-    process = JudgeProcess()
-    yield process
-    process.close()
+    with JudgeProcess() as process:
+        yield process
 
 
 HOSTILE = {
@@ -426,7 +425,7 @@ def test_nothing_runs_where_programs_cannot_be_confined(
     done = subprocess.run([*command, sys.executable, script], capture_output=True, text=True)
     assert done.stdout == "unshare: No space left on device\n"
     assert not Path("/tmp/bare").exists()
-    monkeypatch.setattr(programs, "_is_confinement_proven", False)
+    programs.require_confinement.cache_clear()
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(NoConfinement, match="on Linux only, this is darwin"):
         judge([Program(ADD, TESTS)])
@@ -446,7 +445,7 @@ def test_a_user_without_rights_confines_programs_too(judging: JudgeProcess) -> N
     lines += [json.dumps([programs.PROBE]), json.dumps([ADD, *TESTS])]
     done = subprocess.run(
         ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", python, "-S", "-"],
-        input=Path(programs.__file__).read_text().replace("sys.stdin", repr(lines)),
+        input=Path(confinement.__file__).read_text().replace("sys.stdin", repr(lines)),
         capture_output=True,
         text=True,
         cwd="/",
