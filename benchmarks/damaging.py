@@ -17,7 +17,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from hierrouter.replay.open_tree import OpenTree
-from hierrouter.runs import progress
+from hierrouter.runs import saved_states
 from hierrouter.runs.folders import file_digest
 from hierrouter.runs.train import Train
 from hierrouter.runs.training import RunCallbacks
@@ -118,8 +118,8 @@ def interrupt_training(folder: Path) -> None:
     tree = OpenTree(cache=folder / CACHE).run()
     training = Train(epochs=INTERRUPTED_EPOCHS, out=folder / RUNS / "interrupted")
     with (
-        patch.object(progress, "SECONDS_BETWEEN_SAVES", 0.0),
-        patch.object(progress, "MAX_SAVING_SHARE", float("inf")),
+        patch.object(saved_states, "SECONDS_BETWEEN_SAVES", 0.0),
+        patch.object(saved_states, "MAX_SAVING_SHARE", float("inf")),
         suppress(Interruption),
     ):
         training.run(tree, RunCallbacks.of(on_epoch))

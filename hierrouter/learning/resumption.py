@@ -1,7 +1,6 @@
 """The state of a training between two epochs, from which a training goes on.
 
-Where and when states are saved is not decided here; see `hierrouter.runs.progress` for the last one
-of a training, and `hierrouter.runs.epochs` for those that stay.
+Where and when states are saved is not decided here; see `hierrouter.runs.saved_states`.
 """
 
 from __future__ import annotations

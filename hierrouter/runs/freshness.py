@@ -15,7 +15,7 @@ from hierrouter.replay.stored_pool import open_pool
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import folders
 from hierrouter.runs.checkpoint import SEED_FOLDER
-from hierrouter.runs.epochs import epoch_folders, epochs_in_words
+from hierrouter.runs.saved_states import epoch_folders, epochs_in_words
 from hierrouter.tables import Column, Line, Table, duration
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError
 from hierrouter_cache.keys import digest

@@ -9,7 +9,7 @@ from hierrouter.runs import folders
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import load_checkpoint
 from hierrouter.runs.look_log import LOOKS_FILE, looks_in
-from hierrouter.runs.progress import SavedState
+from hierrouter.runs.saved_states import SavedState
 from hierrouter_cache.chain import examine
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import HierRouterError, InputError, NoCache, read_small

@@ -20,7 +20,7 @@ from hierrouter.learning.sweep import Policy, TrainedSweep
 from hierrouter.learning.training import TrainedRouter, choosing_fold
 from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.checkpoint import load_seeds, member_folder
-from hierrouter.runs.epochs import epoch_folders
+from hierrouter.runs.saved_states import epoch_folders
 from hierrouter.tables import COLUMN_GAP, money, safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree

@@ -299,7 +299,7 @@ def _byproducts(job: Train | Sweep) -> Byproducts:
     """Return the checkpoints and logs of a training or a sweep; see `Train.byproducts`."""
     from hierrouter.runs.checkpoint import member_folder
     from hierrouter.runs.curve_logs import require_installed
-    from hierrouter.runs.epochs import find_checkpoint
+    from hierrouter.runs.saved_states import find_checkpoint
     from hierrouter.runs.training import Byproducts
 
     config = job.config

@@ -37,9 +37,7 @@ from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.bundle import bundle_of, save_bundle
 from hierrouter.runs.checkpoint import load_sweep, member_folder, sweep_seeds, training_identity
 from hierrouter.runs.curve_logs import open_logs
-from hierrouter.runs.epochs import latest_state, remove_epochs, save_epoch, state_to_go_on_from
 from hierrouter.runs.freshness import trained_on
-from hierrouter.runs.progress import TrainingProgress
 from hierrouter.runs.run import (
     Performance,
     Run,
@@ -49,6 +47,13 @@ from hierrouter.runs.run import (
     judged_in_words,
     rank_sweeps,
     sweep_table,
+)
+from hierrouter.runs.saved_states import (
+    TrainingProgress,
+    latest_state,
+    remove_epochs,
+    save_epoch,
+    state_to_go_on_from,
 )
 from hierrouter.runs.selection import latest_run
 from hierrouter.tables import money

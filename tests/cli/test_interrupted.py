@@ -96,9 +96,9 @@ CTRL_C = 130
 KEPT = ("policy.safetensors", "live.json")
 # The state of a training is saved after each epoch, not every few seconds.
 SAVE_OFTEN = """
-from hierrouter.runs import progress
-progress.SECONDS_BETWEEN_SAVES = 0.0
-progress.MAX_SAVING_SHARE = float("inf")
+from hierrouter.runs import saved_states
+saved_states.SECONDS_BETWEEN_SAVES = 0.0
+saved_states.MAX_SAVING_SHARE = float("inf")
 """
 
 

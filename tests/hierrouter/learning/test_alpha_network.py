@@ -17,7 +17,7 @@ from hierrouter.learning.network import TrainingFold
 from hierrouter.learning.resumption import Resumption, TrainingState
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, train_sweep
 from hierrouter.learning.training import Origin, training_folds
-from hierrouter.runs.progress import TrainingProgress
+from hierrouter.runs.saved_states import TrainingProgress
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.trainings import (

@@ -18,7 +18,7 @@ from hierrouter.learning.config import Objective, PPOConfig
 from hierrouter.learning.training import train
 from hierrouter.pools.files import load_pool
 from hierrouter.replay.env import QueryStream
-from hierrouter.runs.epochs import epoch_folders
+from hierrouter.runs.saved_states import epoch_folders
 from hierrouter.runs.train import Train
 from hierrouter.runs.training import RunCallbacks, Training, load_or_train
 from hierrouter_cache.tree import RouteTree

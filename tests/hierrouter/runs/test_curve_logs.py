@@ -16,7 +16,7 @@ import pytest
 
 from hierrouter.declarations import flags
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.runs import curve_logs, progress
+from hierrouter.runs import curve_logs, saved_states
 from hierrouter.runs.checkpoint import load_checkpoint
 from hierrouter.runs.curve_logs import OPENERS, flatten, open_logs, require_installed
 from hierrouter.runs.folders import WEIGHTS, file_digest
@@ -105,8 +105,8 @@ def test_a_training_that_goes_on_has_one_whole_curve(
     is_saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_saved:
-        monkeypatch.setattr(progress, "SECONDS_BETWEEN_SAVES", 0.0)
-        monkeypatch.setattr(progress, "MAX_SAVING_SHARE", float("inf"))
+        monkeypatch.setattr(saved_states, "SECONDS_BETWEEN_SAVES", 0.0)
+        monkeypatch.setattr(saved_states, "MAX_SAVING_SHARE", float("inf"))
     whole, _ = logged(tmp_path / "whole")
     folder = tmp_path / "run"
     with interrupted(folder, "csv", "tensorboard"):

@@ -13,13 +13,6 @@ from hierrouter.learning.forward import NetworkGrid, sweep_rows
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.runs.checkpoint import load_checkpoint, member_folder, read_tensors
-from hierrouter.runs.epochs import (
-    epoch_folders,
-    epochs_in_words,
-    find_checkpoint,
-    remove_epochs,
-    state_to_go_on_from,
-)
 from hierrouter.runs.folders import (
     CHECKPOINTS,
     STATE,
@@ -32,6 +25,13 @@ from hierrouter.runs.folders import (
 )
 from hierrouter.runs.integrity import inspect_files
 from hierrouter.runs.run import Run, history_table
+from hierrouter.runs.saved_states import (
+    epoch_folders,
+    epochs_in_words,
+    find_checkpoint,
+    remove_epochs,
+    state_to_go_on_from,
+)
 from hierrouter.runs.train import Train
 from hierrouter.runs.training import Byproducts, RunCallbacks, Training, load_or_train
 from hierrouter_cache.errors import InputError

@@ -17,7 +17,7 @@ import pytest
 from hierrouter.learning.config import NetworkConfig, Objective, TrainConfig
 from hierrouter.learning.resumption import Resumption, TrainingState
 from hierrouter.learning.training import Origin, TrainedRouter, train
-from hierrouter.runs import progress
+from hierrouter.runs import saved_states
 from hierrouter.runs.checkpoint import load_finished, read_tensors, training_identity, write_tensors
 from hierrouter.runs.folders import (
     PROGRESS,
@@ -30,7 +30,7 @@ from hierrouter.runs.folders import (
     remove_drafts,
 )
 from hierrouter.runs.integrity import inspect_files
-from hierrouter.runs.progress import TrainingProgress
+from hierrouter.runs.saved_states import TrainingProgress
 from hierrouter.runs.training import RunCallbacks, Training, load_or_train
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import SOURCES, environment
@@ -149,8 +149,8 @@ def interrupting(epoch: int, notes: list[str], epochs: list[int]) -> RunCallback
 
 @pytest.fixture
 def saves_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_SAVES", 0.0)
-    monkeypatch.setattr(progress, "MAX_SAVING_SHARE", float("inf"))
+    monkeypatch.setattr(saved_states, "SECONDS_BETWEEN_SAVES", 0.0)
+    monkeypatch.setattr(saved_states, "MAX_SAVING_SHARE", float("inf"))
 
 
 @pytest.mark.usefixtures("saves_often")
@@ -195,8 +195,8 @@ def test_states_are_saved_seldom_and_more_seldom_on_a_slow_disk(
         saved.append(now)
         now += seconds_for_a_save
 
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    monkeypatch.setattr(progress, "write_tensors", save)
+    monkeypatch.setattr(saved_states.time, "monotonic", lambda: now)
+    monkeypatch.setattr(saved_states, "write_tensors", save)
     file = TrainingProgress(tmp_path, {})
     for _ in range(12):
         now += 1.0
@@ -222,7 +222,7 @@ def test_a_full_disk_leaves_the_last_state(tmp_path: Path, monkeypatch: pytest.M
             raise WorldError("no space left")
         write_tensors(file, arrays, text)
 
-    monkeypatch.setattr(progress, "write_tensors", save)
+    monkeypatch.setattr(saved_states, "write_tensors", save)
     notes: list[str] = []
     with pytest.raises(WorldError):
         load_or_train(training, small_tree(), tmp_path, RunCallbacks())
@@ -297,8 +297,8 @@ def test_a_damaged_state_is_named_with_the_remedy(interrupted: Path) -> None:
 def test_a_state_of_another_version_is_refused(
     interrupted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    current = progress.__version__
-    monkeypatch.setattr(progress, "__version__", "99.0")
+    current = saved_states.__version__
+    monkeypatch.setattr(saved_states, "__version__", "99.0")
     with pytest.raises(InputError, match=f"hierrouter {current}, now 99.0; install those to go on"):
         TrainingProgress(interrupted, identity(PPO)).load()
 
