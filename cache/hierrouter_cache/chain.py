@@ -7,7 +7,6 @@ become of them. See docs/cache.md.
 """
 
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -122,7 +121,7 @@ class HashRecord:
         Raises:
             OSError: the file does not exist.
         """
-        status = os.lstat(path)
+        status = path.stat()  # of a link, what it leads to
         stamps = [status.st_size, status.st_ino, status.st_ctime_ns, status.st_mtime_ns]
         entry = self._stored.get(path.name)
         if entry is None or entry[0] != stamps:

@@ -21,7 +21,7 @@ from hierrouter_cache.chain import MAX_LISTINGS, HashRecord
 from hierrouter_cache.errors import CacheError, DamagedPart, IncompleteTree, WorldError, reason_of
 from hierrouter_cache.keys import DIGEST_LENGTH, digest
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.parts import file_sha16, require_damage
+from hierrouter_cache.parts import file_sha16, require_damage, require_linked_file
 from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.writer import writable, write_derived
 
@@ -110,15 +110,17 @@ def _open_rows(file: EmbeddingFile) -> NDArray[np.void] | str:
 
     Raises:
         FileNotFoundError: the file does not exist.
+        CacheError: it is a link to a file that is not here.
         WorldError: the disk failed.
     """
     try:
-        if not stat.S_ISREG(file.path.lstat().st_mode):
+        if not stat.S_ISREG(file.path.stat().st_mode):
             return "not a regular file"
         # Mode "c" is copy-on-write. The rows are not written to, but torch takes only writable
         # arrays without a copy, and a write in this mode would not reach the file.
         rows: NDArray[np.void] = np.load(file.path, mmap_mode="c", allow_pickle=False)
     except FileNotFoundError:
+        require_linked_file(file.path)
         raise
     except Exception as error:  # numpy parses the header as Python; damage may cause any error
         require_damage(error, file.path)

@@ -32,11 +32,15 @@ whether to try a request once more, to wait, or to store a failure.
 """
 
 import difflib
+import errno
 import os
+import resource
 import stat
 from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
+
+FILE_LIBRARIES = ("duckdb", "_duckdb", "pyarrow")  # their errors have no number of the system
 
 
 class HierRouterError(Exception):
@@ -109,6 +113,37 @@ def read_small(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise InputError(f"larger than {limit:,} bytes: {path}; nothing of that kind is so large")
     return data
+
+
+def is_out_of_files(error: BaseException) -> bool:
+    """Return whether an error, or one that it came from, says that too many files are open.
+
+    Some libraries say so in words alone. A server's words about its own files do not count.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, OSError) and link.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        library = type(link).__module__.partition(".")[0]
+        opens_files = isinstance(link, OSError | ImportError) or library in FILE_LIBRARIES
+        if opens_files and os.strerror(errno.EMFILE) in str(link):
+            return True
+        link = link.__cause__ or link.__context__
+    return False
+
+
+def require_free_files(error: BaseException) -> None:
+    """Tell a limit of open files from what an error says beside that.
+
+    Raises:
+        WorldError: it says that too many files are open.
+    """
+    if is_out_of_files(error):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        raise WorldError(
+            f"too many open files: this process may have {limit:,}; "
+            "allow more, for example with `ulimit -n 1024`, and run it again"
+        ) from error
 
 
 def reason_of(error: BaseException, limit: int = 120) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache.errors import CacheError, NoCache, WorldError, reason_of
+from hierrouter_cache.errors import CacheError, NoCache, WorldError, reason_of, require_free_files
 
 PART_FORMAT = 2
 METADATA_KEY = b"hierrouter"
@@ -395,9 +395,12 @@ def proof(
         (what is wrong with it, what it says of itself). The fault is None if the part is sound,
         and `FAULT_GONE` if the file does not exist any more.
 
+    A link counts as the file that it leads to: tools that fetch data sets keep the bytes elsewhere,
+    and the hash tells whether they are the part's.
+
     Raises:
         CacheError: the part is sound, but was written by a newer version; or there is no
-            permission to read it.
+            permission to read it; or it is a link to a file that is not here.
         WorldError: the disk failed.
     """
     try:
@@ -407,7 +410,7 @@ def proof(
             if sha16(data) != part.sha:
                 return FAULT_CHECKSUM, None
             return _check_content(part, pa.BufferReader(data))
-        status = part.path.lstat()  # only once: the file may disappear between two calls
+        status = part.path.stat()  # only once: the file may disappear between two calls
         if not stat.S_ISREG(status.st_mode):
             return "not a regular file", None
         if status.st_size == 0:
@@ -416,6 +419,7 @@ def proof(
             return FAULT_CHECKSUM, None
         return _check_content(part, part.path)
     except FileNotFoundError:
+        require_linked_file(part.path)
         return FAULT_GONE, None
     except PermissionError as error:
         # This is no damage: if the part were moved aside, its calls would be paid for again.
@@ -423,6 +427,22 @@ def proof(
     except (OSError, pa.ArrowException) as error:
         require_damage(error, part.path)
         return f"not readable ({reason_of(error, 80)})", None
+
+
+def require_linked_file(path: Path) -> None:
+    """Refuse a link to a file that is not here: no damage, the tool that made it can fetch that.
+
+    Args:
+        path: a file that cannot be opened because it does not exist.
+
+    Raises:
+        CacheError: it is such a link.
+    """
+    if path.is_symlink():
+        raise CacheError(
+            f"a link leads to a file that is not here: {path}; fetch that file with the tool that "
+            "made the link, or copy the cache anew with cp -L"
+        )
 
 
 def require_damage(error: BaseException, path: Path) -> None:
@@ -433,8 +453,10 @@ def require_damage(error: BaseException, path: Path) -> None:
         path: the file.
 
     Raises:
-        WorldError: the error has a number of the system, such as that of a failed disk.
+        WorldError: the error has a number of the system, such as that of a failed disk; or too many
+            files are open.
     """
+    require_free_files(error)
     if isinstance(error, OSError) and error.errno:
         raise WorldError(
             f"cannot read: {path}: {os.strerror(error.errno)}; look at the disk, run it again"

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hierrouter_cache.chain import HashRecord, sound_chain
-from hierrouter_cache.errors import CacheError, NoCache, WorldError, reason_of
+from hierrouter_cache.errors import CacheError, NoCache, WorldError, reason_of, require_free_files
 from hierrouter_cache.keys import DIGEST_LENGTH
 from hierrouter_cache.parts import (
     CHOICES_TYPE,
@@ -170,7 +170,11 @@ def _comparison_error(root: Path, error: duckdb.Error) -> CacheError | WorldErro
     """Return the error to raise if DuckDB could not compare the rows of a cache.
 
     Either there is no room, or a part is gone or is no Parquet file.
+
+    Raises:
+        WorldError: too many files are open.
     """
+    require_free_files(error)
     reason = reason_of(error, 80)
     concerns_part = str(parts_folder(root)) in str(error)
     is_out_of_room = isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException)
@@ -343,7 +347,12 @@ class CacheReader:
         raise CacheError(f"the cache changes all the time: {self.root}; try again later")
 
     def _unreadable_part(self, error: Exception) -> CacheError:
-        """Return the error for a part whose bytes have the right hash, but are no rows."""
+        """Return the error for a part whose bytes have the right hash, but are no rows.
+
+        Raises:
+            WorldError: too many files are open.
+        """
+        require_free_files(error)
         return CacheError(
             f"a part cannot be read: {self.root}: {reason_of(error, 80)}; "
             "find it with `hierrouter verify`"

@@ -79,8 +79,8 @@ def _read_checked(path: Path) -> tuple[NDArray[np.uint8], pa.RecordBatch, dict[s
     """
     match = TREE_NAME_PATTERN.fullmatch(path.name)
     try:
-        if not match or path.is_symlink() or not path.is_file():
-            path.lstat()  # raises FileNotFoundError
+        if not match or not path.is_file():
+            path.stat()  # raises FileNotFoundError
             raise ValueError("not a regular file of ours")
         # The file is read and not mapped. So the bytes stay as they were hashed, and a bad sector
         # causes an error and not a crash.

@@ -8,7 +8,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hierrouter_cache.errors import CacheError, InputError, WorldError, reason_of
+from hierrouter_cache.errors import (
+    CacheError,
+    InputError,
+    WorldError,
+    reason_of,
+    require_free_files,
+)
 from hierrouter_cache.reader import CacheReader, as_arrow, create_views, run_interruptible
 from hierrouter_cache.tree import Rate, cost_of, rate_table, total_cost
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
@@ -88,7 +94,7 @@ def ask(
         InputError: it is not one SELECT, it names unknown views or columns, it reads other files,
             or two columns of the answer have the same name.
         CacheError: parts were removed meanwhile.
-        WorldError: the answer needs more memory than there is.
+        WorldError: the answer needs more memory than there is, or too many files are open.
     """
     _require_select(statement)
     forest = walk(reader, spec, keys)
@@ -106,6 +112,7 @@ def ask(
                 connection, lambda: connection.sql(statement).to_arrow_table()
             )
     except duckdb.IOException as error:
+        require_free_files(error)
         raise CacheError(f"the cache has changed: {reader.root}; ask again") from error
     except duckdb.OutOfMemoryException as error:
         raise WorldError(

@@ -13,7 +13,14 @@ import typer.core
 
 from hierrouter.declarations.declaration import messages_name_flags
 from hierrouter.hub.repository import show_downloads
-from hierrouter_cache.errors import CacheError, HierRouterError, InputError, Interrupted
+from hierrouter_cache.errors import (
+    CacheError,
+    HierRouterError,
+    InputError,
+    Interrupted,
+    WorldError,
+    require_free_files,
+)
 from hierrouter_cli import cache, catalogue, collect, quickstart, report, serve, train
 from hierrouter_cli.console import MAX_ERROR_LENGTH, download_bar, say, say_error
 from hierrouter_cli.help import PAGE_WIDTH, GroupPage, add
@@ -129,10 +136,6 @@ def main() -> None:
     """
     for name, value in LIBRARY_SETTINGS.items():
         os.environ.setdefault(name, value)
-    if sys.stdout is None:
-        # Stdout is closed. Without this, the next file that is opened would get its number, 1, and
-        # whatever is printed would go into that file.
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     arguments = sys.argv[1:]
     debug = DEBUG_FLAG in arguments
     arguments = [argument for argument in arguments if argument != DEBUG_FLAG] or ["--help"]
@@ -165,6 +168,11 @@ def _run(arguments: list[str], debug: bool) -> int:
     except Exception as error:
         if debug:
             say(traceback.format_exc())
+        try:
+            require_free_files(error)
+        except WorldError as limit:
+            say_error(str(limit))
+            return EXIT_FAILED
         if isinstance(error, OSError) and error.errno in UNUSABLE_PATH_ERRORS:
             say_error(f"{error.strerror}: {error.filename!s:.60}; give another path")
             return EXIT_WRONG_INPUT

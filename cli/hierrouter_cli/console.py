@@ -9,7 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,8 +31,9 @@ LONG_BAR_WIDTH = 120  # columns from which on a terminal has room for a long bar
 
 
 def say(message: str) -> None:
-    """Print a message for the user on stderr."""
-    print(safe_text(message), file=sys.stderr, flush=True)  # noqa: T201
+    """Print a message for the user on stderr; one that nobody can read is no error."""
+    with suppress(OSError):
+        print(safe_text(message), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def say_of(command: str, message: str) -> None:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter_cache import parts
-from hierrouter_cache.chain import seal_loose, sound_parts
+from hierrouter_cache.chain import HashRecord, seal_loose, sound_chain, sound_parts
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart
 from hierrouter_cache.keys import digest
@@ -31,7 +31,6 @@ from tests.properties.test_parts import READERS, sound
 
 ONE_CALL = rows.calls(("m", "c", "r"))
 HARMS = ("flip", "truncate", "zero block")
-LINKS = [partial(os.symlink, to) for to in ("../sound", "nowhere")]
 
 
 @pytest.fixture
@@ -129,8 +128,8 @@ def test_a_further_column_is_welcome(tmp_path: Path) -> None:
     assert len(CacheReader(tmp_path).responses()) == 1
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, *LINKS])
-def test_a_folder_a_pipe_or_a_link_with_the_name_of_a_part_is_no_part(
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, partial(os.symlink, "/dev/zero")])
+def test_a_folder_a_pipe_or_a_device_with_the_name_of_a_part_is_no_part(
     tmp_path: Path, part: Path, make: Callable[[Path], None]
 ) -> None:
     part.rename(tmp_path / "sound")
@@ -139,6 +138,63 @@ def test_a_folder_a_pipe_or_a_link_with_the_name_of_a_part_is_no_part(
     seal_loose(tmp_path)  # does not hang
     with pytest.raises(DamagedPart, match="not a regular file"):
         CacheReader(tmp_path)
+
+
+def linked(root: Path, link: Callable[[Path, Path], None]) -> Path:
+    """The cache, with the bytes of its files in another folder, as tools that fetch data do it."""
+    blobs = root.parent / "blobs"
+    blobs.mkdir()
+    for file in sorted(root.rglob("*")):
+        if file.is_file() and not file.is_symlink():
+            blob = file.rename(blobs / f"{len(list(blobs.iterdir()))}")
+            link(file, blob)
+    return root
+
+
+def relative_link(file: Path, blob: Path) -> None:
+    file.symlink_to(os.path.relpath(blob, file.parent))
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, relative_link, Path.hardlink_to])
+def test_a_cache_of_links_is_read_and_grows(
+    tmp_path: Path, link: Callable[[Path, Path], None]
+) -> None:
+    """The hash in a part's name tells whether a link leads to its bytes."""
+    root = linked(rows.fill(tmp_path / "cache"), link)
+    before = CacheReader(root).responses()
+    assert before
+    (tmp_path / "door").symlink_to(root)
+    assert CacheReader(tmp_path / "door").responses() == before
+    PartWriter(tmp_path / "door").append("calls", rows.calls(("m", "new", "r")))
+    assert len(CacheReader(root).responses()) == len(before) + 1
+    compact(root)
+    assert len(CacheReader(root).responses()) == len(before) + 1
+    assert not quarantine(root)
+
+
+def test_a_link_to_other_bytes_is_damage(tmp_path: Path, part: Path) -> None:
+    (tmp_path / "other").write_bytes(part.read_bytes()[:-1] + b"x")
+    record = HashRecord(tmp_path, tmp_path / "derived")
+    part.rename(tmp_path / "sound")
+    part.symlink_to(tmp_path / "sound")
+    os.utime(tmp_path / "sound", (1, 1))
+    sound_chain(tmp_path, record)
+    part.unlink()
+    part.symlink_to(tmp_path / "other")
+    with pytest.raises(DamagedPart, match="checksum mismatch"):
+        sound_chain(tmp_path, HashRecord(tmp_path, tmp_path / "derived"))
+
+
+def test_a_link_to_a_file_that_was_not_fetched_is_no_damage(tmp_path: Path, part: Path) -> None:
+    """Nor does `repair` give up what can still be fetched."""
+    part.rename(tmp_path / "elsewhere")
+    part.symlink_to("nowhere")
+    for use in (CacheReader, quarantine):
+        with pytest.raises(CacheError, match="leads to a file that is not here") as refused:
+            use(tmp_path)
+        assert not isinstance(refused.value, DamagedPart)
+        assert "repair" not in str(refused.value)
+    assert part.is_symlink()
 
 
 def test_a_part_without_permission_is_not_damaged(
@@ -227,14 +283,14 @@ def test_a_part_that_goes_while_it_is_looked_at_is_gone_and_not_damaged(
     tmp_path: Path, part: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (listed,) = list_parts(tmp_path)
-    real = Path.lstat
+    real = Path.stat
 
-    def look_and_lose(path: Path) -> os.stat_result:
-        seen = real(path)
+    def look_and_lose(path: Path, **options: Any) -> os.stat_result:
+        seen = real(path, **options)
         path.unlink()
         return seen
 
-    monkeypatch.setattr(Path, "lstat", look_and_lose)
+    monkeypatch.setattr(Path, "stat", look_and_lose)
     assert parts.proof(listed) == (parts.FAULT_GONE, None)
 
 

@@ -1,13 +1,17 @@
 """How commands begin, with nothing heavy imported, and how they fail."""
 
+import errno
+import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import hierrouter as hr
+from hierrouter_cache.errors import WorldError, is_out_of_files
 from tests.cli.conftest import Place
 from tests.conftest import environment, run_cold, spawned, works
 from tests.hub import hub
@@ -58,6 +62,52 @@ def test_a_stdout_that_takes_nothing_is_one_line(home: Place) -> None:
         assert done.returncode == 1
         [line] = done.stderr.splitlines()
         assert line.startswith(f"error: cannot print: {said}")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&-", "<&- 2>&-", "2>/dev/full"])
+def test_results_stay_alone_where_messages_have_no_place(home: Place, closed: str) -> None:
+    """As in a cron job; a note or an error that nobody can read changes neither result nor code."""
+    command = f"{sys.executable} -m hierrouter_cli"
+    done = spawned("sh", "-c", f"{command} cache info --format json {closed}", cwd=home.folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)
+    failed = spawned("sh", "-c", f"{command} cache info --cache nowhere {closed}", cwd=home.folder)
+    assert (failed.returncode, failed.stdout) == (3, "")
+
+
+def test_nothing_is_open_and_the_code_still_says_what_became_of_it(home: Place) -> None:
+    """Else the first file that the command opens gets the number of stdout, and its text."""
+    command = f"{sys.executable} -m hierrouter_cli"
+    for words, code in (("cache info", 1), ("cache info --cache nowhere", 3), ("verify", 1)):
+        done = spawned("sh", "-c", f"{command} {words} <&- >&- 2>&-", cwd=home.folder)
+        assert done.returncode == code, words
+    assert works(run_cold("verify", cwd=home.folder))  # nothing was written into a file
+
+
+def test_a_limit_of_open_files_is_not_blamed_on_the_cache(home: Place) -> None:
+    """Every limit from one at which nothing can be imported to one at which all is well."""
+    command = f"{sys.executable} -m hierrouter_cli"
+    statement = "cache sql 'SELECT count(*) AS n FROM nodes' --format json"
+    codes = []
+    for limit in range(8, 65, 4):
+        done = spawned("sh", "-c", f"ulimit -n {limit}; {command} {statement}", cwd=home.folder)
+        codes.append(done.returncode)
+        if done.returncode:
+            [line] = done.stderr.splitlines()
+            assert line.startswith(f"error: too many open files: this process may have {limit};")
+        else:
+            assert json.loads(done.stdout)
+    assert set(codes) == {0, 1}
+    assert codes == sorted(codes, reverse=True)
+
+
+def test_a_server_that_is_out_of_files_is_not_this_machine() -> None:
+    words = "127.0.0.1:80 answered 500: Too many open files"
+    assert not is_out_of_files(WorldError(words))
+    limit = WorldError("cannot read")
+    limit.__context__ = OSError(errno.EMFILE, "Too many open files")
+    assert is_out_of_files(limit)
+    assert is_out_of_files(duckdb.IOException('Cannot open file "x": Too many open files'))
 
 
 HEAVY = {

@@ -88,13 +88,18 @@ def test_rows_of_another_kind_are_not_read_beyond_their_end(tmp_path: Path, dtyp
     assert fault and "expected 3 rows of context and vector" in fault
 
 
-def test_a_link_or_a_pipe_is_no_embedding_file(tmp_path: Path) -> None:
+def test_a_pipe_is_no_embedding_file_and_a_link_is_what_it_leads_to(tmp_path: Path) -> None:
     sound = embedding(tmp_path, np.zeros(3, [("context", "S32"), ("vector", "<f4", (8,))]))
     assert "whose vectors" in (embedding_fault(sound) or "")  # it was read
     (tmp_path / "link").symlink_to(sound.path)
+    linked = EmbeddingFile(tmp_path / "link", 3, sound.sha)
+    assert embedding_fault(linked) == embedding_fault(sound)
     os.mkfifo(tmp_path / "pipe")  # whoever opened it would wait for ever
-    for name in ("link", "pipe"):
-        assert embedding_fault(EmbeddingFile(tmp_path / name, 3, sound.sha)) == "not a regular file"
+    pipe = EmbeddingFile(tmp_path / "pipe", 3, sound.sha)
+    assert embedding_fault(pipe) == "not a regular file"
+    (tmp_path / "lost").symlink_to("nowhere")
+    with pytest.raises(CacheError, match="leads to a file that is not here"):
+        embedding_fault(EmbeddingFile(tmp_path / "lost", 3, sound.sha))
 
 
 LIMITED = """
