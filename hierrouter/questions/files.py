@@ -4,7 +4,9 @@ A file may be damaged, or made to fill the memory: every reader checks sizes bef
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,13 @@ from hierrouter_cache.errors import InputError, reason_of
 from hierrouter_cache.keys import sound_json
 
 MAX_LINE_BYTES = 1 << 24
+MAX_SKIPPED_BYTES = 1 << 30  # of a line that is too long, to find the one after it
 # An empty list takes two bytes on the line, and 56 bytes of memory.
 MAX_ROW_VALUES = 1_000_000
+UTF8_MARK = b"\xef\xbb\xbf"
+VALUE_STARTS = (b"[", b"{", b",")  # each of these characters begins at most one value
+# A text in JSON. Without backtracking, so that a line of megabytes takes no memory.
+JSON_TEXT_PATTERN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -39,10 +46,11 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Read the lines of a file; a byte order mark is dropped.
 
     Returns:
-        (number from 1, bytes) of each line.
+        (number from 1, bytes) of each line. A line that is too long is cut where `line_fault` sees
+        it; nothing of its rest is kept in memory.
 
     Raises:
-        InputError: the file cannot be read, or a line is too long.
+        InputError: the file cannot be read, or a line goes on for `MAX_SKIPPED_BYTES`.
     """
     try:
         require_plain(path)
@@ -51,15 +59,27 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if len(line) > MAX_LINE_BYTES:
-                    raise InputError(
-                        f"line longer than {MAX_LINE_BYTES:,} bytes: {path}:{number}; "
-                        "write one JSON object per line"
-                    )
-                yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                    yield number, line
+                    _skip_line(file, line, f"{path}:{number}")
+                    continue
+                yield number, line.removeprefix(UTF8_MARK) if number == 1 else line
     except OSError as error:
         raise InputError(
             f"cannot be read: {path}: {error.strerror}; give a file of JSON lines"
         ) from None
+
+
+def _skip_line(file: BufferedReader, line: bytes, where: str) -> None:
+    """Read a line to its end, of which `line` has been read.
+
+    Raises:
+        InputError: it does not end soon.
+    """
+    for _ in range(MAX_SKIPPED_BYTES // MAX_LINE_BYTES):
+        if not line or line.endswith(b"\n"):
+            return
+        line = file.readline(MAX_LINE_BYTES)
+    raise InputError(f"line longer than {MAX_SKIPPED_BYTES:,} bytes: {where}; is it a text?")
 
 
 def require_plain(path: Path) -> None:
@@ -83,13 +103,11 @@ def parse_object(
         parse: reads JSON. Only rows whose keys tell what their texts must be need no sound text.
 
     Raises:
-        InputError: too many values, not UTF-8, not JSON, or no object.
+        InputError: too long, too many values, not UTF-8, not JSON, or no object.
     """
-    # Each of these characters begins at most one value.
-    if sum(line.count(character) for character in (b"[", b"{", b",")) > MAX_ROW_VALUES:
-        raise InputError(
-            f"more than {MAX_ROW_VALUES:,} values: {where}; write one question per line"
-        )
+    fault = line_fault(line)
+    if fault:
+        raise InputError(f"{fault}: {where}; write one question per line")
     try:
         row = parse(line.decode("utf-8"))
     except UnicodeDecodeError:
@@ -100,6 +118,25 @@ def parse_object(
     if not isinstance(row, dict):
         raise InputError(f"not a JSON object: {where}; write one JSON object per line, no array")
     return row
+
+
+def line_fault(line: bytes) -> str:
+    """Return which limit keeps a line of JSON from being read; "" if none does.
+
+    Whoever writes lines that are to be read again asks this first.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        return f"line longer than {MAX_LINE_BYTES:,} bytes"
+    if _values(line) <= MAX_ROW_VALUES:
+        return ""
+    if _values(JSON_TEXT_PATTERN.sub(b"", line)) > MAX_ROW_VALUES:
+        return f"more than {MAX_ROW_VALUES:,} values"
+    return ""
+
+
+def _values(line: bytes) -> int:
+    """Count the values of a line at most; characters in its texts count, too."""
+    return sum(map(line.count, VALUE_STARTS))
 
 
 MAX_PARQUET_ROWS = 50_000_000  # a file that declares more is damaged or malicious

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hierrouter.declarations.declaration import OnNote, ignore_note
 from hierrouter.engines.encoder_names import with_commit
 from hierrouter.evaluation.intervals import interval
 from hierrouter.learning.training import TrainedRouter
@@ -23,6 +24,7 @@ from hierrouter.replay.opening import training_tree
 from hierrouter.replay.tree import Tree
 from hierrouter.runs.run import Run
 from hierrouter.runs.training import RunCallbacks, TrainingPlan
+from hierrouter.serving.logs import read_lines
 from hierrouter.serving.monitoring import LOG_VERSION, query_id
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -57,43 +59,47 @@ class Traffic:
     distinct: int
 
 
-def read_traffic(log: Path, limit: int, seed: int) -> Traffic:
+def read_traffic(log: Path, limit: int, seed: int, on_note: OnNote = ignore_note) -> Traffic:
     """Read the questions of a server's log, including failed ones: they can be asked again.
 
     Args:
         log: its file of JSON lines.
         limit: the largest number of questions; they are drawn from all.
         seed: of the sample and of the folds.
+        on_note: receives a message if lines are left out: bad ones, and those of another version.
 
     Raises:
-        InputError: the file cannot be read, has no questions, or has a line of another version.
+        InputError: the file cannot be read, has no questions, or has many bad lines.
     """
     liked: dict[str, list[str]] = {}
-    lines = 0
-    for number, line in json_lines(log):
+
+    def read(line: Mapping[str, Any], where: str) -> tuple[str, str | None] | None:
         version = line.get("log", LOG_VERSION)
         if version != LOG_VERSION:
             raise InputError(
                 f"a line of log version {version!r:.20}, this version reads {LOG_VERSION}: "
-                f"{log}:{number}; take it out"
+                f"{where}; take it out"
             )
         question = line.get("question")
         if not isinstance(question, str) or not question.strip():
-            continue  # an event, or a request that could not be routed
-        lines += 1
-        answers = liked.setdefault(question, [])
+            return None  # a request that could not be routed
         quality = line.get("quality")
         answer = line.get("answer")
         is_liked = isinstance(quality, int | float) and quality >= MIN_LIKED_QUALITY
-        if is_liked and isinstance(answer, str):
-            answers.append(answer)
+        return question, answer if is_liked and isinstance(answer, str) else None
+
+    lines = read_lines(log, read, on_note)
+    for question, liked_answer in lines:
+        answers = liked.setdefault(question, [])
+        if liked_answer is not None:
+            answers.append(liked_answer)
     if not liked:
         raise InputError(f"no questions: {log}; give the log of `hierrouter serve --log`")
     queries = [Query(query_id(text), TRAFFIC_DATASET, text, (), "") for text in liked]
     return Traffic(
         queries=with_folds(sample(queries, limit, seed), seed),
         liked={question: tuple(dict.fromkeys(answers)) for question, answers in liked.items()},
-        lines=lines,
+        lines=len(lines),
         distinct=len(queries),
     )
 

@@ -126,7 +126,7 @@ class LearnFrom:
         from hierrouter.serving.versions import Service, load_service, save_service
 
         check_out(self.out, "train")  # before calls are paid for
-        traffic = learn.read_traffic(self.log, self.limit, self.seed)
+        traffic = learn.read_traffic(self.log, self.limit, self.seed, on_note)
         service = load_service(RUNS)
         in_service = self.checkpoint
         if in_service is None:

@@ -5,10 +5,10 @@ This module only reads logs; a server writes them with `hierrouter.serving.monit
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from hierrouter.engines.encoders import Encoder
 from hierrouter.engines.generator import Confidence, Response
 from hierrouter.evaluation.outcome import Actions, greedy
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.questions.files import json_lines
+from hierrouter.questions.files import parse_object, raw_lines
 from hierrouter.replay.states import numbers_kind, state_texts
 from hierrouter.serving.decisions import live_numbers
 from hierrouter.serving.estimators import Log, LoggedStates, logged_states
@@ -27,6 +27,9 @@ from hierrouter_cache.tree import Rate
 
 MIN_PROPENSITY = 1e-9  # smaller ones would make the weights of their episodes explode
 MAX_POLICY_NAME = 200  # characters
+MAX_BAD_SHARE = 0.2  # of the lines of a log; if more are bad, it is refused
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,54 @@ class LogShape:
     rate: Sequence[tuple[float, ...]]
 
 
+def read_lines(
+    path: Path, read: Callable[[Mapping[str, Any], str], Row | None], on_note: OnNote = ignore_note
+) -> list[Row]:
+    """Read the lines of a log, and leave out a few that cannot be read.
+
+    A server's log grows for months, so one line that a crash, a full disk or an odd request left
+    must not take all others along. A file with many of them is no log, or was written by a script
+    with a fault, which its user wants to hear of.
+
+    Args:
+        path: of the file of JSON lines.
+        read: reads (line, file and line for messages); None if the line has nothing to read. Lines
+            about changes of models are not for it.
+        on_note: receives how many lines are left out, and what is wrong with the first.
+
+    Returns:
+        What `read` returned, in the order of the file.
+
+    Raises:
+        InputError: the file cannot be read, or more than `MAX_BAD_SHARE` of its lines are bad; the
+            message is that of the first one.
+    """
+    rows: list[Row] = []
+    faults: list[InputError] = []
+    bad_lines = 0
+    lines = 0
+    for number, data in raw_lines(path):
+        if not data.strip():
+            continue
+        lines += 1
+        where = f"{path}:{number}"
+        try:
+            line = parse_object(data, where)
+            row = None if "event" in line else read(line, where)
+        except InputError as fault:
+            bad_lines += 1
+            faults.append(fault)
+            del faults[1:]
+            continue
+        if row is not None:
+            rows.append(row)
+    if bad_lines > MAX_BAD_SHARE * lines:
+        raise faults[0]
+    if bad_lines:
+        on_note(f"{bad_lines} of {lines} lines are left out, they cannot be read: {faults[0]}")
+    return rows
+
+
 def read_log(path: Path, shape: LogShape, on_note: OnNote = ignore_note) -> list[Episode]:
     """Read every episode of a log.
 
@@ -99,20 +150,21 @@ def read_log(path: Path, shape: LogShape, on_note: OnNote = ignore_note) -> list
         path: of the file of JSON lines.
         shape: of its episodes.
         on_note: receives a message if lines of a server are left out: questions without an answer,
-            routes where a failed model was replaced, and deferrals.
+            routes where a failed model was replaced, and deferrals. And one if bad lines are.
 
     Raises:
-        InputError: the file cannot be read, has no episodes, or has a bad line.
+        InputError: the file cannot be read, has no episodes, or has many bad lines.
     """
-    episodes = []
     left_out = 0
-    for number, line in json_lines(path):
-        if "event" in line:  # a server logs changes of its models, too
-            continue
+
+    def read(line: Mapping[str, Any], where: str) -> Episode | None:
+        nonlocal left_out
         if _is_episode(line):
-            episodes.append(_episode(line, f"{path}:{number}", shape))
-        else:
-            left_out += 1
+            return _episode(line, where, shape)
+        left_out += 1
+        return None
+
+    episodes = read_lines(path, read, on_note)
     if left_out:
         on_note(
             f"{left_out} lines are left out: a model gave no answer, or got what was in doubt; "
@@ -125,7 +177,7 @@ def read_log(path: Path, shape: LogShape, on_note: OnNote = ignore_note) -> list
 
 def _is_episode(line: Mapping[str, Any]) -> bool:
     """Whether all actions of a line are the policy's own, as far as the log says."""
-    if "otherwise" in line or line.get("status") not in (None, 200):
+    if "otherwise" in line or "left_out" in line or line.get("status") not in (None, 200):
         return False
     steps = line.get("steps")
     actions = [*(steps if isinstance(steps, list) else ()), line.get("returned")]
@@ -299,27 +351,27 @@ def read_spending(path: Path, shape: LogShape, on_note: OnNote = ignore_note) ->
     Args:
         path: of the log.
         shape: of the router that was in service.
-        on_note: receives a message if lines are left out: those without an answer, and those that
-            do not say how probable the first call was.
+        on_note: receives a message if lines are left out: those without an answer, those that do
+            not say how probable the first call was, and bad ones.
 
     Raises:
-        InputError: the file cannot be read, has a bad line, or fewer than 2 questions.
+        InputError: the file cannot be read, has many bad lines, or fewer than 2 questions.
     """
     queries: dict[str, int] = {}
-    rows = []
     left_out = 0
-    for number, line in json_lines(path):
-        where = f"{path}:{number}"
+
+    def read(line: Mapping[str, Any], where: str) -> tuple[Any, ...] | None:
+        nonlocal left_out
         steps = line.get("steps")
         if not isinstance(steps, list) or not steps or line.get("status") not in (None, 200):
-            left_out += "event" not in line
-            continue
+            left_out += 1
+            return None
         if any(not isinstance(step, dict) for step in steps):
             raise InputError(f"a step is no object: {where}; give model, propensity and cost")
         choice = _first_choice(steps[0], where, shape)
         if choice is None:
             left_out += 1
-            continue
+            return None
         costs = [_cost(step, where, (0.0, 0.0)) for step in steps]
         seconds = [_seconds(step, where) for step in steps]
         quality = math.nan
@@ -328,7 +380,9 @@ def read_spending(path: Path, shape: LogShape, on_note: OnNote = ignore_note) ->
         query = queries.setdefault(_text(line, "query", where) or "", len(queries))
         route = (math.fsum(costs), math.fsum(seconds), quality)
         first = (costs[0], seconds[0], quality if len(steps) == 1 else math.nan)
-        rows.append((query, route, first, *choice))
+        return (query, route, first, *choice)
+
+    rows = read_lines(path, read, on_note)
     if left_out:
         on_note(f"{left_out} lines are left out: no answer, or nobody drew the first call")
     if len(queries) < 2:

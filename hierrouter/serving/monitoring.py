@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from hierrouter.questions.answers import token_f1
+from hierrouter.questions.files import line_fault
 from hierrouter.runs.bundle import Canary
 from hierrouter.serving.models import CallFailed, LiveModel
 from hierrouter.serving.results import Hop, RouteResult
@@ -32,6 +33,7 @@ DURATION_BUCKETS_S = (
     *(1, 2, 5, 10, 30, 60, 120, 300),
 )
 LOG_VERSION = 1  # of the format of log lines
+MAX_SHORT_TEXT = 1000  # characters of a text that stays in a line that is too long
 # A model has changed if its responses have lost more than this likeness (token F1) to the stored
 # ones. Likeness that two responses of the model to the same prompt lack does not count.
 MAX_LOST_LIKENESS = 0.25
@@ -108,6 +110,9 @@ class Metrics:
 
 class RequestLog:
     """A file of JSON lines, one a request. If the file is moved away, a new one is begun.
+
+    Every line can be read again: one beyond the limits of `hierrouter.questions.files` is written
+    with null for its long texts, and says so under `left_out`.
 
     Args:
         path: of the file; None logs nothing.
@@ -241,8 +246,7 @@ class RequestLog:
         """Append a line in one write, so that lines of several workers do not mix."""
         if self._file is None or self._path is None:
             return
-        head = {"log": LOG_VERSION, "time": round(time.time(), 3)}
-        data = f"{json.dumps({**head, **line}, allow_nan=False)}\n".encode()
+        data = self._readable_line({"log": LOG_VERSION, "time": round(time.time(), 3), **line})
         if self._is_torn:
             data = b"\n" + data
         problem = ""
@@ -255,6 +259,20 @@ class RequestLog:
             problem = error.strerror or str(error)
         if problem:
             LOG.error("a line of the log is lost: %s: %s", self._path, problem)
+
+    def _readable_line(self, line: dict[str, Any]) -> bytes:
+        """Return a line as it is written; without long texts if it could not be read again."""
+        data = _json_line(line)
+        fault = line_fault(data)
+        if not fault:
+            return data
+        LOG.warning("a line of the log is without its texts, %s: %s", fault, self._path)
+        shortened = {name: _without_long_texts(value) for name, value in line.items()}
+        data = _json_line({**shortened, "left_out": f"texts: {fault}"})
+        if not line_fault(data):
+            return data
+        facts = {name: value for name, value in shortened.items() if not _is_nested(value)}
+        return _json_line({**facts, "left_out": f"texts and steps: {fault}"})
 
     def _reopen_if_moved(self, path: Path, file: int) -> None:
         """Open a new file if the path names another file now, or none."""
@@ -270,6 +288,25 @@ class RequestLog:
     @staticmethod
     def _open(path: Path) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def _json_line(line: dict[str, Any]) -> bytes:
+    return f"{json.dumps(line, allow_nan=False)}\n".encode()
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict | list | tuple)
+
+
+def _without_long_texts(value: Any) -> Any:
+    """Return a JSON value with null for each long text in it."""
+    if isinstance(value, str):
+        return value if len(value) <= MAX_SHORT_TEXT else None
+    if isinstance(value, dict):
+        return {name: _without_long_texts(element) for name, element in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_long_texts(element) for element in value]
+    return value
 
 
 async def check_canaries(router: Router, log: RequestLog) -> None:

@@ -1,4 +1,4 @@
-"""A log on disk and questions: what lines say, and the first bad one is named."""
+"""A log on disk and questions: what lines say, what is left out, and the first bad one is named."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from hierrouter.declarations.declaration import OnNote, ignore_note
+from hierrouter.questions.files import json_lines
+from hierrouter.serving.learn import read_traffic
 from hierrouter.serving.logs import Episode, LogShape, Step, read_log
 from hierrouter.serving.messages import question_in, question_of
+from hierrouter.serving.monitoring import RequestLog, query_id
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.serving.serving import user
 
@@ -20,10 +24,10 @@ LINE: dict[str, Any] = {"question": "how many?", "steps": BOTH, "quality": 0.5}
 TOKENS = {"model": "text", "propensity": 0.25, "tokens_in": 10, "tokens_out": 5, "response": "6"}
 
 
-def read(folder: Path, *lines: object) -> list[Episode]:
+def read(folder: Path, *lines: object, on_note: OnNote = ignore_note) -> list[Episode]:
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     (folder / "log.jsonl").write_text("\n".join(texts))
-    return read_log(folder / "log.jsonl", SHAPE)
+    return read_log(folder / "log.jsonl", SHAPE, on_note)
 
 
 def with_step(number: int = 0, /, **changed: object) -> dict[str, Any]:
@@ -106,6 +110,88 @@ def test_the_first_bad_line_is_named(tmp_path: Path, bad: tuple[object, str]) ->
     assert f"{tmp_path / 'log.jsonl'}:3" in message
     assert len(message) - len(str(tmp_path)) < 250
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_one_bad_line_is_named_counted_and_left_out(
+    tmp_path: Path, bad: tuple[object, str]
+) -> None:
+    line, expected = bad
+    notes: list[str] = []
+    assert len(read(tmp_path, *[LINE] * 8, line, LINE, on_note=notes.append)) == 9
+    [note] = notes
+    assert note.startswith("1 of 10 lines are left out, they cannot be read: ")
+    assert expected in note and f"{tmp_path / 'log.jsonl'}:9" in note
+
+
+LONG = json.dumps({**LINE, "question": "é" * 3_000_000})  # 18 MB
+POISON = {
+    "longer than a line may be": LONG,
+    "longer than a line may be, and blank": " " * len(LONG),
+    "of more values than a line may have": json.dumps({**LINE, "more": [[]] * 1_000_001}),
+    "cut by a full disk": json.dumps(LINE)[:40],
+    "of zeros, which a crash leaves": "\0" * 4096,
+    "of bytes that are no UTF-8": "\udcff\udcfe{}",
+    "nested deeply": "[" * 100_000,
+    "an integer of 5,000 digits": json.dumps(LINE)[:-1] + ', "id": ' + "9" * 5000 + "}",
+}
+
+
+@pytest.mark.parametrize("poison", POISON.values(), ids=POISON)
+def test_a_poisoned_line_does_not_take_the_others_along(tmp_path: Path, poison: str) -> None:
+    lines = [json.dumps(LINE)] * 6
+    text = "\n".join([*lines[:3], poison, *lines[3:]])
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    notes: list[str] = []
+    episodes = read_log(path, SHAPE, notes.append)
+    assert [episode.where for episode in episodes][3:] == [f"{path}:{n}" for n in (5, 6, 7)]
+    assert len(notes) == (not poison.isspace())
+    traffic = read_traffic(path, 10, 0, notes.append)
+    assert (traffic.lines, traffic.distinct) == (6, 1)
+
+
+def test_signs_in_a_text_are_no_values(tmp_path: Path) -> None:
+    question = "," * 1_000_001 + '\\"[{'
+    [episode] = read(tmp_path, {**LINE, "question": question})
+    assert episode.question == question
+
+
+def test_texts_of_a_log_are_sound(tmp_path: Path) -> None:
+    [episode] = read(tmp_path, {**LINE, "question": "a\ud800b", "policy": "\0"})
+    assert (episode.question, episode.policy) == ("a\ufffdb", "\ufffd")
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["😀" * 1_950_000, "é" * 2_800_000, "," * 1_000_001, "a" * 17_000_000],
+    ids=["emoji", "accents", "commas", "letters"],
+)
+def test_each_line_that_is_written_can_be_read_again(tmp_path: Path, question: str) -> None:
+    path = tmp_path / "log.jsonl"
+    log = RequestLog(path)
+    for text in ("first", question, "last"):
+        log.log_failure("id", "hierrouter", text, [], 502, "the model failed")
+    log.close()
+    lines = [line for _, line in json_lines(path)]
+    assert [line["query"] for line in lines] == list(map(query_id, ("first", question, "last")))
+    notes: list[str] = []
+    traffic = read_traffic(path, 10, 0, notes.append)
+    is_kept = lines[1]["question"] == question
+    assert is_kept == ("left_out" not in lines[1]) == (traffic.lines == 3)
+    assert is_kept == question.startswith(",")
+    assert notes == []
+
+
+def test_a_line_of_too_many_values_keeps_its_facts(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    log = RequestLog(path)
+    log.log_forward("id", "hierrouter", "other", "reason", {})
+    log._write({"id": "odd", "status": 200, "steps": [[]] * 1_000_001})
+    log.close()
+    [_, (_, line)] = json_lines(path)
+    assert (line["id"], line["status"], "steps" in line) == ("odd", 200, False)
+    assert line["left_out"] == "texts and steps: more than 1,000,000 values"
 
 
 def test_a_log_without_lines(tmp_path: Path) -> None:
