@@ -25,7 +25,7 @@ from hierrouter_cache.tree import CALL_MEASURES, DirectCalls, RouteTree, StatePa
 from hierrouter_cache.writer import writable, write_derived
 
 LOGGER = logging.getLogger(__name__)
-TREE_FORMAT = 2  # increase it when a tree of the same cache could have another content
+TREE_FORMAT = 3  # increase it when a tree of the same cache could have another content
 TREE_NAME_PATTERN = re.compile(
     r"tree-(?P<key>[0-9a-f]{32}-[0-9a-f]{32})-(?P<sha>[0-9a-f]{16})\.arrow"
 )

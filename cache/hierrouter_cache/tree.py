@@ -335,6 +335,12 @@ class DirectCalls:
     def __post_init__(self) -> None:
         _spread_measures(self)
 
+    @property
+    def rates(self) -> dict[str, Rate]:
+        """The prices of a token, by model."""
+        rows = zip(self.models, self.rate.tolist(), strict=True)
+        return {name: Rate(*row) for name, row in rows}
+
     @cached_property
     def cost(self) -> NDArray[np.float64]:
         """float64[queries, K]: cost of each call."""

@@ -56,20 +56,21 @@ def best_ending(tree: RouteTree, alpha: float, allow_stop: bool = False) -> int:
 
 
 def best_direct_call(
-    selection_tree: RouteTree, alpha: float, tree: RouteTree
+    selection_tree: RouteTree, alpha: float, tree: RouteTree, references: bool = False
 ) -> outcome.Outcome | None:
-    """Make the best direct call of one fold on another fold.
+    """Make the best direct call of one fold on another fold; of equal ones the cheapest.
 
     Args:
         selection_tree: the fold on which the call has the highest mean reward.
         alpha: cost penalty of R = Q - alpha * C.
         tree: the fold on which the call is made.
+        references: whether it may be a call of a reference model, which is not of the pool.
 
     Returns:
-        The outcome on `tree`; None if no model of the pool was called directly.
+        The outcome on `tree`; None if no such model was called directly.
     """
     direct = selection_tree.direct
-    columns = _pool_columns(selection_tree)
+    columns = np.arange(len(direct.models)) if references else _pool_columns(selection_tree)
     if not len(columns):
         return None
     cost = direct.cost[:, columns].mean(axis=0, keepdims=True)

@@ -43,7 +43,7 @@ from hierrouter.learning.resumption import Resumption, TrainingState, select
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.tree import Rate, Routes, RouteTree
 
 if TYPE_CHECKING:  # training a network needs torch, deciding with a trained one does not
     from hierrouter.learning.network import Learner, RouterNetwork, TrainingFold
@@ -241,6 +241,11 @@ class Origin:
             version=__version__,
             second=tree.second,
         )
+
+    @property
+    def rates(self) -> dict[str, Rate]:
+        """The prices of a token at the time of training, by model."""
+        return {name: Rate(*row) for name, row in zip(self.models, self.rate, strict=True)}
 
     @property
     def routes(self) -> Routes:

@@ -1,32 +1,21 @@
 """The contents of a cache, checks of its soundness, and notes for the readers of its data."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from hierrouter.declarations.declaration import OnCount, ignore_count
 from hierrouter.paper import PAPER_SCORER
-from hierrouter.pools.files import COST_IN_TOKENS, stored_import, stored_pool
-from hierrouter.questions.audit import Audit, Response, audit_responses, draw_audited
-from hierrouter.questions.query import full_names, stored_choices
-from hierrouter.questions.scoring import (
-    ACCURACY,
-    GIVEN_SCORER,
-    REFERENCE_FORMS,
-    SCORERS_BY_NAME,
-    TEST_SCORER,
-    ScorerInput,
-)
+from hierrouter.pools.files import stored_pool
+from hierrouter.questions.query import stored_choices
+from hierrouter.questions.scoring import REFERENCE_FORMS, SCORERS_BY_NAME, TEST_SCORER, ScorerInput
 from hierrouter.replay.states import SIGNALS
-from hierrouter.replay.stored_pool import load_planned_pool, measure_forest, open_pool
-from hierrouter.replay.tree import Tree, calls_of
+from hierrouter.replay.stored_pool import load_planned_pool, open_pool
+from hierrouter.replay.tree import Tree
 from hierrouter_cache.embeddings import embedding_files, require_sound
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError
 from hierrouter_cache.keys import Row, digest, part_fault, row_fault
@@ -35,7 +24,7 @@ from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.saved_trees import list_saved_trees, saved_tree_fault
 from hierrouter_cache.sql import ask
 from hierrouter_cache.tree import RouteTree
-from hierrouter_cache.walk import Forest, Scores, stored_scores, walk
+from hierrouter_cache.walk import Forest, Scores, walk
 
 NOTABLE_CAPPED_SHARE = 0.05  # of a model's answers, cut off at its cap of new tokens
 MAX_LISTED_MERGED = 3  # queries with one text in a note
@@ -69,16 +58,15 @@ def data_notes(tree: RouteTree) -> list[str]:
         notes.append(f"{left_out_note(tree)}.")
     if tree.pruned:
         notes.append(pruned_note(tree))
-    if getattr(tree, "is_fitting_scorer", False):
+    opened = tree if isinstance(tree, Tree) else None  # else it was made in memory
+    if opened and opened.is_fitting_scorer:
         notes.append(f"{fitting_scorer_note(tree.scorer)}.")
     notes += low_score_notes(tree)
-    thoughts_note = getattr(tree, "thoughts_note", None)
-    if thoughts_note:
-        notes.append(thoughts_note)
-    merged = getattr(tree, "merged", "")
-    if merged:
-        notes.append(f"{merged}.")
-    if getattr(tree, "given_by_default", False):
+    if opened and opened.thoughts_note:
+        notes.append(opened.thoughts_note)
+    if opened and opened.merged:
+        notes.append(f"{opened.merged}.")
+    if opened and opened.given_by_default:
         notes.append(f"{GIVEN_BY_DEFAULT_NOTE}.")
     unjudged = unjudged_note(tree)
     if unjudged:
@@ -89,12 +77,16 @@ def data_notes(tree: RouteTree) -> list[str]:
             "versions recorded it: that of all calls which were stored together, in equal shares. "
             "One call takes longer where calls overlap."
         )
-    # Only a `Tree`, which was opened from a cache, has `capped`, `sure`, `merged` and given costs.
-    if isinstance(tree, Tree):
-        notes += [f"{note}." for note in tree.given_cost_notes()]
-    capped = getattr(tree, "capped", {})
+    return [*notes, *_notes_of_answers(opened)] if opened else notes
+
+
+def _notes_of_answers(tree: Tree) -> list[str]:
+    """Write notes on given costs, cut answers, and answers without a known confidence."""
+    notes = [f"{note}." for note in tree.given_cost_notes()]
     notable = [
-        f"{share:.0%} of {name}" for name, share in capped.items() if share >= NOTABLE_CAPPED_SHARE
+        f"{share:.0%} of {name}"
+        for name, share in tree.capped.items()
+        if share >= NOTABLE_CAPPED_SHARE
     ]
     if notable:
         notes.append(
@@ -102,11 +94,10 @@ def data_notes(tree: RouteTree) -> list[str]:
             f"{', '.join(notable)}; give these models more max_new_tokens in the pool file and "
             "collect again."
         )
-    sure = getattr(tree, "sure", None)
-    if sure is not None and sure < 1 and tree.view.endswith(SIGNALS):
+    if tree.sure is not None and tree.sure < 1 and tree.view.endswith(SIGNALS):
         notes.append(
-            f"The model's confidence is known for {sure:.0%} of the answers that a router reads; "
-            "for the others the state says that it is unknown."
+            f"The model's confidence is known for {tree.sure:.0%} of the answers that a router "
+            "reads; for the others the state says that it is unknown."
         )
     return notes
 
@@ -179,82 +170,9 @@ def low_score_notes(tree: RouteTree) -> list[str]:
     return notes
 
 
-def audit_tree(tree: Tree) -> Audit:
-    """Audit the direct calls of a tree: how often verdicts agree, and what cannot be judged.
-
-    Values of `accuracy` that are not stored yet are computed and stored, of the calls that are
-    drawn.
-
-    Args:
-        tree: all folds, opened from a cache.
-
-    Raises:
-        CacheError: the cache that the tree was opened from is gone or damaged.
-        WorldError: math-verify does not start.
-    """
-    reader, spec, forest = calls_of(tree.root, tree, tree.pool, first_hop=True)
-    names = full_names(tree)
-    models = [name for name, _ in spec.direct]
-    present = np.argwhere(forest.direct.present)
-    drawn = present[draw_audited([(names[row], models[column]) for row, column in present])]
-    rows, columns = drawn.T
-    calls = forest.direct.key[rows, columns]
-    verdicts = stored_scores(reader, forest, GIVEN_SCORER.key).direct[rows, columns]
-    texts = reader.texts(calls, with_prompt=True)
-    stored_queries = reader.queries(forest.keys, ("question", "answers", "choices")).to_pylist()
-    cut = reader.signals(calls).cut
-    responses = []
-    for number, (row, column) in enumerate(drawn.tolist()):
-        query = stored_queries[row]
-        call = texts[int(calls[number])]
-        response = Response(
-            query=names[row],
-            dataset=tree.datasets[row],
-            model=models[column],
-            question=query["question"],
-            references=tuple(query["answers"]),
-            choices=stored_choices(query["choices"]),
-            prompt=call.prompt,
-            text=call.response,
-            verdict=None if np.isnan(verdicts[number]) else float(verdicts[number]),
-            is_cut=bool(cut[number]),
-            tokens_in=int(forest.direct.tokens_in[row, column]),
-            tokens_out=int(forest.direct.tokens_out[row, column]),
-        )
-        responses.append(response)
-    accuracy = _stored_accuracy(reader, forest, drawn)
-    decided = stored_import(reader.latest_plan().pool)
-    return audit_responses(
-        responses, len(present), accuracy, decided.get("tokens") != COST_IN_TOKENS
-    )
-
-
-def _stored_accuracy(
-    reader: CacheReader, forest: Forest, drawn: NDArray[np.int64]
-) -> list[float | None]:
-    """The values of some direct calls by `accuracy`; None for queries without references.
-
-    Args:
-        reader: the open cache.
-        forest: the calls.
-        drawn: int64[n, 2], row and column of each direct call.
-    """
-    answers = reader.queries(forest.keys, ("answers",))["answers"].to_pylist()
-    has_references = np.array([bool(references) for references in answers], np.bool_)
-    wanted = np.zeros_like(forest.direct.present)
-    wanted[drawn[:, 0], drawn[:, 1]] = has_references[drawn[:, 0]]
-    tree = replace(forest.tree, present=np.zeros_like(forest.tree.present))
-    direct = replace(forest.direct, present=wanted)
-    sample = replace(forest, tree=tree, direct=direct)
-    # Programs have the verdicts of their tests, if these were run.
-    scores = measure_forest(reader, sample, SCORERS_BY_NAME[ACCURACY], run_code=False).direct
-    values = scores[drawn[:, 0], drawn[:, 1]].tolist()
-    return [None if math.isnan(value) else value for value in values]
-
-
 def left_out_note(tree: RouteTree) -> str:
     """Say how many queries are left out because of holes, and how they differ from the others."""
-    shift = getattr(tree, "shift", "")  # only a `Tree`, which was opened from a cache, has one
+    shift = tree.shift if isinstance(tree, Tree) else ""
     return f"{tree.left_out} queries are left out: their trees are incomplete; {shift}".rstrip("; ")
 
 

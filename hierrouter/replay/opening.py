@@ -129,14 +129,17 @@ def open_trees(
             view.
     """
     text_kinds(opening.view)  # refuses an unknown view before anything is read
-    if opening.scorer is not None:
-        load_scorers(opening.scorer)  # refuses an unknown scorer before anything is read
+    # An unknown scorer is refused before anything is read.
+    scorers = load_scorers(opening.scorer) if opening.scorer is not None else None
     reader = CacheReader(opening.cache)
     plan = reader.latest_plan()
     # A scorer that is not named is a part of what identifies a saved tree, too.
     is_default_scorer = opening.scorer is None
-    opening = replace(opening, scorer=opening.scorer or default_scorer(plan.pool))
-    scorer, accuracy = load_scorers(opening.scorer or PAPER_SCORER)
+    if scorers is None:
+        name = default_scorer(plan.pool)
+        scorers = load_scorers(name)
+        opening = replace(opening, scorer=name)
+    scorer, accuracy = scorers
     opened = open_pool(plan.pool, opening.pool, opening.models, opening.hops, opening.without)
     pool = opened.pool
     if pool.thoughts == KEEP_THOUGHTS:  # else there are no thoughts left to read
@@ -172,7 +175,6 @@ def open_trees(
         "currency": currency,
         "thoughts": pool.thoughts,
         "thought_tags": pool.thought_tags,
-        "merged": merged_note(reader, plan.queries) if pool.imported else "",
         "given_by_default": is_default_scorer and scorer is GIVEN_SCORER,
         # Imports of earlier versions have no other column for seconds that are a call's own.
         "shared_time": 0.0 if pool.imported else loaded.shared_time,
@@ -384,6 +386,7 @@ def _read_tree(
         "left_out": int(np.count_nonzero(is_left_out)),
         "shift": shift,
         "rescored": rescored,
+        "merged": merged_note(reader, queries) if opened.pool.imported else "",
         **_shares_of_models(reader, spec),
         "sure": certainty,
     }

@@ -19,7 +19,7 @@ from hierrouter.replay.stored_pool import open_pool
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.sql import ask
-from hierrouter_cache.tree import Rate, RouteTree, net_reward
+from hierrouter_cache.tree import RouteTree, net_reward
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
 if TYPE_CHECKING:
@@ -209,10 +209,10 @@ class Tree(RouteTree):
     def given_cost_notes(self) -> Iterator[str]:
         """Yield notes on costs that differ from those that servers or an imported file state."""
         costs = {}
-        for name, row in zip(self.direct.models, self.direct.rate.tolist(), strict=True):
+        for name, rate in self.direct.rates.items():
             if name in self.given_costs:
                 given, calls, tokens_in, tokens_out, cached, thoughts = self.given_costs[name]
-                own = Rate(*row).cost(tokens_in, tokens_out, cached, thoughts, calls)
+                own = rate.cost(tokens_in, tokens_out, cached, thoughts, calls)
                 costs[name] = (given, own, int(calls))
         yield from given_cost_notes(costs, self.currency)
 
@@ -320,9 +320,7 @@ class Tree(RouteTree):
             CacheError: as for `texts`.
         """
         reader, spec, forest = calls_of(self.root, self, self.pool)
-        rates = zip(self.direct.models, self.direct.rate.tolist(), strict=True)
-        prices = {name: Rate(*rate) for name, rate in rates}
-        return ask(reader, spec, forest.keys, prices, question)
+        return ask(reader, spec, forest.keys, self.direct.rates, question)
 
     def _responses(self) -> pa.Array:
         """Read the response of each row of `to_arrow`."""

@@ -10,13 +10,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from hierrouter.evaluation.outcome import ROUTER
-from hierrouter.questions.audit import KINDS, Audit
-from hierrouter.replay.inspection import audit_tree
+from hierrouter.pools.files import COST_IN_TOKENS, stored_import
+from hierrouter.pools.pool import KEEP_THOUGHTS
+from hierrouter.questions.audit import KINDS, Audit, Response, audit_responses, draw_audited
+from hierrouter.questions.query import full_names, stored_choices
+from hierrouter.questions.scoring import ACCURACY, GIVEN_SCORER, SCORERS_BY_NAME
 from hierrouter.replay.opening import few_queries_note
-from hierrouter.replay.tree import Tree
+from hierrouter.replay.stored_pool import measure_forest
+from hierrouter.replay.tree import Tree, calls_of
 from hierrouter.reports.estimates import ESTIMATE_SCHEMA, Row
 from hierrouter.reports.fold_report import report_on_fold, require_deferrable
 from hierrouter.reports.results import DeferralSummary, ReportData
@@ -34,6 +39,7 @@ from hierrouter.runs.selection import SelectedRun, provenance, select_run
 from hierrouter.runs.training import RunCallbacks, retrain
 from hierrouter.tables import Table, finite_or_none, json_text
 from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.walk import stored_scores
 from hierrouter_cache.writer import write_atomically
 
 if TYPE_CHECKING:
@@ -413,3 +419,73 @@ def _deferral(deferral: DeferralSummary) -> dict[str, Any]:
     for point in (summary["chosen"], *summary["curve"]):
         point["threshold"] = finite_or_none(point["threshold"])
     return summary
+
+
+# The audit of the answers that a report rests on.
+
+
+def audit_tree(tree: Tree) -> Audit:
+    """Audit the direct calls of a tree: how often verdicts agree, and what cannot be judged.
+
+    Values of `accuracy` that are not stored yet are computed and stored, of the calls that are
+    drawn.
+
+    Args:
+        tree: all folds, opened from a cache.
+
+    Raises:
+        CacheError: the cache that the tree was opened from is gone or damaged.
+        WorldError: math-verify does not start.
+    """
+    reader, spec, forest = calls_of(tree.root, tree, tree.pool, first_hop=True)
+    names = full_names(tree)
+    models = [name for name, _ in spec.direct]
+    present = np.argwhere(forest.direct.present)
+    drawn = present[draw_audited([(names[row], models[column]) for row, column in present])]
+    audited, rows = np.unique(drawn[:, 0], return_inverse=True)
+    columns = drawn[:, 1]
+    forest = forest.select(audited)
+    calls = forest.direct.key[rows, columns]
+    verdicts = stored_scores(reader, forest, GIVEN_SCORER.key).direct[rows, columns]
+    texts = reader.texts(calls, with_prompt=True)
+    queries = reader.queries(forest.keys, ("question", "answers", "choices")).to_pylist()
+    cut = reader.signals(calls).cut
+    responses = []
+    for number, (row, column) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True)):
+        query = queries[row]
+        call = texts[int(calls[number])]
+        response = Response(
+            query=names[audited[row]],
+            dataset=tree.datasets[audited[row]],
+            model=models[column],
+            question=query["question"],
+            references=tuple(query["answers"]),
+            choices=stored_choices(query["choices"]),
+            prompt=call.prompt,
+            text=call.response,
+            verdict=None if np.isnan(verdicts[number]) else float(verdicts[number]),
+            is_cut=bool(cut[number]),
+            tokens_in=int(forest.direct.tokens_in[row, column]),
+            tokens_out=int(forest.direct.tokens_out[row, column]),
+        )
+        responses.append(response)
+    judged = np.zeros_like(forest.direct.present)
+    judged[rows, columns] = [bool(response.references) for response in responses]
+    # Only these calls, and none of the tree.
+    sample = replace(
+        forest,
+        tree=replace(forest.tree, present=np.zeros_like(forest.tree.present)),
+        direct=replace(forest.direct, present=judged),
+    )
+    scorer = SCORERS_BY_NAME[ACCURACY]
+    if tree.thoughts == KEEP_THOUGHTS:
+        scorer = scorer.for_models(tree.thought_tags)
+    # Programs have the verdicts of their tests, if these were run.
+    accuracy = measure_forest(reader, sample, scorer, run_code=False).direct[rows, columns]
+    decided = stored_import(reader.latest_plan().pool)
+    return audit_responses(
+        responses,
+        len(present),
+        [finite_or_none(value) for value in accuracy.tolist()],
+        decided.get("tokens") != COST_IN_TOKENS,
+    )

@@ -266,9 +266,8 @@ def other_prices(origin: Origin, pool: Pool) -> list[tuple[str, Rate, Rate]]:
     """
     given = given_rates(pool)
     differing = []
-    for name, pair in zip(origin.models, origin.rate, strict=True):
+    for name, learned in origin.rates.items():
         rate = given.get(name)
-        learned = Rate(*pair)
         if rate and not np.allclose(learned.as_row, rate.as_row, rtol=1e-9, atol=0):
             differing.append((name, learned, rate))
     return differing

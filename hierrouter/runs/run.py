@@ -11,9 +11,9 @@ from typing import NoReturn
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.evaluation.bounds import best_fixed_route, gap_closed, oracle
+from hierrouter.evaluation.bounds import best_direct_call, best_fixed_route, gap_closed, oracle
 from hierrouter.evaluation.intervals import Judge, Judgement, interval
-from hierrouter.evaluation.outcome import Actions, Outcome, single_calls
+from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.learning.config import Objective, TrainConfig, evaluated_epochs
 from hierrouter.learning.forward import NetworkGrid, sweep_rows
 from hierrouter.learning.sweep import Policy, TrainedSweep
@@ -68,11 +68,12 @@ class Performance:
         fixed = best_fixed_route(choosing, alpha, fold, ends_early).reward(alpha)
         best = oracle(fold, alpha, ends_early).reward(alpha)
         low, high = interval(reward - fixed, rng=np.random.default_rng(0))
-        direct = _best_direct_call(choosing, fold, alpha)
+        direct = best_direct_call(choosing, alpha, fold, references=True)
+        direct_reward = None if direct is None else direct.reward(alpha)
         judgement: Judgement = "open"
-        if direct is not None:
-            difference = reward - direct.reward(alpha)
-            gap = float(best.mean() - max(fixed.mean(), direct.reward(alpha).mean()))
+        if direct_reward is not None:
+            difference = reward - direct_reward
+            gap = float(best.mean() - max(fixed.mean(), direct_reward.mean()))
             ends = interval(difference, rng=np.random.default_rng(0))
             judgement = Judge(len(fold), max(gap, 0.0)).judge(float(difference.mean()), *ends)
         return cls(
@@ -82,7 +83,7 @@ class Performance:
             oracle=float(best.mean()),
             low=low,
             high=high,
-            direct=None if direct is None else float(direct.reward(alpha).mean()),
+            direct=None if direct_reward is None else float(direct_reward.mean()),
             direct_model="" if direct is None else direct.name,
             direct_judgement=judgement,
         )
@@ -105,18 +106,6 @@ class Performance:
             f"R {self.reward:.3f} on {self.where} (best fixed route {self.fixed:.3f}, {direct}"
             f"oracle {self.oracle:.3f}){worse}"
         )
-
-
-def _best_direct_call(choosing: RouteTree, fold: RouteTree, alpha: float) -> Outcome | None:
-    """Return the direct call that is the best on some queries, on others; of equals the cheaper."""
-    candidates = zip(single_calls(choosing), single_calls(fold), strict=True)
-
-    def reward_then_cost(pair: tuple[Outcome, Outcome]) -> tuple[float, float]:
-        chosen, _ = pair
-        return float(chosen.reward(alpha).mean()), -float(chosen.cost.mean())
-
-    best = max(candidates, key=reward_then_cost, default=None)
-    return best[1] if best else None
 
 
 def _refuse_folder_alone() -> NoReturn:

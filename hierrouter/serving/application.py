@@ -33,7 +33,6 @@ from hierrouter.serving.router import Router
 from hierrouter.serving.versions import Lineup, Service, Version, Versions, load_service
 from hierrouter.tables import money
 from hierrouter_cache.errors import HierRouterError, InputError, WorldError, suggestion
-from hierrouter_cache.tree import Rate
 
 MINUTES_PER_DAY = 1440
 
@@ -137,8 +136,7 @@ def _require_served(lineup: Lineup, name: str) -> None:
 
 def _canary_notes(router: Router, minutes: float) -> Iterator[str]:
     """Describe which models are checked for changes, what that costs, and which cannot be."""
-    origin = router.policy.origin
-    rates = {name: Rate(*rate) for name, rate in zip(origin.models, origin.rate, strict=True)}
+    rates = router.policy.origin.rates
     names = []
     calls = 0
     cost = 0.0

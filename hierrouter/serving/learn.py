@@ -27,6 +27,7 @@ from hierrouter.runs.training import RunCallbacks, TrainingPlan
 from hierrouter.serving.logs import read_lines
 from hierrouter.serving.monitoring import LOG_VERSION, query_id
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.reader import VISIBLE_SQL
 from hierrouter_cache.tree import RouteTree
 
 TRAFFIC_DATASET = "traffic"
@@ -140,7 +141,7 @@ def consensus(cache: Path) -> dict[str, tuple[str, ...]]:
     """
     rows = ask_cache(
         cache,
-        "SELECT id, coalesce(visible, response) AS response, logprob_sum, logprob_tokens "  # noqa: S608 - a constant
+        f"SELECT id, {VISIBLE_SQL} AS response, logprob_sum, logprob_tokens "  # noqa: S608 - a constant
         f"FROM nodes WHERE dataset = '{TRAFFIC_DATASET}' ORDER BY id, route",
     ).to_pylist()
     votes: dict[str, dict[str, float]] = {}

@@ -217,13 +217,7 @@ class Router:
             price_of_second=origin.second,
         ).run()
         # The policy decides at the prices that it learned with, so it is calibrated at them.
-        prices = {
-            model: Rate(*pair)
-            for model, pair in zip(tree.direct.models, tree.direct.rate.tolist(), strict=True)
-        }
-        for model, pair in zip(origin.models, origin.rate, strict=True):
-            prices[model] = Rate(*pair)
-        tree = reprice(tree, prices, origin.second)
+        tree = reprice(tree, {**tree.direct.rates, **origin.rates}, origin.second)
         routers = [self.policy.at(alpha) for alpha in dict.fromkeys(alphas)]
         deferrals = {router.alpha: calibrate(router, tree, name, share) for router in routers}
         column = tree.direct.models.index(name)
