@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from hierrouter.engines.dialects import MEMORY
 from hierrouter.questions.shipped import model_path
 from tests.conftest import environment
 from tests.engines import scripted_answer
@@ -86,7 +87,7 @@ JUNK = {
     "no choices": Reply(completion("", choices=[])),
     "a list": Reply("[1, 2]"),
     "an empty body": Reply(""),
-    "no reason": ended("x", None),
+    "no reason": Reply({**ended("x", None).body, "usage": None}),
     "no model": Reply(completion("x", model=None)),
     "an empty object": Reply("{}"),
     "an error with 200": Reply({"error": {"message": "oh no"}}),
@@ -245,7 +246,8 @@ class _Listener(ThreadingHTTPServer):
 
 @contextmanager
 def serving(server: Server, port: int = 0) -> Iterator[Server]:
-    """The server, listening on this port, or a free one."""
+    """The server, listening on this port, or a free one; nothing is known about its dialect."""
+    MEMORY.clear()
     with _Listener(("127.0.0.1", port), type("Handler", (_Handler,), {"told": server})) as listener:
         server.port = listener.server_address[1]
         server.listener = listener

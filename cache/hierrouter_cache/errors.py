@@ -16,6 +16,7 @@ followed by its module.
   * Interrupted [130]: the user asked to stop.
   * WorldError [1]: disk, memory, a model or a server failed.
     * Outage [1] (hierrouter.engines.generator): the engine of one model cannot be reached.
+      * IdentityChange [1] (hierrouter.engines.generator): a model must be identified anew.
     * NoEncoder [1] (hierrouter.engines.encoder_names): an encoder cannot be loaded.
     * CallFailed [1] (hierrouter.serving.models): a live call has no response after all attempts.
 
@@ -25,6 +26,8 @@ whether to try a request once more, to wait, or to store a failure.
 * TransientError (hierrouter.engines.endpoint_client): this attempt failed, another one may succeed.
 * ServerBusy (hierrouter.engines.endpoint_client): the server takes no requests at the moment.
 * Refusal (hierrouter.engines.endpoint_client): the server refuses this prompt for good.
+* ReportedError (hierrouter.engines.dialects): a server sends an error with status 200.
+* UnusableReply (hierrouter.engines.endpoint): a reply is of another model, or not counted.
 * Cancellation (hierrouter.engines.endpoint_client): a request was cancelled while it waited.
 * ForbiddenAddress (hierrouter.engines.addresses): a host has an address that must not be called.
 * HubError (hierrouter.hub.repository): a commit or files of a repository cannot be had.

@@ -160,22 +160,32 @@ def fill_adaptively(
     _require_same_plan(pool, queries, root)
     pilot, *batches = rounds(queries)
     writer = PartWriter(root, on_part=on_part)
-    with collector_lock(root):
-        collection = scheduler.begin(
-            pool,
-            queries,
-            identities,
-            writer,
-            progress or Progress(),
-            stop,
-            engines,
-            datasets=datasets,
-        )
-        collection.run(pilot)
-        reader = reader_of(root)
-        if reader:  # what an earlier collection has left out stays out
-            left_out = reader.sql("SELECT key FROM decisions WHERE NOT made")
-            collection.ledger.pruned.update(left_out["key"].to_pylist())
+    made: Summary | None = None  # before a model got another identity
+    while True:
+        with collector_lock(root):
+            collection = scheduler.begin(
+                pool,
+                queries,
+                identities,
+                writer,
+                progress or Progress(),
+                stop,
+                engines,
+                datasets=datasets,
+            )
+            if made:
+                collection.summary.take_over(made)
+            try:
+                collection.run(pilot)
+            except generator.IdentityChange:
+                made = collection.summary
+                identities = identify(pool.all_models, engines)
+                continue
+            reader = reader_of(root)
+            if reader:  # what an earlier collection has left out stays out
+                left_out = reader.sql("SELECT key FROM decisions WHERE NOT made")
+                collection.ledger.pruned.update(left_out["key"].to_pylist())
+        break
     collected = list(pilot)
     growth = _Growth(collection, adaptive, root, encoder)
     for number, batch in enumerate(batches, 1):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from hierrouter.engines.dialects import MEMORY
 from hierrouter.engines.generator import (
     Call,
     Commits,
@@ -245,7 +246,20 @@ def engines_of_plan(root: Path, engines: Engines) -> Engines:
     Raises:
         CacheError: the cache is damaged.
     """
+    recall_dialects(root)
     return with_commits(engines, commits_of_plan(root))
+
+
+def recall_dialects(root: Path) -> None:
+    """Remember what the servers of the last plan's models refuse, see `engines.dialects`.
+
+    Args:
+        root: the cache's folder, which need not exist yet.
+
+    Raises:
+        CacheError: the cache is damaged.
+    """
+    MEMORY.recall(_last_pool(root)[1].values())
 
 
 def commits_of_plan(root: Path) -> Commits:
@@ -257,13 +271,19 @@ def commits_of_plan(root: Path) -> Commits:
     Raises:
         CacheError: the cache is damaged.
     """
+    pool, identities = _last_pool(root)
+    return recorded_commits(pool, identities) if pool else {}
+
+
+def _last_pool(root: Path) -> tuple[Pool | None, Mapping[str, Identity]]:
+    """Return the pool of the last plan, and what its models resolved to; None if there is none."""
     latest = _latest_plan(reader_of(root))
     if latest is None:
-        return {}
+        return None, {}
     try:
-        return recorded_commits(*stored_pool(latest.pool, "the last plan"))
+        return stored_pool(latest.pool, "the last plan")
     except (CacheError, InputError):  # the plan is of another version
-        return {}
+        return None, {}
 
 
 def recorded_datasets(root: Path) -> dict[str, str]:

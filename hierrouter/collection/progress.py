@@ -280,6 +280,20 @@ class Summary:
         """Add to the spending of a model."""
         self.spent[model] = self.spent.get(model, Spending()) + spending
 
+    def take_over(self, before: Summary) -> None:
+        """Count what the same command did before it had to begin again.
+
+        Args:
+            before: its summary up to then. Its calls are found in the cache now.
+        """
+        self.calls += before.calls
+        self.earlier -= before.calls
+        self.tokens_in += before.tokens_in
+        self.tokens_out += before.tokens_out
+        self.seconds += before.seconds
+        for model, spending in before.spent.items():
+            self.spend(model, spending)
+
     def __add__(self, other: Summary) -> Summary:
         """The summary of two shards of one plan that ran side by side."""
         names = [attribute.name for attribute in fields(self) if attribute.name != "spent"]

@@ -94,19 +94,28 @@ def fill_cache(
     identities = identify(pool.all_models, engines)
     progress = progress or Progress()
     writer = PartWriter(root, on_part=on_part)
-    with ExitStack() as locks:
-        # One shard after the other begins, so that the second finds the first one's plan.
-        with start_lock(root) if shard else nullcontext():
-            lock = shard_lock(root, shard.index, shard.count) if shard else collector_lock(root)
-            locks.enter_context(lock)
-            collection = begin(
-                pool, queries, identities, writer, progress, stop, engines, shard, datasets
-            )
-        collection.run(collection.queries)
-        collection.ledger.say_what_came()
-        if collection.summary.failed:
-            collection.count_missing()
-    return collection.summary
+    made: Summary | None = None  # before a model got another identity
+    while True:
+        with ExitStack() as locks:
+            # One shard after the other begins, so that the second finds the first one's plan.
+            with start_lock(root) if shard else nullcontext():
+                lock = shard_lock(root, shard.index, shard.count) if shard else collector_lock(root)
+                locks.enter_context(lock)
+                collection = begin(
+                    pool, queries, identities, writer, progress, stop, engines, shard, datasets
+                )
+            if made:
+                collection.summary.take_over(made)
+            try:
+                collection.run(collection.queries)
+            except generator.IdentityChange:
+                made = collection.summary
+                identities = identify(pool.all_models, engines)
+                continue
+            collection.ledger.say_what_came()
+            if collection.summary.failed:
+                collection.count_missing()
+        return collection.summary
 
 
 def begin(
@@ -222,6 +231,7 @@ class Collection:
         Raises:
             Interrupted: `stop` returned true and calls are missing.
             CacheError: the cache cannot be written.
+            IdentityChange: a model must be identified anew.
             WorldError: a model or the disk failed, or a server could not be reached.
         """
         contexts = plan.root_contexts(query.question for query in queries)
@@ -261,8 +271,12 @@ class Collection:
         """Require that every model could be reached.
 
         Raises:
+            IdentityChange: a model must be identified anew.
             WorldError: a server could not be reached.
         """
+        for outage in self.outages.values():
+            if isinstance(outage, generator.IdentityChange):
+                raise outage
         for outage in self.outages.values():
             raise WorldError(
                 f"{outage}; {self.summary.calls} calls committed, the same command makes the rest"

@@ -21,6 +21,7 @@ from hierrouter_cache.keys import sound_text
 from hierrouter_cache.tree import Rate
 
 MAX_TOKEN_COUNT = 2**31 - 1  # what the cache can store
+MAX_COUNT_DIGITS = 12  # of a number in a text: enough for a count that is refused
 MAX_USAGE_LENGTH = 20_000  # characters of a usage object; a longer one is no bill
 # Names of each count, by dialect, the usual one first; a dot leads into an object.
 PROMPT_NAMES = ("prompt_tokens", "input_tokens", "promptTokenCount", "prompt_token_count")
@@ -103,6 +104,72 @@ class Bill:
 
 
 NO_BILL = Bill()
+
+# Where servers send counts, beside `usage` of a completion; a dot leads into an object or a list.
+USAGE_PLACES = (
+    "usage",
+    "usageMetadata",  # Gemini's own names
+    "usage_metadata",
+    "x_groq.usage",  # Groq, in the last piece of a stream
+    "choices.0.usage",  # Moonshot, likewise
+)
+# Counts that stand beside each other somewhere else: prompt, response.
+LOOSE_COUNTS = (
+    ("prompt_eval_count", "eval_count"),  # Ollama's own names
+    ("x-prompt-tokens", "x-generated-tokens"),  # headers of TGI
+    ("x-amzn-bedrock-input-token-count", "x-amzn-bedrock-output-token-count"),
+)
+# Fields of a piece of a stream that may hold counts.
+USAGE_FIELDS = ("usage", "usageMetadata", "usage_metadata", "x_groq", "timings", *LOOSE_COUNTS[0])
+
+
+def usage_in(completion: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
+    """Return the usage object of a reply, wherever the server puts it.
+
+    Args:
+        completion: the body of the reply.
+        headers: of the reply.
+
+    Returns:
+        The object, not validated; None if there is none.
+    """
+    for place in USAGE_PLACES:
+        usage = _value_in(completion, place)
+        if isinstance(usage, Mapping) and any(value is not None for value in usage.values()):
+            return usage
+    timings = completion.get("timings")  # llama.cpp counts cached tokens of the prompt apart
+    if isinstance(timings, Mapping) and {"prompt_n", "cache_n", "predicted_n"} <= timings.keys():
+        try:
+            cached = token_count(timings["cache_n"])
+            prompt = token_count(timings["prompt_n"]) + cached
+        except ValueError:
+            return None
+        details = {"cached_tokens": cached}
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": timings["predicted_n"],
+            "prompt_tokens_details": details,
+        }
+    for source in (completion, headers or {}):
+        for prompt_name, response_name in LOOSE_COUNTS:
+            if source.get(prompt_name) is not None and source.get(response_name) is not None:
+                return {
+                    "prompt_tokens": source[prompt_name],
+                    "completion_tokens": source[response_name],
+                }
+    return completion.get("usage")
+
+
+def _value_in(value: Any, name: str) -> Any:
+    """Return the value under a name that leads into objects and lists; None if there is none."""
+    for key in name.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return None
+    return value
 
 
 def read_usage(usage: Any) -> Bill:
@@ -206,10 +273,7 @@ class _UsageReader:
 
     def _value(self, name: str) -> Any:
         """Return the value under a name, which may lead into objects; None if there is none."""
-        value: Any = self._usage
-        for key in name.split("."):
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value
+        return _value_in(self._usage, name)
 
     def _name(self, names: Sequence[str]) -> str:
         """Return the first name with a value; the usual one if none has."""
@@ -242,7 +306,7 @@ class _UsageReader:
 
 
 def token_count(value: Any) -> int:
-    """Check a number of tokens; a float without a fraction counts as a number.
+    """Check a number of tokens; a float without a fraction and a text of digits count as numbers.
 
     Args:
         value: as it was read, not validated.
@@ -250,6 +314,8 @@ def token_count(value: Any) -> int:
     Raises:
         ValueError: it is no number of tokens that a call can have.
     """
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        value = int(value[:MAX_COUNT_DIGITS])
     is_whole = isinstance(value, float) and value.is_integer()
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if not (is_number or is_whole) or not 0 <= value <= MAX_TOKEN_COUNT:
@@ -269,9 +335,15 @@ def cost_number(value: Any) -> float | None:
 
 
 def usage_text(usage: Mapping[str, Any]) -> str:
-    """Return a usage object as it is stored; "" if it is so long that it is no bill."""
-    text = sound_text(json.dumps(usage, ensure_ascii=False, separators=(",", ":")))
-    return text if len(text) <= MAX_USAGE_LENGTH else ""
+    """Return a usage object as it is stored; "" if it is too long or too deep."""
+    try:
+        text = json.dumps(usage, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        return ""
+    if "NaN" in text or "Infinity" in text:  # no JSON, although Python reads and writes it
+        finite = json.loads(text, parse_constant=lambda name: None)
+        text = json.dumps(finite, ensure_ascii=False, separators=(",", ":"))
+    return sound_text(text) if len(text) <= MAX_USAGE_LENGTH else ""
 
 
 # Counts that nobody counted.

@@ -2,15 +2,16 @@
 
 From top to bottom: `EndpointBackend` checks that the server has a model; `EndpointGenerator` keeps
 many calls under way at once; `Caller` makes one attempt at one call. All differences between
-servers (vLLM, llama.cpp, TGI, Ollama, `transformers serve`, hosted ones) are in `Caller`. The
-connection, what its errors mean, and how all callers wait together are in
-`hierrouter.engines.endpoint_client`.
+servers (vLLM, llama.cpp, TGI, Ollama, `transformers serve`, hosted ones) are in
+`hierrouter.engines.dialects`. The connection, what its errors mean, and how all callers wait
+together are in `hierrouter.engines.endpoint_client`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +25,27 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydantic import BaseModel
 
 from hierrouter.engines import endpoint_client as server
-from hierrouter.engines.bills import Bill, read_usage
+from hierrouter.engines.bills import USAGE_FIELDS, Bill, read_usage, usage_in, usage_text
+from hierrouter.engines.dialects import (
+    LOGPROBS_FIELD,
+    MAX_COMPLETION_TOKENS_FIELD,
+    MAX_TOKENS_FIELD,
+    MEMORY,
+    NEUTRAL_DRAWS,
+    NEUTRAL_PENALTIES,
+    STREAM_OPTIONS_FIELD,
+    THOUGHT_FIELDS,
+    Complaint,
+    Dialect,
+    ReportedError,
+    content_parts,
+    error_in,
+    is_listed,
+    json_object,
+    read_content,
+    read_finish,
+    tool_calls_of,
+)
 from hierrouter.engines.generator import (
     NO_OPTIONS,
     Answer,
@@ -32,6 +53,7 @@ from hierrouter.engines.generator import (
     Confidence,
     Failure,
     Feed,
+    IdentityChange,
     Outage,
     Response,
     Stop,
@@ -43,7 +65,9 @@ from hierrouter.engines.identity import endpoint_of, named_folder, served_identi
 from hierrouter.hub.repository import quiet_loading
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
-from hierrouter_cache.keys import digest, sound_json
+from hierrouter_cache.keys import digest, sound_json, sound_text
+
+LOGGER = logging.getLogger(__name__)
 
 
 class EndpointBackend:
@@ -106,8 +130,7 @@ async def _require_model(client: server.Deployment, model: str) -> None:
     # `transformers serve` lists its models of the hub, but serves folders as well.
     if Path(model).is_absolute():
         return
-    # Ollama accepts a name without its tag.
-    if model in names or f"{model}:latest" in names:
+    if is_listed(model, names):
         return
     close = get_close_matches(model, names, MAX_LISTED_MODELS, 0.0)
     rest = f" and {len(names) - len(close)} more" if len(names) > len(close) else ""
@@ -157,6 +180,8 @@ class EndpointGenerator:
         self._endpoint = endpoint
         self._key = key
         self.caller = Caller(spec, endpoint)
+        identified = MEMORY.identified_dialect(endpoint, spec.model)
+        self._left_out = identified.left_out(spec.generation)  # as the model's identity says
 
     def generate(
         self, prompts: Sequence[str] | Feed, stop: Stop = never
@@ -173,8 +198,9 @@ class EndpointGenerator:
             (position, answer) as the answers arrive.
 
         Raises:
-            Outage: the server returns nothing but failures; answers under way are yielded before.
-            RuntimeError: another model answers, or answers come without token counts.
+            Outage: the server returns nothing but failures, or nothing but answers of another
+                model or without token counts; answers under way are yielded before.
+            IdentityChange: as `Caller.complete`.
         """
         max_pending = self._endpoint.concurrency * len(self._endpoint.servers)
         if isinstance(prompts, Feed):
@@ -197,7 +223,9 @@ class EndpointGenerator:
                     is_last = feed.closed
                     while not is_over and len(pending) < max_pending and (item := feed.take()):
                         position, prompt = item
-                        call = partial(self.caller.complete, client, prompt)
+                        call = partial(
+                            self.caller.complete, client, prompt, left_out=self._left_out
+                        )
                         future = portal.start_task_soon(_final_answer, patience, call)
                         pending[future] = position
                         future.add_done_callback(lambda _: feed.changed.set())
@@ -242,40 +270,6 @@ def _take_finished(pending: dict[Future[Answer | None], int]) -> Iterator[tuple[
 
 
 PROBE_PROMPT = "Say OK."  # no server can mind it: it tells a failed server from bad prompts
-# Two names of the longest response: newer hosted models accept the second one only.
-MAX_TOKENS_FIELD = "max_tokens"
-MAX_COMPLETION_TOKENS_FIELD = "max_completion_tokens"
-# Reasons for the end of a complete response: vLLM, llama.cpp, Ollama and hosted ones; then TGI.
-STOP_REASONS = ("stop", "eos", "eos_token", "stop_sequence")
-# Settings for which a server may have another default: vLLM and SGLang take that of the model's
-# generation_config.json, llama.cpp that of its flags. These values change nothing. Servers that do
-# not know a setting ignore it, or refuse it by name.
-NEUTRAL_PENALTIES = {
-    "repeat_penalty": 1.0,  # the name that llama.cpp has for `repetition_penalty`
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,  # `transformers serve` has no other name for a repetition penalty
-}
-THOUGHT_PARTS = ("thinking", "reasoning", "thought")  # types of the parts of a content
-NEUTRAL_DRAWS = {"top_k": -1, "min_p": 0.0}  # above temperature 0
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """Parameters that not all servers accept; learned from what a server refuses.
-
-    Attributes:
-        max_tokens_field: the parameter for the longest response.
-        has_logprobs: whether log-probabilities are requested.
-        refused: settings that the server does not know.
-    """
-
-    max_tokens_field: str = MAX_TOKENS_FIELD
-    has_logprobs: bool = True
-    refused: frozenset[str] = frozenset()
-
-
-# What a response is by the reason of its end, see `generator.RESPONSE_KINDS`.
-KINDS_BY_REASON = {"content_filter": "filtered", "safety": "filtered", "refusal": "refusal"}
 
 
 @dataclass(frozen=True)
@@ -297,6 +291,13 @@ class Message:
     tool_calls: tuple[dict[str, Any], ...] = ()
 
 
+class UnusableReply(Exception):
+    """A reply cannot be used, and those to all other prompts may be like it.
+
+    Another model answers, or nobody knows what the call costs.
+    """
+
+
 class Caller:
     """Makes one attempt at a call of one model, and reads the reply.
 
@@ -304,7 +305,7 @@ class Caller:
     override the method whose step differs:
 
         request_body   the prompt and options as the body of a request
-        adapt          a changed dialect, if the server refuses a parameter
+        adapt          what the server refuses is left out of later requests
         gather_stream  the pieces of a stream as the body of one reply
         read_reply     the body of a reply as an answer
         check_model    is the reply from the right model?
@@ -320,13 +321,25 @@ class Caller:
     """
 
     def __init__(self, spec: ModelSpec, endpoint: Endpoint) -> None:
+        self._name = spec.name
         self._model = spec.model
         self._generation = spec.generation
-        self._dialect = Dialect()
+        self._endpoint = endpoint
+        self._is_proven = False  # whether an answer of this model could be used
         name = endpoint.answers_as or spec.model
         # `transformers serve` appends the revision to the name.
         self._model_names = (name, f"{name}@{spec.revision or 'main'}")
         self._tokenizer = _load_tokenizer(spec, endpoint.tokenizer) if endpoint.tokenizer else None
+
+    @property
+    def dialect(self) -> Dialect:
+        """What is known about the server's dialect."""
+        return MEMORY.dialect(self._endpoint, self._model)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The settings of the pool that the server refuses, and that change responses."""
+        return self.dialect.left_out(self._generation)
 
     async def complete(
         self,
@@ -334,6 +347,7 @@ class Caller:
         prompt: str,
         on_text: Callable[[str], None] | None = None,
         options: CallOptions = NO_OPTIONS,
+        left_out: tuple[str, ...] | None = None,
     ) -> Answer:
         """Make one attempt at one call.
 
@@ -343,6 +357,8 @@ class Caller:
             on_text: called with each further piece of the text while it arrives; None to request
                 the response at once.
             options: of the user's client.
+            left_out: the settings without which the model's identity says that it answers; None if
+                the answer is not stored under an identity.
 
         Returns:
             The answer.
@@ -353,26 +369,73 @@ class Caller:
             ServerBusy: likewise.
             Refusal: likewise.
             Outage: likewise.
-            RuntimeError: another model answers, or answers come without token counts.
+            IdentityChange: the server refuses a setting that is not among those left out.
         """
-        dialect = self._dialect  # other calls may change it before this one is refused
+        dialect = self.dialect  # other calls may change it before this one is refused
+        if left_out is not None and left_out != self.left_out:
+            raise IdentityChange(self._name, client.address, self.left_out)
         request = self.request_body(prompt, options, dialect)
-        try:
+        has_begun = False
+
+        def follow(text: str) -> None:
+            nonlocal has_begun
+            has_begun = True
             if on_text:
-                reply = await client.stream(request, self.gather_stream, on_text)
+                on_text(text)
+
+        try:
+            if on_text and self.can_stream(dialect):
+                if STREAM_OPTIONS_FIELD not in dialect.refused:
+                    request[STREAM_OPTIONS_FIELD] = {"include_usage": True}
+                reply = await client.stream(request, self.gather_stream, follow)
             else:
                 reply = await client.complete(request)
-            answer = self.read_reply(prompt, reply.body, has_tools="tools" in options.settings)
-            return replace(answer, time=reply.time) if isinstance(answer, Response) else answer
+            answer = self.read_reply(prompt, reply, request)
         except server.Refusal as refusal:
             if refusal.status != "error":
                 return Failure(refusal.status, str(refusal))
-            if not self.adapt(dialect, refusal):
+            # Text that was passed on cannot be taken back.
+            if has_begun or not self.adapt(dialect, refusal.complaint, request, client.address):
                 raise
+        except ReportedError as error:
+            status = error.status
+            detail = error.message[: server.MAX_DETAIL_LENGTH]
+            message = f"{client.address} answered an error: {detail}"
+            fault = server.prompt_fault(error.message)
+            if fault:
+                return Failure(fault, detail)
+            if has_begun or status is None:
+                raise server.TransientError(message) from None
+            failure = server.error_of(status, message, error.body)
+            is_refusal = isinstance(failure, server.Refusal)
+            if not is_refusal or not self.adapt(
+                dialect, Complaint.of(error.body), request, client.address
+            ):
+                raise failure from None
+        except UnusableReply as error:
+            if has_begun and not self._is_proven:
+                self._learn(replace(dialect, streams_usage=False), client.address)
+            raise server.TransientError(str(error), needs_probe=not self._is_proven) from None
         except ValueError as error:
             message = f"unexpected answer from {client.address}: {error}"
             raise server.TransientError(message) from None
-        return await self.complete(client, prompt, on_text, options)
+        else:
+            self._is_proven = self._is_proven or isinstance(answer, Response)
+            if not isinstance(answer, Response):
+                return answer
+            if on_text and not has_begun and answer.text:
+                on_text(answer.text)  # it came in one piece
+            return replace(answer, time=reply.time)
+        return await self.complete(client, prompt, on_text, options, left_out)
+
+    def can_stream(self, dialect: Dialect) -> bool:
+        """Tell whether a stream of the server tells what it costs, or a tokenizer counts.
+
+        Args:
+            dialect: of the server.
+        """
+        is_counted = dialect.streams_usage and STREAM_OPTIONS_FIELD not in dialect.refused
+        return is_counted or self._tokenizer is not None
 
     async def probe(self, client: server.Deployment) -> None:
         """Make one attempt at a prompt that no server can mind.
@@ -385,7 +448,6 @@ class Caller:
             ServerBusy: as `complete`.
             Refusal: as `complete`.
             Outage: as `complete`.
-            RuntimeError: as `complete`.
         """
         answer = await self.complete(client, PROBE_PROMPT)
         if isinstance(answer, Failure):
@@ -397,7 +459,7 @@ class Caller:
         Args:
             prompt: the prompt's text.
             options: of the user's client; its settings override those of the pool.
-            dialect: of the server.
+            dialect: of the server; the body has no field that it refuses.
 
         Returns:
             The body.
@@ -414,8 +476,8 @@ class Caller:
             text = {"type": "text", "text": prompt}
             request["messages"] = [{"role": "user", "content": [text, *options.images]}]
         # Some servers do not support log-probabilities and tools together.
-        if dialect.has_logprobs and "tools" not in settings:
-            request["logprobs"] = True
+        if "tools" not in settings:
+            request[LOGPROBS_FIELD] = True
         # A client may use either name; the server may accept one only.
         for name in (MAX_TOKENS_FIELD, MAX_COMPLETION_TOKENS_FIELD):
             if name in settings:
@@ -425,10 +487,8 @@ class Caller:
             seed = digest(["draw", self._model, generation.seed, prompt])
             request["top_p"] = generation.top_p
             request["seed"] = int(seed[:7], 16)
-        for name, value in self._fixed_settings().items():
-            if name not in dialect.refused:
-                request[name] = value
-        return {**request, **settings}
+        request = {**request, **self._fixed_settings(), **settings}
+        return {name: value for name, value in request.items() if name not in dialect.refused}
 
     def _fixed_settings(self) -> dict[str, float]:
         """Return the settings that must not be left to the server's defaults."""
@@ -436,28 +496,40 @@ class Caller:
         settings = {**NEUTRAL_PENALTIES, "repetition_penalty": penalty, "repeat_penalty": penalty}
         return {**settings, **NEUTRAL_DRAWS} if self._generation.temperature else settings
 
-    def adapt(self, dialect: Dialect, refusal: server.Refusal) -> bool:
-        """Change the dialect if the server refused a parameter.
+    def adapt(
+        self, dialect: Dialect, complaint: Complaint, request: Mapping[str, Any], address: str
+    ) -> bool:
+        """Learn from a refusal which fields the server does not accept.
 
         Args:
             dialect: of the refused request.
-            refusal: the server's message.
+            complaint: of the server.
+            request: that was refused.
+            address: of the server, for messages.
 
         Returns:
             Whether the call should be made again.
         """
-        message = str(refusal)
-        if dialect.has_logprobs and "logprob" in message:
-            self._dialect = replace(self._dialect, has_logprobs=False)
-            return True
-        is_other_name = MAX_COMPLETION_TOKENS_FIELD in message and not refusal.needs_probe
-        if is_other_name and dialect.max_tokens_field != MAX_COMPLETION_TOKENS_FIELD:
-            self._dialect = replace(self._dialect, max_tokens_field=MAX_COMPLETION_TOKENS_FIELD)
-            return True
-        sent = self._fixed_settings().keys() - dialect.refused
-        refused = {name for name in sent if name in message}
-        self._dialect = replace(self._dialect, refused=self._dialect.refused | refused)
-        return bool(refused)
+        learned = dialect.after(complaint, request)
+        if learned == dialect:
+            return False
+        self._learn(learned, address)
+        return True
+
+    def _learn(self, learned: Dialect, address: str) -> None:
+        """Remember a dialect, and say in one line what is new."""
+        before = self.dialect
+        if not MEMORY.learn(self._endpoint, self._model, learned):
+            return
+        now = self.dialect
+        news = [f"no {name}" for name in sorted(now.refused - before.refused)]
+        if now.max_tokens_field != before.max_tokens_field:
+            news.append(f"{now.max_tokens_field} in place of {before.max_tokens_field}")
+        if now.left_out(self._generation) != before.left_out(self._generation):
+            news.append("so its answers are kept apart from those with that setting")
+        if self.can_stream(before) and not self.can_stream(now):
+            news.append("so its answers come in one piece, as its streams have no token counts")
+        LOGGER.warning("model %s at %s accepts %s", self._name, address, ", ".join(news))
 
     async def gather_stream(
         self, pieces: AsyncIterator[Any], on_text: Callable[[str], None]
@@ -473,7 +545,7 @@ class Caller:
 
         Raises:
             ValueError: a piece is malformed.
-            RuntimeError: another model answers; `on_text` has not been called.
+            UnusableReply: another model answers; `on_text` has not been called.
         """
         texts: list[str] = []
         logprobs: list[Any] = []
@@ -482,58 +554,61 @@ class Caller:
         further: dict[str, str] = {}  # texts of the fields beside the content
         async for piece in pieces:
             chunk = _chunk_of(piece)
-            for name in ("model", "usage", "error"):
+            for name in ("model", "error", *USAGE_FIELDS):
                 if chunk.get(name):
                     body[name] = chunk[name]
             for chunk_choice in chunk.get("choices") or ():
-                if chunk_choice.get("finish_reason"):
-                    choice["finish_reason"] = chunk_choice["finish_reason"]
+                if chunk_choice.get("index"):  # the first one of several
+                    continue
+                for name in ("finish_reason", "usage", "error"):
+                    if chunk_choice.get(name):
+                        choice[name] = chunk_choice[name]
                 logprobs += _logprobs(chunk_choice)
                 delta = chunk_choice.get("delta") or {}
-                text = delta.get("content")
+                text, thought = content_parts(delta.get("content"))
+                text = sound_text(text)
                 if text:
                     self.check_model(body.get("model"))
                     texts.append(text)
                     on_text(text)
-                for name in (*server.THOUGHT_FIELDS, "refusal"):
+                for name in (*THOUGHT_FIELDS, "refusal"):
                     if isinstance(delta.get(name), str):
                         further[name] = further.get(name, "") + delta[name]
+                if thought:
+                    further[THOUGHT_FIELDS[0]] = further.get(THOUGHT_FIELDS[0], "") + thought
         if choice or texts:
             choice["message"] = {**further, "content": "".join(texts)}
             choice["logprobs"] = {"content": [{"logprob": logprob} for logprob in logprobs]}
             body["choices"] = [choice]
         return json.dumps(body)
 
-    def read_reply(self, prompt: str, body: str, *, has_tools: bool = False) -> Answer:
+    def read_reply(self, prompt: str, reply: server.Reply, request: Mapping[str, Any]) -> Answer:
         """Read the answer to a prompt out of a reply.
 
         Args:
             prompt: the prompt's text.
-            body: of the reply.
-            has_tools: whether the model was given tools.
+            reply: of the server.
+            request: that is replied to.
 
         Returns:
             The answer. A response may have an empty text, see `read_message`.
 
         Raises:
-            ValueError: the body is no JSON, holds an error, lacks a choice, text, reason or model
-                name, or has impossible token counts.
-            RuntimeError: another model answers, or there are no token counts.
+            ReportedError: the body holds an error.
+            ValueError: the body is no JSON, or lacks a choice, text, reason or model name.
+            UnusableReply: another model answers, or there are no token counts.
         """
-        completion = _json_object(body)
-        error_message = _error_in(completion)
-        if error_message:
-            status = server.prompt_fault(error_message)
-            if status:
-                return Failure(status, error_message)
-            raise ValueError(f"an error: {error_message}")
+        completion = json_object(reply.body)
+        error = error_in(completion)
+        if error:
+            raise error
         choices = completion.get("choices")
         if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
             raise ValueError("no choices")
         choice = choices[0]
         self.check_model(completion.get("model"))
-        message = self.read_message(choice, has_tools)
-        usage = completion.get("usage")
+        usage = usage_in(completion, reply.headers)
+        message = self.read_message(choice, usage, request)
         if message.kind == "filtered" and not usage and self._tokenizer is None:
             # Withheld before the model began: there is nothing to pay for.
             return Failure("filtered", "the server withheld the response")
@@ -564,16 +639,18 @@ class Caller:
 
         Raises:
             ValueError: the reply names no model.
-            RuntimeError: it names another model.
+            UnusableReply: it names another model.
         """
         if name is None:
             raise ValueError("no name of a model")
         if name not in self._model_names:
-            raise RuntimeError(
+            raise UnusableReply(
                 f"answers come from {name!r:.50}; if that is the same model, set answers_as"
             )
 
-    def read_message(self, choice: dict[str, Any], has_tools: bool) -> Message:
+    def read_message(
+        self, choice: dict[str, Any], usage: Any, request: Mapping[str, Any]
+    ) -> Message:
         """Read the message of a choice.
 
         A refusal, a response without text, and one that a filter withholds are responses of the
@@ -581,7 +658,8 @@ class Caller:
 
         Args:
             choice: of a completion.
-            has_tools: whether the model was given tools.
+            usage: the server's counts, not validated.
+            request: that is replied to.
 
         Returns:
             The message.
@@ -590,28 +668,24 @@ class Caller:
             ValueError: there is no message, its text is no text, or the reason of the end is
                 unknown.
         """
-        tool_calls = _tool_calls(choice) if has_tools else ()
-        reason = choice.get("finish_reason")
-        is_tool_call = has_tools and reason == "tool_calls"
-        if reason not in (*STOP_REASONS, *KINDS_BY_REASON, "length") and not is_tool_call:
-            raise ValueError(f"finish_reason {reason!r:.40}")
         fields = choice.get("message")
+        limit = request.get(MAX_TOKENS_FIELD) or request.get(MAX_COMPLETION_TOKENS_FIELD)
+        finish = read_finish(choice.get("finish_reason"), _tokens_out(usage), limit)
+        tool_calls = tool_calls_of(fields) if "tools" in request else ()
         if not isinstance(fields, dict):
             raise ValueError("no message")
-        content = fields.get("content")
-        text, thought = _texts_of(content)
-        for name in server.THOUGHT_FIELDS:
+        text, thought = read_content(fields.get("content"))
+        for name in THOUGHT_FIELDS:
             if not thought and isinstance(fields.get(name), str):
                 thought = fields[name].strip()
         if "</" in text and thought in text:
             thought = ""  # some servers send it in both fields
         refusal = fields.get("refusal")
-        kind = KINDS_BY_REASON.get(str(reason), "")
+        kind = finish.kind
         if isinstance(refusal, str) and refusal.strip() and not text:
             text = refusal.strip()
             kind = "refusal"
-        finish = "length" if reason == "length" else "stop"
-        return Message(text, thought, kind, finish, tool_calls)
+        return Message(text, thought, kind, finish.reason, tool_calls)
 
     def read_bill(self, usage: Any, prompt: str, text: str, finish: str) -> Bill:
         """Return the bill of a call, with the tokens as the server counts them if it does.
@@ -627,15 +701,21 @@ class Caller:
             included.
 
         Raises:
-            ValueError: the server's counts are impossible.
-            RuntimeError: the server sends no counts, and no tokenizer is named.
+            UnusableReply: the server sends no counts, or impossible ones, and no tokenizer is
+                named.
         """
-        bill = read_usage(usage)
+        try:
+            bill = read_usage(usage)
+        except ValueError as error:
+            if self._tokenizer is None:
+                raise UnusableReply(f"answers have impossible usage: {error}") from None
+            remark = f"the usage is impossible ({error}): the tokenizer counts"
+            bill = Bill(usage=usage_text(usage), remarks=(remark,))
         # A server that reports 0 tokens for a text has not counted them.
         if bill.tokens_in and bill.tokens_out is not None and (bill.tokens_out or not text):
             return bill
         if self._tokenizer is None:
-            raise RuntimeError("answers come without usage (token counts); name a tokenizer")
+            raise UnusableReply("answers come without usage (token counts); name a tokenizer")
         generated = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         end_tokens = 1 if finish == "stop" else 0
         return replace(
@@ -643,6 +723,14 @@ class Caller:
             tokens_in=len(tokenize_prompt(self._tokenizer, prompt)),
             tokens_out=len(generated) + end_tokens,
         )
+
+
+def _tokens_out(usage: Any) -> int | None:
+    """Return the tokens of a response as a server counts them; None if it does not."""
+    try:
+        return read_usage(usage).tokens_out
+    except ValueError:
+        return None
 
 
 def _load_tokenizer(spec: ModelSpec, name: str) -> Any:
@@ -669,28 +757,6 @@ def _load_tokenizer(spec: ModelSpec, name: str) -> Any:
     return tokenizer
 
 
-def _json_object(body: str) -> dict[str, Any]:
-    try:
-        value = sound_json(body)
-    except (ValueError, RecursionError):
-        if not body.strip():
-            raise ValueError("an empty body") from None
-        kind = "HTML" if body.lstrip()[:1] == "<" else "cut or broken JSON"
-        raise ValueError(kind) from None
-    if not isinstance(value, dict):
-        raise ValueError("JSON that is no object")
-    return value
-
-
-def _error_in(completion: dict[str, Any]) -> str:
-    """Return the message of an error that some servers send with status 200; else nothing."""
-    error = completion if completion.get("object") == "error" else completion.get("error")
-    message = error.get("message", error) if isinstance(error, dict) else error
-    if not message:
-        return ""
-    return " ".join(str(message).split())[: server.MAX_DETAIL_LENGTH]
-
-
 def _logprobs(choice: dict[str, Any]) -> list[Any]:
     """Return each token's log-probability as the server sends it; none if it sends none."""
     logprobs = choice.get("logprobs")
@@ -698,39 +764,6 @@ def _logprobs(choice: dict[str, Any]) -> list[Any]:
     if not isinstance(tokens, list) or not all(isinstance(token, dict) for token in tokens):
         return []
     return [token.get("logprob") for token in tokens]
-
-
-def _texts_of(content: Any) -> tuple[str, str]:
-    """Return the text and the thought of a message's content, which may be a list of parts.
-
-    Raises:
-        ValueError: it is neither a text, nor null, nor a list of parts.
-    """
-    if content is None or isinstance(content, str):
-        return (content or "").strip(), ""
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        raise ValueError("content that is no text")
-    texts: list[str] = []
-    thoughts: list[str] = []
-    for part in content:
-        is_thought = part.get("type") in THOUGHT_PARTS
-        inner = part.get("thinking") if is_thought else part.get("text")
-        if isinstance(inner, list):  # Mistral: a thought is a list of parts itself
-            inner = _texts_of(inner)[0]
-        inner = inner or part.get("text")
-        if isinstance(inner, str):
-            (thoughts if is_thought else texts).append(inner)
-    return "".join(texts).strip(), "".join(thoughts).strip()
-
-
-def _tool_calls(choice: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    message = choice.get("message")
-    calls = message.get("tool_calls") if isinstance(message, dict) else None
-    if not calls:
-        return ()
-    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-        raise ValueError("malformed tool_calls")
-    return tuple(calls)
 
 
 def _chunk_of(piece: Any) -> dict[str, Any]:
@@ -746,8 +779,7 @@ def _chunk_of(piece: Any) -> dict[str, Any]:
 def _is_choice(choice: Any) -> bool:
     if not isinstance(choice, dict):
         return False
-    delta = choice.get("delta") or {}
-    return isinstance(delta, dict) and isinstance(delta.get("content") or "", str)
+    return isinstance(choice.get("delta") or {}, dict)
 
 
 @contextmanager

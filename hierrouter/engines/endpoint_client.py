@@ -16,8 +16,9 @@ import logging
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -29,6 +30,7 @@ from urllib.parse import urlsplit
 import anyio
 from aiolimiter import AsyncLimiter
 from httpx2 import TransportError
+from httpx2._decoders import SUPPORTED_DECODERS
 from openai import (
     APIConnectionError,
     APIError,
@@ -40,6 +42,16 @@ from openai import (
 )
 
 from hierrouter.engines.addresses import ForbiddenAddress, restrict_connections
+from hierrouter.engines.dialects import (
+    MAX_COMPLETION_TOKENS_FIELD,
+    MAX_TOKENS_FIELD,
+    MEMORY,
+    THOUGHT_FIELDS,
+    Complaint,
+    error_text,
+    other_url,
+    status_in,
+)
 from hierrouter.engines.generator import CallTime, Outage
 from hierrouter.pools.pool import Endpoint, is_loopback
 
@@ -56,14 +68,29 @@ class Reply:
     Attributes:
         body: of a completion, also if it came as a stream.
         time: that it took, without waiting for limits per minute.
+        headers: of the reply; empty for a stream.
     """
 
     body: str
     time: CallTime
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class TransientError(Exception):
-    """This attempt failed; another one may succeed."""
+    """This attempt failed; another one may succeed.
+
+    Args:
+        detail: an explanation for people.
+        needs_probe: whether every other prompt may fail in the same way, so that a harmless prompt
+            must be tried before more calls are paid for.
+    """
+
+    def __init__(self, detail: str, needs_probe: bool = False) -> None:
+        super().__init__(detail)
+        self.needs_probe = needs_probe
+
+
+NO_COMPLAINT = Complaint()
 
 
 class ServerBusy(Exception):
@@ -89,21 +116,26 @@ class Refusal(Exception):
         status: one of `generator.STATUSES`; "error" if the reason is unknown.
         needs_probe: whether the server may refuse every other prompt as well, so that a harmless
             prompt must be tried.
+        complaint: which fields of the request the server refuses.
     """
 
-    def __init__(self, detail: str, status: str = "error", needs_probe: bool = False) -> None:
+    def __init__(
+        self,
+        detail: str,
+        status: str = "error",
+        needs_probe: bool = False,
+        complaint: Complaint = NO_COMPLAINT,
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.needs_probe = needs_probe
+        self.complaint = complaint
 
 
 class Cancellation(Exception):
     """The collection was stopped while a call waited for its next attempt."""
 
 
-# Fields of a message in which servers send thoughts: DeepSeek, vLLM, SGLang, llama.cpp; then
-# OpenRouter, Ollama and newer versions of vLLM.
-THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 TOKEN_FIELDS = ("content", *THOUGHT_FIELDS, "tool_calls", "refusal")
 CONNECT_TIMEOUT_S = 10.0
 LISTING_TIMEOUT_S = 30.0  # for the list of models, even if a completion may take longer
@@ -124,6 +156,14 @@ FILTERED_PATTERN = re.compile(
     re.IGNORECASE,
 )
 MAX_DETAIL_LENGTH = 150  # characters of a server's message
+MAX_SEARCHED_LENGTH = 20_000  # characters of a message that are searched for its reason
+# Bounds of a reply, on the wire and unpacked. Long ones are those of streams, whose pieces have
+# several hundred bytes a token.
+MAX_REPLY_BYTES = 8_000_000
+MAX_BYTES_PER_TOKEN = 1_000
+DEFAULT_MAX_TOKENS = 32_768  # of a request that states no longest response
+MAX_BYTES_PER_TEXT = 200_000  # of an embedding: 8,192 numbers of 24 characters
+REPLY_LIMIT: ContextVar[int] = ContextVar("REPLY_LIMIT", default=MAX_REPLY_BYTES)
 BUSY_STATUSES = (429, 503, 529)
 RETRYABLE_STATUSES = (408, 409, 425)
 AUTHORIZATION_STATUSES = (401, 402)
@@ -157,10 +197,12 @@ class Client:
             trust_env=not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
         )
         restrict_connections(http_client, endpoint.public_only)
+        http_client.event_hooks["response"].append(bound_reply)
+        self._stated_url = endpoint.base_url
         self._openai = AsyncOpenAI(
             api_key=key or "none",
             admin_api_key="",
-            base_url=endpoint.base_url,
+            base_url=MEMORY.url(endpoint.base_url),
             max_retries=0,
             timeout=timeout,
             default_headers={"Authorization": f"Bearer {key or 'none'}"},
@@ -185,11 +227,12 @@ class Client:
             Refusal: see the module.
             Outage: see the module.
         """
-        with self._translated_errors(self._timeout_s):
+        with self._translated_errors(self._timeout_s, reply_limit(request)):
             create = self._openai.chat.completions.with_raw_response.create
-            reply = await create(**_as_arguments(request))
+            reply = await self._at_known_url(lambda: create(**_as_arguments(request)))
             # From the request on the wire to the last byte, without the work of OpenAI's client.
-            return Reply(self._body_of(reply), CallTime(reply.elapsed.total_seconds()))
+            seconds = reply.elapsed.total_seconds()
+            return Reply(self._body_of(reply), CallTime(seconds), reply.headers)
 
     async def stream(
         self, request: dict[str, Any], gather: Gather, on_text: Callable[[str], None]
@@ -197,7 +240,7 @@ class Client:
         """Request one chat completion as a stream.
 
         Args:
-            request: the body of the request.
+            request: the body of the request; `stream` is added.
             gather: joins the pieces of the stream to a body, and calls `on_text`.
             on_text: called with each further piece of the text.
 
@@ -212,8 +255,7 @@ class Client:
             ValueError: as `gather`.
             RuntimeError: as `gather`.
         """
-        stream_request = {**request, "stream": True, "stream_options": {"include_usage": True}}
-        arguments = _as_arguments(stream_request)
+        arguments = _as_arguments({**request, "stream": True})
         started = perf_counter()
         first_token_s: float | None = None
 
@@ -224,8 +266,9 @@ class Client:
                     first_token_s = perf_counter() - started
                 yield piece
 
-        with self._translated_errors(self._timeout_s):
-            async with await self._openai.chat.completions.create(**arguments) as pieces:
+        create = self._openai.chat.completions.create
+        with self._translated_errors(self._timeout_s, reply_limit(request)):
+            async with await self._at_known_url(lambda: create(**arguments)) as pieces:
                 body = await gather(timed(pieces), lambda text: on_text(self._mask_secret(text)))
         seconds = perf_counter() - started
         return Reply(self._mask_secret(body), CallTime(seconds, first_token_s))
@@ -245,9 +288,10 @@ class Client:
             Refusal: see the module.
             Outage: see the module.
         """
-        with self._translated_errors(self._timeout_s):
+        limit = MAX_REPLY_BYTES + MAX_BYTES_PER_TEXT * len(request["input"])
+        with self._translated_errors(self._timeout_s, limit):
             create = self._openai.embeddings.with_raw_response.create
-            return self._body_of(await create(**request))
+            return self._body_of(await self._at_known_url(lambda: create(**request)))
 
     async def list_models(self) -> str | None:
         """Request the list of models.
@@ -261,9 +305,10 @@ class Client:
             Refusal: see the module.
             Outage: see the module.
         """
+        list_models = self._openai.models.with_raw_response.list
         with self._translated_errors(min(self._timeout_s, LISTING_TIMEOUT_S)):
             try:
-                return self._body_of(await self._openai.models.with_raw_response.list())
+                return self._body_of(await self._at_known_url(list_models))
             except APIStatusError as error:
                 # `transformers serve` fails here on a machine without a hub cache.
                 status = error.status_code
@@ -275,9 +320,67 @@ class Client:
         """Close all connections."""
         await self._openai.close()
 
+    async def _at_known_url(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Make a request; if the route is not there, make it where a base_url should have led.
+
+        Args:
+            request: makes one request.
+
+        Returns:
+            The reply. If it is from the other address, later requests go there at once.
+        """
+        url = other_url(self._stated_url)
+        current_url = str(self._openai.base_url)
+        missing: APIStatusError | None = None
+        try:
+            reply = await request()
+            if not _is_page(reply):
+                return reply
+        except APIStatusError as error:
+            if error.status_code not in NOT_FOUND_STATUSES:
+                raise
+            missing = error
+        if url is None or current_url.rstrip("/") == url:
+            if missing:
+                raise missing
+            return reply
+        self._openai.base_url = url
+        try:
+            other_reply = await request()
+            is_there = not _is_page(other_reply)
+        except APIError as error:
+            status = error.status_code if isinstance(error, APIStatusError) else 404
+            if status not in NOT_FOUND_STATUSES:
+                self._learn_url(url)
+                raise
+            is_there = False
+        if is_there:
+            self._learn_url(url)
+            return other_reply
+        self._openai.base_url = MEMORY.url(self._stated_url)
+        if missing:
+            raise missing
+        return reply
+
+    def _learn_url(self, url: str) -> None:
+        if MEMORY.urls.get(self._stated_url) != url:
+            MEMORY.urls[self._stated_url] = url
+            path = urlsplit(url).path
+            LOGGER.warning(
+                "the routes of %s are below %s, as base_url should say", self.address, path
+            )
+
     @contextmanager
-    def _translated_errors(self, timeout_s: float) -> Iterator[None]:
-        """Limit the block to `timeout_s` seconds, and translate its errors, see the module."""
+    def _translated_errors(
+        self, timeout_s: float, max_bytes: int = MAX_REPLY_BYTES
+    ) -> Iterator[None]:
+        """Limit the block to a time and a reply's size, and translate its errors, see the module.
+
+        Args:
+            timeout_s: seconds.
+            max_bytes: of the reply, on the wire and unpacked.
+        """
+        token = REPLY_LIMIT.set(max_bytes)
         try:
             with anyio.fail_after(timeout_s):
                 yield
@@ -288,12 +391,17 @@ class Client:
             raise Outage(str(error)) from None
         except APIError as error:
             raise self._translate(error) from None
+        except UnreadableReply as error:
+            raise Refusal(f"unexpected answer from {self.address}: {error}") from None
         except TransportError as error:  # the connection failed in the middle of a reply
             message = f"{self.address}: {type(error).__name__}: {error}"
             raise TransientError(message) from None
-        except (json.JSONDecodeError, UnicodeDecodeError):  # a malformed piece of a stream
+        # A malformed piece of a stream; some JSON is so deep that it cannot be read.
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             message = f"unexpected answer from {self.address}: broken JSON"
             raise TransientError(message) from None
+        finally:
+            REPLY_LIMIT.reset(token)
 
     def _body_of(self, reply: Any) -> str:
         return self._mask_secret(reply.content.decode("utf-8-sig", "replace"))
@@ -310,13 +418,21 @@ class Client:
             return self._translate_connection_error(error)
         if isinstance(error, APIStatusError):
             return self._translate_status_error(error)
-        return TransientError(self._mask_secret(f"{self.address}: {error}"))
+        # An error in the middle of a stream.
+        body = error.body if error.body else error.message
+        message = self._message_of(body)
+        status = status_in(body)
+        if status is None:
+            return TransientError(f"{self.address}: {message}")
+        return error_of(status, f"{self.address} answered {status}: {message}", body)
 
     def _translate_connection_error(self, error: APIConnectionError) -> Exception:
         """Tell an unreachable server, which may be restarting, from a cut connection."""
         root_cause: BaseException = error
         while inner := root_cause.__cause__ or root_cause.__context__:
             root_cause = inner
+            if isinstance(root_cause, UnreadableReply):
+                return Refusal(f"unexpected answer from {self.address}: {root_cause}")
         reason = str(root_cause) or type(root_cause).__name__
         if isinstance(root_cause, OSError) and root_cause.errno and root_cause.errno > 0:
             reason = os.strerror(root_cause.errno)
@@ -330,43 +446,131 @@ class Client:
         """Translate by HTTP status, and by the server's message if the status leaves it open."""
         status = error.status_code
         headers = error.response.headers
-        message = self._message_of(error)
-        detail = f"{self.address} answered {status}: {message}"
+        detail = f"{self.address} answered {status}: {self._message_of(error.body)}"
         if status < 400:
             # The query of the target may hold a secret.
             target = self._mask_secret(headers.get("location", "nowhere").partition("?")[0])
             return Outage(f"{self.address} answered with a redirect, not followed: {target:.80}")
-        if status in AUTHORIZATION_STATUSES:
-            return Outage(f"{detail}; {KEY_HINT}")
         if status == 429 and error.code == "insufficient_quota":
             return Outage(detail)
-        if status in BUSY_STATUSES:
-            return ServerBusy(detail, parse_retry_after(headers.get("retry-after", "")))
-        fault = prompt_fault(message)
-        # Some versions of llama.cpp report a prompt's fault with status 500.
-        if is_server_fault(status) and not (status == 500 and fault):
-            return TransientError(detail)
-        if fault:
-            return Refusal(detail, fault)
-        if status in NOT_FOUND_STATUSES:
-            return Outage(f"{detail}; is the model there, and base_url right (often .../v1)?")
-        if status == 413:
-            return Refusal(detail, "too_long")
-        if status == 403:
-            # Either a filter rejected this prompt, or the key is not allowed to use the model.
-            return Refusal(f"{detail}; {KEY_HINT}", needs_probe=True)
-        return Refusal(detail)
+        return error_of(status, detail, error.body, wait_of(headers))
 
-    def _message_of(self, error: APIStatusError) -> str:
+    def _message_of(self, body: Any) -> str:
         """Return the server's message, followed by its error code, which may name a filter."""
-        body = error.body
-        if isinstance(body, dict):
-            message = body.get("message") or body.get("detail") or body.get("error") or ""
-            body = f"{message} {body.get('code') or body.get('type') or ''}".strip()
-        text = self._mask_secret(str(body or ""))
-        if text.lstrip().startswith("<"):
-            return "HTML"
-        return " ".join(text.split())[:MAX_DETAIL_LENGTH]
+        text = self._mask_secret(error_text(body))
+        return "HTML" if text.startswith("<") else text[:MAX_DETAIL_LENGTH]
+
+
+def error_of(status: int, detail: str, body: Any, wait_s: float | None = None) -> Exception:
+    """Return the error of an HTTP status, and of the message if the status leaves it open.
+
+    Args:
+        status: of the reply, from 400 on, or named by an error that came with status 200.
+        detail: an explanation for people.
+        body: of the error, not validated.
+        wait_s: seconds that the server asks to wait; None if it does not say.
+
+    Returns:
+        The error, see the module.
+    """
+    if status in AUTHORIZATION_STATUSES:
+        return Outage(f"{detail}; {KEY_HINT}")
+    if status in BUSY_STATUSES:
+        return ServerBusy(detail, wait_s)
+    fault = prompt_fault(error_text(body)[:MAX_SEARCHED_LENGTH])
+    # Some versions of llama.cpp report a prompt's fault with status 500.
+    if is_server_fault(status) and not (status == 500 and fault):
+        return TransientError(detail)
+    if fault:
+        return Refusal(detail, fault)
+    if status in NOT_FOUND_STATUSES:
+        return Outage(f"{detail}; is the model there, and base_url right (often .../v1)?")
+    if status == 413:
+        return Refusal(detail, "too_long")
+    if status == 403:
+        # Either a filter rejected this prompt, or the key is not allowed to use the model.
+        return Refusal(f"{detail}; {KEY_HINT}", needs_probe=True)
+    return Refusal(detail, complaint=Complaint.of(body))
+
+
+class UnreadableReply(TransportError):
+    """A reply is larger than any reply of this kind, or packed in a way that nobody asked for."""
+
+
+SUPPORTED_ENCODINGS = frozenset(SUPPORTED_DECODERS)
+
+
+class BoundedDecoder:
+    """Unpacks a reply piece by piece, and stops at a bound.
+
+    A megabyte of gzip may hold a gigabyte of text; so the bytes are counted before they are kept.
+
+    Args:
+        decoder: unpacks the reply.
+        limit: bytes, on the wire and unpacked.
+    """
+
+    def __init__(self, decoder: Any, limit: int) -> None:
+        self._decoder = decoder
+        self._limit = limit
+        self._received = 0
+        self._unpacked = 0
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """Unpack the next bytes.
+
+        Args:
+            data: as they came over the wire.
+
+        Yields:
+            Pieces of the body.
+
+        Raises:
+            UnreadableReply: there are more bytes than allowed.
+        """
+        self._received += len(data)
+        self._check(self._received)
+        for piece in self._decoder.decode(data):
+            self._unpacked += len(piece)
+            self._check(self._unpacked)
+            yield piece
+
+    def flush(self) -> Iterator[bytes]:
+        """Yield what the decoder has kept back; see `decode`."""
+        for piece in self._decoder.flush():
+            self._unpacked += len(piece)
+            self._check(self._unpacked)
+            yield piece
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise UnreadableReply(f"more than {self._limit / 1e6:,.1f} MB, and cut off there")
+
+
+async def bound_reply(response: Any) -> None:
+    """Bound the size of a reply that has begun; a hook of an httpx client.
+
+    Args:
+        response: an `httpx2.Response` whose body is not read yet; it is changed in place.
+
+    Raises:
+        UnreadableReply: the body is packed in a way that nobody asked for.
+    """
+    codings = response.headers.get("content-encoding", "").lower().replace(",", " ").split()
+    unknown = [coding for coding in codings if coding not in SUPPORTED_ENCODINGS]
+    if unknown:
+        raise UnreadableReply(f"packed as {unknown[0]:.20}, which was not asked for")
+    response._decoder = BoundedDecoder(response._get_content_decoder(), REPLY_LIMIT.get())
+
+
+def reply_limit(request: Mapping[str, Any]) -> int:
+    """Return how many bytes the reply to a request for a completion may have."""
+    tokens = request.get(MAX_TOKENS_FIELD) or request.get(MAX_COMPLETION_TOKENS_FIELD)
+    if not isinstance(tokens, int):
+        tokens = DEFAULT_MAX_TOKENS
+    choices = request.get("n")
+    count = choices if isinstance(choices, int) else 1
+    return MAX_REPLY_BYTES + MAX_BYTES_PER_TOKEN * max(tokens, 0) * max(count, 1)
 
 
 RETIRED_S = 10.0  # how long a server that cannot be reached is avoided, if there are others
@@ -452,6 +656,12 @@ class Deployment:
         )
 
 
+def _is_page(reply: Any) -> bool:
+    """Tell whether a reply, which may be a stream, is HTML."""
+    content = getattr(reply, "content", b"")
+    return isinstance(content, bytes) and content.lstrip()[:1] == b"<"
+
+
 def _has_token(piece: Any) -> bool:
     """Tell whether a piece of a stream, which is not validated, brings text or a thought."""
     choices = getattr(piece, "choices", None)
@@ -503,11 +713,27 @@ def prompt_fault(message: str) -> str | None:
     return "filtered" if FILTERED_PATTERN.search(message) else None
 
 
-def parse_retry_after(retry_after: str) -> float | None:
+def wait_of(headers: Mapping[str, str]) -> float | None:
+    """Return how long a busy server asks to wait.
+
+    Args:
+        headers: of its reply.
+
+    Returns:
+        Seconds; None if it does not say.
+    """
+    milliseconds = parse_retry_after(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:  # OpenAI and Azure
+        return milliseconds / 1000
+    return parse_retry_after(headers.get("retry-after", ""), headers.get("date", ""))
+
+
+def parse_retry_after(retry_after: str, date: str = "") -> float | None:
     """Parse the header Retry-After.
 
     Args:
-        retry_after: a number of seconds, or a date.
+        retry_after: a number of seconds, or a date by the server's clock.
+        date: the header Date, by the same clock, which may differ from that of this machine.
 
     Returns:
         The seconds to wait; None if it is neither.
@@ -516,9 +742,14 @@ def parse_retry_after(retry_after: str) -> float | None:
         seconds = float(retry_after)
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
-        except (ValueError, OverflowError):
+            moment = parsedate_to_datetime(retry_after).timestamp()
+        except (ValueError, OverflowError, OSError):
             return None
+        try:
+            now = parsedate_to_datetime(date).timestamp()
+        except (ValueError, OverflowError, OSError):
+            now = time.time()
+        seconds = moment - now
     return max(seconds, 0.0) if isfinite(seconds) else None
 
 
@@ -587,7 +818,7 @@ class Patience:
                 raise
             except TransientError as error:
                 detail = str(error)
-                await self._count_failure(detail)
+                await self._count_failure(detail, error.needs_probe)
         raise Refusal(f"{detail} ({self.attempts} attempts)")
 
     async def _count_failure(self, detail: str, needs_probe: bool = False) -> None:

@@ -302,6 +302,23 @@ class Outage(WorldError):
     """One model's engine cannot be reached; the other models may go on."""
 
 
+class IdentityChange(Outage):
+    """A server refuses a setting without which its model answers otherwise.
+
+    Answers without the setting belong to another identity of the model, which its engine states
+    from now on. So the collection must be planned anew.
+
+    Args:
+        model: the model's name in the pool.
+        address: of the server.
+        left_out: the settings that are not sent from now on.
+    """
+
+    def __init__(self, model: str, address: str, left_out: Sequence[str]) -> None:
+        names = " and ".join(left_out)
+        super().__init__(f"{address} accepts no {names}: model {model}; run the command again")
+
+
 class Feed:
     """A queue of prompts between two threads: one adds prompts until it closes the feed.
 

@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from hierrouter.engines.dialects import MEMORY
 from hierrouter.hub.repository import DEFAULT_BRANCH, HubError, Repository, short
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
 from hierrouter.questions import shipped
@@ -103,13 +104,15 @@ def served_identity(spec: ModelSpec) -> Identity:
         spec: a model with an endpoint.
 
     Returns:
-        "engine", "served", "deployment" and "sampling", and those of "answers_as", "revision" and
-        "tokenizer" that are set.
+        "engine", "served", "deployment" and "sampling", those of "answers_as", "revision" and
+        "tokenizer" that are set, and "left_out" if the server is known to refuse settings of the
+        pool that change responses: their names.
 
     Raises:
         InputError: as `endpoint_of`.
     """
     endpoint = endpoint_of(spec)
+    left_out = MEMORY.identify(endpoint, spec.model).left_out(spec.generation)
     identity = {
         "engine": "openai",
         "served": spec.model,
@@ -118,6 +121,7 @@ def served_identity(spec: ModelSpec) -> Identity:
         "revision": spec.revision,
         "tokenizer": endpoint.tokenizer,
         "sampling": NEUTRAL_SAMPLING,
+        "left_out": " ".join(left_out) or None,
     }
     return {name: value for name, value in identity.items() if value is not None}
 

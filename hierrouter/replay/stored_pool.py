@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter.engines import identify
+from hierrouter.engines.dialects import MEMORY
 from hierrouter.engines.identity import named_folder, saved_identity, served_identity
 from hierrouter.pools.files import load_pool, stored_pool
 from hierrouter.pools.pool import OPENAI, Endpoint, Identity, ModelSpec, Pool
@@ -121,6 +122,7 @@ def _identities(
 ) -> dict[str, Identity]:
     """Resolve the models of a pool; only models that are not in the plan need their engine."""
     stored_models = {model.name: model for model in stored.all_models}
+    MEMORY.recall(stored_identities.values())
     identities = {
         model.name: _identity_without_engine(
             model, stored_models.get(model.name), stored_identities

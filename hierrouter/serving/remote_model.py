@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import anyio
 
+from hierrouter.engines.dialects import STREAM_OPTIONS_FIELD
 from hierrouter.engines.endpoint import Caller
 from hierrouter.engines.endpoint_client import (
     Deployment,
@@ -97,6 +98,8 @@ class ServedModel:
             CallFailed: the server gives no reply, or refuses.
         """
         request = {**body, "model": self._model}
+        if on_chunk is not None and STREAM_OPTIONS_FIELD not in self._caller.dialect.refused:
+            request[STREAM_OPTIONS_FIELD] = {"include_usage": True}
 
         async def pass_on(chunks: AsyncIterator[Any], _: OnText) -> str:
             assert on_chunk

@@ -26,6 +26,7 @@ from anyio import to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from hierrouter.engines import backend
+from hierrouter.engines.dialects import MEMORY
 from hierrouter.engines.encoder_names import with_commit
 from hierrouter.engines.encoders import Encoder, load_encoder
 from hierrouter.engines.generator import (
@@ -121,6 +122,7 @@ class Router:
             bundle.require_thoughts(self._bundle, pool)
         encoder_name = checkpoint.origin.encoder
         if self._bundle:
+            MEMORY.recall(self._bundle.identities.values())
             # Models and encoder are at the commits of the hub that the policy learned with.
             engines = with_commits(
                 engines, recorded_commits(self._bundle.pool, self._bundle.identities)

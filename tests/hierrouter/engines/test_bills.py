@@ -154,7 +154,9 @@ def test_counts_that_contradict_each_other_are_remarked_on(
     assert bill.remarks[0].startswith(remark)
 
 
-@pytest.mark.parametrize("odd", ["7", -1, 1.5, True, 2**31, float("nan"), float("inf"), [7], {}])
+@pytest.mark.parametrize(
+    "odd", ["7.0", "", -1, 1.5, True, 2**31, float("nan"), float("inf"), [7], {}]
+)
 @pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens", "total_tokens"])
 def test_an_impossible_count_is_no_bill(name: str, odd: object) -> None:
     with pytest.raises(ValueError, match=r"tokens$"):

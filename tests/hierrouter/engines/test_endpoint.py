@@ -135,10 +135,10 @@ FAULTS = {
 ODD_COUNTS = [
     (
         Reply(completion("x", usage={"prompt_tokens": 7, "completion_tokens": 3, field: odd})),
-        rf"unexpected answer from .*: {odd!r} tokens \(3 attempts\)$",
+        rf"answers have impossible usage: {odd!r} tokens \(3 attempts\)$",
     )
     for field, odd in (
-        *(("prompt_tokens", odd) for odd in (2**31, -1, True, "7", 1.5)),
+        *(("prompt_tokens", odd) for odd in (2**31, -1, True, "7.0", 1.5)),
         ("completion_tokens", -1),
     )
 ]
@@ -187,7 +187,7 @@ REFUSED = [
     (refusal(400, "refused", code="content_filter"), "filtered"),
     (refusal(403, "requires moderation and your input was flagged"), "filtered"),
     (refusal(403, "not for you"), "error"),
-    (refusal(400, "temperature is not supported"), "error"),
+    (refusal(400, "the temperature is 9, which is too high"), "error"),
     (said("content_filter", usage=False, content=""), "filtered"),
     (ended("", "length", tokens_out=0), "too_long"),
 ]
@@ -432,10 +432,29 @@ def test_a_server_that_goes_away_is_an_outage() -> None:
         (completion("x", tokens_out=0), "without usage"),
     ],
 )
-def test_an_answer_that_would_spoil_the_cache_ends_it(body: dict[str, Any], said: str) -> None:
-    with scripted(Reply(body)) as server, pytest.raises(RuntimeError, match=said) as caught:
-        answers_in_order(load(server), PROMPTS)
-    assert len(str(caught.value)) < 120  # the scheduler cuts a reason there
+def test_answers_that_would_spoil_the_cache_are_the_end_for_their_model(
+    body: dict[str, Any], said: str
+) -> None:
+    """Known after two answers: one, and that to a harmless prompt."""
+    with scripted(Reply(body)) as server:
+        with pytest.raises(Outage, match=said):
+            answers_in_order(load(server, concurrency=1), PROMPTS)
+        assert server.asked.total() == 2
+    # One of them spoils no other, and may be better the next time.
+    replies = {PROMPTS[3]: Reply(body)}
+    with scripted(lambda prompt, before: replies.get(prompt) or good(prompt)) as server:
+        answers = answers_in_order(load(server, concurrency=1, attempts=2), PROMPTS[:6])
+        assert server.asked.total() == 7
+        failure = answers.pop(3)
+        assert isinstance(failure, Failure)
+        assert re.search(said, failure.detail)
+        assert answers == [*ALL_GOOD[:3], *ALL_GOOD[4:6]]
+
+    def once(prompt: str, before: int) -> Reply:
+        return Reply(body) if prompt == PROMPTS[0] and not before else good(prompt)
+
+    with scripted(once) as server:
+        assert answers_in_order(load(server, concurrency=1), PROMPTS[:1]) == ALL_GOOD[:1]
 
 
 @pytest.mark.parametrize("usage", [None, {"prompt_tokens": 9, "completion_tokens": 0}])
@@ -595,7 +614,7 @@ def test_nothing_is_left_behind(how: str) -> None:
             with closing(generator.generate(PROMPTS)) as answers:
                 assert next(answers) == (0, ALL_GOOD[0])
         else:
-            with pytest.raises(RuntimeError):
+            with pytest.raises(Outage):
                 answers_in_order(generator, PROMPTS)
         names = [thread.name for thread in threading.enumerate()]
         assert not [name for name in names if name.startswith("endpoint")]
