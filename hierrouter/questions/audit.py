@@ -204,12 +204,8 @@ class Audit:
         line = f"accuracy agrees with the given scores on {_share(agreeing / n)} of {n:,} answers"
         datasets = sorted(self.by_dataset, key=lambda agreement: agreement.share)
         if len(datasets) > 1:
-            listed = ", ".join(
-                f"{agreement.dataset} {_share(agreement.share)}"
-                for agreement in datasets[:MAX_LISTED]
-            )
-            more = len(datasets) - MAX_LISTED
-            line += f" ({listed}{f' and {more} more' if more > 0 else ''})"
+            shares = [f"{agreement.dataset} {_share(agreement.share)}" for agreement in datasets]
+            line += f" ({_listed(shares)})"
         if self.n < self.total:
             line += f", drawn from {self.total:,}"
         return line
@@ -602,12 +598,14 @@ def likely_cause(judged: Sequence[Judged]) -> str:
     rows = judged[:MAX_TRIED]
     for cause, change in REFERENCE_CHANGES.items():
         changed = [(_with_references(response, change), verdict) for response, _, verdict in rows]
-        if not any(response for response, _ in changed):
+        fitting = [(response, verdict) for response, verdict in changed if response is not None]
+        if len(fitting) <= len(rows) / 2:
             continue
-        kept = [(response, verdict) for response, verdict in changed if response is not None]
-        values = accuracy_values([response for response, _ in kept])
-        agreeing = sum(value == verdict for value, (_, verdict) in zip(values, kept, strict=True))
-        if len(kept) > len(rows) / 2 and agreeing / len(kept) >= CLEAR_AGREEMENT:
+        values = accuracy_values([response for response, _ in fitting])
+        agreeing = sum(
+            value == verdict for value, (_, verdict) in zip(values, fitting, strict=True)
+        )
+        if agreeing / len(fitting) >= CLEAR_AGREEMENT:
             return cause
     agreeing = sum(value == verdict for _, value, verdict in judged)
     if 1 - agreeing / len(judged) >= CLEAR_AGREEMENT:
@@ -673,15 +671,14 @@ def _with_references(
 
 
 def _verdict_warnings(responses: Sequence[Response]) -> list[str]:
-    """Say that verdicts are all the same, or that some responses have none."""
+    """Say that verdicts are all the same."""
     verdicts = [response.verdict for response in responses if response.verdict is not None]
-    warnings = []
-    if len(verdicts) >= MIN_JUDGED and len(set(verdicts)) == 1:
-        warnings.append(
-            f"all given scores are {verdicts[0]:g}: they tell no answer from another; are they "
-            "verdicts?"
-        )
-    return warnings
+    if len(verdicts) < MIN_JUDGED or len(set(verdicts)) > 1:
+        return []
+    return [
+        f"all given scores are {verdicts[0]:g}: they tell no answer from another; are they "
+        "verdicts?"
+    ]
 
 
 def _kind_warnings(

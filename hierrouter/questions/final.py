@@ -249,7 +249,7 @@ class Statement:
 def readable_part(response: str) -> Statement:
     """The part of a response that `readable_text` folds, with its position."""
     answer = without_thoughts(response)
-    start = len(response) - len(answer) if response.endswith(answer) else response.rfind(answer)
+    start = response.rfind(answer)
     turn_end = TURN_END_PATTERN.search(answer) if "<" in answer else None
     if turn_end and answer[: turn_end.start()].strip():
         answer = answer[: turn_end.start()]
