@@ -352,7 +352,7 @@ def fit_networks(
         def evaluate() -> None:
             means = chooser.greedy_means(network)
             best.offer(network, prices, *means, is_late=_is_late(epoch, config))
-            row = sweep_rows(alphas, best.histories)[-1]
+            [row] = sweep_rows(alphas, best.rewards[-1:].T.tolist())
             on_epoch(epoch, config.epochs, math.nan, row["validation"])
             on_evaluation(epoch, row)
 
