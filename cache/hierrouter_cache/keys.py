@@ -58,11 +58,12 @@ def sound_text(text: str) -> str:
     return UNSOUND_PATTERN.sub(REPLACEMENT, text)
 
 
-def sound_json(data: str | bytes | bytearray) -> Any:
+def sound_json(data: str | bytes | bytearray, loads: Callable[[str], Any] = json.loads) -> Any:
     """Parse JSON of others; every text in it, names included, is made sound.
 
     Args:
         data: JSON; bytes in UTF-8, UTF-16 or UTF-32, as JSON allows.
+        loads: parses it.
 
     Raises:
         ValueError: it is no JSON, or nested too deeply, or the bytes are no text: overlong forms
@@ -70,7 +71,7 @@ def sound_json(data: str | bytes | bytearray) -> Any:
     """
     text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
     try:
-        value = json.loads(text)
+        value = loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     # Only an escape can have brought what `sound_text` replaces into decoded bytes.

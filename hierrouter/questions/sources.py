@@ -2,20 +2,34 @@
 
 A row has a `question` and an `answer`, or several `answers`. It may have an `id`, `choices`, a
 `split`, a `dataset`, a `final_answer` beside answers that do not state their result, and `tests` of
-the program that it asks for.
+the program that it asks for. Rows of the paper's datasets may have the columns of any of their
+published files.
 """
 
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from hierrouter.hub.repository import DATASET, DEFAULT_BRANCH, OFFLINE, HubError, Repository, short
-from hierrouter.questions.files import json_lines, parquet_rows
+from hierrouter.questions.files import (
+    decimal_or_float,
+    json_lines,
+    json_rows,
+    number_text,
+    parquet_rows,
+    parquet_schema,
+)
 from hierrouter.questions.labels import labels_of_reference
 from hierrouter.questions.programs import python_fault
 from hierrouter.questions.query import Query
@@ -101,6 +115,8 @@ def canonical_dataset(name: str) -> str:
 
 def _id(row: Row, where: str, number: int) -> str:
     value = row.get("id", number)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a column with gaps has floats
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InputError(f"id must be a text or a number, got {value!r:.40}: {where}")
     if _is_blank(str(value)):
@@ -162,7 +178,12 @@ def _answers(row: Row, where: str) -> list[str]:
     answers = _listed_answers(row, where)
     if not isinstance(answers, list) or not answers:
         raise InputError(f"{key} is empty or not a list: {where}; {ROW_REMEDY}")
-    answers = [str(answer) if _is_finite_number(answer) else answer for answer in answers]
+    answers = [number_text(answer) if _is_finite_number(answer) else answer for answer in answers]
+    if any(isinstance(answer, bool) for answer in answers):
+        raise InputError(
+            f"{key} is true or false, neither a text nor a number: {where}; write it as a text, "
+            "such as yes or no"
+        )
     if not all(isinstance(answer, str) and answer.strip() for answer in answers):
         raise InputError(f"{key} holds something empty or not a text: {where}; {ROW_REMEDY}")
     answers = [without_annotations(answer) for answer in answers]
@@ -177,16 +198,20 @@ def _listed_answers(row: Row, where: str) -> Any:
         return row["answers"]
     if isinstance(row.get("answer"), list):
         return row["answer"]
+    if isinstance(row.get("answer"), bool):
+        return [row["answer"]]
     return [_number_or_text(row, "answer", where)]
 
 
 def _number_or_text(row: Row, key: str, where: str) -> str:
     value = row.get(key)
-    return str(value) if _is_finite_number(value) else _text(row, key, where)
+    return number_text(row[key]) if _is_finite_number(value) else _text(row, key, where)
 
 
 def _is_finite_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return False
+    return isinstance(value, int) or math.isfinite(value)
 
 
 # Names of the columns of tests. MBPP has its own, in its files within `meta`: the tests, and what
@@ -270,15 +295,20 @@ def _labels_and_texts(choices: dict[Any, Any] | list[Any]) -> tuple[list[str], l
     if isinstance(choices, dict):
         columns = [choices.get(LABEL_KEY), choices.get(TEXT_KEY)]
         if set(choices) == {LABEL_KEY, TEXT_KEY} and all(isinstance(c, list) for c in columns):
-            return [str(label) for label in choices[LABEL_KEY]], list(choices[TEXT_KEY])
+            return [_label_text(label) for label in choices[LABEL_KEY]], list(choices[TEXT_KEY])
         return [str(label) for label in choices], list(choices.values())
     if choices and all(isinstance(c, dict) and c.keys() >= {LABEL_KEY, TEXT_KEY} for c in choices):
-        return [str(pair[LABEL_KEY]) for pair in choices], [pair[TEXT_KEY] for pair in choices]
+        labels = [_label_text(pair[LABEL_KEY]) for pair in choices]
+        return labels, [pair[TEXT_KEY] for pair in choices]
     letters = [
         CHOICE_LABELS[number] if number < len(CHOICE_LABELS) else str(number)
         for number in range(len(choices))
     ]
     return letters, list(choices)
+
+
+def _label_text(label: Any) -> str:
+    return number_text(label) if _is_finite_number(label) else str(label)
 
 
 def _with_letters(
@@ -387,7 +417,9 @@ class NumberedAnswer:
     answer: str
 
 
-def first_choice_number(answers: Sequence[NumberedAnswer], where: str) -> int | None:
+def first_choice_number(
+    answers: Sequence[NumberedAnswer], where: str, published: int | None = None
+) -> int | None:
     """Tell from all answers of a dataset whether numbers count its choices from 0 or from 1.
 
     0 is possible if no answer is the number of choices, 1 if no answer is 0. A number can also be
@@ -396,6 +428,8 @@ def first_choice_number(answers: Sequence[NumberedAnswer], where: str) -> int | 
     Args:
         answers: all that are numbers; at least one.
         where: names the dataset in messages.
+        published: the number of the first choice in the dataset's published files, which counts if
+            several readings are possible; None if it has none.
 
     Returns:
         0 or 1; None if the numbers are texts, or fit nothing: their rows are refused then.
@@ -412,6 +446,8 @@ def first_choice_number(answers: Sequence[NumberedAnswer], where: str) -> int | 
         # Most rows tell it; the others are right_labels as bad ones.
         return min(readings, key=lambda first: readings[first].count(None))
     different = {tuple(readings[first]) for first in possible}
+    if len(different) > 1 and published is not None and published in possible:
+        return published
     if len(different) > 1:
         meanings = {0: "numbers from 0", 1: "numbers from 1", None: "texts of choices"}
         listed = " or ".join(meanings[first] for first in possible)
@@ -424,7 +460,7 @@ def first_choice_number(answers: Sequence[NumberedAnswer], where: str) -> int | 
 
 # Files.
 
-DATASET_SUFFIXES = (".jsonl", ".parquet")
+DATASET_SUFFIXES = (".jsonl", ".parquet", ".json")
 MAX_LISTED_ROWS = 4  # bad rows that a message lists in brief, besides the first one
 
 
@@ -457,6 +493,7 @@ def read_file(path: Path, on_note: Callable[[str], None] = lambda line: None) ->
     queries = []
     first_rows: dict[tuple[str, str], str] = {}
     faults: list[tuple[int, str]] = []
+    computed: list[float] = []
     for number, where, row in _rows(path):
         if row.get("choices") and first_numbers is None:
             first_numbers = _first_choice_numbers(path, on_note)
@@ -472,8 +509,14 @@ def read_file(path: Path, on_note: Callable[[str], None] = lambda line: None) ->
             faults.append((number, str(error)))
         else:
             queries.append(query)
+            computed += _computed_answers(row)
     if faults:
         raise InputError(_bad_rows_message(faults))
+    if computed:
+        on_note(
+            f"{path}: {len(computed)} answers such as {computed[0]!r}, with digits that come from "
+            f"computing, are read as {number_text(computed[0])}"
+        )
     if not queries:
         raise InputError(f"dataset has no rows: {path}; put the questions there")
     return with_inferred_types(queries)
@@ -484,12 +527,25 @@ def _part(row: Row) -> str:
     return str(row.get("dataset", ""))
 
 
+def _computed_answers(row: Row) -> list[float]:
+    """The floats among the answers of a row that are read as a number of fewer digits."""
+    answers = [row.get("answer"), row.get("final_answer"), *_as_list(row.get("answers"))]
+    return [
+        answer
+        for answer in answers
+        if isinstance(answer, float)
+        and math.isfinite(answer)
+        and float(number_text(answer)) != answer
+    ]
+
+
 def _first_choice_numbers(path: Path, on_note: Callable[[str], None]) -> dict[str, int | None]:
     """The number of the first choice, by the dataset that rows name; see `first_choice_number`.
 
     Datasets without choices, or with labels or texts as answers, are left out.
     """
     numbered: dict[str, list[NumberedAnswer]] = {}
+    published: dict[str, int | None] = {}
     letter_texts: dict[str, str] = {}  # an answer that is a label, and the text of another choice
     for _, where, row in _rows(path):
         if not row.get("choices"):
@@ -500,12 +556,14 @@ def _first_choice_numbers(path: Path, on_note: Callable[[str], None]) -> dict[st
                 label = _label_named(choices, answer)
                 if label is None and _choice_number(answer) is not None:
                     numbered.setdefault(_part(row), []).append(NumberedAnswer(choices, answer))
+                    is_mmlu = MMLU_SUBJECT in row or _dataset_of(row, path) == "mmlu"
+                    published.setdefault(_part(row), MMLU_FIRST_NUMBER if is_mmlu else None)
                 elif label is not None and _label_with_text(choices, answer) not in (None, label):
                     letter_texts.setdefault(_part(row), answer)
     first_numbers = {}
     for part, answers in numbered.items():
         where = _part_name(path, part)
-        first_numbers[part] = first_choice_number(answers, where)
+        first_numbers[part] = first_choice_number(answers, where, published[part])
         if first_numbers[part] is not None:
             on_note(f"{where}: answers are numbers of choices, from {first_numbers[part]}")
     for part, answer in letter_texts.items():
@@ -514,6 +572,10 @@ def _first_choice_numbers(path: Path, on_note: Callable[[str], None]) -> dict[st
             "another choice has that text"
         )
     return first_numbers
+
+
+def _dataset_of(row: Row, path: Path) -> str:
+    return canonical_dataset(str(row.get("dataset", path.stem)))
 
 
 def _part_name(path: Path, part: str) -> str:
@@ -545,11 +607,26 @@ def count_rows(path: Path) -> int:
 def _rows(path: Path) -> Iterator[tuple[int, str, Row]]:
     """(number, name in messages, row) of each row."""
     if path.suffix == ".parquet":
-        for number, row in parquet_rows(path):
-            yield number, f"{path}: row {number}", _without_nulls(row)
+        for number, row in _typed_parquet_rows(path):
+            yield number, f"{path}: row {number}", with_usual_columns(_without_nulls(row))
+    elif path.suffix == ".json":
+        for number, (where, row) in enumerate(json_rows(path, decimal_or_float), start=1):
+            yield number, where, with_usual_columns(_without_optional_nulls(row))
     else:
-        for number, row in json_lines(path):
-            yield number, f"{path}:{number}", row
+        for number, row in json_lines(path, decimal_or_float):
+            yield number, f"{path}:{number}", with_usual_columns(_without_optional_nulls(row))
+
+
+def _without_optional_nulls(row: Row) -> dict[str, Any]:
+    """The row without nulls, as a table has them; those of a question or an answer stay."""
+    values = _without_nulls(row)
+    if "question" in row:
+        values.setdefault("question", None)
+    if "answers" not in values and "answer" in row:
+        values.setdefault("answer", None)
+    if "answer" not in values and "answers" in row:
+        values.setdefault("answers", None)
+    return values
 
 
 def _without_nulls(row: Row) -> dict[str, Any]:
@@ -563,6 +640,170 @@ def _without_nulls(row: Row) -> dict[str, Any]:
     if isinstance(choices, dict):
         values["choices"] = {key: text for key, text in choices.items() if text is not None}
     return values
+
+
+# The published files of the paper's datasets. Their columns have had several names, and their
+# cells several types.
+
+
+@dataclass(frozen=True)
+class PublishedLayout:
+    """The columns of published files of a dataset.
+
+    Attributes:
+        question: the column of the question.
+        answer: the column of the answer.
+        final_answer: the column of the result alone, which not all files have; "" for none.
+        id: the column of the id, which not all files have; "" for the usual one.
+        choices: the columns of the choices, whose names are the labels; empty for the usual one.
+    """
+
+    question: str
+    answer: str
+    final_answer: str = ""
+    id: str = ""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns that all files have."""
+        return {self.question, self.answer, *self.choices}
+
+
+LETTERS = ("A", "B", "C", "D")
+PUBLISHED_LAYOUTS = (
+    PublishedLayout("problem", "solution", final_answer="answer", id="unique_id"),  # MATH
+    PublishedLayout("problem", "answer", id="unique_id"),
+    PublishedLayout("text", "code", id="task_id"),  # MBPP, full
+    PublishedLayout("prompt", "code", id="task_id"),  # MBPP, sanitized
+    PublishedLayout("question", "answerKey"),  # ARC
+    PublishedLayout("input", "target", choices=LETTERS),  # MMLU, before it had one file
+    PublishedLayout("Question", "Answer", choices=LETTERS),
+)
+ARC_STEM = "stem"  # of a question that is an object with its choices
+MMLU_SUBJECT = "subject"
+MMLU_FIRST_NUMBER = 0
+MMLU_WRAPPER = "train"  # the only column of MMLU's further training questions
+USUAL_COLUMNS = frozenset(
+    {
+        *("id", "question", "answer", "answers", "final_answer", "choices", "answer_type"),
+        *("split", "dataset", "asked_for", META_KEY, *TESTS_KEYS, *TEST_SETUP_KEYS),
+    }
+)
+PUBLISHED_COLUMNS = frozenset(
+    {MMLU_SUBJECT, MMLU_WRAPPER}
+    | {name for layout in PUBLISHED_LAYOUTS for name in (*layout.columns, layout.id)}
+) - {""}
+
+
+def with_usual_columns(row: Row) -> Row:
+    """A row of a published file with the names of columns that `query_of` reads.
+
+    Args:
+        row: without nulls; one that has a question and an answer by their usual names is unchanged.
+    """
+    if row.keys() == {MMLU_WRAPPER} and isinstance(row[MMLU_WRAPPER], dict):
+        row = _without_nulls(row[MMLU_WRAPPER])
+    question = row.get("question")
+    if isinstance(question, dict) and ARC_STEM in question:
+        row = {**row, "question": question[ARC_STEM], "choices": question.get("choices")}
+    if "question" in row and row.keys() & {"answer", "answers"}:
+        return row
+    layout = next((each for each in PUBLISHED_LAYOUTS if each.columns <= row.keys()), None)
+    if layout is None:
+        return row
+    usual = {**row, "question": row[layout.question], "answer": row[layout.answer]}
+    if layout.final_answer in row:
+        usual["final_answer"] = row[layout.final_answer]
+    if layout.id in row:
+        usual.setdefault("id", row[layout.id])
+    if layout.choices:
+        usual["choices"] = {label: row[label] for label in layout.choices}
+    return usual
+
+
+def _typed_parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read rows of Parquet, with what the types of their columns tell.
+
+    A number of 32 or 16 bits becomes the float with its digits: .1, not 0.10000000149011612. A
+    number with a name, as the hub's library stores classes, becomes its name. Columns that
+    questions do not have are not read: they may be large, or have values that Python has not.
+    """
+    schema = parquet_schema(path)
+    names = set(schema.names)
+    is_known = any(
+        {layout.question, layout.answer} <= names
+        for layout in (*PUBLISHED_LAYOUTS, PublishedLayout("question", "answer"))
+    )
+    columns = (USUAL_COLUMNS | PUBLISHED_COLUMNS) if is_known or "answers" in names else None
+    class_names = _class_names(schema)
+    conversions = {
+        field.name: convert
+        for field in schema
+        if (convert := _conversion(field.type, class_names.get(field.name))) is not None
+    }
+    for number, row in parquet_rows(path, columns):
+        for name, convert in conversions.items():
+            if name in row:
+                row[name] = convert(row[name])
+        yield number, row
+
+
+Conversion = Callable[[Any], Any]
+
+
+def _conversion(kind: pa.DataType, class_names: Sequence[str] | None) -> Conversion | None:
+    """Return what turns a value of a column into what it stands for; None to leave it as it is."""
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    number_type = kind.value_type if is_list else kind
+    if pa.types.is_integer(number_type) and class_names:
+        return partial(_convert_cell, partial(_class_name, class_names))
+    if pa.types.is_float32(number_type):
+        return partial(_convert_cell, partial(_shortest_float, np.float32))
+    if pa.types.is_float16(number_type):
+        return partial(_convert_cell, partial(_shortest_float, np.float16))
+    return None
+
+
+def _convert_cell(convert: Conversion, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_convert_cell(convert, each) for each in value]
+    return None if value is None else convert(value)
+
+
+def _class_name(names: Sequence[str], number: int) -> str | int | None:
+    """The name of a class; None for a negative number, which stands for an unknown class."""
+    if number < 0:
+        return None
+    return names[number] if number < len(names) else number
+
+
+def _shortest_float(width: type[np.floating[Any]], value: float) -> float:
+    """The number with the fewest digits that is this value in a float of that width."""
+    return float(str(width(value)))
+
+
+FEATURES_KEY = b"huggingface"  # of the metadata: the hub's library describes columns there
+MAX_FEATURES_BYTES = 1 << 20
+
+
+def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
+    """The names of the classes of each column of classes, as the hub's library describes them."""
+    text = (schema.metadata or {}).get(FEATURES_KEY, b"")
+    if not text or len(text) > MAX_FEATURES_BYTES:
+        return {}
+    try:
+        features = json.loads(text)["info"]["features"]
+        return {
+            name: feature["names"]
+            for name, feature in features.items()
+            if isinstance(feature, dict)
+            and feature.get("_type") == "ClassLabel"
+            and isinstance(feature.get("names"), list)
+            and all(isinstance(each, str) for each in feature["names"])
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}  # a note of another program; the numbers stay
 
 
 # The Hugging Face hub.
@@ -617,7 +858,10 @@ class HubRepository:
             converted["choices"] = dict(zip(choices["label"], choices["text"], strict=True))
         elif choices is not None:  # MMLU: the answer is the position of a choice
             converted["choices"] = choices
-            converted["answer"] = CHOICE_LABELS[converted["answer"]]
+            position = converted["answer"]
+            if position < 0:
+                raise InputError(f"answer {position} is no choice: {configuration}: {number}")
+            converted["answer"] = CHOICE_LABELS[position]
         return converted
 
 

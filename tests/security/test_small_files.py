@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,9 +54,9 @@ def huge_checkpoint(place: Path) -> None:
     os.truncate(file, 8 + len(header) + (1 << 31))
 
 
-def parquet(question: pa.Array, answer: pa.Array) -> Callable[[Path], object]:
+def parquet(question: pa.Array, answer: pa.Array, **options: Any) -> Callable[[Path], object]:
     table = pa.table({"question": question, "answer": answer})
-    return lambda place: pq.write_table(table, place / "d.parquet", compression="zstd")
+    return lambda place: pq.write_table(table, place / "d.parquet", compression="zstd", **options)
 
 
 def looks(make: Callable[[Path], object]) -> Callable[[Path], object]:
@@ -149,6 +150,26 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
         PARQUET,
         parquet(pa.array(["x" * 20_000_000]), pa.array(["1"])),
         "bytes that unpack to 20,0",
+    ),
+    "a long beginning in many rows": (
+        PARQUET,
+        parquet(
+            pa.array([f"{'x' * 999_999}{number % 7}" for number in range(500)]),
+            pa.array(["1"] * 500),
+            use_dictionary=False,
+            column_encoding={"question": "DELTA_BYTE_ARRAY"},
+        ),
+        "values of over 67,108,864 bytes",
+    ),
+    "brackets in a list": (
+        COLLECT.replace("jsonl", "json"),
+        text("d.json", "[" + "[]," * 1_900_000 + "[]]"),
+        "not a JSON object: d.json: row 1",
+    ),
+    "JSON without end": (
+        COLLECT.replace("jsonl", "json"),
+        lambda at: sparse(at / "d.json"),
+        "JSON of over 67,108,864 bytes",
     ),
     "a tokenizer without end": (COLLECT, lambda at: sparse(saved_model(at)), "larger than"),
     "a tokenizer that is a pipe": (COLLECT, lambda at: os.mkfifo(saved_model(at)), "not a plain"),

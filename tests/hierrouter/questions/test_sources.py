@@ -4,6 +4,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def test_odd_spaces_survive_and_lone_surrogates_are_replaced_everywhere() -> Non
     [
         ({"answer": 5}, ("5",)),
         ({"answer": 0.5}, ("0.5",)),
+        ({"answer": 12.0}, ("12",)),
+        ({"answer": -0.0}, ("0",)),
+        ({"answer": 1e22}, ("10000000000000000000000",)),
+        ({"answer": 1e300}, ("1e+300",)),
+        ({"answer": 1e-7}, ("0.0000001",)),
+        ({"answer": 1 / 3}, ("0.3333333333333333",)),
+        ({"answer": 0.1 + 0.2}, ("0.3",)),
+        ({"answer": 1.1 * 3}, ("3.3",)),
+        ({"answer": Decimal("12.50")}, ("12.5",)),
+        ({"answer": Decimal("100.00")}, ("100",)),
+        ({"answers": [12.0, "a dozen"]}, ("12", "a dozen")),
+        ({"answer": "a dozen", "final_answer": 12.0}, ("a dozen", "12")),
         ({"answer": "four and one", "final_answer": 5}, ("four and one", "5")),
         ({"answer": "4 + 1 = 5\n#### 5", "final_answer": "5"}, ("4 + 1 = 5\n#### 5",)),
         ({"answer": "five", "final_answer": "five"}, ("five",)),
@@ -232,7 +245,8 @@ def test_a_paper_dataset_has_one_spelling(spelt: str, name: str) -> None:
         ({"answer": "A", "choices": "A. x"}, "choices must be an object or a list"),
         ({"answer": "x", "final_answer": ""}, "final_answer is empty or not a text"),
         ({"answer": "x", "final_answer": float("nan")}, "final_answer is empty or not a text"),
-        ({"answer": True}, "answer is empty or not a text"),
+        ({"answer": True}, "answer is true or false, neither a text nor a number"),
+        ({"answers": ["a", False]}, "answers is true or false, neither a text nor a number"),
         ({"answer": b"x"}, "answer is empty or not a text"),
         ({"answers": ["a", None]}, "answers holds something empty or not a text"),
         ({"answers": [" "]}, "answers holds something empty or not a text"),
@@ -280,6 +294,293 @@ def test_a_row_has_its_own_choices_only(tmp_path: Path, choices: pa.Array) -> No
     pq.write_table(pa.table({**columns, "choices": [[1], [2]]}), tmp_path / "x.parquet")
     with pytest.raises(InputError, match=r"choices must map labels to texts: .*: row 1"):
         read_file(tmp_path / "x.parquet")
+
+
+def written(folder: Path, content: str | bytes, name: str = "x.jsonl") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def table(folder: Path, name: str = "x", metadata: Any = None, **columns: Any) -> Path:
+    """A Parquet file of two questions with these further columns."""
+    rows = {"question": ["Which is one?", "Which is two?"], **columns}
+    path = folder / f"{name}.parquet"
+    pq.write_table(pa.table(rows).replace_schema_metadata(metadata), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "digits", ["3.14159265358979323846", "0.12345678901234567891", "12345678901234567.5"]
+)
+def test_a_number_of_json_keeps_the_digits_that_no_float_has(tmp_path: Path, digits: str) -> None:
+    path = written(tmp_path, f'{{"question": "q", "answer": {digits}}}')
+    assert read_file(path)[0].answers == (digits,)
+
+
+def test_digits_that_come_from_computing_are_named(tmp_path: Path) -> None:
+    rows = [{"question": f"q{n}", "answer": answer} for n, answer in enumerate((0.5, 0.1 + 0.2))]
+    path = written(tmp_path, "".join(json.dumps(row) + "\n" for row in rows))
+    notes: list[str] = []
+    assert [each.answers for each in read_file(path, notes.append)] == [("0.5",), ("0.3",)]
+    assert notes == [
+        f"{path}: 1 answers such as 0.30000000000000004, with digits that come from computing, "
+        "are read as 0.3"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "references"),
+    [
+        (pa.array([12.0, 0.1], pa.float32()), ["12", "0.1"]),
+        (pa.array([12.0, 0.1], pa.float16()), ["12", "0.1"]),
+        (pa.array([12.0, 0.1], pa.float64()), ["12", "0.1"]),
+        (pa.array([Decimal("12.50"), Decimal("7.00")], pa.decimal128(10, 2)), ["12.5", "7"]),
+        (pa.array([2**63 + 1, 0], pa.uint64()), ["9223372036854775809", "0"]),
+    ],
+)
+def test_a_number_of_any_width_is_read_as_it_was_written(
+    tmp_path: Path, answers: pa.Array, references: list[str]
+) -> None:
+    path = table(tmp_path, answer=answers)
+    assert [each.answers for each in read_file(path)] == [(text,) for text in references]
+    listed = table(tmp_path, answers=pa.array([[value] for value in answers]))
+    if answers.type != pa.uint64():
+        assert [each.answers for each in read_file(listed)] == [(text,) for text in references]
+
+
+def test_an_id_of_a_column_with_gaps_is_a_whole_number(tmp_path: Path) -> None:
+    path = table(tmp_path, id=pa.array([7.0, None], pa.float64()), answer=["a", "b"])
+    assert [each.id for each in read_file(path)] == ["7", "2"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"question": "q", "answer": "1", "answer": "2"}', "key 'answer' twice in one object"),
+        ('{"question": "q", "answer": "1", "answer": "1"}', "key 'answer' twice in one object"),
+        ('{"question": "q", "choices": {"A": "x", "A": "y"}, "answer": "A"}', "key 'A' twice"),
+        ('{"question": "q", "answer": "1", "meta": [{"a": 1, "a": 2}]}', "key 'a' twice"),
+        (r'{"question": "q", "answer": "1", "\u0061nswer": "2"}', "key 'answer' twice"),
+        ('{"question": "q", "answer": NaN}', "answer is empty or not a text"),
+        ('{"question": "q", "answer": -Infinity}', "answer is empty or not a text"),
+        ('{"question": "q", "answer": 1e999}', "answer is empty or not a text"),
+        ('{"question": "q", "answer": null}', "answer is empty or not a text"),
+        ('{"question": null, "answer": "a"}', "question is empty or not a text"),
+    ],
+)
+@pytest.mark.parametrize("ending", [".jsonl", ".json"])
+def test_json_that_readers_read_differently_is_refused_by_row(
+    tmp_path: Path, row: str, message: str, ending: str
+) -> None:
+    path = written(tmp_path, f'{{"question": "before", "answer": "1"}}\n{row}\n', f"x{ending}")
+    with pytest.raises(InputError, match=rf"{message}.*: .*x{ending}:2; "):
+        read_file(path)
+    with pytest.raises(InputError, match=message):
+        read_file(written(tmp_path, f'[{{"question": "b", "answer": "1"}}, {row}]', "y.json"))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    names = ["question", "answer", "answer"]
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"])] * 3, names=names), path)
+    with pytest.raises(InputError, match=r"column 'answer' twice: .*x\.parquet; keep one"):
+        read_file(path)
+    fields = [pa.field("A", pa.string()), pa.field("A", pa.string())]
+    choices = pa.StructArray.from_arrays([pa.array(["x"]), pa.array(["y"])], fields=fields)
+    pq.write_table(pa.table({"question": ["q"], "answer": ["A"], "choices": choices}), path)
+    with pytest.raises(InputError, match=r"column 'choices\.A' twice"):
+        read_file(path)
+
+
+def test_nulls_of_json_are_empty_cells(tmp_path: Path) -> None:
+    row = dict.fromkeys(("id", "split", "dataset", "choices", "final_answer", "tests", "meta"))
+    row |= {"answers": None, "question": "q", "answer": "a"}
+    [found] = read_file(written(tmp_path, json.dumps(row)))
+    assert (found.id, found.dataset, found.split, found.answers) == ("1", "x", "", ("a",))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"question": {"0": "q"}, "answer": {"0": "a"}}', r"question is empty.*x\.json: row 1"),
+        ('[["q", "a"]]', r"not a JSON object: .*x\.json: row 1; write a list of JSON objects"),
+        ('"text"', r"not a list of JSON objects: .*x\.json; "),
+        ("[" * 100_000, r"not JSON: .*x\.json: "),
+        ("[" + "[]," * 2_000_001, r"more than 2,000,000 values: .*x\.json"),
+        ('[{"question": "q", "answer": "a"}', r"not JSON: .*x\.json: "),
+        ("", r"dataset has no rows: .*x\.json"),
+        ("\ufeff[]", r"dataset has no rows: .*x\.json"),
+        ('[{"question": "q", "answer": "a"}]'.encode("utf-16"), r"not UTF-8: .*x\.json; save it"),
+        (b"\x1f\x8b" + bytes(50), r"not UTF-8: .*x\.json; save it"),
+    ],
+)
+def test_json_that_is_no_list_of_rows_is_refused(
+    tmp_path: Path, content: str | bytes, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read_file(written(tmp_path, content, "x.json"))
+
+
+LETTERS = ["A", "B", "C", "D"]
+PHYSICS = [["a", "b", "c", "d"]] * 2
+CLASSES = {"answer": {"names": LETTERS, "_type": "ClassLabel"}, "question": {"dtype": "string"}}
+FEATURES = {"huggingface": json.dumps({"info": {"features": CLASSES}})}
+AS_COLUMNS = [{"text": ["a", "b"], "label": ["1", "2"]}, {"text": ["a", "b"], "label": ["A", "B"]}]
+AS_PAIRS = [[{"text": "a", "label": "1"}, {"text": "b", "label": "2"}]] * 2
+MBPP = {"code": ["def f(): pass"] * 2, "test_list": [["assert f() is None"]] * 2}
+# Columns of published files beside the question, what an answer becomes, and the first id.
+PUBLISHED: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "mmlu with subjects": (
+        "mmlu",
+        {"subject": ["physics"] * 2, "choices": PHYSICS, "answer": [1, 1]},
+        "B",
+        "1",
+    ),
+    "mmlu of one subject": ("mmlu", {"choices": PHYSICS, "answer": [1, 1]}, "B", "1"),
+    "mmlu of another name": (
+        "test-00000-of-00001",
+        {"subject": ["physics"] * 2, "choices": PHYSICS, "answer": [1, 1]},
+        "B",
+        "1",
+    ),
+    "mmlu of pandas with gaps": ("mmlu", {"choices": PHYSICS, "answer": [1.0, 1.0]}, "B", "1"),
+    "mmlu with letters": ("mmlu", {"choices": PHYSICS, "answer": ["B", "B"]}, "B", "1"),
+    "mmlu's columns of choices": (
+        "mmlu",
+        {"question": None, "input": ["q", "r"], "target": ["B", "B"]}
+        | {letter: [f"{letter} 1", f"{letter} 2"] for letter in LETTERS},
+        "B",
+        "1",
+    ),
+    "arc as columns": (
+        "arc-easy",
+        {"id": ["M1", "M2"], "choices": AS_COLUMNS, "answerKey": ["2", "B"]},
+        "B",
+        "M1",
+    ),
+    "arc as pairs": (
+        "arc-challenge",
+        {"id": ["M1", "M2"], "choices": AS_PAIRS, "answerKey": ["2", "2"]},
+        "B",
+        "M1",
+    ),
+    "arc of AI2": (
+        "arc-easy",
+        {
+            "id": ["M1", "M2"],
+            "question": [
+                {"stem": "q", "choices": AS_PAIRS[0]},
+                {"stem": "r", "choices": AS_PAIRS[0]},
+            ],
+            "answerKey": ["2", "2"],
+        },
+        "B",
+        "M1",
+    ),
+    "math": (
+        "math",
+        {
+            "question": None,
+            "problem": ["q", "r"],
+            "solution": [r"\boxed{1}"] * 2,
+            "level": ["5"] * 2,
+        },
+        r"\boxed{1}",
+        "1",
+    ),
+    "math with answers": (
+        "math",
+        {
+            "question": None,
+            "problem": ["q", "r"],
+            "solution": [r"It is $\boxed{1}$."] * 2,
+            "answer": ["1", "1"],
+            "unique_id": ["test/1.json", "test/2.json"],
+        },
+        r"It is $\boxed{1}$.",
+        "test/1.json",
+    ),
+    "math without solutions": (
+        "math",
+        {"question": None, "problem": ["q", "r"], "answer": ["1", "1"]},
+        "1",
+        "1",
+    ),
+    "mbpp, full": (
+        "mbpp",
+        {"question": None, "text": ["q", "r"], "task_id": [11, 12], **MBPP},
+        "def f(): pass",
+        "11",
+    ),
+    "mbpp, sanitized": (
+        "mbpp",
+        {"question": None, "prompt": ["q", "r"], "task_id": [11.0, 12.0], "source_file": ["a"] * 2}
+        | {"test_imports": [["import math"], []], **MBPP},
+        "def f(): pass",
+        "11",
+    ),
+    "gsm8k": ("gsm8k", {"answer": ["so\n#### 1"] * 2}, "so\n#### 1", "1"),
+    "gsm8k, socratic": ("gsm8k", {"answer": ["How? ** 1\n#### 1"] * 2}, "How? ** 1\n#### 1", "1"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".json"])
+def test_the_published_files_of_the_six_datasets(tmp_path: Path, name: str, ending: str) -> None:
+    dataset, columns, answer, id = PUBLISHED[name]
+    rows = {"question": ["q", "r"], **columns}
+    data = pa.table({key: values for key, values in rows.items() if values is not None})
+    path = tmp_path / f"{dataset}{ending}"
+    if ending == ".parquet":
+        pq.write_table(data, path)
+    elif ending == ".json":
+        path.write_text(json.dumps(data.to_pylist()))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in data.to_pylist()))
+    first, second = read_file(path)
+    assert (first.id, first.answers, second.answers) == (id, (answer,), (answer,))
+    assert first.dataset == dataset
+    assert first.question.startswith("q") and second.question.startswith("r")
+    has_choices = dataset.startswith(("mmlu", "arc", "test"))
+    assert [label for label, _ in first.choices][:2] == (LETTERS[:2] if has_choices else [])
+    has_tests = dataset == "mbpp"
+    assert first.tests[-1:] == (("assert f() is None",) if has_tests else ())
+
+
+def test_classes_of_the_hub_s_library_have_names(tmp_path: Path) -> None:
+    path = table(tmp_path, metadata=FEATURES, choices=PHYSICS, answer=[1, 3])
+    assert [each.answers for each in read_file(path)] == [("B",), ("D",)]
+    # The hidden answers of a test fold.
+    path = table(tmp_path, metadata=FEATURES, choices=PHYSICS, answer=[1, -1])
+    with pytest.raises(InputError, match=r"answer is missing: .*x\.parquet: row 2"):
+        read_file(path)
+    for odd in ("{", "[]", '{"info": {"features": []}}', '{"info": {"features": {"answer": 1}}}'):
+        path = table(tmp_path, metadata={"huggingface": odd}, choices=PHYSICS, answer=[0, 3])
+        assert [each.answers for each in read_file(path)] == [("A",), ("D",)]
+
+
+def test_a_column_that_no_question_has_is_not_read(tmp_path: Path) -> None:
+    further = {
+        "when": pa.array([2**62 + 1] * 2, pa.timestamp("ns")),
+        "zone": pa.array([1, 2], pa.timestamp("us", "Nowhere/No")),
+        "image": pa.array([b"x" * 1000] * 2),
+    }
+    assert len(read_file(table(tmp_path, answer=["a", "b"], **further))) == 2
+
+
+def test_lists_that_may_unpack_to_any_size_are_refused_by_column(tmp_path: Path) -> None:
+    count = 3000
+    columns = {
+        "question": [f"q{number}" for number in range(count)],
+        "answer": ["A"] * count,
+        "choices": [[f"a{number}" * 20, "b", "c", "d"] for number in range(count)],
+    }
+    path = tmp_path / "x.parquet"
+    encoding = {"choices.list.element": "DELTA_BYTE_ARRAY"}
+    pq.write_table(pa.table(columns), path, use_dictionary=["answer"], column_encoding=encoding)
+    with pytest.raises(InputError, match=r"column 'choices\.list\.element' as .*DELTA_BYTE_ARRAY"):
+        read_file(path)
 
 
 pytest.importorskip("datasets")
