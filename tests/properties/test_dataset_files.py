@@ -148,6 +148,8 @@ def with_text_type(kind: pa.DataType, text: pa.DataType) -> pa.DataType:
     """The type with another type of text, and large lists."""
     if pa.types.is_string(kind):
         return text
+    if text == pa.string_view():  # pyarrow cannot write lists of views
+        return kind
     if pa.types.is_list(kind):
         return pa.large_list(with_text_type(kind.value_type, text))
     if pa.types.is_struct(kind):
