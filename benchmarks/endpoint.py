@@ -1,6 +1,6 @@
 """Calls per second through a server, and the overhead of the engine over a bare loop.
 
-    python benchmarks/endpoint.py [--calls 1000] [--delay 0.05]
+    python benchmarks/endpoint.py [--calls 1000] [--delay 0.05] [--replicas]
 
 A server in another process answers each call after a fixed delay. The engine makes one call at a
 time, and 16 at a time. A bare loop of asyncio and the HTTP client makes the same calls, 16 at a
@@ -8,6 +8,9 @@ time, without retries, checks or counts. Then the engine makes the same calls wh
 reply is a fault (429 with Retry-After, 500, cut replies). Finally, three such servers with a model
 each: a collection of 25 questions, 300 calls, is compared with 100 calls of one server alone. The
 script prints ratios.
+
+With `--replicas` it measures only this: two servers of one model, one of which answers 500 at once,
+against the healthy one alone.
 """
 
 import argparse
@@ -18,16 +21,18 @@ import multiprocessing
 import random
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import measuring  # noqa: F401  makes this copy of the project importable
 
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Response
+from hierrouter.engines.health import forget_health
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
 from hierrouter.questions.query import Query
 
@@ -44,7 +49,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--delay", type=float, default=0.05, help="seconds for each call")
+    parser.add_argument("--replicas", action="store_true", help="only beside a failing replica")
     args = parser.parse_args()
+    if args.replicas:
+        for width in (4, CONCURRENCY):
+            beside_a_failing_replica(4 * args.delay, width, prompts=50 * width)
+        return
     prompts = [f"question {n}" for n in range(args.calls)]
     with TestServer(args.delay, share=0.0) as url:
         engine(
@@ -100,6 +110,23 @@ def collect_from_three(delay_s: float, width: int = 4, questions: int = 25) -> N
     )
 
 
+def beside_a_failing_replica(delay_s: float, width: int, prompts: int) -> None:
+    """Compare a healthy server beside one that answers 500 at once with the healthy one alone."""
+    texts = [f"question {n}" for n in range(prompts)]
+    failing = TestServer(0.0, share=1.0, faults=FAULTS[1:2])
+    with TestServer(delay_s, share=0.0) as url, failing as bad_url:
+        engine(url, width, texts[:width])
+        alone_wall, _ = measure_times(lambda: engine(url, width, texts))
+        # The failing one first: what was learned of the other one must not help.
+        forget_health()
+        both_wall, _ = measure_times(lambda: engine(bad_url, width, texts, replicas=(url,)))
+    print(
+        f"{prompts} calls of {delay_s * 1000:.0f} ms, {width} at a time, by two servers of which "
+        f"one fails at once: {both_wall:.2f} s; by the other alone: {alone_wall:.2f} s; "
+        f"ratio {both_wall / alone_wall:.2f}; failed calls: {failing.failed.value}"
+    )
+
+
 def measure_times(work: Callable[[], None]) -> tuple[float, float]:
     """Call a function, and return wall-clock and CPU seconds."""
     wall_start = time.perf_counter()
@@ -108,9 +135,11 @@ def measure_times(work: Callable[[], None]) -> tuple[float, float]:
     return time.perf_counter() - wall_start, time.process_time() - cpu_start
 
 
-def engine(url: str, width: int, prompts: list[str], name: str = "m") -> None:
+def engine(
+    url: str, width: int, prompts: list[str], name: str = "m", replicas: tuple[str, ...] = ()
+) -> None:
     """Make all calls by the openai engine, and check that each has a response."""
-    endpoint = Endpoint(url, concurrency=width)
+    endpoint = Endpoint(url, concurrency=width, replicas=replicas)
     spec = ModelSpec(name, name, 0.1, generation=Generation(8), endpoint=endpoint)
     answers = dict(backend("openai").load(spec).generate(prompts))
     assert len(answers) == len(prompts)
@@ -139,17 +168,23 @@ class TestServer:
         delay_s: seconds for each reply.
         share: share of faulty replies.
         name: its model.
+        faults: the faulty replies.
 
     Attributes:
         silence: seconds during which it asked not to be called; overlaps count once.
+        failed: number of faulty replies.
     """
 
-    def __init__(self, delay_s: float, share: float, name: str = "m") -> None:
+    def __init__(
+        self, delay_s: float, share: float, name: str = "m", faults: Sequence[str] = FAULTS
+    ) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._receiver, sender = spawn.Pipe()
         self.silence = spawn.Value("d", 0.0)
+        self.failed = spawn.Value("i", 0)
         self._process = spawn.Process(
-            target=serve, args=(delay_s, share, name, sender, self.silence)
+            target=serve,
+            args=(delay_s, share, name, tuple(faults), sender, self.silence, self.failed),
         )
 
     def __enter__(self) -> str:
@@ -161,7 +196,15 @@ class TestServer:
         self._process.join()
 
 
-def serve(delay_s: float, share: float, model: str, sender: Connection, silence: Any) -> None:
+def serve(
+    delay_s: float,
+    share: float,
+    model: str,
+    faults: Sequence[str],
+    sender: Connection,
+    silence: Any,
+    failed: Any,
+) -> None:
     """Serve until the process is terminated; send the port by `sender`.
 
     Each response has a different text, so that no prompt of a second hop occurs twice.
@@ -190,7 +233,8 @@ def serve(delay_s: float, share: float, model: str, sender: Connection, silence:
             if head.startswith(b"POST"):
                 await asyncio.sleep(delay_s)
                 if rng.random() < share:
-                    status = rng.choice(FAULTS)
+                    status = rng.choice(faults)
+                    failed.value += 1
                     reply = "{}"
                 if "Retry-After" in status:
                     end = time.monotonic() + RETRY_AFTER_S

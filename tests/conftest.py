@@ -124,6 +124,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[WARM].close()
 
 
+@pytest.fixture(autouse=True)
+def new_health() -> None:
+    """What a process remembers of servers is not for another test, which may have their ports."""
+    health = sys.modules.get("hierrouter.engines.health")
+    if health:
+        health.forget_health()
+
+
 @pytest.fixture(scope="session")
 def warm(pytestconfig: pytest.Config) -> Warm:
     """See `tests.warm`."""

@@ -25,7 +25,7 @@ from hierrouter.engines.encoder_names import (
     PAPER_TOKENS,
     EncoderName,
 )
-from hierrouter.engines.generator import PART_BREAK, never
+from hierrouter.engines.generator import PART_BREAK
 from hierrouter.engines.identity import endpoint_of, served_identity
 from hierrouter.engines.sentence_encoder import SentenceEncoder, unit_rows
 from hierrouter.pools.files import load_pool
@@ -35,7 +35,8 @@ from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.keys import sound_json
 
 if TYPE_CHECKING:  # the client of servers takes long to import, and few encoders need it
-    from hierrouter.engines.endpoint_client import Deployment, Patience
+    from hierrouter.engines.endpoint_client import Client
+    from hierrouter.engines.health import Deployment, Patience
 
 # Begins the description of an encoder on a server, without the address.
 SERVED_PREFIX = "served:"
@@ -224,13 +225,13 @@ class _Session:
 
     Attributes:
         loop: an event loop that runs in a thread.
-        client: the connection.
+        deployment: the connections.
         patience: retries.
         slots: limits the requests under way.
     """
 
     loop: asyncio.AbstractEventLoop
-    client: Deployment
+    deployment: Deployment
     patience: Patience
     slots: asyncio.Semaphore
 
@@ -317,17 +318,17 @@ class EndpointEncoder:
         return vectors
 
     def _begin_session(self, spec: ModelSpec) -> _Session:
-        from hierrouter.engines.endpoint_client import Deployment, Patience
+        from hierrouter.engines.health import Deployment, Patience
 
         # A new event loop in a thread: callers run in any thread, with and without a loop.
         loop = asyncio.new_event_loop()
         Thread(target=loop.run_forever, name="encoder", daemon=True).start()
         endpoint = endpoint_of(spec)
-        client = Deployment(endpoint, endpoint.key("--encoder"))
+        deployment = Deployment(endpoint, endpoint.key("--encoder"), spec.model)
         width = endpoint.concurrency * len(endpoint.servers)
-        probe = partial(self._request, client, ["OK"])
-        patience = Patience(endpoint.attempts, width, probe, never)
-        return _Session(loop, client, patience, asyncio.Semaphore(width))
+        probe = partial(self._request, ["OK"])
+        patience = Patience(deployment, endpoint.attempts, width, probe)
+        return _Session(loop, deployment, patience, asyncio.Semaphore(width))
 
     async def _embed_all(self, session: _Session, texts: list[str]) -> NDArray[np.float32]:
         starts = range(0, len(texts), TEXTS_PER_REQUEST)
@@ -343,7 +344,7 @@ class EndpointEncoder:
         try:
             async with session.slots:
                 rows: NDArray[np.float32] = await session.patience.call_with_retries(
-                    partial(self._request, session.client, texts)
+                    partial(self._request, texts)
                 )
             return rows
         except Refusal as refusal:
@@ -359,12 +360,12 @@ class EndpointEncoder:
         halves = await self._embed(session, [text[:middle], text[middle:]])
         return unit_rows(halves.sum(0, keepdims=True))
 
-    async def _request(self, client: Deployment, texts: list[str]) -> NDArray[np.float32]:
+    async def _request(self, texts: list[str], client: Client) -> NDArray[np.float32]:
         """Send one request, and check that the reply has a vector of the same model for each text.
 
         Args:
-            client: the connection.
             texts: at least one.
+            client: the connection.
 
         Returns:
             float32[len(texts), dim], rows of unit length.

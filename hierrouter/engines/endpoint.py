@@ -3,8 +3,9 @@
 From top to bottom: `EndpointBackend` checks that the server has a model; `EndpointGenerator` keeps
 many calls under way at once; `Caller` makes one attempt at one call. All differences between
 servers (vLLM, llama.cpp, TGI, Ollama, `transformers serve`, hosted ones) are in
-`hierrouter.engines.dialects`. The connection, what its errors mean, and how all callers wait
-together are in `hierrouter.engines.endpoint_client`.
+`hierrouter.engines.dialects`. The connection and what its errors mean are in
+`hierrouter.engines.endpoint_client`, and which server gets a call and how often it is tried in
+`hierrouter.engines.health`.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ from hierrouter.engines.generator import (
     never,
     tokenize_prompt,
 )
+from hierrouter.engines.health import TICK_S, Deployment, Patience
 from hierrouter.engines.identity import endpoint_of, named_folder, served_identity, tokenizer_commit
 from hierrouter.hub.repository import quiet_loading
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
@@ -108,23 +110,28 @@ class EndpointBackend:
         """
         endpoint = endpoint_of(spec)
         key = endpoint.key(f"model {spec.name}")
-        with _connection(endpoint, key) as (portal, client):
-            portal.call(_require_model, client, spec.model)
+        with _connection(endpoint, key, spec.model) as (portal, deployment):
+            portal.call(_require_model, deployment, spec.model)
         return EndpointGenerator(spec, endpoint, key)
 
 
 LISTING_ATTEMPTS = 2
+MAX_TIMEOUTS = 2.0  # after this many timeouts no further attempt at a call begins
 MAX_LISTED_MODELS = 5  # of a server, in a message
 
 
-async def _require_model(client: server.Deployment, model: str) -> None:
+async def _require_model(deployment: Deployment, model: str) -> None:
     """Check that a server lists a model; without a list, the first call will tell."""
-    request_list = partial(_list_models, client)
-    patience = server.Patience(LISTING_ATTEMPTS, 1, request_list, never)
+    patience = Patience(deployment, LISTING_ATTEMPTS, 1, _list_models)
     try:
-        names = await patience.call_with_retries(request_list)
+        await patience.call_with_retries(partial(_require_listed, model), is_proof=False)
     except server.Refusal as error:
         raise Outage(str(error)) from None
+
+
+async def _require_listed(model: str, client: server.Client) -> None:
+    """Check that one server lists a model, if it has a list."""
+    names = await _list_models(client)
     if not names:
         return
     # `transformers serve` lists its models of the hub, but serves folders as well.
@@ -140,7 +147,7 @@ async def _require_model(client: server.Deployment, model: str) -> None:
     )
 
 
-async def _list_models(client: server.Deployment) -> list[str]:
+async def _list_models(client: server.Client) -> list[str]:
     """Return the names of a server's models; empty if it has no list."""
     try:
         body = await client.list_models()
@@ -179,6 +186,7 @@ class EndpointGenerator:
     def __init__(self, spec: ModelSpec, endpoint: Endpoint, key: str | None) -> None:
         self._endpoint = endpoint
         self._key = key
+        self._model = spec.model
         self.caller = Caller(spec, endpoint)
         identified = MEMORY.identified_dialect(endpoint, spec.model)
         self._left_out = identified.left_out(spec.generation)  # as the model's identity says
@@ -212,9 +220,16 @@ class EndpointGenerator:
         stopping = Event()
         pending: dict[Future[Answer | None], int] = {}  # positions by call
         outage: Outage | None = None
-        with _connection(self._endpoint, self._key) as (portal, client):
-            probe = partial(self.caller.probe, client)
-            patience = server.Patience(self._endpoint.attempts, max_pending, probe, stopping.is_set)
+        connection = _connection(self._endpoint, self._key, self._model, stopping.is_set)
+        with connection as (portal, deployment):
+            patience = Patience(
+                deployment,
+                self._endpoint.attempts,
+                max_pending,
+                self.caller.probe,
+                stopping.is_set,
+                budget_s=MAX_TIMEOUTS * self._endpoint.timeout_s,
+            )
             try:
                 while True:
                     # Cleared before the feed is read, so that no change is missed.
@@ -223,9 +238,7 @@ class EndpointGenerator:
                     is_last = feed.closed
                     while not is_over and len(pending) < max_pending and (item := feed.take()):
                         position, prompt = item
-                        call = partial(
-                            self.caller.complete, client, prompt, left_out=self._left_out
-                        )
+                        call = partial(self.caller.complete, prompt=prompt, left_out=self._left_out)
                         future = portal.start_task_soon(_final_answer, patience, call)
                         pending[future] = position
                         future.add_done_callback(lambda _: feed.changed.set())
@@ -234,7 +247,7 @@ class EndpointGenerator:
                         stopping.set()
                     if feed.cancelled or (not pending and (is_over or is_last)):
                         break
-                    feed.changed.wait(server.TICK_S)
+                    feed.changed.wait(TICK_S)
                     try:
                         yield from _take_finished(pending)
                     except Outage as error:
@@ -247,7 +260,7 @@ class EndpointGenerator:
 
 
 async def _final_answer(
-    patience: server.Patience, call: Callable[[], Awaitable[Answer]]
+    patience: Patience, call: Callable[[server.Client], Awaitable[Answer]]
 ) -> Answer | None:
     """Return the answer to one prompt after all attempts; None if the collection was stopped."""
     try:
@@ -343,7 +356,7 @@ class Caller:
 
     async def complete(
         self,
-        client: server.Deployment,
+        client: server.Client,
         prompt: str,
         on_text: Callable[[str], None] | None = None,
         options: CallOptions = NO_OPTIONS,
@@ -437,7 +450,7 @@ class Caller:
         is_counted = dialect.streams_usage and STREAM_OPTIONS_FIELD not in dialect.refused
         return is_counted or self._tokenizer is not None
 
-    async def probe(self, client: server.Deployment) -> None:
+    async def probe(self, client: server.Client) -> None:
         """Make one attempt at a prompt that no server can mind.
 
         Args:
@@ -784,12 +797,12 @@ def _is_choice(choice: Any) -> bool:
 
 @contextmanager
 def _connection(
-    endpoint: Endpoint, key: str | None
-) -> Iterator[tuple[BlockingPortal, server.Deployment]]:
+    endpoint: Endpoint, key: str | None, model: str, is_stopped: Stop = never
+) -> Iterator[tuple[BlockingPortal, Deployment]]:
     """Open a connection, and an event loop in a thread to use it; close both with the block."""
-    client = server.Deployment(endpoint, key)
-    with start_blocking_portal("asyncio", name=f"endpoint {client.address}") as portal:
+    deployment = Deployment(endpoint, key, model, is_stopped)
+    with start_blocking_portal("asyncio", name=f"endpoint {deployment.address}") as portal:
         try:
-            yield portal, client
+            yield portal, deployment
         finally:
-            portal.call(client.close)
+            portal.call(deployment.close)

@@ -1,15 +1,17 @@
-"""The connection to a server, what its errors mean, and how all its callers wait together.
+"""The connection to a server, and what its errors mean.
 
-`Client` calls one server and translates every failure into one of the errors below, `Deployment`
-distributes calls over the servers of an endpoint, and `Patience` makes a call until it succeeds:
+`Client` calls one server and translates every failure into one of the errors below. What follows
+from them is decided in `hierrouter.engines.health`:
 
-    error           what happened                              what `Patience` does
+    error           what happened                              what `Patience` does there
     TransientError  this attempt failed, another may succeed   makes a further attempt
     ServerBusy      the server takes no calls at the moment    lets all callers wait, and repeats it
     Refusal         this prompt has no answer                  gives up the prompt
     Outage          the server answers no prompt at all        gives up the server
     Cancellation    the collection was stopped during a wait   (raised by `Patience` itself)
 """
+
+from __future__ import annotations
 
 import json
 import logging
@@ -19,11 +21,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from random import Random
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -177,13 +178,15 @@ class Client:
     Args:
         endpoint: the endpoint; its `base_url` is this server's.
         key: the API key; None for a server that needs none.
+        limits: of all servers of the endpoint; None for its own.
 
     Attributes:
         address: the server's address for messages.
     """
 
-    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
+    def __init__(self, endpoint: Endpoint, key: str | None, limits: Limits | None = None) -> None:
         self.address = endpoint.address
+        self._limits = limits or Limits(endpoint)
         self._timeout_s = endpoint.timeout_s
         # A word such as "none", for servers that want any key, is no secret, and hiding it could
         # change a response.
@@ -227,6 +230,7 @@ class Client:
             Refusal: see the module.
             Outage: see the module.
         """
+        await self._limits.wait(request)
         with self._translated_errors(self._timeout_s, reply_limit(request)):
             create = self._openai.chat.completions.with_raw_response.create
             reply = await self._at_known_url(lambda: create(**_as_arguments(request)))
@@ -255,6 +259,7 @@ class Client:
             ValueError: as `gather`.
             RuntimeError: as `gather`.
         """
+        await self._limits.wait(request)
         arguments = _as_arguments({**request, "stream": True})
         started = perf_counter()
         first_token_s: float | None = None
@@ -288,6 +293,7 @@ class Client:
             Refusal: see the module.
             Outage: see the module.
         """
+        await self._limits.wait(request)
         limit = MAX_REPLY_BYTES + MAX_BYTES_PER_TEXT * len(request["input"])
         with self._translated_errors(self._timeout_s, limit):
             create = self._openai.embeddings.with_raw_response.create
@@ -573,57 +579,21 @@ def reply_limit(request: Mapping[str, Any]) -> int:
     return MAX_REPLY_BYTES + MAX_BYTES_PER_TOKEN * max(tokens, 0) * max(count, 1)
 
 
-RETIRED_S = 10.0  # how long a server that cannot be reached is avoided, if there are others
 BURST_S = 1.0  # how many seconds of a limit per minute may be used at once
 
 
-class Deployment:
-    """All servers of one endpoint: each call goes to the least busy one, within the rate limits.
+class Limits:
+    """The rate limits of an endpoint, which all its servers share.
 
     Args:
-        endpoint: the endpoint.
-        key: the API key; None for servers that need none.
-
-    Attributes:
-        address: the servers' addresses for messages.
+        endpoint: has the limits.
     """
 
-    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
-        urls = endpoint.servers
-        self._clients = [Client(replace(endpoint, base_url=url), key) for url in urls]
-        self._under_way = [0] * len(urls)
-        self._retired_until = [0.0] * len(urls)
+    def __init__(self, endpoint: Endpoint) -> None:
         self._request_limiter = _make_limiter(endpoint.requests_per_minute)
         self._token_limiter = _make_limiter(endpoint.tokens_per_minute)
-        self.address = ", ".join(client.address for client in self._clients)
 
-    async def complete(self, request: dict[str, Any]) -> Reply:
-        """Request one chat completion, as `Client.complete`."""
-        await self._wait_for_limits(request)
-        return await self._ask_server(lambda client: client.complete(request))
-
-    async def stream(
-        self, request: dict[str, Any], gather: Gather, on_text: Callable[[str], None]
-    ) -> Reply:
-        """Request one chat completion as a stream, as `Client.stream`."""
-        await self._wait_for_limits(request)
-        return await self._ask_server(lambda client: client.stream(request, gather, on_text))
-
-    async def embed(self, request: dict[str, Any]) -> str:
-        """Request embeddings, as `Client.embed`."""
-        await self._wait_for_limits(request)
-        return await self._ask_server(lambda client: client.embed(request))
-
-    async def list_models(self) -> str | None:
-        """Request the list of models, as `Client.list_models`."""
-        return await self._ask_server(lambda client: client.list_models())
-
-    async def close(self) -> None:
-        """Close all connections."""
-        for client in self._clients:
-            await client.close()
-
-    async def _wait_for_limits(self, request: dict[str, Any]) -> None:
+    async def wait(self, request: dict[str, Any]) -> None:
         """Wait until the limits per minute allow a request."""
         if self._request_limiter:
             await self._request_limiter.acquire()
@@ -631,29 +601,6 @@ class Deployment:
             tokens = _estimate_tokens(request)
             # A limiter never grants more than its burst.
             await self._token_limiter.acquire(min(tokens, self._token_limiter.max_rate))
-
-    async def _ask_server(self, ask: Callable[[Client], Awaitable[T]]) -> T:
-        """Ask the least busy server, and another one if it cannot be reached."""
-        for attempts_left in reversed(range(len(self._clients))):
-            server = self._least_busy_server()
-            self._under_way[server] += 1
-            try:
-                return await ask(self._clients[server])
-            except ServerBusy as busy:
-                if busy.is_reachable or attempts_left == 0:
-                    raise
-                self._retired_until[server] = monotonic() + RETIRED_S
-            finally:
-                self._under_way[server] -= 1
-        raise AssertionError("an endpoint has at least one server")
-
-    def _least_busy_server(self) -> int:
-        """Return the index of the server with the fewest calls; a retired one comes last."""
-        now = monotonic()
-        return min(
-            range(len(self._clients)),
-            key=lambda server: (self._retired_until[server] > now, self._under_way[server]),
-        )
 
 
 def _is_page(reply: Any) -> bool:
@@ -751,135 +698,3 @@ def parse_retry_after(retry_after: str, date: str = "") -> float | None:
             now = time.time()
         seconds = moment - now
     return max(seconds, 0.0) if isfinite(seconds) else None
-
-
-FAILED_ROUNDS = 2  # failed attempts in a row, per caller, before the server is probed
-# Pauses in a row without an answer in between. They double, so the last one lasts a minute.
-MAX_PAUSES = 7
-FIRST_PAUSE_S = 1.0
-FIRST_BACKOFF_S = 0.5
-MAX_BACKOFF_S = 30.0
-MAX_WAIT_S = 600.0
-PAUSE_SPREAD = 0.1  # share of a pause over which the callers come back
-MIN_LOGGED_WAIT_S = 4.0  # a person would wonder about a longer silence
-TICK_S = 0.1  # how soon a waiting call notices that the collection is to stop
-
-
-@dataclass
-class Patience:
-    """Retries and waits that all callers of one server share.
-
-    Attributes:
-        attempts: attempts at one call.
-        callers: how many calls may be under way. After `FAILED_ROUNDS` times as many failed
-            attempts in a row, of any calls, the server is probed.
-        probe: a call that a working server answers; made before the server is given up.
-        is_stopped: whether waiting calls shall be cancelled.
-        max_pauses: how many times in a row a busy server is waited for.
-        max_wait_s: seconds; a server that asks for a longer wait is given up.
-    """
-
-    attempts: int
-    callers: int
-    probe: Callable[[], Awaitable[object]]
-    is_stopped: Callable[[], bool]
-    max_pauses: int = MAX_PAUSES
-    max_wait_s: float = MAX_WAIT_S
-    _random: Random = field(default_factory=Random, init=False)
-    _failures: int = field(default=0, init=False)  # attempts in a row
-    _pauses: int = field(default=0, init=False)  # in a row
-    _pause_began: float = field(default=0.0, init=False)
-    _pause_ends: float = field(default=0.0, init=False)
-
-    async def call_with_retries(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call, with as many attempts as it takes and is allowed.
-
-        Args:
-            call: makes one attempt.
-
-        Returns:
-            The result of the call.
-
-        Raises:
-            Refusal: the call was refused, or all attempts failed; with the last error's message.
-            Outage: the server answers no prompt, or asks for too long a wait.
-            Cancellation: waiting calls are cancelled.
-        """
-        detail = ""
-        for attempt in range(self.attempts):
-            if attempt > 0:
-                backoff = min(FIRST_BACKOFF_S * 2.0 ** (attempt - 1), MAX_BACKOFF_S)
-                # Random, so that the callers do not come back all at once.
-                await self._sleep(backoff * (0.75 + 0.25 * self._random.random()))
-            try:
-                return await self._call_after_pause(call)
-            except Refusal as refusal:
-                await self._count_failure(str(refusal), refusal.needs_probe)
-                raise
-            except TransientError as error:
-                detail = str(error)
-                await self._count_failure(detail, error.needs_probe)
-        raise Refusal(f"{detail} ({self.attempts} attempts)")
-
-    async def _count_failure(self, detail: str, needs_probe: bool = False) -> None:
-        """Count a failed attempt, and raise an Outage if the server fails a probe, too."""
-        self._failures += 1
-        # A single call that fails at every attempt is no outage.
-        if self._failures >= max(FAILED_ROUNDS * self.callers, self.attempts + 1):
-            detail = f"{detail}; {self._failures} failed attempts in a row"
-        elif not needs_probe:
-            return
-        if self.is_stopped():
-            return
-        self._failures = 0
-        try:
-            await self._call_after_pause(self.probe)
-        except (TransientError, Refusal):
-            raise Outage(detail) from None
-
-    async def _call_after_pause(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call once the pause is over, and again after each pause that it causes."""
-        while True:
-            while (left := self._pause_ends - monotonic()) > 0:
-                await self._sleep(left + self._random.random() * min(PAUSE_SPREAD * left, 1.0))
-            sent_at = monotonic()
-            try:
-                result = await call()
-            except ServerBusy as busy:
-                self._pause(busy, sent_at)
-            else:
-                self._failures = 0
-                self._pauses = 0
-                return result
-
-    def _pause(self, busy: ServerBusy, sent_at: float) -> None:
-        """Let all callers wait for a while.
-
-        Args:
-            busy: the server's reply.
-            sent_at: when the call was sent. If a pause began since then, it does not count as a
-                further pause.
-
-        Raises:
-            Refusal: the server was waited for too many times.
-            Outage: the server asks for too long a wait.
-        """
-        is_new = sent_at >= self._pause_began
-        if is_new:
-            self._pauses += 1
-            self._pause_began = monotonic()
-        if self._pauses > self.max_pauses:
-            raise Refusal(f"{busy}; still so after {self.max_pauses} waits", needs_probe=True)
-        wait_s = busy.wait_s or FIRST_PAUSE_S * 2 ** (self._pauses - 1)
-        if wait_s > self.max_wait_s:
-            raise Outage(f"{busy}; it asks to wait {wait_s:.0f} s, more than {self.max_wait_s:.0f}")
-        self._pause_ends = max(self._pause_ends, monotonic() + wait_s)
-        if is_new and wait_s >= MIN_LOGGED_WAIT_S:
-            LOGGER.warning("%s; no calls are sent to it for %.0f s", busy, wait_s)
-
-    async def _sleep(self, seconds: float) -> None:
-        end = monotonic() + seconds
-        while (left := end - monotonic()) > 0:
-            if self.is_stopped():
-                raise Cancellation
-            await anyio.sleep(min(left, TICK_S))

@@ -34,14 +34,16 @@ class LiveModel(Protocol):
     Attributes:
         abilities: what it takes beside the prompt, see `hierrouter.pools.pool.Ability`.
         takes_settings: whether it decodes as a client asks it to.
-        fault: why the last call gave no response; "" if it gave one.
+        fault: why the model cannot be called now; "" if it can, as far as is known.
         has_changed: whether it answers otherwise than when its responses were collected.
     """
 
     abilities: frozenset[Ability]
     takes_settings: bool
-    fault: str
     has_changed: bool
+
+    @property
+    def fault(self) -> str: ...
 
     async def answer(
         self, prompt: str, on_text: OnText | None = None, options: CallOptions = NO_OPTIONS

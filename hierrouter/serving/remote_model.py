@@ -2,29 +2,15 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from time import monotonic
 from typing import Any, TypeVar
 
 import anyio
 
 from hierrouter.engines.dialects import STREAM_OPTIONS_FIELD
 from hierrouter.engines.endpoint import Caller
-from hierrouter.engines.endpoint_client import (
-    Deployment,
-    Patience,
-    Refusal,
-    ServerBusy,
-    TransientError,
-)
-from hierrouter.engines.generator import (
-    NO_OPTIONS,
-    Answer,
-    CallOptions,
-    Failure,
-    Outage,
-    Response,
-    never,
-)
+from hierrouter.engines.endpoint_client import Client, Refusal, Reply, ServerBusy, TransientError
+from hierrouter.engines.generator import NO_OPTIONS, Answer, CallOptions, Failure, Outage, Response
+from hierrouter.engines.health import Deployment, Patience, Tried
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.pools.pool import ModelSpec
 from hierrouter.serving.models import CallFailed, OnText
@@ -33,7 +19,8 @@ from hierrouter.serving.models import CallFailed, OnText
 # is more patient, but here a person waits.
 MAX_LIVE_PAUSES = 2
 MAX_LIVE_WAIT_S = 10.0
-CHECK_S = 5.0  # between two checks of a server that failed, and the timeout of each
+LIVE_BUDGET_S = 10.0  # after that a call is not tried again
+CHECK_S = 5.0  # timeout of a test call
 
 T = TypeVar("T")
 
@@ -52,22 +39,29 @@ class ServedModel:
         self._name = spec.name
         self._model = spec.model
         self._caller = caller
-        self._client = Deployment(endpoint, endpoint.key(f"model {spec.name}"))
+        self._deployment = Deployment(endpoint, endpoint.key(f"model {spec.name}"), spec.model)
         width = endpoint.concurrency * len(endpoint.servers)
         self._limiter = anyio.CapacityLimiter(width)
         self._patience = Patience(
+            self._deployment,
             endpoint.attempts,
             width,
-            partial(self._caller.probe, self._client),
-            never,
+            self._caller.probe,
             max_pauses=MAX_LIVE_PAUSES,
             max_wait_s=MAX_LIVE_WAIT_S,
+            budget_s=LIVE_BUDGET_S,
         )
         self.abilities = frozenset(endpoint.takes)
         self.takes_settings = True
-        self.fault = fault
         self.has_changed = False
-        self._next_check = 0.0
+        self._is_checking = False
+        if fault:
+            self._deployment.note_fault(fault)
+
+    @property
+    def fault(self) -> str:
+        """Why the model cannot be called; "" if it can, as far as is known."""
+        return self._deployment.fault
 
     async def answer(
         self, prompt: str, on_text: OnText | None = None, options: CallOptions = NO_OPTIONS
@@ -100,52 +94,66 @@ class ServedModel:
         request = {**body, "model": self._model}
         if on_chunk is not None and STREAM_OPTIONS_FIELD not in self._caller.dialect.refused:
             request[STREAM_OPTIONS_FIELD] = {"include_usage": True}
+        has_begun = False
 
         async def pass_on(chunks: AsyncIterator[Any], _: OnText) -> str:
+            nonlocal has_begun
             assert on_chunk
             async for chunk in chunks:
+                has_begun = True
+                self._deployment.keep_call()
                 on_chunk(chunk.model_dump_json(exclude_unset=True))
             return ""
 
-        call = partial(self._client.complete, request)
-        if on_chunk is not None:
-            call = partial(self._client.stream, request, pass_on, lambda text: None)
-        reply = await self._call(call)
+        async def attempt(client: Client) -> Reply:
+            if on_chunk is None:
+                return await client.complete(request)
+            try:
+                return await client.stream(request, pass_on, lambda text: None)
+            except (TransientError, ServerBusy) as error:
+                if has_begun:
+                    raise _broken_off(error) from error
+                raise
+
+        reply = await self._call(attempt)
         return reply.body
 
     async def check(self) -> None:
-        """If the model has a fault, ask its server for its models, at most every `CHECK_S`."""
-        now = monotonic()
-        if not self.fault or now < self._next_check:
+        """If the model has a fault and its rest is over, make one test call.
+
+        Its list of models would not tell: a server that fails at every prompt may have one.
+        """
+        if self._is_checking or not self.fault or self._deployment.rest_s > 0:
             return
-        self._next_check = now + CHECK_S
+        self._is_checking = True
         try:
             with anyio.fail_after(CHECK_S):
-                await self._client.list_models()
-        except (TransientError, ServerBusy, Refusal, Outage, TimeoutError) as error:
-            self.fault = str(error) or "no answer"
-        else:
-            self.fault = ""
+                await self._deployment.ask(self._caller.probe, Tried())
+        except TimeoutError:
+            self._deployment.note_fault("no answer to a test call")
+        except (TransientError, ServerBusy, Refusal, Outage, RuntimeError):
+            pass  # the deployment takes note of it
+        finally:
+            self._is_checking = False
 
-    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call with repeated attempts, and note in `fault` how it ended."""
+    async def _call(self, call: Callable[[Client], Awaitable[T]]) -> T:
+        """Make a call with repeated attempts."""
         try:
             async with self._limiter:
-                result = await self._patience.call_with_retries(call)
+                return await self._patience.call_with_retries(call)
         except (Refusal, Outage, RuntimeError) as error:
             # RuntimeError: another model answers, or the reply has no token counts.
-            self.fault = str(error)
             raise CallFailed(self._name, str(error)) from error
-        self.fault = ""
-        return result
 
-    async def _attempt(self, prompt: str, on_text: OnText | None, options: CallOptions) -> Answer:
+    async def _attempt(
+        self, prompt: str, on_text: OnText | None, options: CallOptions, client: Client
+    ) -> Answer:
         """Make one attempt.
 
         A client cannot be asked to forget text, so a stream that breaks off is not tried again.
         """
         if on_text is None or "tools" in options.settings:  # tool calls come in one piece
-            answer = await self._caller.complete(self._client, prompt, options=options)
+            answer = await self._caller.complete(client, prompt, options=options)
             if on_text and isinstance(answer, Response) and answer.text:
                 on_text(answer.text)
             return answer
@@ -154,15 +162,21 @@ class ServedModel:
         def follow(text: str) -> None:
             nonlocal has_begun
             has_begun = True
+            self._deployment.keep_call()
             on_text(text)
 
         try:
-            return await self._caller.complete(self._client, prompt, follow, options)
+            return await self._caller.complete(client, prompt, follow, options)
         except (TransientError, ServerBusy) as error:
             if has_begun:
-                raise Refusal(f"the answer broke off: {error}") from error
+                raise _broken_off(error) from error
             raise
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._client.close()
+        await self._deployment.close()
+
+
+def _broken_off(error: Exception) -> Refusal:
+    """Return the error of an answer whose beginning the client has read."""
+    return Refusal(f"the answer broke off: {error}")

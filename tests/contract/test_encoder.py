@@ -189,7 +189,7 @@ def test_a_server_gets_pieces_its_key_and_another_try(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: Path
 ) -> None:
     monkeypatch.setenv("EMBED_KEY", "sk-0123456789")
-    monkeypatch.setattr("hierrouter.engines.endpoint_client.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("hierrouter.engines.health.FIRST_PAUSE_S", 0.01)
     (tmp_path / "encoder.toml").write_text(
         f'[[models]]\nname = "e"\nmodel = "{MODEL}"\nbase_rate = 0.0\nbackend = "openai"\n'
         "[models.endpoint]\n"
@@ -223,7 +223,7 @@ def test_a_server_gets_pieces_its_key_and_another_try(
 def test_a_server_that_embeds_otherwise_is_refused(
     server: Server, monkeypatch: pytest.MonkeyPatch, reply: Reply, said: str
 ) -> None:
-    monkeypatch.setattr("hierrouter.engines.endpoint_client.FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("hierrouter.engines.health.FIRST_BACKOFF_S", 0.01)
     encoder = encoders.EndpointEncoder.of(f"{URL}#{MODEL}")
     assert encoder.encode(["a"]).shape == (1, 32)
     monkeypatch.setattr(server, "embed", lambda texts: reply)

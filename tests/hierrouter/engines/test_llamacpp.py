@@ -197,8 +197,8 @@ def test_a_router_reads_what_a_server_embeds(place: Place, servers: Servers, sta
     assert "(given: served:text@http" in place.refuses(f"{route} --encoder {text}")
 
 
-SHORT_WAITS = """from hierrouter.engines import endpoint_client
-endpoint_client.FIRST_PAUSE_S = 0.02
+SHORT_WAITS = """from hierrouter.engines import health
+health.FIRST_PAUSE_S = 0.02
 """
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hierrouter.engines import backend, endpoint_client
+from hierrouter.engines import backend, health
 from hierrouter.engines.endpoint import Caller
 from hierrouter.engines.generator import Answer, Failure, Response
 from hierrouter.engines.identity import endpoint_of
@@ -24,8 +24,8 @@ CALC = ModelSpec("calc", "testbed:calc", 0.03, generation=Generation(12))
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_client, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(endpoint_client, "FIRST_BACKOFF_S", 0.005)
+    monkeypatch.setattr(health, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(health, "FIRST_BACKOFF_S", 0.005)
 
 
 def ask(
