@@ -149,6 +149,18 @@ def next_context(context: str, response: str, step: str = "") -> str:
     return digest(["context", context, response, *([step] if step else [])])
 
 
+def judged_context(question: str, response: str, references: str | None = None) -> str:
+    """Return the digest of what a judge reads of one answer; it is made of digests, for SQL.
+
+    Args:
+        question: its text.
+        response: what is judged: the response as the next call would read it.
+        references: the reference answers, each on a line; None if the judge does not read them.
+    """
+    texts = [question, response, *([] if references is None else [references])]
+    return digest(["judged", *map(text_digest, texts)])
+
+
 def call_key(step: str, context: str, sample: int = 0) -> str:
     """Return the digest that names one call.
 

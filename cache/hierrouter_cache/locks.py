@@ -88,6 +88,20 @@ def shard_lock(root: Path, index: int, count: int) -> Iterator[None]:
         yield
 
 
+def judge_lock(root: Path, judge: str) -> contextlib.AbstractContextManager[None]:
+    """Hold the right to ask a judge; waits while another process asks the same one.
+
+    Args:
+        root: the cache's folder.
+        judge: names the judge and its prompt, in letters that a file name may have.
+
+    Raises:
+        CacheError: the cache is not writable.
+        WorldError: the disk is full, or does not support locks.
+    """
+    return _lock(root / f"judge-{judge}.lock", fcntl.LOCK_EX, "another command", wait=True)
+
+
 def start_lock(root: Path) -> contextlib.AbstractContextManager[None]:
     """Hold the right to start a shard; waits while another shard is starting.
 

@@ -72,6 +72,12 @@ CALLS_SCHEMA = pa.schema(
         ("tokens_thoughts", pa.int32()),  # of tokens_out, in a thought
         ("cost_given", pa.float64()),  # cost of the call as a server or an imported file states it
         ("kind", pa.string()),  # "refusal", "filtered" or "empty"; null for an answer
+        # Of a judge's call, whose response is a verdict: the prompt with its fields not filled in,
+        # the scale that it states, as "0 to 10", and the cost at the rates of that time. Null for
+        # the calls of a pool.
+        ("judge_template", pa.string()),
+        ("judge_scale", pa.string()),
+        ("judge_cost", pa.float64()),
     ]
 )
 QUERIES_SCHEMA = pa.schema(
@@ -108,7 +114,11 @@ LATER_COLUMNS = {
         "tokens_thoughts": "INTEGER",
         "cost_given": "DOUBLE",
         "kind": "VARCHAR",
+        "judge_template": "VARCHAR",
+        "judge_scale": "VARCHAR",
+        "judge_cost": "DOUBLE",
     },
+    "failures": {"judge_template": "VARCHAR"},
     "scores": {"read_type": "VARCHAR", "read_start": "INTEGER", "read_end": "INTEGER"},
 }
 SCORES_SCHEMA = pa.schema(
@@ -140,6 +150,7 @@ FAILURES_SCHEMA = pa.schema(
         ("status", pa.string()),  # a word, such as "too_long" or "filtered"
         ("detail", pa.string()),
         ("attempts", pa.int32()),
+        ("judge_template", pa.string()),  # of a judge's call, as in `calls`; else null
     ]
 )
 # Decisions of an adaptive collection, one for each call that it could make.

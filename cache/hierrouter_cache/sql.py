@@ -38,6 +38,34 @@ CREATE VIEW scores AS
         substring(n.response, s.read_start + 1, s.read_end - s.read_start) AS read
     FROM nodes n JOIN cache.queries q USING (query)
     JOIN cache.scores s ON s.call = n.call AND s."references" = q."references";
+CREATE VIEW verdicts AS
+    WITH answered AS (
+        SELECT n.*, q."references", left(sha256(q.question), 32) AS asked_digest,
+            left(sha256(coalesce(n.visible, n.response)), 32) AS answer_digest,
+            left(sha256(array_to_string(q.answers, chr(10))), 32) AS answers_digest
+        FROM nodes n JOIN cache.queries q USING (query)
+    ), judged AS (
+        SELECT *, left(sha256('["judged","' || asked_digest || '","' || answer_digest || '"]'), 32)
+            AS judged_context FROM answered
+        UNION ALL
+        SELECT *, left(sha256('["judged","' || asked_digest || '","' || answer_digest || '","'
+            || answers_digest || '"]'), 32) AS judged_context FROM answered
+    ), made AS (
+        SELECT key, step, context, model, prompt, response, tokens_in, tokens_out, finish_reason,
+            kind, coalesce(seconds, latency_s) AS seconds, judge_template AS template,
+            judge_scale AS scale, judge_cost AS cost, cost_given, 'answered' AS status
+        FROM cache.calls WHERE judge_template IS NOT NULL
+        UNION ALL BY NAME
+        SELECT key, step, context, model, judge_template AS template, status, detail
+        FROM cache.failures ANTI JOIN cache.calls USING (key) WHERE judge_template IS NOT NULL
+    )
+    SELECT j.query, j.id, j.dataset, j.split, j.route, j.hop, m.model AS judge,
+        left(m.step, 12) AS version, s.value, m.status, m.response AS verdict, m.finish_reason,
+        m.kind, m.detail, m.scale, m.template, m.prompt, m.tokens_in, m.tokens_out, m.cost,
+        m.cost_given, m.seconds, j.call, m.key AS judge_call
+    FROM judged j JOIN made m ON m.context = j.judged_context
+    LEFT JOIN cache.scores s ON s.call = j.call AND s."references" = j."references"
+        AND s.scorer = 'judge@' || left(m.step, 12);
 CREATE VIEW routes AS
     SELECT route, hop, scorer, version, count(*) AS queries, avg(value) AS value,
         avg(total_cost) AS total_cost
@@ -52,10 +80,10 @@ CREATE VIEW spend AS
         SELECT key, step, context, model, tokens_in, tokens_out,
             coalesce(seconds, latency_s) AS seconds, tokens_cached, tokens_thoughts, cost_given,
             false AS failed
-        FROM cache.calls
+        FROM cache.calls WHERE judge_template IS NULL
         UNION ALL BY NAME
         SELECT key, step, context, model, 0 AS tokens_in, 0 AS tokens_out, true AS failed
-        FROM cache.failures ANTI JOIN cache.calls USING (key)
+        FROM cache.failures ANTI JOIN cache.calls USING (key) WHERE judge_template IS NULL
     )
     SELECT m.model, r.dataset, if(m.step IN (FROM alone), 0, r.hop) AS hop, m.tokens_in,
         m.tokens_out,

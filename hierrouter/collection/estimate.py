@@ -42,7 +42,10 @@ PILOT_NOTE = (
 # A collection above one of these is not started without consent.
 CONSENT_CALLS = 100_000
 CONSENT_SECONDS = 24 * 3600.0
-SLOWEST_STEP = "SELECT max(s) FROM (SELECT avg(latency_s) AS s FROM calls_rows GROUP BY step)"
+SLOWEST_STEP = (
+    "SELECT max(s) FROM (SELECT avg(latency_s) AS s FROM calls_rows "
+    "WHERE judge_template IS NULL GROUP BY step)"
+)
 
 
 @dataclass(frozen=True)

@@ -128,11 +128,16 @@ def read_direct_calls(
     # Only direct calls are scored: those of the tree may be missing, and have no place here.
     tree = complete.tree
     without_tree = replace(complete, tree=replace(tree, present=np.zeros_like(tree.present)))
+    quality_scorer, _ = load_scorers(scorer)
+    on_score = partial(on_progress, "score")
+    quality = quality_of_forest(
+        reader, without_tree, quality_scorer, run_code, on_score, allow_incomplete
+    )
+    complete = quality.forest
+    left_out = len(forest.keys) - len(complete.keys)
     direct = complete.direct
     texts = reader.texts(direct.key)
     rates = rate_table([model.name for model in pool.all_models], pool.rates())
-    quality_scorer, _ = load_scorers(scorer)
-    on_score = partial(on_progress, "score")
     return DirectCalls(
         models=pool.all_models,
         names=tuple(
@@ -140,7 +145,7 @@ def read_direct_calls(
         ),
         queries=stored_queries(reader, complete.keys),
         responses=[[texts[key].response for key in row] for row in direct.key.tolist()],
-        score=quality_of_forest(reader, without_tree, quality_scorer, run_code, on_score).direct,
+        score=quality.scores.direct,
         tokens_in=direct.tokens_in,
         tokens_out=direct.tokens_out,
         seconds=direct.seconds,

@@ -203,7 +203,8 @@ STORED_SPENDING = (
     "SELECT model, count(*) AS calls, sum(tokens_in)::BIGINT AS tokens_in, "
     "sum(tokens_out)::BIGINT AS tokens_out, "
     "coalesce(sum(tokens_cached), 0)::BIGINT AS cached, "
-    "coalesce(sum(tokens_thoughts), 0)::BIGINT AS thoughts FROM calls GROUP BY model"
+    "coalesce(sum(tokens_thoughts), 0)::BIGINT AS thoughts FROM calls "
+    "WHERE judge_template IS NULL GROUP BY model"
 )
 
 

@@ -205,6 +205,16 @@ AllowIncomplete = Annotated[
     bool,
     Flag("--allow-incomplete", help="Leave out queries whose trees have holes.", group=WORKS_ON),
 ]
+MaxSpendOnVerdicts = Annotated[
+    float | None,
+    Flag(
+        "--max-spend",
+        "X",
+        "Ask a judge no more once its verdicts in the cache have cost so much.",
+        group=WORKS_ON,
+        check=check_cost,
+    ),
+]
 AllowReturn = Annotated[
     bool,
     Flag(

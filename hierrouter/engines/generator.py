@@ -272,19 +272,31 @@ def call_row(
     }
 
 
-def failures_table(model: str, failures: Sequence[tuple[Call, Failure]], attempts: int) -> pa.Table:
+def failures_table(
+    model: str,
+    failures: Sequence[tuple[Call, Failure]],
+    attempts: int,
+    judge_template: str | None = None,
+) -> pa.Table:
     """Rows of `failures`.
 
     Args:
         model: name of the model in the pool.
         failures: each call with the failure of its last attempt.
         attempts: of each of these calls.
+        judge_template: prompt of the judge that was called; None for the calls of a pool.
 
     Returns:
         The table.
     """
     rows = [
-        {**vars(call), "model": model, **vars(failure), "attempts": attempts}
+        {
+            **vars(call),
+            "model": model,
+            **vars(failure),
+            "attempts": attempts,
+            "judge_template": judge_template,
+        }
         for call, failure in failures
     ]
     return pa.Table.from_pylist(rows, schema=FAILURES_SCHEMA)

@@ -77,7 +77,47 @@ def parse_pool(text: str, where: str) -> Pool:
     Raises:
         InputError: with the key and what is expected there.
     """
-    raw = _parse_toml(text, POOL_FILE_KIND, where)
+    return _pool_of(_parse_toml(text, POOL_FILE_KIND, where), where)
+
+
+DEFAULT_SCALE = (0.0, 10.0)  # the lowest and the highest score of a judge
+
+
+def load_judge(file: str) -> tuple[Pool, tuple[float, float]]:
+    """Load the pool file of a judge, which may have a table `[judge]` with its `scale`.
+
+    Args:
+        file: the path of a .toml file.
+
+    Returns:
+        The pool, and the lowest and the highest score that the judge may give.
+
+    Raises:
+        InputError: as `load_pool`; or the scale is no pair of two numbers, the lower one first.
+    """
+    raw = _parse_toml(_read_text(file, POOL_FILE_KIND), POOL_FILE_KIND, file)
+    settings = validate(dict[str, Any], raw.pop("judge", {}), file, "judge")
+    _require_known_keys(settings, ("scale",), f"{file} [judge]")
+    scale = settings.get("scale", list(DEFAULT_SCALE))
+    is_pair = isinstance(scale, list) and len(scale) == 2 and all(map(_is_score, scale))
+    if not is_pair or scale[0] >= scale[1]:
+        raise InputError(
+            f"scale must be the lowest and the highest score, got {scale!r:.40}: {file} [judge]; "
+            "write scale = [1, 5]"
+        )
+    return _pool_of(raw, file), (float(scale[0]), float(scale[1]))
+
+
+def _is_score(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= MAX_SCORE
+
+
+MAX_SCORE = 1e6  # of a judge's scale
+
+
+def _pool_of(raw: dict[str, Any], where: str) -> Pool:
+    """Make a pool of the tables of its file; see `parse_pool`."""
     _require_known_keys(raw, ("pool", "models", "references"), where)
     head = validate(dict[str, Any], raw.pop("pool", {}), where, "pool")
     head_keys = ("hops", "stage_prompts", "encoder", "thoughts", *RATE_UNITS)

@@ -34,6 +34,7 @@ from hierrouter.questions.programs import (
 from hierrouter.questions.reading import READERS, Reading, read_answer
 from hierrouter_cache.errors import InputError, WorldError, suggestion
 from hierrouter_cache.keys import Choices, digest
+from hierrouter_cache.reader import CacheReader
 
 
 class ScoreFunction(Protocol):
@@ -84,6 +85,37 @@ SCORING_BATCH_SIZE = 256  # responses in one call of such a function
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """What a judge says of one response.
+
+    Attributes:
+        value: the quality, in [0, 1]; None if there is none.
+        fault: why there is none, a key of `hierrouter.engines.judge.FAULTS`; else "".
+        detail: what came instead, for messages.
+    """
+
+    value: float | None
+    fault: str = ""
+    detail: str = ""
+
+
+class Judge(Protocol):
+    """Scores responses by calls that may fail, and keeps what came in the cache."""
+
+    name: str
+
+    def verdicts(
+        self,
+        reader: CacheReader,
+        inputs: Sequence[ScorerInput],
+        on_scored: Callable[[int, int], None],
+        max_spend: float | None = None,
+    ) -> list[Verdict]:
+        """Judge responses, see `hierrouter.engines.judge.ModelJudge.verdicts`."""
+        ...
+
+
+@dataclass(frozen=True)
 class Scorer:
     """One way to measure Q.
 
@@ -95,6 +127,8 @@ class Scorer:
         reads: fields of `ScorerInput`.
         in_batches: whether the function scores several responses at once.
         thought_tags: further tags of thoughts, which the scorer does not read, by model.
+        judge: gives the values if they are verdicts that are paid for, and may be missing; None for
+            all scorers that compute them.
     """
 
     name: str
@@ -103,6 +137,7 @@ class Scorer:
     reads: tuple[str, ...] = ("response", "references")
     in_batches: bool = False
     thought_tags: Mapping[str, Tags] = field(default_factory=dict)
+    judge: Judge | None = None
 
     @property
     def key(self) -> str:

@@ -35,7 +35,7 @@ NOTABLE_REWARD_SPREAD = 1e-3  # if cost moves R by less, it decides next to noth
 # The calls that failed and were not answered since, by their last status.
 FAILED_CALLS_SQL = (
     "SELECT status, count(*) AS n FROM failures f ANTI JOIN calls_rows c ON c.key = f.key "
-    "GROUP BY status ORDER BY status"
+    "WHERE judge_template IS NULL GROUP BY status ORDER BY status"
 )
 
 
@@ -170,10 +170,14 @@ def low_score_notes(tree: RouteTree) -> list[str]:
     return notes
 
 
+HOLES_REASON = "their trees are incomplete"
+
+
 def left_out_note(tree: RouteTree) -> str:
     """Say how many queries are left out because of holes, and how they differ from the others."""
     shift = tree.shift if isinstance(tree, Tree) else ""
-    return f"{tree.left_out} queries are left out: their trees are incomplete; {shift}".rstrip("; ")
+    reason = tree.left_out_reason if isinstance(tree, Tree) else HOLES_REASON
+    return f"{tree.left_out} queries are left out: {reason}; {shift}".rstrip("; ")
 
 
 def population_shift(
@@ -307,7 +311,9 @@ def cache_info(
         "failed_calls": {
             row["status"]: row["n"] for row in reader.sql(FAILED_CALLS_SQL).to_pylist()
         },
-        "calls": reader.number("SELECT count(DISTINCT key) FROM calls_rows"),
+        "calls": reader.number(
+            "SELECT count(DISTINCT key) FROM calls_rows WHERE judge_template IS NULL"
+        ),
         "parts": len(reader.parts),
         "bytes": sum(part.path.stat().st_size for part in reader.parts),
         "models": [model.name for model in opened.pool.models],
@@ -386,7 +392,8 @@ def verify_cache(
     forest = walk(reader, open_pool(plan.pool).spec, plan.queries)
     orphans = reader.number(
         "SELECT count(*) FROM calls_rows c ANTI JOIN (SELECT outcome AS context FROM "
-        "calls_rows UNION ALL SELECT context FROM queries_rows) p ON p.context = c.context"
+        "calls_rows UNION ALL SELECT context FROM queries_rows) p ON p.context = c.context "
+        "WHERE judge_template IS NULL"
     )
     lines = [
         f"{len(reader.parts)} parts: every byte as its name says, the chain is whole",

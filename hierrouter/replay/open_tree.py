@@ -55,6 +55,7 @@ class OpenTree:
     price_of_second: flags.PriceOfSecond = None
     allow_incomplete: flags.AllowIncomplete = False
     allow_return: flags.AllowReturn = False
+    max_spend: flags.MaxSpendOnVerdicts = None
     growing: bool = False
 
     @property
@@ -145,6 +146,7 @@ def open(
     pool: str | Path | None = None,
     allow_incomplete: bool = False,
     allow_return: bool = False,
+    max_spend: float | None = None,
     progress: OnTask | None = None,
 ) -> Tree:
     """Open what was collected last in a cache, or a part of it.
@@ -175,12 +177,16 @@ def open(
         allow_incomplete: leave out queries whose trees have holes, instead of refusing.
         allow_return: embed what follows the last call, too: routers that may give any answer of
             their route see it before they choose one.
+        max_spend: ask a judge for no more once its verdicts in the cache have cost so much, in the
+            currency of its file.
         progress: called with ("embed" or "score", done, total) while something is derived.
 
     Raises:
         CacheError: nothing there, damaged, or incomplete for this pool.
         InputError: a name that is not known, or a number that does not fit.
-        WorldError: programs are to be run and cannot be confined on this machine.
+        WorldError: programs are to be run and cannot be confined on this machine; or a judge
+            cannot be reached.
+        Interrupted: `max_spend` is reached, and answers are not judged.
     """
     # So that `gymnasium.make` knows the environment; commands open without it, faster.
     import_module("hierrouter.replay.env")
@@ -201,4 +207,5 @@ def open(
         pool=None if pool is None else str(pool),
         allow_incomplete=allow_incomplete,
         allow_return=allow_return,
+        max_spend=max_spend,
     ).run(progress or ignore_task)

@@ -41,6 +41,7 @@ from hierrouter.questions.shipped import DATASET_GROUPS
 from hierrouter.questions.sources import canonical_dataset, is_dataset_file
 from hierrouter.replay.inspection import (
     GIVEN_BY_DEFAULT_NOTE,
+    HOLES_REASON,
     fitting_scorer_note,
     left_out_note,
     merged_note,
@@ -63,7 +64,7 @@ from hierrouter_cache.keys import digest
 from hierrouter_cache.parts import Part, list_parts
 from hierrouter_cache.reader import CacheReader, StoredPlan, as_numpy
 from hierrouter_cache.tree import AnyTree, Rate, RouteTree, StatePart, reprice
-from hierrouter_cache.walk import Forest, Scores, TreeSpec
+from hierrouter_cache.walk import Forest, Scores, TreeSpec, stored_scores
 
 if TYPE_CHECKING:
     from hierrouter.replay.open_tree import OpenTree
@@ -296,7 +297,9 @@ def _load_or_read(
     tree = _read_tree(reader, queries, opened, opening, derivation, on_derive)
     # Not kept if meanwhile something came to the cache, or was scored or embedded for this.
     is_unchanged = identity == identity_of(reader.parts) == identity_of(list_parts(root))
-    if is_unchanged and derivation.scorer.version != NO_SOURCE:
+    # Nor if a judge may give more verdicts when it is asked again.
+    is_final = tree[1].pop("is_final")
+    if is_unchanged and is_final and derivation.scorer.version != NO_SOURCE:
         saved_trees.save_tree(root, *identity, *tree)
     return tree
 
@@ -339,10 +342,19 @@ def _read_tree(
     keys = _selected_queries(reader, queries, opening.datasets, opening.limit)
     forest = walk.walk(reader, spec, keys)
     complete, is_apart = _complete_queries(reader, forest, opened, opening)
+    reasons = [HOLES_REASON] if len(complete.keys) < len(forest.keys) else []
     on_score = partial(on_derive, "score")
     rescored = rescored_note(reader, (scorer, derivation.accuracy))
     run_code = opening.run_code
-    quality = quality_of_forest(reader, complete, scorer, run_code, on_score)
+    measured = quality_of_forest(
+        reader, complete, scorer, run_code, on_score, opening.allow_incomplete, opening.max_spend
+    )
+    complete = measured.forest
+    reasons.append(measured.unjudged)
+    is_apart = is_apart[measured.rows]
+    if is_apart.all():
+        raise IncompleteTree(f"no query is complete: {measured.unjudged}; judge more answers")
+    quality = measured.scores
     accuracy = quality
     if derivation.accuracy.key != scorer.key:
         accuracy = measure_forest(reader, complete, derivation.accuracy, run_code, on_score)
@@ -380,13 +392,21 @@ def _read_tree(
         left_out = forest.select(np.flatnonzero(is_left_out))
         rows = np.flatnonzero(complete.complete)
         kept_scores = Scores(quality.tree[rows], quality.direct[rows])
-        scores = measure_forest(reader, left_out, scorer, run_code), kept_scores
+        # What is left out is not judged for a remark on it: that would be paid for.
+        left_out_scores = (
+            stored_scores(reader, left_out, scorer.key)
+            if scorer.judge
+            else measure_forest(reader, left_out, scorer, run_code)
+        )
+        scores = left_out_scores, kept_scores
         shift = population_shift(reader, left_out, complete.select(rows), scores)
     return tree, {
         "left_out": int(np.count_nonzero(is_left_out)),
         "shift": shift,
         "rescored": rescored,
         "merged": merged_note(reader, queries) if opened.pool.imported else "",
+        "left_out_reason": " or ".join(filter(None, reasons)),
+        "is_final": measured.is_final,
         **_shares_of_models(reader, spec),
         "sure": certainty,
     }

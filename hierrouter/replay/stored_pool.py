@@ -1,11 +1,12 @@
 """The pool that a cache is opened with, and the scores of the cache's responses."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 from hierrouter.engines import identify
 from hierrouter.engines.dialects import MEMORY
 from hierrouter.engines.identity import named_folder, saved_identity, served_identity
+from hierrouter.engines.judge import ASKED_AGAIN, FAULTS, no_score_error
 from hierrouter.pools.files import load_pool, stored_pool
 from hierrouter.pools.pool import OPENAI, Endpoint, Identity, ModelSpec, Pool
 from hierrouter.questions.programs import is_code
 from hierrouter.questions.query import stored_choices
 from hierrouter.questions.reading import Reading
 from hierrouter.questions.scoring import ACCURACY, TEST_SCORER, Scorer, ScorerInput, judge_all
-from hierrouter_cache.errors import CacheError, CacheLocked, InputError
+from hierrouter_cache.errors import CacheError, CacheLocked, IncompleteTree, InputError, Interrupted
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import SCORES_SCHEMA
 from hierrouter_cache.reader import CacheReader, StoredCall
@@ -246,18 +248,19 @@ def score_forest(
         on_scored: progress callback, called with (done, total).
 
     Returns:
-        The values; NaN only for missing calls.
+        The values; NaN only for missing calls, and for those that a judge has given no score.
 
     Raises:
         InputError: a user's scorer fails or returns no number in [0, 1].
     """
+    if scorer.judge:
+        return judge_forest(reader, forest, scorer, on_scored).scores
     stored = stored_scores(reader, forest, scorer.key)
     unscored_tree = forest.tree.present & np.isnan(stored.tree)
     unscored_direct = forest.direct.present & np.isnan(stored.direct)
     if not (unscored_tree.any() or unscored_direct.any()):
         return stored
-    keys = np.concatenate([forest.tree.key[unscored_tree], forest.direct.key[unscored_direct]])
-    query = np.concatenate([np.nonzero(unscored_tree)[0], np.nonzero(unscored_direct)[0]])
+    keys, query = _calls_where(forest, unscored_tree, unscored_direct)
     values = _compute_scores(reader, forest, keys, query, scorer, on_scored)
     in_tree = np.count_nonzero(unscored_tree)
     tree = stored.tree.copy()
@@ -265,6 +268,109 @@ def score_forest(
     direct = stored.direct.copy()
     direct[unscored_direct] = values[in_tree:]
     return Scores(tree, direct)
+
+
+@dataclass(frozen=True)
+class JudgedForest:
+    """The verdicts of a judge on the calls of some trees.
+
+    Attributes:
+        scores: the values; NaN for missing calls, and for those without a verdict.
+        answers: number of distinct answers.
+        faults: number of distinct answers without a verdict, by key of `judge.FAULTS`.
+        example: what the judge said instead of a verdict.
+    """
+
+    scores: Scores
+    answers: int
+    faults: Counter[str]
+    example: str
+
+    @property
+    def is_final(self) -> bool:
+        """Whether asking again would change nothing."""
+        return not (self.faults.keys() & {*ASKED_AGAIN, "unasked"})
+
+    def sentence(self, judge: str) -> str:
+        """Say how many answers have no verdict, and why; "" if all have one."""
+        if not self.faults:
+            return ""
+        reasons = ", ".join(f"{count:,} {FAULTS[name]}" for name, count in self.faults.items())
+        return (
+            f"{self.faults.total():,} of {self.answers:,} answers are not judged by {judge} "
+            f"({reasons})"
+        )
+
+
+def judge_forest(
+    reader: CacheReader,
+    forest: Forest,
+    scorer: Scorer,
+    on_scored: OnScored = lambda done, total: None,
+    max_spend: float | None = None,
+) -> JudgedForest:
+    """Judge every call of some trees; verdicts that are not stored yet are asked for and stored.
+
+    Args:
+        reader: an open cache.
+        forest: the calls.
+        scorer: has a judge.
+        on_scored: progress callback, called with (done, total).
+        max_spend: see `ModelJudge.verdicts`.
+
+    Raises:
+        Interrupted: the user has stopped it; the verdicts that came are kept.
+        CacheError: the cache cannot be written, or a collection is at work there.
+        WorldError: the judge cannot be reached; likewise.
+    """
+    assert scorer.judge is not None
+    stored = stored_scores(reader, forest, scorer.key)
+    tree = stored.tree.copy()
+    direct = stored.direct.copy()
+    keys, query = _calls_where(forest, forest.tree.present, forest.direct.present)
+    is_call = keys != 0  # the root is none
+    answers = len(np.unique(np.stack([keys, forest.references[query]], axis=1)[is_call], axis=0))
+    unscored_tree = forest.tree.present & np.isnan(stored.tree)
+    unscored_direct = forest.direct.present & np.isnan(stored.direct)
+    keys, query = _calls_where(forest, unscored_tree, unscored_direct)
+    faults: Counter[str] = Counter()
+    example = ""
+    values: list[float] = []
+    distinct, first, position = _distinct_calls(forest, keys, query)
+    for part in _parts_to_score(reader, forest, distinct[:, 0], query[first], with_prompt=False):
+        inputs = [_scorer_input(call, row) for call, row in part]
+        verdicts = scorer.judge.verdicts(reader, inputs, on_scored, max_spend)
+        scored = []
+        for (call, row), verdict in zip(part, verdicts, strict=True):
+            if verdict.value is None:
+                values.append(np.nan)
+                faults[verdict.fault] += 1
+                example = example or verdict.detail
+            else:
+                values.append(verdict.value)
+                scored.append(_score_row(scorer, call, row, verdict.value, None))
+        _store_scores(reader.root, scored)
+    if values:
+        expanded = np.array(values)[position]
+        in_tree = np.count_nonzero(unscored_tree)
+        tree[unscored_tree] = expanded[:in_tree]
+        direct[unscored_direct] = expanded[in_tree:]
+    return JudgedForest(Scores(tree, direct), answers, faults, example)
+
+
+def _calls_where(
+    forest: Forest, tree: NDArray[np.bool_], direct: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return uint64[n] and int64[n], the keys of these calls and the positions of their queries.
+
+    Args:
+        forest: the calls.
+        tree: bool[queries, nodes], which ones of the trees.
+        direct: bool[queries, K], which ones of the direct calls.
+    """
+    keys = np.concatenate([forest.tree.key[tree], forest.direct.key[direct]])
+    query = np.concatenate([np.nonzero(tree)[0], np.nonzero(direct)[0]])
+    return keys, query
 
 
 def measure_forest(
@@ -331,26 +437,68 @@ def _are_programs(references: Sequence[str]) -> bool:
     return bool(references) and all(map(is_code, references))
 
 
+@dataclass(frozen=True)
+class Quality:
+    """Q of the calls of some trees.
+
+    Attributes:
+        forest: the queries of which Q is known.
+        rows: int64[n], their positions among those that were asked for.
+        scores: of the forest.
+        unjudged: how many answers have no verdict of a judge, and why; "" if all have one.
+        is_final: whether asking the judge again would change nothing.
+    """
+
+    forest: Forest
+    rows: NDArray[np.int64]
+    scores: Scores
+    unjudged: str = ""
+    is_final: bool = True
+
+
 def quality_of_forest(
     reader: CacheReader,
     forest: Forest,
     scorer: Scorer,
     run_code: bool,
     on_scored: OnScored = lambda done, total: None,
-) -> Scores:
+    allow_incomplete: bool = False,
+    max_spend: float | None = None,
+) -> Quality:
     """Score every call as `measure_forest`, and refuse queries without a value: Q is needed of all.
+
+    Args:
+        reader: an open cache.
+        forest: the calls.
+        scorer: gives each response its value.
+        run_code: whether to run the programs in responses that have no verdict yet.
+        on_scored: progress callback, called with (done, total).
+        allow_incomplete: leave out the queries with an answer that a judge has not judged.
+        max_spend: of a judge, see `ModelJudge.verdicts`.
 
     Raises:
         InputError: a query asks for a program that no test has judged.
+        IncompleteTree: a judge has not judged all answers.
+        Interrupted: `max_spend` is reached before all answers are judged.
+        WorldError: a judge has judged no answer at all.
     """
+    rows = np.arange(len(forest.keys))
+    if scorer.judge:
+        judged = judge_forest(reader, forest, scorer, on_scored, max_spend)
+        known = rows[~_are_unknown(judged.scores, forest)]
+        sentence = judged.sentence(scorer.judge.name)
+        if sentence and not (allow_incomplete and len(known)):
+            _refuse_unjudged(judged, sentence, scorer, len(rows) - len(known), max_spend)
+        scores = Scores(judged.scores.tree[known], judged.scores.direct[known])
+        return Quality(forest.select(known), known, scores, sentence, judged.is_final)
     scores = measure_forest(reader, forest, scorer, run_code, on_scored)
     is_unknown = _are_unknown(scores, forest)
     if is_unknown.any():
         keys = forest.select(np.flatnonzero(is_unknown)).keys
-        rows = reader.queries(keys, ("dataset", "tests")).to_pylist()
-        names = ", ".join(dict.fromkeys(row["dataset"] for row in rows))
+        queries = reader.queries(keys, ("dataset", "tests")).to_pylist()
+        names = ", ".join(dict.fromkeys(query["dataset"] for query in queries))
         remedy = "run them: --run-code"
-        if not all(row["tests"] for row in rows):
+        if not all(query["tests"] for query in queries):
             remedy = (
                 "these have no tests: collect with --datasets once more, no call is repeated, then "
                 "--run-code"
@@ -359,7 +507,28 @@ def quality_of_forest(
             f"answers of {names} are programs, so their accuracy is not known: --scorer "
             f"{scorer.name}; {remedy}, or take other --datasets or another scorer"
         )
-    return scores
+    return Quality(forest, rows, scores)
+
+
+def _refuse_unjudged(
+    judged: JudgedForest, sentence: str, scorer: Scorer, queries: int, max_spend: float | None
+) -> NoReturn:
+    """Raise the error for answers without a verdict; see `quality_of_forest`."""
+    assert scorer.judge is not None
+    if max_spend is not None and judged.faults["unasked"]:
+        raise Interrupted(
+            f"the limit is reached: --max-spend {max_spend:g}: {sentence}; all verdicts are kept, "
+            "the same command with more goes on"
+        )
+    if judged.faults.total() == judged.answers:
+        raise no_score_error(scorer.judge.name, judged.example)
+    those = f"their {queries:,} queries" if queries > 1 else "their query"
+    remedies = [f"--allow-incomplete leaves {those} out"]
+    if judged.faults.keys() & set(ASKED_AGAIN):
+        remedies.append("the same command asks again for those that failed")
+    if judged.faults["cut"]:
+        remedies.append("more max_new_tokens lets it finish, and it judges all again")
+    raise IncompleteTree(f"{sentence}; {', '.join(remedies)}")
 
 
 def rescored_note(reader: CacheReader, scorers: Sequence[Scorer]) -> str:
@@ -410,23 +579,12 @@ def _compute_scores(
     Raises:
         InputError: as `score_forest`.
     """
-    # A call that several nodes share is scored once for each set of reference answers.
-    call_references = np.stack([keys, forest.references[query]], axis=1)
-    distinct, first, position = np.unique(
-        call_references, axis=0, return_index=True, return_inverse=True
-    )
+    distinct, first, position = _distinct_calls(forest, keys, query)
     values: list[float] = []
     part_size = FIRST_SCORED_PART
     reads_prompt = not {"context", "model"}.isdisjoint(scorer.reads)
     with_prompt = reads_prompt or bool(scorer.thought_tags)
-    columns = ("answers", "choices", "question", '"references"', "tests", "answer_type")
-    for start in range(0, len(distinct), CALLS_PER_READ):
-        batch = slice(start, start + CALLS_PER_READ)
-        calls = distinct[batch, 0]
-        stored_calls = reader.texts(calls, with_prompt)
-        query_keys = [forest.keys[row] for row in query[first[batch]]]
-        rows = reader.queries(query_keys, columns).to_pylist()
-        pending = [(stored_calls[call], row) for call, row in zip(calls, rows, strict=True)]
+    for pending in _parts_to_score(reader, forest, distinct[:, 0], query[first], with_prompt):
         while pending:
             part = pending[:part_size]
             pending = pending[part_size:]
@@ -436,49 +594,105 @@ def _compute_scores(
             # A slow scorer's work is stored every few seconds, a fast one's in large parts.
             rate = len(part) / max(perf_counter() - started, 1e-3)
             part_size = min(LARGEST_SCORED_PART, max(1, round(rate * SECONDS_PER_SCORED_PART)))
-    return np.array(values)[position.ravel()]
+    return np.array(values)[position]
+
+
+def _distinct_calls(
+    forest: Forest, keys: NDArray[np.uint64], query: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the calls that several nodes share once for each set of reference answers.
+
+    Args:
+        forest: the trees of the calls.
+        keys: uint64[n], the calls.
+        query: int64[n], positions of their queries.
+
+    Returns:
+        uint64[m, 2], call and references; int64[m], the first position of each in `keys`; and
+        int64[n], the row of each call.
+    """
+    call_references = np.stack([keys, forest.references[query]], axis=1)
+    distinct, first, position = np.unique(
+        call_references, axis=0, return_index=True, return_inverse=True
+    )
+    return distinct, first, position.ravel()
+
+
+def _parts_to_score(
+    reader: CacheReader,
+    forest: Forest,
+    calls: NDArray[np.uint64],
+    query: NDArray[np.int64],
+    with_prompt: bool,
+) -> Iterator[list[CallWithQuery]]:
+    """Yield calls with their queries, as many at once as memory holds.
+
+    Args:
+        reader: an open cache.
+        forest: the trees of the calls.
+        calls: uint64[m], the calls.
+        query: int64[m], positions of their queries.
+        with_prompt: whether to read the prompts, too.
+    """
+    columns = ("answers", "choices", "question", '"references"', "tests", "answer_type")
+    for start in range(0, len(calls), CALLS_PER_READ):
+        batch = slice(start, start + CALLS_PER_READ)
+        stored_calls = reader.texts(calls[batch], with_prompt)
+        rows = reader.queries([forest.keys[row] for row in query[batch]], columns).to_pylist()
+        yield [(stored_calls[call], row) for call, row in zip(calls[batch], rows, strict=True)]
+
+
+def _scorer_input(call: StoredCall, row: Mapping[str, Any]) -> ScorerInput:
+    """All that a scorer can read about a call."""
+    return ScorerInput(
+        response=call.visible,
+        references=tuple(row["answers"]),
+        question=row["question"],
+        context=call.prompt,
+        choices=stored_choices(row["choices"]),
+        model=call.model,
+        tests=tuple(row["tests"] or ()),
+        answer_type=row["answer_type"] or "",
+    )
 
 
 def _score_part(root: Path, scorer: Scorer, part: Sequence[CallWithQuery]) -> list[float]:
     """Compute the values of some calls and store them if possible.
-
-    They are not stored while a collection runs, nor in a cache that cannot be written to.
 
     Args:
         root: the cache.
         scorer: gives each response its value.
         part: the calls.
     """
-    judged = judge_all(
-        scorer,
+    judged = judge_all(scorer, [_scorer_input(call, row) for call, row in part])
+    _store_scores(
+        root,
         [
-            ScorerInput(
-                response=call.visible,
-                references=tuple(row["answers"]),
-                question=row["question"],
-                context=call.prompt,
-                choices=stored_choices(row["choices"]),
-                model=call.model,
-                tests=tuple(row["tests"] or ()),
-                answer_type=row["answer_type"] or "",
-            )
-            for call, row in part
+            _score_row(scorer, call, row, value, reading)
+            for (call, row), (value, reading) in zip(part, judged, strict=True)
         ],
     )
-    if writable(root):
-        rows = [
-            {
-                "call": call.key,
-                "references": row["references"],
-                "scorer": scorer.key,
-                "value": value,
-                **_reading_columns(reading, call),
-            }
-            for (call, row), (value, reading) in zip(part, judged, strict=True)
-        ]
+    return [value for value, _ in judged]
+
+
+def _score_row(
+    scorer: Scorer, call: StoredCall, row: Mapping[str, Any], value: float, reading: Reading | None
+) -> dict[str, Any]:
+    """Return the row of `scores` of a value."""
+    return {
+        "call": call.key,
+        "references": row["references"],
+        "scorer": scorer.key,
+        "value": value,
+        **_reading_columns(reading, call),
+    }
+
+
+def _store_scores(root: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Store scores, but not while a collection runs, nor in a cache that cannot be written to."""
+    if rows and writable(root):
         with contextlib.suppress(CacheLocked), collector_lock(root):
             PartWriter(root).append("scores", pa.Table.from_pylist(rows, schema=SCORES_SCHEMA))
-    return [value for value, _ in judged]
 
 
 def _reading_columns(reading: Reading | None, call: StoredCall) -> dict[str, Any]:

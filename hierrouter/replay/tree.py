@@ -182,6 +182,7 @@ class Tree(RouteTree):
         shift: how the queries that were left out differ from these, in words; "" if none was.
         rescored: which scores were computed anew at this opening, because those in the cache are
             of another version of their scorer, in words; "" if none was.
+        left_out_reason: why queries were left out, in words; "" if none was.
         merged: which queries were given the answers of others with the same text by an import of an
             earlier version, in words; "" if none was.
         is_fitting_scorer: whether Q is by the scorer that was chosen at collection, as it fits the
@@ -201,6 +202,7 @@ class Tree(RouteTree):
     sure: float | None = None
     shift: str = ""
     rescored: str = ""
+    left_out_reason: str = ""
     merged: str = ""
     given_by_default: bool = False
     is_fitting_scorer: bool = False
