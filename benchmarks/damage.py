@@ -56,9 +56,13 @@ def main() -> None:
             if args.kinds and kind not in args.kinds.split(","):
                 continue
             verdicts: dict[str, Counter[str]] = {}
-            others = cycle([name for name in COMMANDS if name not in ("verify", "resume")])
+            others = cycle(
+                [name for name in COMMANDS if name not in ("verify", "resume", "deploy")]
+            )
             if kind == "training state":
                 others = cycle(["resume"])  # no other command reads it
+            if kind == "service":
+                others = cycle(["deploy"])
             for name, damage in bench.damages(kind, files, args.flips, args.cuts):
                 # Flips and cuts are many: they are tried with two commands only.
                 pair = ["verify", next(others)]

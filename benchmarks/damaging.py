@@ -45,6 +45,7 @@ FILE_PATTERNS = {
     "training state": r"(.*/)?progress\.safetensors",
     "looks": r"(.*/)?test_looks\.jsonl",
     "contents": r"contents\.json",
+    "service": r"service\.json",
     "report": r"[^/]*\.(html|json|md|svg|pdf|png)",
 }
 
@@ -68,6 +69,7 @@ COMMANDS = {
     "route": "route --dry-run What_is_19_x_23?",
     "explore": "explore --texts 3 --out new/page.html",
     "resume": "train --epochs 8 --out runs/interrupted",
+    "deploy": "deploy --format json",
 }
 INTERRUPTED_EPOCHS = 8  # as in "resume"
 PROGRESS_LINE = re.compile(r": epoch \d+ of \d+, ")
@@ -101,6 +103,7 @@ def build(folder: Path, run: Run, seed: int = 42, older: Path | None = None) -> 
     rows = {"failures": failure, "decisions": [*failure[:4], False, 0.25, [0.5]]}
     for kind, row in rows.items():
         writer.append(kind, pa.table([[value] for value in row], names=ROW_SCHEMAS[kind].names))
+    execute("deploy quickstart-train --share 0.25")
     interrupt_training(folder)
     execute(COMMANDS["report"])  # stores the tree of the cache as it is now
 
@@ -128,8 +131,9 @@ def interrupt_training(folder: Path) -> None:
 def files_of(world: Path) -> dict[str, list[Path]]:
     """Return the paths of files that results depend on, by kind, the largest first."""
     by_kind: dict[str, list[Path]] = {}
-    for root in (world / CACHE, *sorted((world / RUNS).iterdir())):
-        for file in sorted(path for path in root.rglob("*") if path.is_file()):
+    for root in (world / CACHE, world / RUNS, *sorted((world / RUNS).glob("*/"))):
+        files = root.glob("*") if root == world / RUNS else root.rglob("*")
+        for file in sorted(path for path in files if path.is_file()):
             kind = kind_of(file.relative_to(root).as_posix())
             assert kind, f"a kind of file that FILE_PATTERNS does not have: {file}"
             if kind not in IGNORED_KINDS:

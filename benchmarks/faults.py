@@ -55,6 +55,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("trained", "explain --worst 3 --format json"),
     "explore": ("trained", "explore --out page.html"),
     "route": ("trained", "route --dry-run What_is_19_x_23?"),
+    "deploy": ("trained", "deploy train"),
+    "deploy again": ("deployed", "deploy train --share 0.5"),
 }
 
 WHOLE = ("clock", "nolocks", "readonly")
@@ -106,6 +108,7 @@ class Bench:
             "exported": ("collected", lambda at: self.does("cache export --out all.jsonl", at)),
             "trained": ("collected", self._train),
             "begun": ("collected", lambda at: self._begin(at)),
+            "deployed": ("trained", lambda at: self.does("deploy train", at)),
         }
         if name == "empty":
             place.mkdir()
@@ -148,7 +151,7 @@ class Bench:
         for file in sorted(place.rglob("*")):
             if file.name in ("policy.safetensors", "page.html"):
                 said.append(f"{file.relative_to(place)} {file_digest(file)}")
-            elif file.name in ("report.json", "compare.json"):
+            elif file.name in ("report.json", "compare.json", "service.json"):
                 said.append(file.read_text())
         return NEVER_THE_SAME.sub("", "\n".join(said))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -144,9 +143,9 @@ def deploy(*, deploying: Deploy, format: declared.ShortFormat = "text") -> None:
     Servers that were started without --checkpoint take it at their next reload (SIGHUP, or POST
     /admin/reload) and lose no request. Without arguments it shows what was set last.
     """
-    service = deploying.run()
+    service = deploying.run(partial(console.say_of, "deploy"))
     if format == "json":
-        console.put_json(asdict(service))
+        console.put_json(service.as_object())
         return
     console.put(f"in service: {service.run}\n")
     if service.candidate is not None:

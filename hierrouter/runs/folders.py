@@ -20,7 +20,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from hierrouter.declarations.declaration import Flag
-from hierrouter_cache.errors import InputError, WorldError, open_plain, read_small
+from hierrouter_cache.errors import (
+    InputError,
+    WorldError,
+    open_plain,
+    read_small,
+    require_free_files,
+)
 
 RUNS = Path("runs")
 RECORD = "run.json"  # what a run was asked for, and what it left; see `Record`
@@ -30,6 +36,9 @@ PROGRESS = "progress.safetensors"  # the state of a training that is not finishe
 CHECKPOINTS = "checkpoints"  # folder of the checkpoints of single epochs, see `epochs`
 STATE = "state.safetensors"  # of such a checkpoint: the state of the training after its epoch
 CONTENTS = "contents.json"  # SHA-256 of each file of a report, by its name
+SERVICE = "service.json"  # in `RUNS`: which runs servers answer with, see `serving.versions`
+SERVICE_KIND = "service"  # its kind in the table of `hierrouter verify`
+OLD_SERVICE_KEYS = {"run", "candidate", "share", "before", "refused"}  # of files without a checksum
 RECORD_FORMAT = 2
 RECORD_TYPES = {"command": str, "asked": dict, "seq": int, "result": dict, "files": dict}
 MAX_JSON = 1 << 24  # bytes of a file of JSON in a run
@@ -241,6 +250,58 @@ def file_digest(file: Path) -> str:
     """
     with open_plain(file) as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def run_digest(run: Path) -> str:
+    """Return what a run is, whatever its path is called: the SHA-256 of its weights.
+
+    Args:
+        run: its folder, or the file of its weights.
+
+    Raises:
+        InputError: the weights are not there, or cannot be read.
+    """
+    file = run / WEIGHTS if run.is_dir() else run
+    try:
+        return file_digest(file)
+    except OSError as error:
+        raise InputError(f"cannot read: {file}: {error.strerror}; {REPAIR_HINT}") from error
+
+
+def read_service(runs: Path) -> dict[str, Any] | None:
+    """Return what `service.json` says; None if there is none.
+
+    Files of earlier versions have no checksum, and are read as they are.
+
+    Args:
+        runs: the folder of the runs.
+
+    Raises:
+        InputError: the file is damaged, or cannot be read.
+    """
+    file = runs / SERVICE
+    try:
+        data = read_small(file, MAX_JSON)
+        value = parse_json(data)
+        is_old = isinstance(value, dict) and "run" in value and value.keys() <= OLD_SERVICE_KEYS
+        return value if is_old else unseal(data)
+    except FileNotFoundError:
+        if not file.is_symlink():
+            return None
+        raise damaged_service(runs) from None
+    except PermissionError as error:
+        raise InputError(f"no permission to read: {file}; ask its owner") from error
+    except OSError as error:
+        require_free_files(error)
+        raise damaged_service(runs) from error
+    except (ValueError, InputError, RecursionError) as error:
+        raise damaged_service(runs) from error
+
+
+def damaged_service(runs: Path) -> InputError:
+    """Return the error to raise if `service.json` is not as it was written."""
+    remedy = "`hierrouter deploy RUN` writes it anew"
+    return InputError(f"{SERVICE} is damaged: {runs / SERVICE}; {remedy}")
 
 
 def chosen_folder(name: str | None, out: str | Path | None = None) -> Path | None:

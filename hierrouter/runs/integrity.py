@@ -1,5 +1,6 @@
 """Whether everything that a figure rests on is what was written: cache, embeddings and runs."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -66,6 +67,13 @@ def inspect_files(cache: Path, runs: Path = folders.RUNS) -> Inspection:
             inspection.add("embeddings", vectors.path, embedding_fault(vectors))
         for tree in list_saved_trees(cache):
             inspection.add("kept tree", tree, saved_tree_fault(tree))
+    if os.path.lexists(runs / folders.SERVICE):
+        fault = None
+        try:
+            folders.read_service(runs)
+        except HierRouterError as error:
+            fault = str(error)
+        inspection.add(folders.SERVICE_KIND, runs / folders.SERVICE, fault)
     for run in sorted(path for path in runs.glob("*/") if not path.name.startswith(".")):
         for kind, file, fault in _run_files(run):
             inspection.add(kind, file, fault)

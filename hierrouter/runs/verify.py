@@ -78,8 +78,12 @@ def require_sound(inspection: Inspection) -> None:
 
     Raises:
         DamagedPart: with the number of those that are.
+        InputError: it is only the file that `hierrouter deploy` writes, which takes no repair.
     """
-    if inspection.faults:
+    kinds = {kind for kind, _, _ in inspection.faults}
+    if kinds == {folders.SERVICE_KIND}:
+        raise InputError(inspection.faults[0][2])
+    if kinds:
         raise DamagedPart(
             f"damaged or missing: {len(inspection.faults)} files; `hierrouter cache repair` moves "
             "those of a cache aside, runs are trained again"

@@ -16,7 +16,8 @@ class ServerSettings:
         max_requests: how many requests may be under way at once; more are refused.
         otherwise: name of the model for requests that cannot be routed; None refuses these.
         canary_minutes: time between two checks of whether models have changed; 0 never checks.
-        is_worker: whether other processes share the address; their parent reloads all of them.
+        parent: id of the process that starts the workers which share the address, and that reloads
+            all of them; None without workers.
     """
 
     key: str | None = None
@@ -25,4 +26,9 @@ class ServerSettings:
     max_requests: int = DEFAULT_MAX_REQUESTS
     otherwise: str | None = None
     canary_minutes: float = 0
-    is_worker: bool = False
+    parent: int | None = None
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether other processes share the address."""
+        return self.parent is not None

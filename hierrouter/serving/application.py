@@ -6,12 +6,18 @@ share an address.
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+import signal
 import socket
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +28,7 @@ from uvicorn.supervisors import Multiprocess
 
 from hierrouter.declarations.declaration import OnNote
 from hierrouter.pools.pool import OPENAI
-from hierrouter.runs.folders import RUNS
+from hierrouter.runs.folders import RUNS, SERVICE
 from hierrouter.serving import ServerSettings
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.http_app import make_app
@@ -35,6 +41,7 @@ from hierrouter.tables import money
 from hierrouter_cache.errors import HierRouterError, InputError, WorldError, suggestion
 
 MINUTES_PER_DAY = 1440
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class Application:
         log: file of its request log; None logs nothing.
         on_note: receives what the server calls, and servers that are down.
         set_up_process: called in a worker process before it builds the application.
+        service: of all workers, as their parent has read it; None reads it where it is needed.
     """
 
     opening: OpenRouter
@@ -54,6 +62,7 @@ class Application:
     log: Path | None
     on_note: OnNote
     set_up_process: Callable[[], None]
+    service: Service | None = None
 
     def build(self) -> tuple[FastAPI, list[str]]:
         """Load the models and return the application, and the names that clients may ask for.
@@ -82,16 +91,34 @@ class Application:
             InputError: there is no run, or it does not fit the loaded models.
             WorldError: a model or an encoder cannot be loaded.
         """
-        opening = self.opening
-        service = None
-        if opening.checkpoint is None and opening.alpha is None:
-            service = load_service(RUNS)
+        service = self.service or self.deployed(must_be=current is not None and current.is_deployed)
+        is_deployed = service is not None
         if service is None:
-            service = Service(str(opening.run_folder))
+            service = Service(str(self.opening.run_folder))
+        service.require_unchanged(service.run)
         version = self._version(service.run, current.current if current else None)
         if service.candidate is None:
-            return Lineup(version)
-        return Lineup(version, self._version(service.candidate, version), service.share)
+            return Lineup(version, is_deployed=is_deployed)
+        service.require_unchanged(service.candidate)
+        candidate = self._version(service.candidate, version)
+        return Lineup(version, candidate, service.share, is_deployed)
+
+    def deployed(self, must_be: bool = False) -> Service | None:
+        """Return what was deployed; None if nothing was, or the user has chosen a run.
+
+        Args:
+            must_be: whether something was deployed before: then the newest run is no substitute.
+
+        Raises:
+            InputError: `service.json` is damaged or gone.
+        """
+        if self.opening.checkpoint is not None or self.opening.alpha is not None:
+            return None
+        service = load_service(RUNS)
+        if service is None and must_be:
+            file = RUNS / SERVICE
+            raise InputError(f"{SERVICE} is gone: {file}; `hierrouter deploy RUN` writes it anew")
+        return service
 
     def _version(self, run: str, loaded: Version | None) -> Version:
         """Open the router of a run.
@@ -164,6 +191,9 @@ def _canary_notes(router: Router, minutes: float) -> Iterator[str]:
 
 SHUTDOWN_TIMEOUT_S = 30  # for requests under way while the server shuts down
 WORKER_START_TIMEOUT_S = 600  # of a worker, which loads its models
+PARENT_CHECK_S = 0.5  # between two looks of a worker at who its parent is
+METRICS_FILES = ("counter", "histogram", "gauge_livemin", "gauge_livemax")  # of each worker
+METRICS_BYTES = 1 << 20  # of such a file; it grows only with thousands of labels
 FAILED_START_CODE = 3  # exit code of a worker that could not start
 UVICORN_SETTINGS: dict[str, Any] = {
     "log_config": None,
@@ -238,10 +268,10 @@ def run_workers(application: Application, listener: socket.socket, url: str, wor
         WorldError: a worker could not start; it has noted why.
     """
     application.set_up_process()
-    with tempfile.TemporaryDirectory(prefix="hierrouter-metrics-") as metrics_folder:
-        os.environ[METRICS_FOLDER_VARIABLE] = metrics_folder
+    with metrics_folder(workers) as folder:
+        os.environ[METRICS_FOLDER_VARIABLE] = str(folder)
         config = uvicorn.Config(
-            partial(_worker, application),
+            partial(_worker, replace(application, service=application.deployed())),
             factory=True,
             workers=workers,
             timeout_worker_healthcheck=WORKER_START_TIMEOUT_S,
@@ -257,6 +287,17 @@ def run_workers(application: Application, listener: socket.socket, url: str, wor
                     # would notice a worker that died at its start.
                     process.child_conn.close()
 
+            def handle_hup(self) -> None:
+                # Read once for all workers, so that no two answer with different routers, and one
+                # that is started in the place of another answers as that one did.
+                try:
+                    service = application.deployed(must_be=application.service is not None)
+                except HierRouterError as error:
+                    LOG.error("not reloaded, the router in service stays: %s", error)
+                    return
+                self.config.app = partial(_worker, replace(application, service=service))
+                super().handle_hup()
+
         parent = Parent(config, [listener])
         application.on_note(f"{url} by {workers} workers")
         parent.run()
@@ -267,9 +308,83 @@ def run_workers(application: Application, listener: socket.socket, url: str, wor
 def _worker(application: Application) -> FastAPI:
     """Build the application in a worker; an error is noted and ends all of them."""
     application.set_up_process()
+    parent = application.settings.parent
+    assert parent is not None
+    threading.excepthook = partial(_report_of_thread, threading.excepthook)
+    threading.Thread(target=_end_with, args=(parent, application.on_note), daemon=True).start()
     try:
+        reserve_metrics(Path(os.environ[METRICS_FOLDER_VARIABLE]))
         app, _ = application.build()
     except HierRouterError as error:
         application.on_note(str(error))
         sys.exit(FAILED_START_CODE)
     return app
+
+
+def _end_with(parent: int, on_note: OnNote) -> None:
+    """End this worker when the process that started it has ended, however that came.
+
+    Else it would keep the address, and would answer with the router of then for ever.
+    """
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK_S)
+    on_note("the process that started this worker has ended; so does this one")
+    os.kill(os.getpid(), signal.SIGTERM)  # requests under way are finished
+    time.sleep(SHUTDOWN_TIMEOUT_S + PARENT_CHECK_S)
+    os._exit(1)
+
+
+def _report_of_thread(
+    report: Callable[[threading.ExceptHookArgs], object], failure: threading.ExceptHookArgs
+) -> None:
+    """Report a failed thread, but not the one that waits for the parent when that has ended."""
+    if failure.exc_type is not EOFError:
+        report(failure)
+
+
+@contextmanager
+def metrics_folder(workers: int) -> Iterator[Path]:
+    """Give a folder in which workers put their metrics together.
+
+    Raises:
+        WorldError: there is no folder for temporary files, or no room in it.
+    """
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="hierrouter-metrics-")
+    except OSError as error:
+        raise WorldError(
+            f"no folder for temporary files: {error.strerror}; make room, or set TMPDIR"
+        ) from error
+    with temporary as name:
+        folder = Path(name)
+        needed = workers * METRICS_BYTES * len(METRICS_FILES)
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            raise WorldError(
+                f"no room for the metrics of {workers} workers: {folder.parent}: "
+                f"{free / 1e6:.1f} MB of {needed / 1e6:.1f}; make room, or set TMPDIR"
+            )
+        yield folder
+
+
+def reserve_metrics(folder: Path) -> None:
+    """Reserve the disk space of this process's metrics.
+
+    Their files are mapped into memory with holes in them: on a full disk a write into a hole would
+    end the process without a word.
+
+    Args:
+        folder: of the metrics.
+
+    Raises:
+        WorldError: the disk is full or failed.
+    """
+    for kind in METRICS_FILES:
+        file = folder / f"{kind}_{os.getpid()}.db"
+        try:
+            with file.open("ab") as opened:
+                os.posix_fallocate(opened.fileno(), 0, METRICS_BYTES)
+        except OSError as error:
+            raise WorldError(
+                f"no room for metrics: {folder.parent}: {error.strerror}; make room, or set TMPDIR"
+            ) from error

@@ -112,8 +112,10 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
 
     @app.post("/admin/reload")
     async def reload() -> Response:
-        if settings.is_worker:
-            os.kill(os.getppid(), signal.SIGHUP)
+        if settings.parent is not None:
+            if not signal_parent(settings.parent, signal.SIGHUP):
+                message = "the process that started this worker is gone; start the server anew"
+                return error_response(503, message, "server_error")
             return JSONResponse({"reloading": True}, 202)
         try:
             return JSONResponse(await versions.reload())
@@ -156,6 +158,37 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
         return await ChatAnswer(server, request, http).response()
 
     return app
+
+
+def signal_parent(parent: int, number: int) -> bool:
+    """Send a signal to the process that started this one, and to no other.
+
+    Args:
+        parent: its id, as it has told this process itself.
+        number: of the signal.
+
+    Returns:
+        False if it has ended: whoever has adopted this process, or has got the id, gets no signal.
+    """
+    if not hasattr(os, "pidfd_open"):  # no Linux
+        is_ours = os.getppid() == parent
+        if is_ours:
+            os.kill(parent, number)
+        return is_ours
+    try:
+        process = os.pidfd_open(parent)
+    except ProcessLookupError:
+        return False
+    try:
+        # Asked after the descriptor is open, which then names the parent and none that comes later.
+        if os.getppid() != parent:
+            return False
+        signal.pidfd_send_signal(process, number)
+        return True
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(process)
 
 
 def _model_object(name: str) -> dict[str, Any]:

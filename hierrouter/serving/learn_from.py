@@ -20,13 +20,14 @@ from hierrouter.declarations.declaration import (
 )
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter.runs.folders import RUNS, Checkpoint, check_out, check_run, find_run
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, WorldError
 
 if TYPE_CHECKING:
     from hierrouter.collection.collection_plan import CollectionPlan
     from hierrouter.pools.pool import Pool
     from hierrouter.runs.training import RunCallbacks
     from hierrouter.serving.learn import Traffic, Verdict
+    from hierrouter.serving.versions import Service
 
 TRAFFIC_CACHE = Path("caches/traffic")
 MAX_SAMPLED_QUESTIONS = 500
@@ -95,6 +96,7 @@ class LearnFrom:
     ] = None
     pool: flags.PoolToUse = None
     allow_endpoints: flags.AllowEndpoints = ()
+    encoder: flags.LiveEncoder = None
     cache: flags.Cache = TRAFFIC_CACHE
     limit: Annotated[
         int, Flag("--limit", "N", "Questions that are sampled, at most.", minimum=1)
@@ -122,8 +124,9 @@ class LearnFrom:
         from hierrouter.runs.checkpoint import router_at
         from hierrouter.runs.training import RunCallbacks
         from hierrouter.serving import learn
+        from hierrouter.serving.open_router import live_encoder
         from hierrouter.serving.router import live_run
-        from hierrouter.serving.versions import Service, load_service, save_service
+        from hierrouter.serving.versions import load_service
 
         check_out(self.out, "train")  # before calls are paid for
         traffic = learn.read_traffic(self.log, self.limit, self.seed, on_note)
@@ -131,7 +134,11 @@ class LearnFrom:
         in_service = self.checkpoint
         if in_service is None:
             in_service = Path(service.run) if service else live_run(self.alpha)
+            if service:
+                service.require_unchanged(service.run)
         old = router_at(in_service, self.alpha)
+        if self.encoder is not None:
+            live_encoder(self.encoder, old.origin.encoder)
         pool = self._pool_of(in_service)
         queries = traffic.queries
         needs_calls_first = self.judge == learn.CONSENSUS_JUDGE
@@ -157,10 +164,46 @@ class LearnFrom:
             candidate = learn.retrain(tree, old, self.out, callbacks or RunCallbacks()).folder
         new = router_at(candidate, old.alpha)
         verdict = learn.compare_routers(old, new, tree.split("test"))
-        refusal = "" if verdict.is_better else str(verdict)
-        service = service or Service(str(in_service))
-        save_service(service.with_verdict(str(candidate), refusal), RUNS)
+        self._record(verdict, candidate, in_service, on_note)
         return LearningResult(traffic, len(queries), candidate, verdict)
+
+    def _record(self, verdict: Verdict, candidate: Path, in_service: Path, on_note: OnNote) -> None:
+        """Store the verdict; what was deployed while this job was at work stays.
+
+        Args:
+            verdict: on the candidate.
+            candidate: folder of the new run.
+            in_service: folder of the run that it was compared with.
+            on_note: receives which run was deployed meanwhile.
+
+        Raises:
+            InputError: the state was damaged meanwhile; the candidate is there.
+            WorldError: it cannot be written; the candidate is there.
+        """
+        from hierrouter.serving.versions import Service, change_service
+
+        deployed = ""
+
+        def with_verdict(present: Service | None) -> Service:
+            nonlocal deployed
+            refusal = "" if verdict.is_better else str(verdict)
+            is_same = present is None or present.is_run(present.run, str(in_service))
+            if present and not is_same and self.checkpoint is None:
+                deployed = present.run
+                refusal = f"compared with {in_service} alone, and {deployed} is in service by now"
+            service = present or Service(str(in_service))
+            return service.with_verdict(str(candidate), refusal)
+
+        try:
+            change_service(with_verdict, RUNS, str(candidate))
+        except (InputError, WorldError) as error:
+            raise type(error)(f"{error}; the new run is safe: {candidate}: {verdict}") from error
+        if deployed:
+            name = shown_name(LearnFrom, "candidate")
+            on_note(
+                f"{deployed} was deployed meanwhile, and stays in service; {candidate} was "
+                f"compared with {in_service} alone: compare it by {name}"
+            )
 
     def _pool_of(self, run: Path) -> Pool:
         """Return the models that a run's router calls, without reference models.
@@ -195,6 +238,7 @@ def learn_from(
     candidate: str | os.PathLike[str] | None = None,
     pool: str | Path | None = None,
     allow_endpoints: str | Sequence[str] = (),
+    encoder: str | None = None,
     cache: str | Path = TRAFFIC_CACHE,
     limit: int = MAX_SAMPLED_QUESTIONS,
     scorer: str = PAPER_SCORER,
@@ -218,6 +262,7 @@ def learn_from(
         candidate: a run to compare, instead of training one.
         pool: name or TOML file; default: the pool in the run's `live.json`.
         allow_endpoints: hosts on this machine or a private network that `live.json` may name.
+        encoder: the server that embeds, if the run reads a server's embeddings.
         cache: folder of the calls.
         limit: the largest number of questions.
         scorer: name of Q, or "module:function".
@@ -243,6 +288,7 @@ def learn_from(
         candidate=None if candidate is None else find_run(candidate),
         pool=None if pool is None else str(pool),
         allow_endpoints=each(check_text)(allow_endpoints, "allow_endpoints="),
+        encoder=encoder,
         cache=Path(cache),
         limit=limit,
         scorer=scorer,

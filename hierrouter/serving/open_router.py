@@ -20,6 +20,7 @@ from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError
 
 if TYPE_CHECKING:
+    from hierrouter.engines.encoders import Encoder
     from hierrouter.serving.router import Router
 
 # Called with the name of a stage of the work; the stage lasts as long as the block.
@@ -120,23 +121,16 @@ class OpenRouter:
         Raises:
             InputError: the router reads another encoder; or see `Router`.
         """
-        from hierrouter.engines.encoders import load_encoder
         from hierrouter.pools.files import load_pool
+        from hierrouter.runs.checkpoint import load_checkpoint
         from hierrouter.serving.router import Router
 
         pool = load_pool(self.pool) if self.pool else None
         encoder = None
         if self.encoder:
-            loaded = load_encoder(self.encoder)
+            loaded = live_encoder(self.encoder, load_checkpoint(run).origin.encoder)
             encoder = (loaded.description, loaded)
-        router = Router(
-            run, pool, load=False, allow_endpoints=self.allow_endpoints, encoder=encoder
-        )
-        expected = router.policy.origin.encoder
-        if encoder and encoder[0] != expected:
-            name = shown_name(OpenRouter, "encoder")
-            raise InputError(f"the router reads {expected}, not {encoder[0]}: {name}; leave it out")
-        return router
+        return Router(run, pool, load=False, allow_endpoints=self.allow_endpoints, encoder=encoder)
 
     def defer(self, router: Router, alphas: Iterable[float | None], on_note: OnNote) -> None:
         """Let a router defer questions in doubt, if there is a model to defer to.
@@ -178,6 +172,28 @@ class OpenRouter:
             f"hands over to {where} in doubt; of the {fold} questions in {self.cache} that is "
             f"{', '.join(shares)}"
         )
+
+
+def live_encoder(name: str, expected: str) -> Encoder:
+    """Return the server's encoder that a user names for a router.
+
+    Args:
+        name: as the user gave it, see `load_encoder`.
+        expected: description of the encoder that the router reads.
+
+    Raises:
+        InputError: it is another one.
+        WorldError: its server does not answer.
+    """
+    from hierrouter.engines.encoders import load_encoder
+
+    loaded = load_encoder(name)
+    if loaded.description != expected:
+        flag = shown_name(OpenRouter, "encoder")
+        raise InputError(
+            f"the router reads {expected}, not {loaded.description}: {flag}; leave it out"
+        )
+    return loaded
 
 
 def called_models_note(run: Path, router: Router) -> str:

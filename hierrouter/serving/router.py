@@ -42,6 +42,7 @@ from hierrouter.engines.generator import (
 )
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.learning.deferral import calibrate
+from hierrouter.learning.sweep import Policy
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.pools.pool import IMPORTED, KEEP_THOUGHTS, OPENAI, ModelSpec, Pool
 from hierrouter.replay.open_tree import OpenTree
@@ -108,18 +109,10 @@ class Router:
         check_prices: bool = True,
     ) -> None:
         folder = find_run(run)
-        checkpoint = load_checkpoint(folder)
-        self._bundle = bundle.load_bundle(folder if folder.is_dir() else folder.parent)
+        checkpoint, self._bundle = _read_run(folder)
         if self._bundle and pool is None:
             pool = bundle.callable_pool(self._bundle, folder, allow_endpoints)
-        if pool is None:
-            raise InputError(f"no live.json, so no pool: {folder}; give the pool it learned with")
-        bundle.require_pool(checkpoint.origin, pool)
-        if check_prices:
-            stored = self._bundle.pool if self._bundle else None
-            bundle.require_prices(checkpoint.origin, pool, stored)
-        if self._bundle:
-            bundle.require_thoughts(self._bundle, pool)
+        pool = _require_pool_of(folder, checkpoint, self._bundle, pool, check_prices)
         encoder_name = checkpoint.origin.encoder
         if self._bundle:
             MEMORY.recall(self._bundle.identities.values())
@@ -402,6 +395,63 @@ class Router:
         if self.policy.deferral:
             self.policy.deferral.at(trained.alpha)  # refuse the alpha before any model is called
         return _Routing(self, question_of(question), trained, options)
+
+
+def require_live_run(run: Path, pool: Pool | None = None) -> str:
+    """Refuse a run that could not answer live questions; no server is called, no model loaded.
+
+    Args:
+        run: its folder, or its checkpoint.
+        pool: that servers will be given; None is that in the run's `live.json`.
+
+    Returns:
+        Name of the encoder that it reads.
+
+    Raises:
+        InputError: there is no policy, or no pool, or they do not fit together.
+    """
+    checkpoint, stored = _read_run(run)
+    _require_pool_of(run, checkpoint, stored, pool or (stored.pool if stored else None))
+    return checkpoint.origin.encoder
+
+
+def _read_run(folder: Path) -> tuple[Policy, bundle.Bundle | None]:
+    """Return the policy of a run, and its bundle if it has one.
+
+    Raises:
+        InputError: one of them is damaged, or there is no policy.
+    """
+    checkpoint = load_checkpoint(folder)
+    return checkpoint, bundle.load_bundle(folder if folder.is_dir() else folder.parent)
+
+
+def _require_pool_of(
+    folder: Path,
+    checkpoint: Policy,
+    stored: bundle.Bundle | None,
+    pool: Pool | None,
+    check_prices: bool = True,
+) -> Pool:
+    """Return the pool that a policy is to call, if it is that which it learned with.
+
+    Args:
+        folder: of the run, for messages.
+        checkpoint: its policy.
+        stored: its bundle; None without one.
+        pool: to be called.
+        check_prices: see `Router`.
+
+    Raises:
+        InputError: there is no pool, or it does not fit.
+    """
+    if pool is None:
+        raise InputError(f"no live.json, so no pool: {folder}; give the pool it learned with")
+    bundle.require_pool(checkpoint.origin, pool)
+    if check_prices:
+        bundle.require_prices(checkpoint.origin, pool, stored.pool if stored else None)
+    if stored:
+        bundle.require_thoughts(stored, pool)
+    return pool
 
 
 def _live_model(spec: ModelSpec, engines: Engines, needs_confidence: bool) -> LiveModel:

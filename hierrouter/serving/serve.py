@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -146,7 +147,7 @@ class Serve:
             max_requests=self.max_requests,
             otherwise=self.otherwise,
             canary_minutes=self.canaries,
-            is_worker=self.workers > 1,
+            parent=os.getpid() if self.workers > 1 else None,
         )
 
     def _key(self) -> str | None:

@@ -1,6 +1,7 @@
 """The routers of a server: the one in service, and a candidate beside it.
 
-A file in the folder of runs, `service.json`, says which run is in service.
+A file in the folder of runs, `service.json`, says which run is in service. It has its checksum, and
+is changed under a lock.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Annotated, Any, TypeVar
 from anyio import to_thread
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from hierrouter.runs.folders import MAX_JSON
+from hierrouter.runs.folders import SERVICE, damaged_service, read_service, run_digest, seal
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.router import Router
-from hierrouter_cache.errors import InputError, read_small
+from hierrouter_cache.errors import CacheError, CacheLocked, InputError, WorldError
 from hierrouter_cache.keys import text_digest
+from hierrouter_cache.locks import folder_lock
 from hierrouter_cache.writer import write_atomically
 
 T = TypeVar("T")
@@ -86,11 +88,14 @@ class Lineup:
         current: the version in service.
         candidate: the version on trial; None without one.
         share: of the questions that the candidate answers; with 0 it is a shadow.
+        is_deployed: whether `service.json` says so; else it is the run that the user chose, or the
+            newest one.
     """
 
     current: Version
     candidate: Version | None = None
     share: float = 0.0
+    is_deployed: bool = False
 
     @property
     def versions(self) -> tuple[Version, ...]:
@@ -165,7 +170,6 @@ class Versions:
 
 # The file of a service.
 
-SERVICE_FILE = "service.json"  # in the folder of the runs
 MAX_PREVIOUS_RUNS = 20
 
 
@@ -180,6 +184,8 @@ class Service:
             is a shadow: only its decisions are logged.
         before: runs that were in service, the newest last.
         refused: reasons why some runs must not come into service, by folder.
+        digests: `run_digest` of the runs above when they were set or refused, by folder. A run is
+            recognised by it under every name. Files of earlier versions have none.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -189,10 +195,13 @@ class Service:
     share: Annotated[float, Field(ge=0, le=1)] = 0.0
     before: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def put(self, run: str) -> Service:
         """Return the state with this run in service, and no candidate."""
-        before = self.before if run == self.run else (*self.before, self.run)[-MAX_PREVIOUS_RUNS:]
+        before = self.before
+        if run != self.run and not self.is_run(self.run, run):
+            before = (*self.before, self.run)[-MAX_PREVIOUS_RUNS:]
         return replace(self, run=run, candidate=None, share=0.0, before=before)
 
     def try_out(self, run: str, share: float) -> Service:
@@ -218,10 +227,77 @@ class Service:
             run: its folder.
             refusal: why the run must not come into service; "" if it may.
         """
-        refused = {name: reason for name, reason in self.refused.items() if name != run}
+        refused = {
+            name: reason for name, reason in self.refused.items() if not self.is_run(name, run)
+        }
         if refusal:
             refused[run] = refusal
         return replace(self, refused=refused)
+
+    def refusal(self, run: str) -> str:
+        """Return why a run must not come into service; "" if it may.
+
+        Args:
+            run: its folder, under any name.
+        """
+        reasons = (reason for name, reason in self.refused.items() if self.is_run(name, run))
+        return next(reasons, "")
+
+    def is_run(self, name: str, run: str) -> bool:
+        """Return whether a folder is the run that the state has under a name, as it was then.
+
+        Args:
+            name: of a run in the state.
+            run: the folder.
+        """
+        digest = self.digests.get(name) or _digest(name)
+        present = _digest(run)
+        if digest and present:
+            return digest == present
+        return Path(name).resolve() == Path(run).resolve()
+
+    def require_unchanged(self, run: str) -> None:
+        """Refuse a run in the state whose folder holds another one by now.
+
+        Raises:
+            InputError: it does.
+        """
+        expected = self.digests.get(run)
+        if expected and run_digest(Path(run)) != expected:
+            raise InputError(
+                f"{run} is not the run that was deployed: its weights are others; "
+                f"`hierrouter deploy {run}` takes it as it is now"
+            )
+
+    def with_digests(self, *runs: str) -> Service:
+        """Return the state with the digests of all its runs.
+
+        Args:
+            runs: take the digests of these folders anew.
+        """
+        names = [self.run, *self.before, *self.refused]
+        if self.candidate is not None:
+            names.append(self.candidate)
+        digests = {}
+        for name in names:
+            digest = _digest(name) if name in runs else self.digests.get(name) or _digest(name)
+            if digest:
+                digests[name] = digest
+        return replace(self, digests=digests)
+
+    def as_object(self) -> dict[str, Any]:
+        """Return JSON values, without the digests."""
+        values = asdict(self)
+        del values["digests"]
+        return values
+
+
+def _digest(run: str) -> str:
+    """Return `run_digest`; "" for a folder that has no run by now."""
+    try:
+        return run_digest(Path(run))
+    except InputError:
+        return ""
 
 
 def load_service(runs: Path) -> Service | None:
@@ -234,23 +310,81 @@ def load_service(runs: Path) -> Service | None:
         None if nothing was deployed.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: the file is damaged, or cannot be read.
     """
-    file = runs / SERVICE_FILE
-    if not file.is_file():
+    values = read_service(runs)
+    if values is None:
         return None
     try:
-        return TypeAdapter(Service).validate_json(read_small(file, MAX_JSON), strict=True)
-    except (OSError, ValueError):
-        remedy = "`hierrouter deploy RUN` writes it anew"
-        raise InputError(f"{SERVICE_FILE} is damaged: {file}; {remedy}") from None
+        return TypeAdapter(Service).validate_json(json.dumps(values), strict=True)
+    except ValueError:
+        raise damaged_service(runs) from None
 
 
 def save_service(service: Service, runs: Path) -> None:
-    """Write it to the folder of the runs; servers read it when they reload.
+    """Write it to the folder of the runs, with its checksum; servers read it when they reload.
 
     Raises:
         WorldError: the disk is full or failed.
     """
-    runs.mkdir(parents=True, exist_ok=True)
-    write_atomically(runs / SERVICE_FILE, json.dumps(asdict(service), indent=1).encode())
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_written(runs, error) from error
+    write_atomically(runs / SERVICE, seal(asdict(service)))
+
+
+def change_service(
+    change: Callable[[Service | None], Service], runs: Path, *chosen: str, anew: bool = False
+) -> tuple[Service, Path | None]:
+    """Read the state, change it and write it, while no other process can do so.
+
+    Args:
+        change: returns the new state from the present one, which is None if nothing was deployed.
+        runs: the folder of the runs.
+        chosen: folders of runs that are taken as they are now.
+        anew: whether to begin a new state if the present one is damaged. The damaged file is kept.
+
+    Returns:
+        The new state, and where a damaged file is now; None without one.
+
+    Raises:
+        InputError: the file is damaged, unless `anew`; or as `change`.
+        WorldError: the disk is full, failed, or cannot be written.
+    """
+    damaged = None
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        with folder_lock(runs, "another deploy", wait=True):
+            try:
+                present = load_service(runs)
+            except InputError:
+                if not anew:
+                    raise
+                present = None
+                damaged = runs / f"{SERVICE}.damaged"
+            service = change(present).with_digests(*chosen)
+            if damaged:
+                _keep(runs / SERVICE, damaged)
+            save_service(service, runs)
+    except CacheLocked:
+        raise
+    except CacheError as error:  # the lock speaks of caches
+        raise _not_written(runs, error.__cause__ or error) from error
+    except OSError as error:
+        raise _not_written(runs, error) from error
+    return service, damaged
+
+
+def _keep(file: Path, copy: Path) -> None:
+    """Keep what a file holds under another name; the file stays until it is replaced."""
+    copy.unlink(missing_ok=True)
+    try:
+        copy.hardlink_to(file)
+    except OSError:  # a folder, or a disk without hard links
+        file.replace(copy)
+
+
+def _not_written(runs: Path, error: BaseException) -> WorldError:
+    reason = getattr(error, "strerror", None) or error
+    return WorldError(f"cannot write: {runs / SERVICE}: {reason}; ask the owner of the folder")

@@ -28,6 +28,7 @@ READERS = {
     "queries part": "train",
     "record": "report",
     "scores part": "train",
+    "service": "deploy",
     "training state": "resume",
 }
 

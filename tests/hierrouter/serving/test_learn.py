@@ -11,6 +11,7 @@ from hierrouter.learning.config import Objective
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.serving import learn
+from hierrouter.serving.learn_from import LearnFrom
 from hierrouter.serving.router import Router
 from hierrouter_cache.errors import InputError
 from tests.conftest import Run, as_json, refused, works
@@ -94,6 +95,36 @@ def test_a_worse_router_is_refused_with_the_reason(
     assert "not shown to be better" in refused(hierrouter("deploy", "worse", cwd=drifted))
     works(hierrouter("deploy", "worse", "--shadow", cwd=drifted))
     works(hierrouter("deploy", "worse", "--anyway", cwd=drifted))
+
+
+def test_what_is_deployed_while_it_learns_stays(
+    drifted: Path, learned: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was never compared with the one in service by then is not let into service."""
+    for name in ("old", "new", "worse", "log.jsonl", "right.jsonl", "caches"):
+        (tmp_path / name).symlink_to(drifted / name)
+    monkeypatch.chdir(tmp_path)
+    hr.deploy("old")
+    hr.deploy("worse", shadow=True)
+
+    def deploy_meanwhile(plan: object) -> None:
+        hr.deploy("worse")
+
+    job = LearnFrom(log=Path("log.jsonl"), judge="right.jsonl", candidate=Path("new"))
+    notes: list[str] = []
+    result = job.run(deploy_meanwhile, notes.append)
+    assert result.verdict.is_better
+    assert (hr.deploy().run, hr.deploy().candidate, hr.deploy().before) == ("worse", None, ("old",))
+    assert "worse was deployed meanwhile, and stays in service" in notes[-1]
+    with pytest.raises(InputError, match=r"new is compared with old alone, and worse is in"):
+        hr.deploy("new")
+    hr.deploy("new", shadow=True)
+    # The same run under another name is no other run.
+    hr.deploy("old")
+    notes.clear()
+    job.run(lambda plan: hr.deploy(drifted / "old"), notes.append)
+    assert len(notes) == 1
+    hr.deploy("new")
 
 
 @pytest.mark.parametrize("judge", ["thumbs", "consensus"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 
 import hierrouter as hr
@@ -22,18 +23,12 @@ from hierrouter.engines.generator import Response
 from hierrouter.learning.config import Objective
 from hierrouter.pools.files import load_pool
 from hierrouter.replay.open_tree import OpenTree
+from hierrouter.runs.folders import SERVICE
 from hierrouter.serving.answering import Server as AnsweringServer
 from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.logs import LogShape, read_log
 from hierrouter.serving.router import Router
-from hierrouter.serving.versions import (
-    SERVICE_FILE,
-    Lineup,
-    Service,
-    Version,
-    load_service,
-    save_service,
-)
+from hierrouter.serving.versions import Lineup, Service, Version, load_service, save_service
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import COMMAND, Run, Start, once, refused, works
 from tests.hierrouter.serving.serving import (
@@ -339,7 +334,7 @@ def test_a_deployed_service_is_stored_and_can_go_back(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no run was in service before a"):
         Service("a").go_back()
     for text in ("{", "[]", '{"run": 1, "before": []}', '{"run": "a", "share": 2, "before": []}'):
-        (tmp_path / SERVICE_FILE).write_text(text)
+        (tmp_path / SERVICE).write_text(text)
         with pytest.raises(InputError, match=r"service.json is damaged"):
             load_service(tmp_path)
 
@@ -390,9 +385,13 @@ def test_deploy_and_a_signal_put_another_router_in_service(
         works(hierrouter("deploy", "--back", cwd=folder))
         os.kill(process.pid, signal.SIGHUP)
         until(lambda: not first_route(url).startswith(">"))
-        (folder / "runs" / SERVICE_FILE).write_text("{")
+        (folder / "runs" / SERVICE).write_text("{")
         os.kill(process.pid, signal.SIGHUP)
         process.wait_for(r"not reloaded, the router in service stays: service.json is (damaged)")
+        (folder / "runs" / SERVICE).unlink()  # the newest run is no substitute
+        reply = reload(url)
+        assert reply.status_code == 409
+        assert "service.json is gone" in reply.json()["error"]["message"]
         assert first_route(url)
     finally:
         process.send_signal(signal.SIGINT)
@@ -414,7 +413,7 @@ def test_deploy_refuses_bad_arguments(
     folder: Path, hierrouter: Run, flags: list[str], message: str
 ) -> None:
     assert message in refused(hierrouter("deploy", *flags, cwd=folder))
-    assert not (folder / "runs" / SERVICE_FILE).exists()
+    assert not (folder / "runs" / SERVICE).exists()
 
 
 def test_python_deploys_as_the_command_does(
@@ -448,6 +447,37 @@ def test_several_workers_share_the_address_and_are_exchanged_one_by_one(
         process.send_signal(signal.SIGTERM)
         process.result(timeout=60)
     assert len(lines_of(folder / "log")) == len(routes) + 1
+
+
+def test_workers_stay_with_their_router_and_end_with_their_parent(
+    folder: Path, start: Start, hierrouter: Run
+) -> None:
+    """A damaged state, a worker that is killed, and then a parent that is killed."""
+    works(hierrouter("deploy", "new", cwd=folder))
+    process = start("serve", "--port", "0", "--workers", "2", cwd=folder)
+    url = address_of(process, " by 2 workers\n")
+    assert first_route(url).startswith(">")
+    parent = psutil.Process(process.pid)
+
+    def workers() -> list[psutil.Process]:
+        return [child for child in parent.children() if "spawn_main" in " ".join(child.cmdline())]
+
+    (folder / "runs" / SERVICE).write_text("{")
+    assert reload(url).status_code == 202
+    process.wait_for(r"not reloaded, the router in service stays: service.json is (damaged)")
+    killed, other = workers()
+    killed.kill()
+    until(lambda: other in workers() and len(workers()) == 2 and killed not in workers())
+    assert all(first_route(url).startswith(">") for _ in range(4))
+    left = workers()
+    process.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(left, timeout=60)
+    for worker in alive:
+        worker.kill()
+    assert not alive
+    with pytest.raises(httpx2.ConnectError):
+        reload(url)
+    process.result(timeout=60)
 
 
 def test_workers_that_cannot_start_end_the_server_with_the_reason(
