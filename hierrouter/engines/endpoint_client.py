@@ -60,6 +60,8 @@ LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 # Joins the pieces of a stream to the body of a completion, and passes on their text meanwhile.
 Gather = Callable[[AsyncIterator[Any], Callable[[str], None]], Awaitable[str]]
+# Receives an event of a stream, byte for byte, and the value in it.
+OnEvent = Callable[[bytes, Any], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,39 @@ class Client:
         seconds = perf_counter() - started
         return Reply(self._mask_secret(body), CallTime(seconds, first_token_s))
 
+    async def pass_on(self, request: dict[str, Any], on_event: OnEvent) -> None:
+        """Request one chat completion as a stream, and pass its events on as they come.
+
+        Args:
+            request: the body of the request; `stream` is added.
+            on_event: receives each event, byte for byte, and the JSON value in it: None if it has
+                none, such as a comment; `DONE` at the end. The stream waits for it.
+
+        Raises:
+            TransientError: see the module; perhaps after some events, as all of these. Also if the
+                stream ends without `DONE` and without a reason why the answer ends.
+            ServerBusy: see the module.
+            Refusal: see the module.
+            Outage: see the module.
+        """
+        await self._limits.wait(request)
+        arguments = _as_arguments({**request, "stream": True})
+        create = self._openai.chat.completions.create
+        has_end = False
+        with self._translated_errors(self._timeout_s, reply_limit(request)):
+            async with await self._at_known_url(lambda: create(**arguments)) as pieces:
+                kind = pieces.response.headers.get("content-type", "")
+                if "json" in kind or "html" in kind:
+                    raise Refusal(f"{self.address} sends no stream, but {kind:.40}")
+                async for event in _events(pieces.response.aiter_bytes()):
+                    value = _value_of(event)
+                    if isinstance(value, dict) and value.get("error") and not value.get("choices"):
+                        raise self._translate_event(value["error"])
+                    has_end = has_end or value == DONE or _has_finished(value)
+                    await on_event(self._mask_secret_bytes(event), value)
+        if not has_end:
+            raise TransientError(f"connection to {self.address} was cut: the stream has no end")
+
     async def embed(self, request: dict[str, Any]) -> str:
         """Request embeddings.
 
@@ -416,6 +451,11 @@ class Client:
         """Mask the API key: some servers quote it in their errors."""
         return text.replace(self._secret, KEY_MASK) if self._secret else text
 
+    def _mask_secret_bytes(self, data: bytes) -> bytes:
+        if not self._secret:
+            return data
+        return data.replace(self._secret.encode(), KEY_MASK.encode())
+
     def _translate(self, error: APIError) -> Exception:
         """Translate an error of OpenAI's client, see the module."""
         if isinstance(error, APITimeoutError):
@@ -424,8 +464,10 @@ class Client:
             return self._translate_connection_error(error)
         if isinstance(error, APIStatusError):
             return self._translate_status_error(error)
-        # An error in the middle of a stream.
-        body = error.body if error.body else error.message
+        return self._translate_event(error.body if error.body else error.message)
+
+    def _translate_event(self, body: Any) -> Exception:
+        """Translate an error in the middle of a stream, see the module."""
         message = self._message_of(body)
         status = status_in(body)
         if status is None:
@@ -577,6 +619,49 @@ def reply_limit(request: Mapping[str, Any]) -> int:
     choices = request.get("n")
     count = choices if isinstance(choices, int) else 1
     return MAX_REPLY_BYTES + MAX_BYTES_PER_TOKEN * max(tokens, 0) * max(count, 1)
+
+
+EVENT_END_PATTERN = re.compile(rb"\r?\n\r?\n|\r\r")
+DONE = "[DONE]"  # the data of the last event of a stream
+
+
+async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Divide the bytes of a stream of server-sent events into events, each with its blank line.
+
+    Args:
+        pieces: of the stream, however they are divided.
+    """
+    buffer = b""
+    async for piece in pieces:
+        searched = max(len(buffer) - 3, 0)  # the end of an event may be divided, too
+        buffer += piece
+        start = 0
+        while end := EVENT_END_PATTERN.search(buffer, max(start, searched)):
+            yield buffer[start : end.end()]
+            start = end.end()
+        buffer = buffer[start:]
+    if buffer.strip():  # the blank line after the last event is missing
+        yield buffer.rstrip() + b"\n\n"
+
+
+def _value_of(event: bytes) -> Any:
+    """Return the JSON value in an event, or `DONE`; None without one."""
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    data = b"\n".join(lines).decode("utf-8", "replace")
+    if data == DONE:
+        return DONE
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _has_finished(value: Any) -> bool:
+    """Return whether a piece of a stream, which is not validated, says why the answer ends."""
+    choices = value.get("choices") if isinstance(value, dict) else None
+    if not isinstance(choices, list):
+        return False
+    return any(isinstance(choice, dict) and choice.get("finish_reason") for choice in choices)
 
 
 BURST_S = 1.0  # how many seconds of a limit per minute may be used at once

@@ -6,9 +6,9 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -17,7 +17,8 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from hierrouter.engines.bills import read_usage
+from hierrouter.engines.bills import NO_BILL, Bill, read_usage
+from hierrouter.engines.endpoint_client import DONE
 from hierrouter.engines.generator import NO_OPTIONS, CallOptions
 from hierrouter.serving import ServerSettings, chat
 from hierrouter.serving.guard import CLIENT_CLOSED_STATUS, status_of
@@ -29,7 +30,7 @@ from hierrouter.serving.results import Hop, RouteResult
 from hierrouter.serving.router import RouteOptions
 from hierrouter.serving.versions import Version, Versions
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.keys import sound_json
+from hierrouter_cache.tree import Rate
 
 ROUTE_HEADER = "x-hierrouter-route"
 COST_HEADER = "x-hierrouter-cost"
@@ -37,6 +38,7 @@ DEFERRED_HEADER = "x-hierrouter-deferred"
 IGNORED_HEADER = "x-hierrouter-ignored"
 OTHERWISE_HEADER = "x-hierrouter-otherwise"
 DEFERRAL_PREFIX = "defer>"  # before the model of a deferral, among the actions of a shadow
+MAX_WAITING_EVENTS = 64  # of a stream that is passed on, until the client has read them
 UNBUFFERED_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the second: nginx
 EVENT_STREAM = "text/event-stream"
 DONE_EVENT = "data: [DONE]\n\n"
@@ -348,39 +350,30 @@ class ChatAnswer:
             CallFailed: the model gives no reply.
         """
         router = self.server.versions.lineup.current.router
-        body = self.request.body_to_forward()
         model = router.models[name]
         assert isinstance(model, ServedModel)
+        passage = _Passage(self, name, reason, router.rate_of(name))
         headers = {OTHERWISE_HEADER: quote(f"{name}; {reason}", safe=">./:@+ ,;'()")[:500]}
         self.server.metrics.otherwise.inc()
-        log_forward = partial(
-            self.server.log.log_forward, self.completion_id, self.request.model, name, reason
-        )
-        if not self.request.stream:
+        body = self.request.body_to_forward()
+        try:
+            if self.request.stream:
+                task = asyncio.create_task(passage.run(model, body))
+                first = await self._unless_client_leaves(passage.first(task))
+                headers.update(UNBUFFERED_HEADERS)
+                events = passage.rest(task, first)
+                return StreamingResponse(events, media_type=EVENT_STREAM, headers=headers)
             text = await self._unless_client_leaves(model.forward(body))
-            log_forward(_usage(text))
-            return Response(text, media_type="application/json", headers=headers)
-        chunks: asyncio.Queue[str | None] = asyncio.Queue()
-        task = asyncio.create_task(model.forward(body, chunks.put_nowait))
-        first = await self._first(task, chunks)
-        log_forward({})
-
-        async def events() -> AsyncIterator[str]:
-            chunk = first
-            try:
-                while chunk is not None:
-                    yield f"data: {chunk}\n\n"
-                    chunk = await chunks.get()
-                await task
-                yield DONE_EVENT
-            except CallFailed as error:
-                yield _event(chat.error_object(str(error), "upstream_error", error.status))
-            finally:
-                task.cancel()
-
-        return StreamingResponse(
-            events(), media_type=EVENT_STREAM, headers={**headers, **UNBUFFERED_HEADERS}
-        )
+        except CallFailed as error:
+            if self.unlogged_failure is None:  # else `response` logs both
+                passage.note_end(str(error), status_of(error))
+            self.server.metrics.failed.labels(name).inc()
+            raise
+        passage.read_usage(_usage_in(text))
+        cost = passage.note_end()
+        if cost is not None:
+            headers[COST_HEADER] = f"{cost:.9g}"
+        return Response(text, media_type="application/json", headers=headers)
 
     async def _first(self, task: asyncio.Task[Any], queue: asyncio.Queue[str | None]) -> str | None:
         """Wait for the first element that a task puts into its queue.
@@ -436,12 +429,132 @@ def _event(body: dict[str, Any]) -> str:
     return f"data: {json.dumps(body, allow_nan=False)}\n\n"
 
 
-def _usage(body: str) -> dict[str, float]:
-    """Return the tokens that another server bills in a reply; none if it has no valid counts."""
+def _usage_in(body: str) -> Any:
+    """Return the usage in the reply of another server, not validated; None if it has none."""
     try:
-        bill = read_usage(sound_json(body).get("usage"))
+        return json.loads(body).get("usage")
     except (ValueError, AttributeError, RecursionError):
-        return {}
-    if bill.tokens_in is None or bill.tokens_out is None:
-        return {}
-    return {"tokens_in": float(bill.tokens_in), "tokens_out": float(bill.tokens_out)}
+        return None
+
+
+@dataclass
+class _Passage:
+    """A request that is passed on, and what it is billed for.
+
+    The events of a stream wait here for the client; while `MAX_WAITING_EVENTS` do, the server that
+    sends them has to wait, too.
+
+    Attributes:
+        answer: the completion.
+        name: of the model that answers.
+        reason: why the request is not routed.
+        rate: prices of the model; None if they are not known.
+    """
+
+    answer: ChatAnswer
+    name: str
+    reason: str
+    rate: Rate | None
+    _bill: Bill = NO_BILL
+    _is_done: bool = False
+    _events: asyncio.Queue[bytes | None] = field(
+        default_factory=lambda: asyncio.Queue(MAX_WAITING_EVENTS)
+    )
+
+    async def run(self, model: ServedModel, body: Mapping[str, Any]) -> None:
+        """Ask for the stream.
+
+        Raises:
+            CallFailed: there is none, or it broke off.
+        """
+        try:
+            await model.forward(body, self._receive)
+        except CallFailed:
+            await self._events.put(None)
+            raise
+        await self._events.put(None)
+
+    async def first(self, task: asyncio.Task[None]) -> bytes:
+        """Return the first event.
+
+        Args:
+            task: of `run`; it is cancelled if this is.
+
+        Raises:
+            CallFailed: there is none.
+        """
+        try:
+            event = await self._events.get()
+            if event is None:
+                await task
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        return event or b""
+
+    async def rest(self, task: asyncio.Task[None], first: bytes) -> AsyncIterator[bytes]:
+        """Yield all events, and an error instead of the end if the stream breaks off."""
+        fault = "the client left"
+        event: bytes | None = first
+        try:
+            while event is not None:
+                yield event
+                event = await self._events.get()
+            await task
+            fault = ""
+            if not self._is_done:  # some servers leave out the last event
+                yield DONE_EVENT.encode()
+        except CallFailed as error:
+            fault = str(error)
+            self.answer.server.metrics.failed.labels(self.name).inc()
+            yield _event(chat.error_object(fault, "upstream_error", error.status)).encode()
+        finally:
+            task.cancel()
+            self.note_end(fault)
+
+    def read_usage(self, usage: Any) -> None:
+        """Read the token counts, if they are possible ones."""
+        with suppress(ValueError):
+            self._bill = read_usage(usage)
+
+    def note_end(self, fault: str = "", status: int = 200) -> float | None:
+        """Count and log how the request ended.
+
+        Args:
+            fault: why there is no complete answer; "" if there is one.
+            status: of the HTTP reply.
+
+        Returns:
+            What it costs; None if that is not known.
+        """
+        bill = self._bill
+        cost = None
+        usage: dict[str, float] = {}
+        if bill.tokens_in is not None and bill.tokens_out is not None:
+            usage = {"tokens_in": float(bill.tokens_in), "tokens_out": float(bill.tokens_out)}
+            if self.rate is not None:
+                cost = bill.cost_at(self.rate, bill.tokens_in, bill.tokens_out)
+                usage["cost"] = cost
+        server = self.answer.server
+        if status == 200:  # else nothing was answered, and nothing is billed
+            server.metrics.count_forward(self.name, bill, cost, is_complete=not fault)
+        server.log.log_forward(
+            self.answer.completion_id,
+            self.answer.request.model,
+            self.name,
+            self.reason,
+            usage,
+            fault,
+            status,
+        )
+        return cost
+
+    async def _receive(self, event: bytes, value: Any) -> None:
+        """Take an event of the stream; counts that the client did not ask for are for us alone."""
+        self._is_done = self._is_done or value == DONE
+        if isinstance(value, dict) and isinstance(value.get("usage"), dict):
+            self.read_usage(value["usage"])
+            options = self.answer.request.stream_options
+            if value.get("choices") == [] and not (options and options.include_usage):
+                return
+        await self._events.put(event)

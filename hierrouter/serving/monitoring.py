@@ -18,6 +18,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from hierrouter.engines.bills import Bill
 from hierrouter.questions.answers import token_f1
 from hierrouter.questions.files import line_fault
 from hierrouter.runs.bundle import Canary
@@ -59,6 +60,7 @@ class Metrics:
         self._cost = counter("hierrouter_cost", "Price times tokens.")
         self._deferred = counter("hierrouter_deferred", "Questions handed over in doubt.")
         self.otherwise = counter("hierrouter_otherwise", "Requests that no route could take.")
+        self._uncounted = counter("hierrouter_uncounted", "Answers to them without counts.")
         self.answered = counter("hierrouter_answered", "Answers by version.", ["version"])
         self.shadow = counter("hierrouter_shadow", "Decisions of a shadow.", ["same"])
         self._up = Gauge(
@@ -91,6 +93,25 @@ class Metrics:
         self._deferred.inc(hop.is_deferred)
         for model, _ in hop.instead_of:
             self.failed.labels(model).inc()
+
+    def count_forward(
+        self, model: str, bill: Bill, cost: float | None, is_complete: bool = True
+    ) -> None:
+        """Count a request that was passed on, and its tokens if the server said how many.
+
+        Args:
+            model: that answered.
+            bill: of the call.
+            cost: of the call; None if it is not known.
+            is_complete: whether the client has the complete answer.
+        """
+        self._calls.labels(model).inc(is_complete)
+        if bill.tokens_in is None or bill.tokens_out is None:
+            self._uncounted.inc()
+            return
+        self._tokens.labels(model, "in").inc(bill.tokens_in)
+        self._tokens.labels(model, "out").inc(bill.tokens_out)
+        self._cost.inc(cost or 0.0)
 
     def text(self, models: Mapping[str, LiveModel]) -> bytes:
         """Return all metrics in the text format of Prometheus.
@@ -205,6 +226,8 @@ class RequestLog:
         otherwise: str,
         reason: str,
         usage: Mapping[str, float],
+        error: str = "",
+        status: int = 200,
     ) -> None:
         """Log a request that was passed on unchanged.
 
@@ -213,15 +236,19 @@ class RequestLog:
             model: as in `log_answer`.
             otherwise: name of the model that answered.
             reason: why the request was not routed.
-            usage: tokens, if the server reported them.
+            usage: tokens and their cost, if the server reported them.
+            error: why there is no answer, or no complete one; "" if there is.
+            status: of the HTTP reply.
         """
         line: dict[str, Any] = {
             "id": completion_id,
             "asked_for": model,
-            "status": 200,
+            "status": status,
             "otherwise": otherwise,
             "reason": reason,
         }
+        if error:
+            line["error"] = error
         line.update({key: significant(value) for key, value in usage.items()})
         self._write(line)
 

@@ -1,6 +1,6 @@
 """A model on another server, called over HTTP, prompt by prompt."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -8,7 +8,7 @@ import anyio
 
 from hierrouter.engines.dialects import STREAM_OPTIONS_FIELD
 from hierrouter.engines.endpoint import Caller
-from hierrouter.engines.endpoint_client import Client, Refusal, Reply, ServerBusy, TransientError
+from hierrouter.engines.endpoint_client import Client, OnEvent, Refusal, ServerBusy, TransientError
 from hierrouter.engines.generator import NO_OPTIONS, Answer, CallOptions, Failure, Outage, Response
 from hierrouter.engines.health import Deployment, Patience, Tried
 from hierrouter.engines.identity import endpoint_of
@@ -76,47 +76,55 @@ class ServedModel:
             raise CallFailed(self._name, answer.detail, answer.status)
         return answer
 
-    async def forward(
-        self, body: Mapping[str, Any], on_chunk: Callable[[str], None] | None = None
-    ) -> str:
+    async def forward(self, body: Mapping[str, Any], on_event: OnEvent | None = None) -> str:
         """Pass on a client's request unchanged, except for the name of the model.
+
+        A stream is asked for its token counts as well, because they are on our bill. If that is
+        refused, the request goes out as the client has sent it.
 
         Args:
             body: of a chat completion.
-            on_chunk: receives each chunk of a stream, as JSON; None asks for a complete reply.
+            on_event: receives each event of a stream as it came, see `Client.pass_on`; None asks
+                for a complete reply.
 
         Returns:
             The body of the reply; "" for a stream.
 
         Raises:
-            CallFailed: the server gives no reply, or refuses.
+            CallFailed: the server gives no reply, refuses, or broke off after a part of it.
         """
         request = {**body, "model": self._model}
-        if on_chunk is not None and STREAM_OPTIONS_FIELD not in self._caller.dialect.refused:
-            request[STREAM_OPTIONS_FIELD] = {"include_usage": True}
+        if on_event is None:
+            reply = await self._call(lambda client: client.complete(request))
+            return reply.body
+        if STREAM_OPTIONS_FIELD not in self._caller.dialect.refused:
+            options = body.get(STREAM_OPTIONS_FIELD) or {}
+            request[STREAM_OPTIONS_FIELD] = {**options, "include_usage": True}
         has_begun = False
 
-        async def pass_on(chunks: AsyncIterator[Any], _: OnText) -> str:
+        async def follow(event: bytes, value: Any) -> None:
             nonlocal has_begun
-            assert on_chunk
-            async for chunk in chunks:
-                has_begun = True
-                self._deployment.keep_call()
-                on_chunk(chunk.model_dump_json(exclude_unset=True))
-            return ""
+            has_begun = True
+            self._deployment.keep_call()
+            await on_event(event, value)
 
-        async def attempt(client: Client) -> Reply:
-            if on_chunk is None:
-                return await client.complete(request)
+        async def attempt(client: Client) -> None:
             try:
-                return await client.stream(request, pass_on, lambda text: None)
+                try:
+                    await client.pass_on(request, follow)
+                except Refusal as refusal:
+                    is_ours = STREAM_OPTIONS_FIELD in refusal.complaint.fields
+                    if has_begun or not is_ours or STREAM_OPTIONS_FIELD in body:
+                        raise
+                    del request[STREAM_OPTIONS_FIELD]
+                    await client.pass_on(request, follow)
             except (TransientError, ServerBusy) as error:
                 if has_begun:
                     raise _broken_off(error) from error
                 raise
 
-        reply = await self._call(attempt)
-        return reply.body
+        await self._call(attempt)
+        return ""
 
     async def check(self) -> None:
         """If the model has a fault and its rest is over, make one test call.

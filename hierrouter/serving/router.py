@@ -313,6 +313,21 @@ class Router:
             visible.append(replace(call, response=response))
         return tuple(visible)
 
+    def rate_of(self, name: str) -> Rate | None:
+        """Return the prices of a model that can be called; None if nobody has set any.
+
+        Args:
+            name: of a model of the pool, or of one of its references.
+        """
+        origin = self.policy.origin
+        if name in origin.models:
+            return Rate(*origin.rate[origin.models.index(name)])
+        deferral = self.policy.deferral
+        if deferral and deferral.model.name == name:
+            return Rate(*deferral.rate)
+        references = replace(self.pool, models=self.pool.references)
+        return bundle.given_rates(references).get(name)
+
     @property
     def canaries(self) -> dict[str, tuple[bundle.Canary, ...]]:
         """Calls of the collection to repeat, by the name of each served model that does not draw.

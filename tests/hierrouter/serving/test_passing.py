@@ -16,6 +16,7 @@ from tests.hierrouter.serving.serving import (
     MODELS,
     QUESTION,
     ask,
+    figures_of,
     lines_of,
     served,
     user,
@@ -227,3 +228,148 @@ def test_a_question_too_long_for_every_model_has_one_line_in_the_log(
         assert reply.status_code == 200
         assert line["otherwise"] == "facts"
         assert "maximum context length" in line["reason"]
+
+
+def stream_of(*events: str, ending: str = "\n") -> str:
+    """The bytes of a stream with these events."""
+    return "".join(event.replace("\n", ending) + 2 * ending for event in events)
+
+
+def piece(text: str = "", **fields: Any) -> str:
+    """An event with a piece of an answer, with a field that no client of OpenAI's knows."""
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None, "odd": [1, {}]}
+    return "data: " + json.dumps({"id": "x", "choices": [choice], **fields}, ensure_ascii=False)
+
+
+LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
+USAGE = 'data:{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}'
+DONE = "data: [DONE]"
+COMMENT = ": still at work"
+EVENTS = (COMMENT, piece("Grüße "), "event: odd\ndata: no JSON", piece("日本", usage=None), LAST)
+
+
+@contextmanager
+def forwarding(run: Path, log: Path, *replies: Reply) -> Iterator[tuple[str, Anything]]:
+    """A server that passes requests with tools on to one with these replies, the last for ever."""
+    coming = list(replies)
+
+    class Scripted(Anything):
+        def completed(self, request: dict[str, Any]) -> Reply:
+            super().completed(request)
+            return coming.pop(0) if len(coming) > 1 else coming[0]
+
+    with serving(Scripted(replies[0])) as upstream:
+        assert isinstance(upstream, Anything)
+        router = Router(run, with_server(run, upstream, "facts", attempts=3))
+        upstream.requests.clear()
+        with served(router, otherwise="facts", log=log) as url:
+            yield url, upstream
+
+
+def events_reply(*events: str, ending: str = "\n", cut: bool = False) -> Reply:
+    headers = {"Content-Type": "text/event-stream; charset=utf-8"}
+    return Reply(stream_of(*events, ending=ending), headers=headers, cut=cut)
+
+
+ASKED = {"tools": [TOOL], "stream": True, "stream_options": {"include_usage": True}}
+UNASKED = {"tools": [TOOL], "stream": True}
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("asked", [ASKED, UNASKED])
+def test_a_stream_is_passed_on_byte_for_byte_and_counted(
+    live_run: Path, tmp_path: Path, ending: str, asked: dict[str, Any]
+) -> None:
+    """All but the counts, where the client did not ask for them."""
+    log = tmp_path / "log"
+    reply = events_reply(*EVENTS, USAGE, DONE, ending=ending)
+    with forwarding(live_run, log, reply) as (url, upstream):
+        passed = ask(url, **asked)
+        tokens = figures_of(url, "hierrouter_tokens_total")
+        cost = figures_of(url, "hierrouter_cost_total")[""]
+    expected = (*EVENTS, USAGE, DONE) if asked is ASKED else (*EVENTS, DONE)
+    assert passed.content == stream_of(*expected, ending=ending).encode()
+    [request] = upstream.requests
+    assert request["stream_options"] == {"include_usage": True}
+    [line] = lines_of(log)
+    assert (line["tokens_in"], line["tokens_out"], line["status"]) == (7, 3, 200)
+    assert "error" not in line
+    assert cost == pytest.approx(line["cost"]) != 0
+    assert tokens
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        events_reply(*EVENTS[:2], cut=True),
+        events_reply(*EVENTS[:2]),  # it ends well, but no word says why
+        events_reply(*EVENTS[:2], 'data: {"error": {"message": "out of memory"}}', DONE),
+    ],
+    ids=["cut", "no end", "error"],
+)
+def test_a_stream_that_breaks_is_never_glued_to_another_one(
+    live_run: Path, tmp_path: Path, reply: Reply
+) -> None:
+    log = tmp_path / "log"
+    whole = events_reply(*EVENTS, DONE)
+    with forwarding(live_run, log, reply, whole) as (url, upstream):
+        passed = ask(url, **UNASKED)
+        failed = figures_of(url, "hierrouter_failed_calls_total")
+    assert len(upstream.requests) == 1
+    assert passed.text.startswith(stream_of(*EVENTS[:2]))
+    rest = passed.text.removeprefix(stream_of(*EVENTS[:2]))
+    assert json.loads(rest.removeprefix("data: "))["error"]["type"] == "upstream_error"
+    assert "[DONE]" not in passed.text
+    assert failed == {"facts": 1}
+    [line] = lines_of(log)
+    assert line["otherwise"] == "facts"
+    assert line["error"]
+
+
+def test_a_stream_that_has_not_begun_is_asked_for_again(live_run: Path, tmp_path: Path) -> None:
+    replies = (refusal(500), events_reply(*EVENTS, DONE))
+    with forwarding(live_run, tmp_path / "log", *replies) as (url, upstream):
+        passed = ask(url, **UNASKED)
+    assert len(upstream.requests) == 2
+    assert passed.content == stream_of(*EVENTS, DONE).encode()
+
+
+def test_counts_that_a_server_refuses_are_not_asked_for(live_run: Path, tmp_path: Path) -> None:
+    """Then nobody knows what the answer costs, which is counted."""
+    replies = (refusal(400, "Unrecognized field: stream_options"), events_reply(*EVENTS, DONE))
+    with forwarding(live_run, tmp_path / "log", *replies) as (url, upstream):
+        passed = ask(url, **UNASKED)
+        uncounted = figures_of(url, "hierrouter_uncounted_total")
+    assert "stream_options" in upstream.requests[0]
+    assert "stream_options" not in upstream.requests[1]
+    assert passed.content == stream_of(*EVENTS, DONE).encode()
+    assert uncounted == {"": 1}
+
+
+def test_an_end_that_a_server_leaves_out_is_added(live_run: Path, tmp_path: Path) -> None:
+    with forwarding(live_run, tmp_path / "log", events_reply(*EVENTS)) as (url, _):
+        assert ask(url, **UNASKED).content == stream_of(*EVENTS, DONE).encode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_cannot_be_passed_on_is_counted_and_logged(
+    live_run: Path, tmp_path: Path, stream: bool
+) -> None:
+    log = tmp_path / "log"
+    with forwarding(live_run, log, refusal(422, "no such tool")) as (url, _):
+        passed = ask(url, tools=[TOOL], stream=stream)
+        failed = figures_of(url, "hierrouter_failed_calls_total")
+    assert passed.status_code == 502
+    assert failed == {"facts": 1}
+    [line] = lines_of(log)
+    assert (line["otherwise"], line["status"]) == ("facts", 502)
+    assert "no such tool" in line["error"]
+
+
+def test_a_page_instead_of_a_stream_is_no_answer(live_run: Path, tmp_path: Path) -> None:
+    plain = Reply(json.dumps(completion("whole")))
+    with forwarding(live_run, tmp_path / "log", plain) as (url, upstream):
+        passed = ask(url, **UNASKED)
+    assert passed.status_code == 502
+    assert "sends no stream" in passed.json()["error"]["message"]
+    assert len(upstream.requests) == 1
