@@ -19,6 +19,7 @@ followed by its module.
       * IdentityChange [1] (hierrouter.engines.generator): a model must be identified anew.
     * NoEncoder [1] (hierrouter.engines.encoder_names): an encoder cannot be loaded.
     * CallFailed [1] (hierrouter.serving.models): a live call has no response after all attempts.
+    * EncoderDown [1] (hierrouter.serving.decisions): an encoder's server gives no embeddings.
 
 The following classes never reach a user. The engines raise them, and catch them again to decide
 whether to try a request once more, to wait, or to store a failure.

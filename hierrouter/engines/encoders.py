@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -25,7 +26,7 @@ from hierrouter.engines.encoder_names import (
     PAPER_TOKENS,
     EncoderName,
 )
-from hierrouter.engines.generator import PART_BREAK
+from hierrouter.engines.generator import PART_BREAK, Outage
 from hierrouter.engines.identity import endpoint_of, served_identity
 from hierrouter.engines.sentence_encoder import SentenceEncoder, unit_rows
 from hierrouter.pools.files import load_pool
@@ -38,6 +39,8 @@ if TYPE_CHECKING:  # the client of servers takes long to import, and few encoder
     from hierrouter.engines.endpoint_client import Client
     from hierrouter.engines.health import Deployment, Patience
 
+LIVE_PAUSES = 2  # while the server of an encoder is busy and a person waits
+LIVE_BUDGET_S = 10.0  # for the embeddings that a decision needs
 # Begins the description of an encoder on a server, without the address.
 SERVED_PREFIX = "served:"
 
@@ -252,6 +255,7 @@ class EndpointEncoder:
         self._spec = spec
         self._session: _Session | None = None  # begun by the first call
         self._dim = 0  # known after the first call
+        self._is_live = False
 
     @classmethod
     def of(cls, name: str) -> EndpointEncoder:
@@ -285,6 +289,30 @@ class EndpointEncoder:
         description = f"{SERVED_PREFIX}{spec.model}@{identity['deployment']}{revision}"
         return cls(description, spec)
 
+    def be_live(self) -> None:
+        """From now on wait for the server as briefly as people do who wait for an answer.
+
+        A collection waits for minutes. Here a call has `LIVE_BUDGET_S` seconds, and fails at once
+        while the server rests after failures.
+        """
+        self._is_live = True
+        if self._session is not None:
+            self._limit_waits(self._session.patience)
+
+    def _limit_waits(self, patience: Patience) -> None:
+        patience.limit(LIVE_PAUSES, LIVE_BUDGET_S)
+
+    @property
+    def fault(self) -> str:
+        """Why the server cannot be called; "" if it can, as far as is known."""
+        return self._session.deployment.fault if self._session else ""
+
+    def check(self) -> None:
+        """If the server has a fault and its rest is over, make one test call."""
+        if self._session and self.fault and not self._session.deployment.rest_s:
+            with suppress(WorldError):
+                self.encode(["OK"])
+
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts.
 
@@ -309,9 +337,16 @@ class EndpointEncoder:
         # Servers may refuse blank texts. If there are no others, "OK" tells the vectors' length.
         positions = [position for position, text in enumerate(texts) if text.strip()]
         requested = [texts[position] for position in positions] or ["OK"]
-        rows = asyncio.run_coroutine_threadsafe(
-            self._embed_all(self._session, requested), self._session.loop
-        ).result()
+        deployment = self._session.deployment
+        if self._is_live and deployment.fault and deployment.rest_s:
+            raise Outage(f"no embeddings: {self.description}: {deployment.fault}")
+        seconds = LIVE_BUDGET_S if self._is_live else None
+        embedding = asyncio.wait_for(self._embed_all(self._session, requested), seconds)
+        try:
+            rows = asyncio.run_coroutine_threadsafe(embedding, self._session.loop).result()
+        except TimeoutError:
+            deployment.note_fault(f"no answer within {seconds:g} s")
+            raise Outage(f"no embeddings: {self.description}: {deployment.fault}") from None
         vectors = np.zeros((len(texts), self._dim), np.float32)
         if positions:
             vectors[positions] = rows
@@ -328,6 +363,8 @@ class EndpointEncoder:
         width = endpoint.concurrency * len(endpoint.servers)
         probe = partial(self._request, ["OK"])
         patience = Patience(deployment, endpoint.attempts, width, probe)
+        if self._is_live:
+            self._limit_waits(patience)
         return _Session(loop, deployment, patience, asyncio.Semaphore(width))
 
     async def _embed_all(self, session: _Session, texts: list[str]) -> NDArray[np.float32]:

@@ -266,7 +266,7 @@ async def _final_answer(
     try:
         return await patience.call_with_retries(call)
     except server.Refusal as error:
-        return Failure("error", str(error))
+        return Failure("error", str(error), is_refused=not error.may_pass)
     except server.Cancellation:
         return None
 

@@ -120,6 +120,7 @@ class Refusal(Exception):
         needs_probe: whether the server may refuse every other prompt as well, so that a harmless
             prompt must be tried.
         complaint: which fields of the request the server refuses.
+        may_pass: whether the same request may be answered later.
     """
 
     def __init__(
@@ -128,11 +129,13 @@ class Refusal(Exception):
         status: str = "error",
         needs_probe: bool = False,
         complaint: Complaint = NO_COMPLAINT,
+        may_pass: bool = False,
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.needs_probe = needs_probe
         self.complaint = complaint
+        self.may_pass = may_pass
 
 
 class Cancellation(Exception):

@@ -26,7 +26,7 @@ from hierrouter_cache.tree import Rate
 # Why a call has no answer, and whether the same call may succeed later.
 STATUSES = {
     "too_long": False,  # prompt and response do not fit the model's window
-    "filtered": True,  # the engine refused the prompt or withheld the response
+    "filtered": False,  # the engine refused the prompt or withheld the response
     "error": True,  # this one call failed: a timeout, a malformed reply
 }
 
@@ -189,6 +189,7 @@ class Failure:
     Attributes:
         status: one of `STATUSES`.
         detail: an explanation for people.
+        is_refused: whether the server refuses the request as it is, and would again.
 
     Raises:
         ValueError: the status is unknown.
@@ -196,6 +197,7 @@ class Failure:
 
     status: str
     detail: str
+    is_refused: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "detail", " ".join(sound_text(self.detail).split()))
@@ -205,7 +207,7 @@ class Failure:
     @property
     def is_retryable(self) -> bool:
         """Whether the same call may succeed when it is made again."""
-        return STATUSES[self.status]
+        return STATUSES[self.status] and not self.is_refused
 
 
 Answer = Response | Failure

@@ -508,6 +508,13 @@ class Patience:
     def __post_init__(self) -> None:
         self.deployment.max_wait_s = self.max_wait_s
 
+    def limit(self, pauses: int, seconds: float) -> None:
+        """Wait no longer than a person does: this many pauses, and so many seconds in all."""
+        self.max_pauses = pauses
+        self.max_wait_s = seconds
+        self.budget_s = seconds
+        self.deployment.max_wait_s = seconds
+
     async def call_with_retries(
         self, call: Callable[[Client], Awaitable[T]], *, is_proof: bool = True
     ) -> T:
@@ -564,7 +571,7 @@ class Patience:
                 if isinstance(error, IdentityChange) or not self.deployment.has_other(tried):
                     raise
                 detail = str(error)
-        raise Refusal(f"{detail} ({attempts} attempts)")
+        raise Refusal(f"{detail} ({attempts} attempts)", may_pass=True)
 
     async def _count_failure(self, detail: str, needs_probe: bool = False) -> None:
         """Count a failed attempt, and raise an Outage if the servers fail a probe, too."""
@@ -626,7 +633,8 @@ class Patience:
             self._pauses += 1
             self._pause_began = monotonic()
         if self._pauses > self.max_pauses:
-            raise Refusal(f"{busy}; still so after {self.max_pauses} waits", needs_probe=True)
+            message = f"{busy}; still so after {self.max_pauses} waits"
+            raise Refusal(message, needs_probe=True, may_pass=True)
         wait_s = busy.wait_s or FIRST_PAUSE_S * 2 ** (self._pauses - 1)
         if wait_s > self.max_wait_s:
             raise Outage(f"{busy}; it asks to wait {wait_s:.0f} s, more than {self.max_wait_s:.0f}")

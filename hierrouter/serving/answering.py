@@ -21,6 +21,7 @@ from hierrouter.engines.bills import NO_BILL, Bill, read_usage
 from hierrouter.engines.endpoint_client import DONE
 from hierrouter.engines.generator import NO_OPTIONS, CallOptions
 from hierrouter.serving import ServerSettings, chat
+from hierrouter.serving.decisions import EncoderDown
 from hierrouter.serving.guard import CLIENT_CLOSED_STATUS, status_of
 from hierrouter.serving.messages import Unroutable
 from hierrouter.serving.models import CallFailed, OnText
@@ -252,6 +253,9 @@ class ChatAnswer:
         """
         if isinstance(error, CallFailed):
             status = status_of(error)
+            reason = str(error)
+        elif isinstance(error, EncoderDown):
+            status = 503
             reason = str(error)
         elif isinstance(error, asyncio.CancelledError | HTTPException):
             status = CLIENT_CLOSED_STATUS

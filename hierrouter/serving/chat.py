@@ -227,6 +227,7 @@ class DecideRequest(Body):
     model: str = BASE_NAME
     messages: list[dict[str, Any]]
     answers: list[ClientCall] = []
+    unavailable: list[str] | None = None
     hierrouter: Extension = Extension()
 
 
@@ -257,6 +258,7 @@ def decision_object(
         "return": None if is_call else action - actions.calls + 1,
         "chances": dict(zip(names, decision.chances.tolist(), strict=True)),
         "expected": None,
+        "unavailable": list(decision.unavailable),
         "messages": messages if is_call else [],
         "router_s": round(decision.router_s, 6),
     }

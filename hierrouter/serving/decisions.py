@@ -1,6 +1,7 @@
 """Decisions of a trained policy at the states of live questions, made in batches."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from hierrouter.engines.encoders import Encoder
+from hierrouter.engines.encoders import Encoder, EndpointEncoder
 from hierrouter.engines.generator import Response
 from hierrouter.evaluation.outcome import Actions, greedy
 from hierrouter.learning.deferral import Deferral
@@ -27,8 +28,9 @@ from hierrouter.replay.states import (
     state_texts,
 )
 from hierrouter.serving.results import Call
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, WorldError
 
+LOG = logging.getLogger(__name__)
 # Routers that a policy for every alpha keeps, one an alpha; each is as large as the policy.
 MAX_CACHED_ROUTERS = 64
 
@@ -47,6 +49,7 @@ class Decision:
             the router predicts neither.
         deferred_to: name of the model that the question is deferred to, because the policy is in
             doubt; "" if it is not in doubt.
+        unavailable: names of the models that were left out, because they cannot be called.
     """
 
     action: int
@@ -56,6 +59,11 @@ class Decision:
     router_s: float = 0.0
     expected: NDArray[np.float64] | None = None
     deferred_to: str = ""
+    unavailable: tuple[str, ...] = ()
+
+
+class EncoderDown(WorldError):
+    """The encoder's server gives no embeddings, so that no policy can decide."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +146,8 @@ class LivePolicy:
     """
 
     def __init__(self, policy: Policy, encoder: Encoder) -> None:
+        if isinstance(encoder, EndpointEncoder):
+            encoder.be_live()
         self.origin = policy.origin
         self._policy = policy
         self._encoder = encoder
@@ -169,6 +179,16 @@ class LivePolicy:
             return ""
         return policy.remark(alpha)
 
+    @property
+    def encoder_fault(self) -> str | None:
+        """Why the encoder's server cannot be called; "" if it can; None without a server."""
+        return self._encoder.fault if isinstance(self._encoder, EndpointEncoder) else None
+
+    async def check_encoder(self) -> None:
+        """If the encoder's server has failed and its rest is over, try whether it answers again."""
+        if isinstance(self._encoder, EndpointEncoder):
+            await asyncio.to_thread(self._encoder.check)
+
     def embed(self, states: Sequence[LiveState]) -> NDArray[np.float32]:
         """Return what the policy reads of each state: float32[n, dim]."""
         view = self.origin.view
@@ -179,7 +199,11 @@ class LivePolicy:
             )
         vectors = np.empty((len(states), 0), dtype=np.float32)
         if texts:
-            vectors = self._encoder.encode(texts).reshape(len(states), -1)
+            try:
+                vectors = self._encoder.encode(texts).reshape(len(states), -1)
+            except WorldError as error:  # its message names the server, which clients need not know
+                LOG.warning("no question can be routed: %s", error)
+                raise EncoderDown("no question can be routed now: no embeddings") from error
         numbers = live_numbers(
             view,
             self.at(None).actions,

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hierrouter.pools.pool import is_loopback
 from hierrouter.serving.chat import UnknownModel, error_object
+from hierrouter.serving.decisions import EncoderDown
 from hierrouter.serving.models import CallFailed
 from hierrouter.serving.monitoring import Metrics
 from hierrouter_cache.errors import InputError
@@ -58,6 +59,8 @@ def error_reply(request: Request, error: Exception) -> Response:
         case CallFailed(is_too_long=True):
             code = "context_length_exceeded"
             return error_response(status_of(error), str(error), code=code, param="messages")
+        case EncoderDown():
+            return error_response(503, str(error), "server_error", "overloaded")
         case CallFailed():
             return error_response(status_of(error), str(error), "upstream_error", error.status)
         case HTTPException():

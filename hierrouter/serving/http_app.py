@@ -25,6 +25,7 @@ from hierrouter.engines.generator import message_of
 from hierrouter.serving import ServerSettings
 from hierrouter.serving.answering import ChatAnswer, Server
 from hierrouter.serving.chat import ChatRequest, DecideRequest, decision_object
+from hierrouter.serving.decisions import EncoderDown
 from hierrouter.serving.guard import Guard, error_reply, error_response
 from hierrouter.serving.messages import text_and_images
 from hierrouter.serving.models import CallFailed
@@ -76,7 +77,8 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
     app.add_middleware(
         Guard, key=settings.key, metrics=server.metrics, max_requests=settings.max_requests
     )
-    for kind in (RequestValidationError, InputError, CallFailed, HTTPException, Exception):
+    kinds = (RequestValidationError, InputError, CallFailed, EncoderDown, HTTPException, Exception)
+    for kind in kinds:
         app.add_exception_handler(kind, error_reply)
 
     @app.get("/live")
@@ -85,17 +87,22 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
 
     @app.get("/ready")
     async def ready() -> Response:
-        models = versions.lineup.current.router.models
-        await asyncio.gather(*(model.check() for model in models.values()))
+        router = versions.lineup.current.router
+        models = router.models
+        checks = [model.check() for model in models.values()]
+        await asyncio.gather(*checks, router.policy.check_encoder())
         # Without the reasons: they may name addresses, and this path is public.
         states = {name: "down" if model.fault else "up" for name, model in models.items()}
-        is_up = "up" in states.values()
+        encoder_fault = router.policy.encoder_fault
+        is_up = "up" in states.values() and not encoder_fault
         status = "ready"
         if not is_up:
             status = "down"
         elif "down" in states.values():
             status = "degraded"
         body: dict[str, Any] = {"status": status, "models": states}
+        if encoder_fault is not None:  # it has a server
+            body["encoder"] = "down" if encoder_fault else "up"
         changed = [name for name, model in models.items() if model.has_changed]
         if changed:
             body["changed"] = changed
@@ -143,7 +150,13 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
             if alpha is None:
                 alpha = version.names.alpha(request.model)
             calls = [answer.call for answer in request.answers]
-            decision = await router.decide(question, calls, RouteOptions(alpha, server.rng))
+            unavailable = request.unavailable
+            options = RouteOptions(
+                alpha,
+                server.rng,
+                unavailable=None if unavailable is None else frozenset(unavailable),
+            )
+            decision = await router.decide(question, calls, options)
             trained = router.policy.at(alpha)
             remaining = trained.actions.steps - len(calls) - 1
             is_deferred = bool(decision.deferred_to)

@@ -50,6 +50,7 @@ class Hop(Call):
         is_deferred: whether this call is a deferral: the policy was in doubt. Its propensity is 1,
             because deferrals are not drawn.
         visible: what the next call and the policy read of the response, if that is not all of it.
+        unavailable: the models that the decision left out, because they could not be called.
     """
 
     propensity: float | None
@@ -60,6 +61,7 @@ class Hop(Call):
     instead_of: FailedCalls = ()
     is_deferred: bool = False
     visible: str | None = None
+    unavailable: tuple[str, ...] = ()
 
     def as_object(self) -> dict[str, Any]:
         """Return JSON values, with the keys of logged episodes (`hierrouter.serving.logs`)."""
@@ -89,6 +91,8 @@ class Hop(Call):
             step["deferred"] = True
         if self.instead_of:
             step["instead_of"] = _failed_objects(self.instead_of)
+        if self.unavailable:
+            step["unavailable"] = list(self.unavailable)
         return step
 
 

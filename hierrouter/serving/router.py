@@ -132,6 +132,7 @@ class Router:
         self._lock = Lock()
         self._event_loop = ExitStack()
         self._portal: BlockingPortal | None = None
+        self._checks = set[asyncio.Task[None]]()
         if load:
             self.load_models()
 
@@ -280,7 +281,10 @@ class Router:
             if call.model not in models:
                 hint = suggestion(call.model, models)
                 raise InputError(f"no model of the router: {call.model:.40}; {hint}".rstrip("; "))
-        return await routing.decide(calls, explain=True)
+        unavailable = routing.options.unavailable or frozenset()
+        if unavailable.issuperset(spec.name for spec in self.pool.models):
+            raise InputError("unavailable: every model is; leave out one that can be called")
+        return routing.restrict(await routing.decide(calls, explain=True))
 
     def prompt(
         self, question: Question, calls: Sequence[Call] = (), *, is_deferred: bool = False
@@ -376,12 +380,26 @@ class Router:
         router.models = self.models
         return router
 
+    def unavailable_models(self) -> frozenset[str]:
+        """Return the names of the models that cannot be called now, as far as is known.
+
+        Those whose rest is over are tested meanwhile; call it in the router's event loop.
+        """
+        down = frozenset(name for name, model in self.models.items() if model.fault)
+        for name in down:
+            task = asyncio.ensure_future(self.models[name].check())
+            self._checks.add(task)  # asyncio has only weak references
+            task.add_done_callback(self._checks.discard)
+        return down
+
     def stop_deciding(self) -> None:
         """End the thread that decides; the models stay loaded."""
         self._batcher.close()
 
     async def aclose(self) -> None:
         """Close all models; one that fails to close does not keep the others open."""
+        for check in self._checks:
+            check.cancel()
         async with AsyncExitStack() as stack:
             stack.callback(self._batcher.close)
             for model in self.models.values():
@@ -512,6 +530,8 @@ class RouteOptions:
         reroute: if a model gives no response, take the next likeliest action instead of failing.
             Without it this happens only if the prompt is longer than the model's window.
         call_options: what the client wants of the call that gives the answer.
+        unavailable: models to leave out of decisions; None leaves out those that cannot be called,
+            as far as this router knows. Where no other model can do, they are called all the same.
         on_text: receives the answer as it grows: the text of the last call, once it is certain that
             it is the last. An earlier answer that is returned comes in one piece. Called in the
             router's event loop, as is `on_hop`.
@@ -522,6 +542,7 @@ class RouteOptions:
     rng: np.random.Generator | None = None
     reroute: bool = False
     call_options: CallOptions = NO_OPTIONS
+    unavailable: frozenset[str] | None = None
     on_text: OnText | None = None
     on_hop: Callable[[Hop], None] = lambda hop: None
 
@@ -598,7 +619,7 @@ class _Routing:
         Raises:
             CallFailed: no attempt gave a response; it lists the earlier ones.
         """
-        decision = self._restrict(await self.decide(self.hops))
+        decision = self.restrict(await self.decide(self.hops))
         failures: list[CallFailed] = []
         for action in self._attempts(decision):
             if failures and not (self.options.reroute or failures[-1].is_too_long):
@@ -630,14 +651,20 @@ class _Routing:
             actions = (DEFER_ACTION, *actions)
         yield from dict.fromkeys(actions)
 
-    def _restrict(self, decision: Decision) -> Decision:
-        """Restrict a decision to actions that can give what the client wants."""
-        if all(self._can_satisfy(action) for action in decision.order):
+    def restrict(self, decision: Decision) -> Decision:
+        """Restrict a decision to models that can be called, and give what the client wants."""
+        unavailable = self.options.unavailable
+        if unavailable is None:
+            unavailable = self.router.unavailable_models()
+        order = self._possible(decision.order, unavailable)
+        if not order and unavailable:  # no other model can do
+            unavailable = frozenset()
+            order = self._possible(decision.order, unavailable)
+        left_out = tuple(name for name in self.trained.origin.models if name in unavailable)
+        deferred_to = "" if decision.deferred_to in unavailable else decision.deferred_to
+        decision = replace(decision, unavailable=left_out, deferred_to=deferred_to)
+        if len(order) == len(decision.order):
             return decision
-        order = [action for action in decision.order if self._can_satisfy(action)]
-        if not order:  # nothing that the policy would do is able to; take any model that is
-            calls = range(self.trained.actions.calls)
-            order = [action for action in calls if self._can_satisfy(action)]
         chances = decision.chances[order]
         position = 0
         propensity = 1.0
@@ -646,6 +673,18 @@ class _Routing:
             position = int(self.options.rng.choice(len(order), p=chances))
             propensity = float(chances[position])
         return replace(decision, action=order[position], propensity=propensity, order=tuple(order))
+
+    def _possible(self, actions: Sequence[int], unavailable: Collection[str]) -> list[int]:
+        """Return the actions that can be taken, of these or else of all; perhaps none."""
+
+        def is_possible(action: int) -> bool:
+            if action < self.trained.actions.calls and self._model(action).name in unavailable:
+                return False
+            return self._can_satisfy(action)
+
+        possible = list(filter(is_possible, actions))
+        # If nothing that the policy would do is possible, take any model that is.
+        return possible or list(filter(is_possible, range(self.trained.actions.calls)))
 
     def _can_satisfy(self, action: int) -> bool:
         """Whether an action may be taken if the client wants more than a text."""
@@ -722,6 +761,7 @@ class _Routing:
             router_s=decision.router_s,
             instead_of=_failed_calls(failures),
             is_deferred=is_deferred,
+            unavailable=decision.unavailable,
             visible=None if visible == response.complete_text else visible,
         )
 

@@ -260,3 +260,20 @@ def test_nothing_is_left_of_a_server_that_was_given_up() -> None:
     with beside(BROKEN["cut"]) as (generator, _, _):
         answers_in_order(generator, PROMPTS[:8])
     wait_for(lambda: set(threading.enumerate()) <= threads)
+
+
+def test_a_collection_asks_once_for_what_a_server_refuses(tmp_path: Path) -> None:
+    """Not thrice, as for an error that may pass."""
+
+    def script(prompt: str, before: int) -> Reply:
+        if "question 3" in prompt:
+            return refusal(400, "refused", code="content_filter")
+        return refusal(400, "no question") if "question 5" in prompt else good(prompt)
+
+    with scripted(script) as server:
+        where = Endpoint(server.url, deployment="d")
+        model = ModelSpec("m", MODEL, 0.1, "openai", generation=Generation(8), endpoint=where)
+        queries = [Query(str(n), "own", f"question {n}", ("7",), "train") for n in range(9)]
+        summary = fill_cache(Pool((model,), 1, ("",)), queries, tmp_path)
+    assert summary.failed == {"filtered": 1, "error": 1}
+    assert set(server.asked.values()) == {1}
