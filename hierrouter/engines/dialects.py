@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, NamedTuple
@@ -79,7 +80,7 @@ UNKNOWN_PATTERN = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 FIELD_PATTERN = re.compile(
-    r"(?<!\w)(?:" + "|".join(OPTIONAL_FIELDS) + r")(?!\w)|\w*log.?prob\w*", re.IGNORECASE
+    r"(?<!\w)(?:" + "|".join(OPTIONAL_FIELDS) + r")(?!\w)|log.?prob", re.IGNORECASE
 )
 
 
@@ -143,6 +144,9 @@ def _field_errors(body: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(body, Mapping):
         return
     details = body.get("detail") or body.get("message")
+    if isinstance(details, str) and details.startswith(("{", "[")):  # Mistral: JSON in a text
+        with suppress(ValueError):
+            details = sound_json(details[:MAX_COMPLAINT_LENGTH])
     if isinstance(details, Mapping):
         details = details.get("detail")
     for detail in details if isinstance(details, list) else ():
@@ -161,7 +165,8 @@ def error_text(body: Any) -> str:
     body = _unwrapped(body)
     if isinstance(body, Mapping):
         message = body.get("message") or body.get("detail") or body.get("error") or ""
-        body = f"{message} {body.get('code') or body.get('type') or ''}"
+        code = body.get("code") or body.get("type") or ""
+        body = message if str(code).isdecimal() else f"{message} {code}"
     return " ".join(str(body or "").split())
 
 
@@ -431,9 +436,9 @@ FINISHES = {
     # OpenAI and Azure; Gemini; Zhipu.
     **dict.fromkeys(("content_filter", "content_filtered", "safety", "recitation"), WITHHELD),
     **dict.fromkeys(("blocklist", "prohibited_content", "spii", "sensitive"), WITHHELD),
+    **dict.fromkeys(("image_safety", "image_prohibited_content"), WITHHELD),
     "refusal": Finish("stop", "refusal"),
 }
-TOOL_REASONS = ("tool_calls", "function_call", "tool_call", "tool_use")
 
 
 def read_finish(reason: Any, tokens_out: int | None, limit: int | None) -> Finish:
@@ -452,8 +457,9 @@ def read_finish(reason: Any, tokens_out: int | None, limit: int | None) -> Finis
     Raises:
         ValueError: the word is unknown, or says that the server failed.
     """
-    if isinstance(reason, str) and reason.lower() in FINISHES:
-        return FINISHES[reason.lower()]
+    word = reason.partition(":")[0].strip().lower() if isinstance(reason, str) else None
+    if word in FINISHES:
+        return FINISHES[word]
     if reason in (None, "") and tokens_out is not None:
         return CUT if limit is not None and tokens_out >= limit else ENDED
     raise ValueError(f"finish_reason {reason!r:.40}")

@@ -169,6 +169,8 @@ MAX_REPLY_BYTES = 8_000_000
 MAX_BYTES_PER_TOKEN = 1_000
 DEFAULT_MAX_TOKENS = 32_768  # of a request that states no longest response
 MAX_BYTES_PER_TEXT = 200_000  # of an embedding: 8,192 numbers of 24 characters
+# Streams of tiny lines would take minutes to read: those of real ones are longer on average.
+MIN_BYTES_PER_LINE = 400
 REPLY_LIMIT: ContextVar[int] = ContextVar("REPLY_LIMIT", default=MAX_REPLY_BYTES)
 BUSY_STATUSES = (429, 503, 529)
 RETRYABLE_STATUSES = (408, 409, 425)
@@ -529,8 +531,10 @@ def error_of(status: int, detail: str, body: Any, wait_s: float | None = None) -
     if status in BUSY_STATUSES:
         return ServerBusy(detail, wait_s)
     fault = prompt_fault(error_text(body)[:MAX_SEARCHED_LENGTH])
-    # Some versions of llama.cpp report a prompt's fault with status 500.
-    if is_server_fault(status) and not (status == 500 and fault):
+    complaint = Complaint.of(body)
+    # Some versions of llama.cpp report a fault of the request with status 500.
+    is_refusal = status == 500 and (fault or (complaint.fields and complaint.is_unknown))
+    if is_server_fault(status) and not is_refusal:
         return TransientError(detail)
     if fault:
         return Refusal(detail, fault)
@@ -541,7 +545,7 @@ def error_of(status: int, detail: str, body: Any, wait_s: float | None = None) -
     if status == 403:
         # Either a filter rejected this prompt, or the key is not allowed to use the model.
         return Refusal(f"{detail}; {KEY_HINT}", needs_probe=True)
-    return Refusal(detail, complaint=Complaint.of(body))
+    return Refusal(detail, complaint=complaint)
 
 
 class UnreadableReply(TransportError):
@@ -559,13 +563,16 @@ class BoundedDecoder:
     Args:
         decoder: unpacks the reply.
         limit: bytes, on the wire and unpacked.
+        max_lines: of a stream; None for a reply in one piece.
     """
 
-    def __init__(self, decoder: Any, limit: int) -> None:
+    def __init__(self, decoder: Any, limit: int, max_lines: int | None) -> None:
         self._decoder = decoder
         self._limit = limit
+        self._max_lines = max_lines
         self._received = 0
         self._unpacked = 0
+        self._lines = 0
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Unpack the next bytes.
@@ -584,6 +591,10 @@ class BoundedDecoder:
         for piece in self._decoder.decode(data):
             self._unpacked += len(piece)
             self._check(self._unpacked)
+            if self._max_lines is not None:
+                self._lines += piece.count(b"\n") + piece.count(b"\r")
+                if self._lines > self._max_lines:
+                    raise UnreadableReply(f"more than {self._max_lines:,} lines, cut off there")
             yield piece
 
     def flush(self) -> Iterator[bytes]:
@@ -595,7 +606,7 @@ class BoundedDecoder:
 
     def _check(self, size: int) -> None:
         if size > self._limit:
-            raise UnreadableReply(f"more than {self._limit / 1e6:,.1f} MB, and cut off there")
+            raise UnreadableReply(f"more than {self._limit / 1e6:,.1f} MB, cut off there")
 
 
 async def bound_reply(response: Any) -> None:
@@ -611,7 +622,10 @@ async def bound_reply(response: Any) -> None:
     unknown = [coding for coding in codings if coding not in SUPPORTED_ENCODINGS]
     if unknown:
         raise UnreadableReply(f"packed as {unknown[0]:.20}, which was not asked for")
-    response._decoder = BoundedDecoder(response._get_content_decoder(), REPLY_LIMIT.get())
+    limit = REPLY_LIMIT.get()
+    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+    max_lines = limit // MIN_BYTES_PER_LINE if is_stream else None
+    response._decoder = BoundedDecoder(response._get_content_decoder(), limit, max_lines)
 
 
 def reply_limit(request: Mapping[str, Any]) -> int:

@@ -98,7 +98,8 @@ class TransformersBackend:
                     output_loading_info=True,
                     **options,
                 )
-        except (OSError, ValueError, RuntimeError) as error:
+        # The last three are what transformers raises for settings files of another shape.
+        except (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as error:
             reason = reason_of(error, 160)
             raise WorldError(
                 f"cannot load model {spec.name}: {spec.model}: {reason}; give another one"
@@ -145,7 +146,8 @@ class TransformersGenerator:
         ends = model.generation_config.eos_token_id
         if ends is None:
             ends = tokenizer.eos_token_id
-        self._ends = frozenset(ends if isinstance(ends, list) else [ends])
+        end_ids = ends if isinstance(ends, list) else [ends]
+        self._ends = frozenset(token for token in end_ids if isinstance(token, int))
         fault = fault_of(model, tokenizer, loaded or {}, self._ends)
         if fault:
             raise WorldError(

@@ -15,6 +15,7 @@ from hierrouter.engines.identity import ignored_settings, served_identity
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.shipped import model_path
+from hierrouter_cache.errors import WorldError
 from tests.engines import answers_in_order
 from tests.models import save_random_model
 from tests.servers import Reply, Server, good, refusal, serving
@@ -76,6 +77,13 @@ def answers_here(folder: Path, generation: Generation = GREEDY) -> list[Answer]:
         {"exponential_decay_length_penalty": [2, 1.5]},
         {"forced_eos_token_id": 1},
         {"max_new_tokens": 3, "max_length": 4},
+        {"return_dict_in_generate": True, "output_scores": True},
+        {"stop_strings": ["a", "e"]},
+        {"prompt_lookup_num_tokens": 3},
+        {"max_time": 1e-6},
+        {"num_beams": 4, "guidance_scale": 2.0},
+        {"watermarking_config": {"greenlist_ratio": 0.5}},
+        {"cache_implementation": "static"},
         SHIPPED,
     ],
     ids=lambda settings: next(iter(settings)),
@@ -86,6 +94,20 @@ def test_what_comes_with_a_local_model_changes_no_answer(
     folder = copy_of(plain, tmp_path, **settings)
     assert answers_here(folder) == answers_here(plain)
     assert len(set(texts(answers_here(plain)))) > 10
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["[]", "null", '{"pad_token_id": "p"}', '{"eos_token_id": [[1]]}', "[" * 5_000],
+    ids=range(5),
+)
+def test_a_settings_file_of_another_shape_is_named_with_its_model(
+    plain: Path, tmp_path: Path, settings: str
+) -> None:
+    folder = copy_of(plain, tmp_path)
+    (folder / "generation_config.json").write_text(settings)
+    with pytest.raises(WorldError, match="model m"):
+        backend("transformers").load(spec(folder))
 
 
 def test_only_a_model_with_such_settings_has_another_identity(plain: Path, tmp_path: Path) -> None:
