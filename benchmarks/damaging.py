@@ -98,7 +98,7 @@ def build(folder: Path, run: Run, seed: int = 42, older: Path | None = None) -> 
     # The commands leave no failures and decisions.
     step = "1" * 32
     context = "2" * 32
-    failure = [call_key(step, context), step, context, "calc", "filtered", "no words", 3]
+    failure = [call_key(step, context), step, context, "calc", "filtered", "no words", 3, None]
     writer = PartWriter(folder / CACHE)
     rows = {"failures": failure, "decisions": [*failure[:4], False, 0.25, [0.5]]}
     for kind, row in rows.items():

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -32,8 +33,9 @@ from hierrouter.serving.models import CallFailed
 from hierrouter.serving.monitoring import RequestLog, check_canaries
 from hierrouter.serving.router import RouteOptions
 from hierrouter.serving.versions import Versions
-from hierrouter_cache.errors import HierRouterError, InputError
+from hierrouter_cache.errors import HierRouterError, InputError, is_out_of_files
 
+SECONDS_BETWEEN_NOTES = 60.0  # that say the same
 LOG = logging.getLogger(__name__)
 
 
@@ -56,6 +58,21 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
         except HierRouterError as error:
             LOG.error("not reloaded, the router in service stays: %s", error)
 
+    next_note_s = 0.0
+
+    def report_of_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        # asyncio reports each connection that it cannot take, with a trace, thousands a second.
+        nonlocal next_note_s
+        error = context.get("exception")
+        if error is None or not is_out_of_files(error):
+            loop.default_exception_handler(context)
+        elif time.monotonic() >= next_note_s:
+            next_note_s = time.monotonic() + SECONDS_BETWEEN_NOTES
+            LOG.error(
+                "too many open files, so that new clients have to wait; allow more, for example "
+                "with `ulimit -n 4096`"
+            )
+
     async def check_canaries_forever() -> None:
         while settings.canary_minutes:
             await check_canaries(versions.lineup.current.router, log)
@@ -63,6 +80,7 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        asyncio.get_running_loop().set_exception_handler(report_of_loop)
         # Only the main thread can handle signals; the parent of workers handles theirs.
         if threading.current_thread() is threading.main_thread() and not settings.is_worker:
             loop = asyncio.get_running_loop()

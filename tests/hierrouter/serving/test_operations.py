@@ -4,12 +4,14 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -449,6 +451,30 @@ def test_several_workers_share_the_address_and_are_exchanged_one_by_one(
     assert len(lines_of(folder / "log")) == len(routes) + 1
 
 
+def test_a_server_without_free_files_says_so_once_and_goes_on(folder: Path) -> None:
+    """More clients than it may have files; those that it has taken are answered meanwhile."""
+    limit = f"ulimit -n 256; exec {sys.executable} -m hierrouter_cli"
+    words = ["sh", "-c", f"{limit} serve --port 0 --checkpoint new --canaries 0"]
+    with subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if match := re.search(r"http://(127.0.0.1):(\d+)/v1 as", line):
+                break
+        assert match
+        url = f"http://{match[1]}:{match[2]}"
+        with httpx2.Client() as client, ExitStack() as idle:
+            assert client.get(f"{url}/live").status_code == 200
+            for _ in range(300):
+                idle.enter_context(socket.create_connection((match[1], int(match[2]))))
+            assert (
+                "too many open files, so that new clients have to wait" in process.stderr.readline()
+            )
+            assert client.get(f"{url}/live").status_code == 200
+        assert first_route(url).startswith(">")
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == "serve: ended\n"
+
+
 def test_workers_stay_with_their_router_and_end_with_their_parent(
     folder: Path, start: Start, hierrouter: Run
 ) -> None:
@@ -456,11 +482,17 @@ def test_workers_stay_with_their_router_and_end_with_their_parent(
     works(hierrouter("deploy", "new", cwd=folder))
     process = start("serve", "--port", "0", "--workers", "2", cwd=folder)
     url = address_of(process, " by 2 workers\n")
-    assert first_route(url).startswith(">")
+    assert ask(url, timeout=300).status_code == 200  # by then a worker has loaded its models
     parent = psutil.Process(process.pid)
 
+    def is_worker(child: psutil.Process) -> bool:
+        try:
+            return "spawn_main" in " ".join(child.cmdline())
+        except psutil.Error:  # it has ended, and its parent has not noticed yet
+            return False
+
     def workers() -> list[psutil.Process]:
-        return [child for child in parent.children() if "spawn_main" in " ".join(child.cmdline())]
+        return [child for child in parent.children() if is_worker(child)]
 
     (folder / "runs" / SERVICE).write_text("{")
     assert reload(url).status_code == 202
