@@ -4,12 +4,14 @@
 
 All runs use one cache. A worker appends parts of every kind and compacts the cache after every two
 batches; each run continues where the last one was killed. After each kill, all rows that were
-acknowledged are compared with the rows that a reader returns; see `killing.py`.
+acknowledged are compared with the rows that a reader returns; see `killing.py`. The script stops
+at the first kill after which they differ, and exits with 1.
 """
 
 import argparse
 import platform
 import random
+import sys
 import tempfile
 from collections import Counter
 from dataclasses import asdict
@@ -17,7 +19,7 @@ from pathlib import Path
 
 import measuring  # noqa: F401  makes `tests` importable
 import pyarrow
-from killing import Harness, inspect, leftovers, rows_stored, stored_names
+from killing import Findings, Harness, inspect, leftovers, rows_stored, stored_names
 
 from hierrouter_cache.parts import list_parts
 
@@ -33,14 +35,17 @@ def main() -> None:
     merging = 0
     with tempfile.TemporaryDirectory(prefix="crash-") as folder:
         cache = Harness(Path(folder))
-        for _ in range(args.kills):
+        for kill in range(1, args.kills + 1):
             cache.run_and_kill(rng)
+            found = inspect(cache.root, cache.acked)
+            findings.update(asdict(found))
+            if found != Findings():
+                sys.exit(f"broken: after kill {kill}: {found}")
             if leftovers(cache.root):
                 drafts += 1
             distinct_rows = sum(map(len, stored_names(cache.root).values()))
             if rows_stored(cache.root) > distinct_rows:
                 merging += 1
-            findings.update(asdict(inspect(cache.root, cache.acked)))
         print(f"{platform.platform()}, pyarrow {pyarrow.__version__}")
         print(f"{args.kills} kills, {len(cache.acked)} parts acknowledged")
         print(f"{drafts} kills left a draft, {merging} both a merged part and its sources")

@@ -6,10 +6,12 @@ After each flip of a bit and each cut, `verify` and one other command are run, a
 time; after deletions, renamings and exchanges, all commands are. A damage is silent if a command
 succeeds with another result than on the intact files, and without a further message. "same" counts
 commands that succeed with the same result, because they do not read the file. See `damaging.py`.
+The script exits with 1 if a damage is silent.
 """
 
 import argparse
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from itertools import cycle
@@ -85,6 +87,7 @@ def main() -> None:
                 total.update({"tried": sum(columns), "silent": columns[3]})
         print(f"{total['tried']} commands on damaged files, {total['silent']} silent")
     process.close()
+    sys.exit(1 if total["silent"] else 0)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ Each command is run once to count its calls: open, read, write, fsync, rename, u
 stat, map, lock, whoever makes them, Python, Arrow or DuckDB (`faults.c`, a library that is loaded
 first; it wants a C compiler and Linux). Then it is run again, and again, each time with another
 call that fails. It must end well with the result that it has without faults, or with one line and
-its exit code; and then the same command, without faults, must end well with that result.
+its exit code; and then the same command, without faults, must end well with that result. The result
+is what is printed and what the command is for: caches, mirrors, exports, checkpoints, reports,
+pages. The script exits with 1 if anything is wrong.
 
 With `--sites` only the first and the last call of each kind on each kind of file fail: calls of one
 name on paths that differ in numbers and digests alone. Of the last line each holds over one whole
@@ -20,6 +22,7 @@ import argparse
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -142,14 +145,14 @@ class Bench:
     def result(self, done: subprocess.CompletedProcess[str], place: Path) -> str:
         """What a command has printed and left, without what is never the same."""
         said = [done.stdout]
-        for root in (CACHE, "caches/other"):
+        for root in (CACHE, "caches/other", "mirror"):
             if (place / root).exists():
                 try:
                     said.append(str(ask_cache(place / root, ANSWERS).to_pylist()))
                 except HierRouterError as error:
                     said.append(str(error))
         for file in sorted(place.rglob("*")):
-            if file.name in ("policy.safetensors", "page.html"):
+            if file.name in ("policy.safetensors", "page.html", "all.jsonl"):
                 said.append(f"{file.relative_to(place)} {file_digest(file)}")
             elif file.name in ("report.json", "compare.json", "service.json"):
                 said.append(file.read_text())
@@ -186,6 +189,7 @@ def main() -> None:
                 print(f"  {line}", flush=True)
         print(f"{sites} calls, {wrong} wrong")
         bench.process.close()
+    sys.exit(1 if wrong else 0)
 
 
 def tried(

@@ -2,7 +2,8 @@
 
 The questions of a fold are asked by the installed commands `route` and `serve`, the latter through
 the official client in three ways. The script counts answers, routes and costs that equal those of
-the tree that the policy was trained on. Nothing is tuned here, so the test fold may be used.
+the tree that the policy was trained on, and exits with 1 if any differs. Nothing is tuned here, so
+the test fold may be used.
 
     python benchmarks/live_agreement.py --checkpoint runs/mine --cache caches/default
 """
@@ -56,7 +57,7 @@ def main() -> None:
     args = parser.parse_args()
     print(versions(openai))
     expected = replay_answers(args.checkpoint, args.cache, args.fold, args.questions)
-    show("route --file", ask_command(args.checkpoint, list(expected)), expected)
+    differing = show("route --file", ask_command(args.checkpoint, list(expected)), expected)
     with running_server(args.checkpoint, None) as process:
         url = wait_for_address(process)
         clients: dict[str, Callable[[str, list[str]], dict[str, RoutedAnswer]]] = {
@@ -65,7 +66,8 @@ def main() -> None:
             f"serve, {CONCURRENCY} at once": ask_concurrently,
         }
         for name, client in clients.items():
-            show(name, client(url, list(expected)), expected)
+            differing += show(name, client(url, list(expected)), expected)
+    sys.exit(1 if differing else 0)
 
 
 def replay_answers(run: Path, cache: Path, fold: str, count: int) -> dict[str, RoutedAnswer]:
@@ -147,14 +149,15 @@ def routed_answer(answer: str, extra: Mapping[str, Any] | None) -> RoutedAnswer:
     return RoutedAnswer(answer, routing["route"], routing["cost"])
 
 
-def show(name: str, live: Mapping[str, RoutedAnswer], expected: Mapping[str, RoutedAnswer]) -> None:
-    """Print how many answers, routes and costs are those of the tree."""
+def show(name: str, live: Mapping[str, RoutedAnswer], expected: Mapping[str, RoutedAnswer]) -> int:
+    """Print how many answers, routes and costs are those of the tree; return how many are not."""
     agreements = [live[question].agrees(answer) for question, answer in expected.items()]
     answers, routes, costs = (sum(column) for column in zip(*agreements, strict=True))
     print(
         f"{name:<20} of {len(expected)} questions as in the tree: "
         f"answers {answers}, routes {routes}, costs {costs}"
     )
+    return 3 * len(expected) - answers - routes - costs
 
 
 if __name__ == "__main__":

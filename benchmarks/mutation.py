@@ -1,6 +1,7 @@
 """Mutation testing: which small faults in the code do its tests miss?
 
     python benchmarks/mutation.py --planted [NAME...]
+    python benchmarks/mutation.py --guards [NAME...]
     python benchmarks/mutation.py FILE... --tests TESTS... [--sample N] [flags of pytest]
 
 A fault is planted in a copy of the project. A fork that has imported the libraries runs the tests
@@ -12,6 +13,11 @@ lines that a person could write. The golden traces, which notice any change of a
 say which, are not run. The script prints a line for each fault, CAUGHT with the test that failed,
 SURVIVED, or STALE if the line is not in the code exactly once. It exits with 1 unless all are
 caught.
+
+With `--guards` each script that stands for a promise, such as `crash.py`, has one fault of
+`planted_faults.toml` that it must find. The fault is planted in another copy of the project, and
+the guard is run there, for a minute or so. The script prints FOUND with the line in which the guard
+names the fault, BLIND, or STALE. It exits with 1 unless all are found.
 
 With files, each fault is one small change by cosmic-ray (`pip install cosmic-ray`); changes of
 annotations, which do nothing, are left out. The script prints the faults that no test noticed, and
@@ -25,9 +31,12 @@ import gc
 import importlib
 import math
 import os
+import re
 import resource
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -58,6 +67,7 @@ PYTEST = (
     "no:cacheprovider",
     "--hypothesis-profile=mutation",
 )
+MAX_SHOWN_CHARACTERS = 600  # of the output of a guard that finds nothing
 MAX_PIPE_BYTES = 4096  # what a pipe holds at least; the first name of a test is shorter
 # Exit codes of tests that ran out of CPU seconds, or of time.
 TOO_LONG = (-signal.SIGXCPU, -signal.SIGALRM)
@@ -70,18 +80,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", metavar="FILE|NAME")
     parser.add_argument("--planted", action="store_true")
+    parser.add_argument("--guards", action="store_true")
     parser.add_argument("--tests", nargs="+")
     parser.add_argument("--sample", type=int, default=sys.maxsize)
     args, flags = parser.parse_known_args()
-    if args.planted == bool(args.tests) or not (args.planted or args.names):
-        parser.error("give --planted, or files and --tests")
+    if args.planted + args.guards + bool(args.tests) != 1 or (args.tests and not args.names):
+        parser.error("give --planted, --guards, or files and --tests")
+    if args.guards:
+        sys.exit(0 if try_guards(args.names) else 1)
     settings.register_profile("mutation", PROFILE)
     # As tests/conftest.py sets them: the libraries read them when they are imported.
     os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
     with tempfile.TemporaryDirectory() as folder:
-        for name in COPIED:
-            shutil.copytree(ROOT / name, Path(folder) / name)
-        shutil.copy(ROOT / "pyproject.toml", folder)
+        copy_project(Path(folder))
         os.chdir(folder)
         if args.planted:
             sys.exit(0 if try_planted_faults(args.names) else 1)
@@ -89,6 +100,13 @@ def main() -> None:
         limit = warm_up(command)
         for file in map(Path, args.names):
             try_faults(file, args.sample, command, limit)
+
+
+def copy_project(folder: Path) -> None:
+    """Copy all that the tests and the benchmarks need."""
+    for name in COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
 
 
 # ------------------------------------------------------------------------------ Running the tests
@@ -252,6 +270,108 @@ def try_planted_fault(fault: PlantedFault, command: Sequence[str], limit: int) -
     how = verdict.first_failure or f"exit code {verdict.exit_code}"
     print(f"{word:8} {fault.name}, {seconds:.0f} s: {how}", flush=True)
     return is_caught
+
+
+# --------------------------------------------------------------------------------------- Guards
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A script that stands for a promise, and a fault that it must find.
+
+    Attributes:
+        promise: what holds while the guard finds nothing.
+        description: of the fault.
+        planted: the fault; it has the name of the guard, and no tests.
+        commands: what to run, in order; the last one is the guard.
+        line: pattern of the line in which the guard names the fault.
+    """
+
+    promise: str
+    description: str
+    planted: PlantedFault
+    commands: tuple[str, ...]
+    line: re.Pattern[str]
+
+
+def guards() -> list[Guard]:
+    """The guards of `planted_faults.toml`, in its order."""
+    content = tomllib.loads(PLANTED_FAULTS.read_text())
+    return [
+        Guard(
+            promise=entry["promise"],
+            description=entry["fault"],
+            planted=PlantedFault(entry["name"], entry["file"], entry["old"], entry["new"], ()),
+            commands=tuple(entry["run"]),
+            line=re.compile(entry["line"]),
+        )
+        for entry in content["guard"]
+    ]
+
+
+def try_guards(names: Sequence[str]) -> bool:
+    """Run each guard on its fault, and tell whether all faults were found.
+
+    Args:
+        names: of the guards to try; none means all.
+    """
+    tried = [guard for guard in guards() if not names or guard.planted.name in names]
+    unknown = {*names} - {guard.planted.name for guard in tried}
+    if unknown:
+        sys.exit(f"no guard of this name: {', '.join(sorted(unknown))}")
+    found_count = 0
+    for guard in tried:
+        with tempfile.TemporaryDirectory(prefix="guard-") as folder:
+            copy_project(Path(folder))
+            found_count += try_guard(guard, Path(folder))
+    print(f"{found_count} of {len(tried)} found", flush=True)
+    return found_count == len(tried)
+
+
+def try_guard(guard: Guard, root: Path) -> bool:
+    """Plant the fault in a copy of the project, run the guard, and tell whether it found it."""
+    name = guard.planted.name
+    occurrences = guard.planted.occurrences(root)
+    if occurrences != 1:
+        print(f"STALE  {name}: {guard.planted.file} has its text {occurrences} times", flush=True)
+        return False
+    *preparations, command = guard.commands
+    for preparation in preparations:  # on sound code: what the guard works on
+        prepared = run_command(preparation, root)
+        if prepared.returncode:
+            sys.exit(f"cannot prepare: {preparation}: {prepared.stdout[-MAX_SHOWN_CHARACTERS:]}")
+    file = root / guard.planted.file
+    file.write_text(file.read_text().replace(guard.planted.old, guard.planted.new))
+    start = time.monotonic()
+    completed = run_command(command, root)
+    seconds = time.monotonic() - start
+    lines = [line.strip() for line in completed.stdout.splitlines()]
+    finding = next((line for line in lines if guard.line.fullmatch(line)), None)
+    if finding is None or completed.returncode != 1:
+        last = "; ".join(lines[-3:])[-MAX_SHOWN_CHARACTERS:]
+        print(
+            f"BLIND  {name}, {seconds:.0f} s: exit code {completed.returncode}: {last}", flush=True
+        )
+        return False
+    print(f"FOUND  {name}, {seconds:.0f} s: {finding}", flush=True)
+    return True
+
+
+def run_command(command: str, root: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a copy of the project; stdout has stderr, too."""
+    program, *words = shlex.split(command)
+    start = [sys.executable, *(() if program == "python" else ("-m", "hierrouter_cli"))]
+    imports = os.pathsep.join(str(root / folder) for folder in (".", "cache", "cli"))
+    settings = {"PYTHONPATH": imports, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*start, *words],
+        cwd=root,
+        env={**os.environ, **settings, "HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
 
 
 # --------------------------------------------------------------------- Small changes of all kinds

@@ -10,10 +10,12 @@ change. A constant choice is the same for all questions (a fixed route or a dire
 questions of a dataset, which a user can take only if he knows the dataset; the best one on the
 training folds counts. Columns, each with its interval over all questions: R of the shipped router
 minus R of the best single choice; minus R of the best constant; R of the learner itself minus R of
-the best constant; and how often the shipped router was a constant.
+the best constant; and how often the shipped router was a constant. The script exits with 1 if a
+shipped router is worse than the best single choice: if its interval is below 0.
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +25,7 @@ from measuring import versions
 from numpy.typing import NDArray
 
 import hierrouter
-from hierrouter.evaluation.bounds import best_ending, best_route_per_dataset
+from hierrouter.evaluation.bounds import REWARD_ROUNDING, best_ending, best_route_per_dataset
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.evaluation.outcome import Outcome, fixed_route, single_calls
@@ -84,10 +86,16 @@ def routers(
     return [router.with_fallback(tree) for router in routers]
 
 
-def mean_text(differences: Floats) -> str:
-    """Format the mean of differences, float64[questions], and its interval."""
+def interval_of(differences: Floats) -> tuple[float, float]:
+    """Return the interval of the mean of differences, float64[questions]."""
     means = resampled_means(differences[None], 2_000, np.random.default_rng(0))[0]
     low, high = percentile_interval(means, len(differences))
+    return float(low), float(high)
+
+
+def mean_text(differences: Floats) -> str:
+    """Format the mean of differences, float64[questions], and its interval."""
+    low, high = interval_of(differences)
     return f"{differences.mean():8.4f} [{low:7.4f}, {high:7.4f}]"
 
 
@@ -114,6 +122,7 @@ def main() -> None:
     alphas = [0.0, *np.quantile(points, levels).tolist()]
     fold_of = np.random.default_rng(0).permutation(len(tree)) % args.folds
     print(f"{len(tree)} questions, {args.folds} folds")
+    harms = 0
     for algo in args.algos:
         # Differences of R, float64[alphas, questions].
         shape = (len(alphas), len(tree))
@@ -150,7 +159,13 @@ def main() -> None:
                 f"{mean_text(less_single[number]):>30s}{mean_text(less_constant[number]):>28s}"
                 f"{mean_text(learner_less_constant[number]):>28s}"
             )
-            print(f"{alpha:12.5g}{figures}  {constants[number]} of {args.folds}", flush=True)
+            is_harm = interval_of(less_single[number])[1] < -REWARD_ROUNDING
+            harms += is_harm
+            ending = "  HARM" if is_harm else ""
+            print(
+                f"{alpha:12.5g}{figures}  {constants[number]} of {args.folds}{ending}", flush=True
+            )
+    sys.exit(1 if harms else 0)
 
 
 if __name__ == "__main__":

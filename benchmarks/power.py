@@ -5,8 +5,9 @@
 The cache is on a separate ext4 image, on a loop device. A power cut is simulated by ext4's forced
 shutdown without a flush of the journal: data that has not reached the disk by then is lost. Then
 the image is mounted again, and all rows that were acknowledged are compared with the rows that a
-reader returns; see `killing.py`. Linux only; it needs root, `mkfs.ext4` and loop devices. Messages
-of the workers about their failing disk go to stderr.
+reader returns; see `killing.py`. The script stops at the first cut after which they differ, and
+exits with 1. Linux only; it needs root, `mkfs.ext4` and loop devices. Messages of the workers about
+their failing disk go to stderr.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import platform
 import random
 import struct
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 import measuring  # noqa: F401  makes `tests` importable
-from killing import Harness, inspect
+from killing import Findings, Harness, inspect
 
 IMAGE_BYTES = 256 << 20
 LOOP_DEVICE_MAJOR = 7
@@ -48,11 +50,14 @@ def main() -> None:
             file.truncate(IMAGE_BYTES)
         call("mkfs.ext4", "-q", "-F", str(image))
         cache = Harness(disk / "cache")
-        for _ in range(args.cuts):
+        for cut in range(1, args.cuts + 1):
             with mounted(image, disk) as device:
                 cache.run_and_kill(rng, partial(cut_power, disk, device))
             with mounted(image, disk):
-                findings.update(asdict(inspect(cache.root, cache.acked)))
+                found = inspect(cache.root, cache.acked)
+            findings.update(asdict(found))
+            if found != Findings():
+                sys.exit(f"broken: after cut {cut}: {found}")
     print(f"{platform.platform()}, {args.cuts} cuts, {len(cache.acked)} parts acknowledged")
     print(", ".join(f"{name} {count}" for name, count in findings.items()))
 

@@ -5,10 +5,12 @@
 In each round two shards of a growing collection run side by side. Meanwhile the cache is pushed to
 a mirror again and again, and `verify` must find its chain complete each time. Between rounds the
 cache is compacted, or the mirror is pulled into another cache. At the end, that cache must hold the
-same rows as one that was collected by a single process.
+same rows as one that was collected by a single process. The script exits with 1 if a command fails
+or rows differ.
 """
 
 import argparse
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -44,7 +46,9 @@ def main() -> None:
         def run(words: str, running: Running | None = None) -> None:
             """Wait for a command, which must succeed, and count it; begin it if necessary."""
             completed = (running or begin(words)).result()
-            assert completed.returncode == 0, (words, completed.stderr)
+            if completed.returncode:
+                last = completed.stderr.strip().splitlines()[-1:]
+                sys.exit(f"broken: {words} ended with {completed.returncode}: {last}")
             name = " ".join(words.split()[:2]) if words.startswith("cache") else words[:7]
             counts[name] += 1
 
@@ -69,8 +73,10 @@ def main() -> None:
         caches = [ask_cache(folder / cache, ROWS).to_pylist() for cache in (CACHE, PULLED_CACHE)]
         expected = ask_cache(folder / SINGLE_CACHE, ROWS).to_pylist()
         print(f"{limit // STEP} rounds, {dict(counts)}; {len(expected)} rows")
-        print(f"different: {sum(rows != expected for rows in caches)} of 2 caches")
+        different = sum(rows != expected for rows in caches)
+        print(f"different: {different} of 2 caches")
     process.close()
+    sys.exit(1 if different else 0)
 
 
 if __name__ == "__main__":

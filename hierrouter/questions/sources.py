@@ -709,7 +709,8 @@ def with_usual_columns(row: Row) -> Row:
         row = {**row, "question": question[ARC_STEM], "choices": question.get("choices")}
     if "question" in row and row.keys() & {"answer", "answers"}:
         return row
-    layout = next((each for each in PUBLISHED_LAYOUTS if each.columns <= row.keys()), None)
+    layouts = (layout for layout in PUBLISHED_LAYOUTS if layout.columns <= row.keys())
+    layout = next(layouts, None)
     if layout is None:
         return row
     usual = {**row, "question": row[layout.question], "answer": row[layout.answer]}
@@ -767,7 +768,7 @@ def _conversion(kind: pa.DataType, class_names: Sequence[str] | None) -> Convers
 
 def _convert_cell(convert: Conversion, value: Any) -> Any:
     if isinstance(value, list):
-        return [_convert_cell(convert, each) for each in value]
+        return [_convert_cell(convert, element) for element in value]
     return None if value is None else convert(value)
 
 
@@ -800,7 +801,7 @@ def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
             if isinstance(feature, dict)
             and feature.get("_type") == "ClassLabel"
             and isinstance(feature.get("names"), list)
-            and all(isinstance(each, str) for each in feature["names"])
+            and all(isinstance(label, str) for label in feature["names"])
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}  # a note of another program; the numbers stay
