@@ -378,35 +378,43 @@ class Client:
         url = other_url(self._stated_url)
         current_url = str(self._openai.base_url)
         missing: APIStatusError | None = None
+        reply: T | None = None
+        try:
+            reply = await request()
+        except APIStatusError as error:
+            missing = error
+        if missing is None and reply is not None and not _is_page(reply):
+            return reply
+        is_absent = missing is None or missing.status_code in NOT_FOUND_STATUSES
+        if is_absent and url is not None and current_url.rstrip("/") != url:
+            other_reply = await self._try_url(url, request)
+            if other_reply is not None:
+                return other_reply
+        if missing is not None:
+            raise missing
+        assert reply is not None  # a page
+        return reply
+
+    async def _try_url(self, url: str, request: Callable[[], Awaitable[T]]) -> T | None:
+        """Make a request at another address of the server; None if the route is not there either.
+
+        Raises:
+            APIStatusError: the route is there, and refuses the request.
+        """
+        self._openai.base_url = url
         try:
             reply = await request()
             if not _is_page(reply):
+                self._learn_url(url)
                 return reply
         except APIStatusError as error:
             if error.status_code not in NOT_FOUND_STATUSES:
-                raise
-            missing = error
-        if url is None or current_url.rstrip("/") == url:
-            if missing:
-                raise missing
-            return reply
-        self._openai.base_url = url
-        try:
-            other_reply = await request()
-            is_there = not _is_page(other_reply)
-        except APIError as error:
-            status = error.status_code if isinstance(error, APIStatusError) else 404
-            if status not in NOT_FOUND_STATUSES:
                 self._learn_url(url)
                 raise
-            is_there = False
-        if is_there:
-            self._learn_url(url)
-            return other_reply
+        except APIError:
+            pass  # the first reply tells more than a cut connection
         self._openai.base_url = MEMORY.url(self._stated_url)
-        if missing:
-            raise missing
-        return reply
+        return None
 
     def _learn_url(self, url: str) -> None:
         if MEMORY.urls.get(self._stated_url) != url:

@@ -79,7 +79,7 @@ def raw_server(write: Write) -> Iterator[tuple[str, list[str]]]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *arguments: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             pass
 
     MEMORY.clear()
@@ -263,7 +263,7 @@ COMPLAINTS = [
 @pytest.mark.parametrize(("field", "body"), COMPLAINTS, ids=range(len(COMPLAINTS)))
 def test_the_field_that_an_error_is_about(field: str, body: Any) -> None:
     sampled = ("temperature", "top_p", "seed", "top_k", "min_p", "logprobs", "stream_options")
-    sent = dict.fromkeys((*sampled, "max_tokens"), 1)
+    sent: dict[str, Any] = dict.fromkeys((*sampled, "max_tokens"), 1)
     learned = Dialect().after(Complaint.of(body), sent)
     assert learned.refused == ({field} if field else set())
     assert learned.max_tokens_field == "max_tokens"
@@ -463,7 +463,7 @@ def test_a_base_url_without_its_version_is_corrected(
             self.rfile.read(int(self.headers["Content-Length"]))
             self.answer(completion("7"))
 
-        def log_message(self, *arguments: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             pass
 
     MEMORY.clear()
