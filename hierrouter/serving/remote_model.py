@@ -150,7 +150,9 @@ class ServedModel:
             async with self._limiter:
                 return await self._patience.call_with_retries(call)
         except (Refusal, Outage, RuntimeError) as error:
-            # RuntimeError: another model answers, or the reply has no token counts.
+            if isinstance(error, Refusal) and error.may_pass:
+                # After all attempts, however few: a model that hangs must not get the next call.
+                self._deployment.note_fault(str(error))
             raise CallFailed(self._name, str(error)) from error
 
     async def _attempt(

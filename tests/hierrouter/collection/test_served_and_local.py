@@ -1,8 +1,5 @@
 """What collects on this machine collects from servers, too: the same answers by as many calls."""
 
-import json
-import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -11,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 
+import anyio
 import numpy as np
 import pytest
 
-import hierrouter as hr
 from hierrouter.collection import adaptive
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.plan import Shard
@@ -27,10 +24,10 @@ from hierrouter.pools.pool import Endpoint, ModelSpec, Pool
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.open_tree import OpenTree
-from hierrouter.runs.bundle import bundle_of
+from hierrouter.serving.monitoring import RequestLog, check_canaries
+from hierrouter.serving.router import Router
 from hierrouter_cache.errors import Interrupted
 from hierrouter_cache.tree import RouteTree
-from tests.conftest import Run, Start, works
 from tests.engines import Counting
 from tests.hierrouter.serving.serving import run_in
 from tests.servers import Reply, Server, completion, serving
@@ -92,7 +89,6 @@ def place_of(kind: str) -> Iterator[Place]:
             models.append(
                 replace(spec, model=spec.name, backend="openai", endpoint=endpoint, revision=None)
             )
-        # What the hub of the testbed is to it, the encoder is to a pool of servers.
         pool = replace(TESTBED, models=tuple(models), encoder="hashed-ngrams")
         yield Place(pool, backend, _Asked(servers))
 
@@ -186,76 +182,24 @@ def test_servers_give_the_same_trees_by_as_many_calls(
         assert totals["served"] < len(QUERIES) * (TESTBED.routes.calls + len(TESTBED.models))
 
 
-def pool_file(pool: Pool) -> str:
-    """A pool of servers as its users write it."""
-    prompts = json.dumps(list(pool.stage_prompts))
-    lines = [f"[pool]\nhops = {pool.hops}\nper_tokens = 1\nstage_prompts = {prompts}"]
-    for spec in pool.models:
-        assert spec.endpoint
-        generation = f"max_new_tokens = {spec.generation.max_new_tokens}"
-        lines += [
-            f'[[models]]\nname = "{spec.name}"\nmodel = "{spec.model}"\nbackend = "openai"',
-            f"base_rate = {spec.base_rate}\ngeneration = {{ {generation} }}",
-            f'[models.endpoint]\nbase_url = "{spec.endpoint.base_url}"\ndeployment = "testbed"',
-        ]
-    return "\n".join(lines) + "\n"
-
-
-COLLECT = (
-    "collect --datasets arith,copies --limit 60 --pool pool.toml --encoder hashed-ngrams "
-    "--adaptive --alphas 0.005,1.6 --cache"
-)
-
-
-def test_a_collection_killed_in_a_round_goes_on_to_the_same_end(
-    tmp_path: Path, start: Start, hierrouter: Run
-) -> None:
-    with place_of("served") as place:
-        (tmp_path / "pool.toml").write_text(pool_file(place.pool))
-        works(hierrouter(*COLLECT.split(), "whole", cwd=tmp_path))
-        calls = place.asked.total()
-        running = start(*COLLECT.split(), "killed", cwd=tmp_path)
-        while not list((tmp_path / "killed/parts").glob("decisions-*")):
-            assert running.poll() is None, running.said()
-            time.sleep(0.01)
-        running.send_signal(signal.SIGKILL)
-        running.result()
-        works(hierrouter(*COLLECT.split(), "killed", cwd=tmp_path))
-        made = place.asked.total() - calls
-        works(hierrouter(*COLLECT.split(), "killed", cwd=tmp_path))
-        assert place.asked.total() - calls == made
-    # Only what was answered and not committed is asked again.
-    assert calls <= made <= calls + 200
-    killed, whole = (OpenTree(cache=tmp_path / name).run() for name in ("killed", "whole"))
-    assert killed.fingerprint == whole.fingerprint
-
-
 def test_canaries_are_asked_of_servers_alone(tmp_path: Path) -> None:
     """The weights of a model on this machine cannot change behind its name."""
     for kind in ("local", "served"):
         with place_of(kind) as place:
             without_rounds(place, tmp_path / kind)
             tree = OpenTree(cache=tmp_path / kind).run()
-            bundle = bundle_of(tmp_path / kind, tree, None)
-            assert set(bundle.canaries) == {spec.name for spec in place.pool.models}
+            run = run_in(tmp_path / f"run-{kind}", tree, Objective(0.1))
+            before = place.asked.total()
 
+            async def check(run: Path = run) -> tuple[int, list[str]]:
+                router = Router(run, allow_endpoints=["127.0.0.1"])
+                await check_canaries(router, RequestLog(None))
+                await router.aclose()
+                changed = [name for name, model in router.models.items() if model.has_changed]
+                return sum(map(len, router.canaries.values())), changed
 
-@pytest.mark.parametrize("kind", ["local", "served"])
-def test_a_log_teaches_on_servers_as_on_this_machine(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with place_of(kind) as place:
-        without_rounds(place, tmp_path / "cache")
-        run_in(tmp_path / "old", OpenTree(cache=tmp_path / "cache").run(), Objective(0.1))
-        rows = [
-            {"log": 1, "question": query.question, "status": 200, "answer": "x"}
-            for query in load_queries(["arith"], 60, 9, Path())
-        ]
-        Path("log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        before = place.asked.total()
-        result = hr.learn_from("log.jsonl", run="old", judge="consensus", pool=None)
-        assert result.as_object()["distinct"] == len(rows)
-        if kind == "served":
-            assert place.asked.total() > before
-            assert set(place.asked.values()) == {1}
+            canaries, changed = anyio.run(check)
+            assert not changed
+            assert (canaries > 0) == (kind == "served")
+            if kind == "served":
+                assert place.asked.total() - before == canaries

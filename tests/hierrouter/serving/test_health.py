@@ -25,7 +25,7 @@ from tests.hierrouter.serving.serving import (
     user,
     with_server,
 )
-from tests.servers import MODEL, Reply, Server, completion, embedded, good, refusal, serving
+from tests.servers import MODEL, Reply, Server, completion, embedded, good, late, refusal, serving
 
 
 def decide(url: str, **changed: Any) -> httpx2.Response:
@@ -115,6 +115,23 @@ def test_a_model_comes_back_by_a_test_call_and_no_question_is_risked(
             state["is_well"] = True
             wait_until_ready(url)
             assert "calc" in ask(url).json()["hierrouter"]["route"]
+
+
+def test_a_model_that_hangs_keeps_one_question_and_no_other(live_run: Path) -> None:
+    state = {"hangs": False}
+
+    def script(prompt: str, before: int) -> Reply:
+        return late(good(prompt), 60) if state["hangs"] else good(prompt)
+
+    with serving(Server(script)) as upstream:
+        pool = with_server(live_run, upstream, "calc", timeout_s=1.0, attempts=1)
+        with served(Router(live_run, pool)) as url:
+            assert "calc" in ask(url).json()["hierrouter"]["route"]
+            state["hangs"] = True
+            assert ask(url).status_code == 502
+            started = time.monotonic()
+            assert ask(url).status_code == 200
+            assert time.monotonic() - started < 1
 
 
 def wait_until_ready(url: str) -> None:
