@@ -23,6 +23,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import log
 from sys import intern
 
@@ -30,6 +31,8 @@ from hierrouter.questions.query import Query
 from hierrouter.questions.sources import choice_lines
 from hierrouter_cache.tree import SPLITS
 
+MAX_MARKS = 30  # combining marks in a row; as in Unicode's Stream-Safe Text Format
+GRAPHEME_JOINER = "\N{COMBINING GRAPHEME JOINER}"
 MIN_SIMILARITY = 0.75  # of a reworded pair; measured, see docs/decisions.md
 # Above these numbers of queries, pairs of a kind are not looked for: it would take too long. 20,000
 # queries take about 5 seconds, and reading the words of 100,000 takes about 10.
@@ -252,13 +255,32 @@ def _figures(tokens: Sequence[tuple[str, bool]]) -> tuple[str, ...]:
     return tuple(token for token, is_figure in tokens if is_figure)
 
 
+def _normalized(text: str) -> str:
+    """Return a text in Unicode's form NFKC, in time that grows with its length alone.
+
+    Python sorts the marks after a letter in a time that grows with the square of their number: of
+    80,000 marks in a minute. So long runs are divided, as Unicode's Stream-Safe Text Format does
+    (UAX #15); no language has such runs.
+    """
+    if len(text) > MAX_MARKS:
+        text = _marks_pattern().sub(rf"\g<0>{GRAPHEME_JOINER}", text)
+    return unicodedata.normalize("NFKC", text)
+
+
+@cache
+def _marks_pattern() -> re.Pattern[str]:
+    """A pattern of as many marks as may follow each other; all of them are below U+20000."""
+    marks = [chr(code) for code in range(0x300, 0x20000) if unicodedata.combining(chr(code))]
+    return re.compile(f"[{''.join(marks)}]{{{MAX_MARKS}}}")
+
+
 def _tokens(text: str) -> list[tuple[str, bool]]:
     """The tokens of a text, and whether each is a figure: a number or an operator."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
+        text = _normalized(text)
         text = INVISIBLE_PATTERN.sub("", text).translate(DASHES)
         # Folding the case can take apart what was composed.
-        text = unicodedata.normalize("NFKC", text.casefold())
+        text = _normalized(text.casefold())
     text = " ".join(text.casefold().split())
     text = GROUPED_DIGITS_PATTERN.sub("", INNER_QUOTE_PATTERN.sub("", text))
     return [

@@ -23,6 +23,7 @@ from hierrouter.serving.monitoring import Metrics
 from hierrouter_cache.errors import InputError
 
 MAX_BODY_BYTES = 8_000_000
+MAX_LENGTH_DIGITS = 20  # of Content-Length
 # Time for a request's body to arrive. Until then the request counts as one under way, so a client
 # that sends nothing must not block others for long.
 BODY_TIMEOUT_S = 5.0
@@ -144,7 +145,9 @@ class Guard:
             response.headers["Connection"] = "close"
             return response
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+        # `int` fails on thousands of digits, and on the ² that `isdigit` takes for one.
+        is_number = length.isdecimal() and len(length) <= MAX_LENGTH_DIGITS
+        if not is_number or int(length) > MAX_BODY_BYTES:
             return error_response(413, TOO_LARGE_MESSAGE)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if scope["method"] == "POST" and kind != "application/json":

@@ -1,0 +1,117 @@
+"""Hostile texts through every door: nothing but a result or a refusal, and no door is forgotten."""
+
+import ast
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.routing import APIRoute
+
+from tests.cli.test_help import COMMANDS, context
+from tests.conftest import SOURCES
+from tests.doors import DOORS, World, hostile_texts
+
+TEXTS = hostile_texts()
+MAX_SECONDS = 20.0  # of one text at one door
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    world = World(tmp_path_factory.mktemp("doors"))
+    with world.exits:
+        yield world
+
+
+def test_there_are_200_texts() -> None:
+    assert len(set(TEXTS.values())) >= 200
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_no_text_breaks_a_door(name: str, world: World) -> None:
+    for kind, text in TEXTS.items():
+        started = time.monotonic()
+        try:
+            DOORS[name].send(world, text)
+        except Exception as error:
+            raise AssertionError(f"{name}: {kind}: {text[:60]!r}") from error
+        assert time.monotonic() - started < MAX_SECONDS, f"{name}: {kind} stalls"
+
+
+def test_every_route_has_a_door(world: World) -> None:
+    routes = {
+        f"{method} {route.path}"
+        for route in world.app.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods
+    }
+    assert routes == {route for door in DOORS.values() for route in door.routes}
+
+
+# Flags with a folder of ours: its parts are hashed, and read by the doors of `tests/acceptance`.
+OWN_FLAGS = {"--cache", "--out"}
+FILE_WORDS = ("FILE", "DIR", "LOG", "PATH", "SERVER")
+
+
+def test_every_flag_that_takes_a_file_has_a_door() -> None:
+    flags = {
+        next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
+        for command in COMMANDS
+        for parameter in context(command).command.params
+        if any(word in (parameter.metavar or "").upper() for word in FILE_WORDS)
+    }
+    assert flags - OWN_FLAGS == {flag for door in DOORS.values() for flag in door.flags}
+
+
+# What reads bytes or texts that a program of others may have written.
+READERS = {
+    *("loads", "sound_json", "validate_json", "json_lines", "raw_lines", "parquet_rows"),
+    *("parse_object", "parse_json", "piped_lines", "open_csv", "read_csv", "DictReader"),
+    *("read_small", "read_bytes", "read_text", "ParquetFile", "environ", "getenv", "stdin", "argv"),
+}
+# Modules whose readers get only what this project wrote, or what a person installed.
+OWN_READERS = {
+    "collection.cluster": "sets variables for the processes that it starts",
+    "engines.identity": "files of a local model, whose digests are compared",
+    "engines.listing": "config.json of a local model",
+    "hub.repository": "names of commits in the hub's own cache",
+    "questions.confinement": "pipe to a process of ours",
+    "questions.own_code": "the user's own Python file, by its digest",
+    "questions.programs": "pipe to a process of ours",
+    "reports.page": "templates of this package",
+    "serving.application": "sets a variable",
+    "serving.monitoring": "the variable that the application sets",
+}
+
+
+def readers() -> set[str]:
+    """The modules of the package that read text of others."""
+    package = SOURCES / "hierrouter"
+    modules = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            function = node.func if isinstance(node, ast.Call) else node
+            name = function.attr if isinstance(function, ast.Attribute) else ""
+            name = function.id if isinstance(function, ast.Name) else name
+            is_used = isinstance(node, ast.Call) or name in ("environ", "stdin", "argv")
+            if is_used and name in READERS:
+                modules.add(".".join(path.relative_to(package).with_suffix("").parts))
+    return modules
+
+
+def test_every_module_that_reads_has_a_door() -> None:
+    covered = {module for door in DOORS.values() for module in door.readers}
+    assert not covered & set(OWN_READERS)
+    unknown = readers() - covered - set(OWN_READERS)
+    assert not unknown, "new readers: give each a door in tests/doors.py, or say why it needs none"
+    assert set(OWN_READERS) <= readers()
+
+
+def test_the_suite_notices_a_reader_without_a_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard can fail."""
+    (tmp_path / "hierrouter").mkdir()
+    (tmp_path / "hierrouter/new.py").write_text("import json\nvalue = json.loads('1')\n")
+    monkeypatch.setattr("tests.security.test_doors.SOURCES", tmp_path)
+    assert readers() == {"new"}
