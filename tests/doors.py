@@ -414,7 +414,7 @@ def _path(world: World, text: str) -> None:
 SHAPE = LogShape(MODELS, 2, ((1.0, 1.0),) * 3)
 
 
-def _log_lines(text: str) -> list[dict[str, Any]]:
+def log_lines(text: str) -> list[dict[str, Any]]:
     steps = [
         {
             "model": name,
@@ -437,28 +437,28 @@ def _log_lines(text: str) -> list[dict[str, Any]]:
 
 
 def _log(world: World, text: str) -> None:
-    lines = "".join(json.dumps(line) + "\n" for line in _log_lines(text))
-    raw = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in _log_lines(text))
-    for content in (world.turn((lines, raw)), f"{lines}{text}\n", text):
+    lines = "".join(json.dumps(line) + "\n" for line in log_lines(text))
+    raw = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in log_lines(text))
+    for content in (world.turn((lines, raw)), world.turn((f"{lines}{text}\n", text))):
         path = world.file("log.jsonl", content)
         for read in (read_spending, lambda path, shape: read_traffic(path, 5, 0)):
-            _refusable(read, path, SHAPE)
-        episodes = _refusable(read_log, path, SHAPE)
+            refusable(read, path, SHAPE)
+        episodes = refusable(read_log, path, SHAPE)
         if episodes:
-            _refusable(log_and_states, episodes, world.trained, load_encoder("hashed-ngrams"))
+            refusable(log_and_states, episodes, world.trained, load_encoder("hashed-ngrams"))
 
 
 def _references(world: World, text: str) -> None:
     row = json.dumps({"question": text, "answers": [text], text: text})
-    _refusable(read_references, world.file("right.jsonl", f"{row}\n{text}"))
-    _refusable(read_references, world.file("right.jsonl", row))
+    refusable(read_references, world.file("right.jsonl", f"{row}\n{text}"))
+    refusable(read_references, world.file("right.jsonl", row))
 
 
 def _asked_lines(world: World, text: str) -> None:
     for row in ({"question": text, "id": text}, {"messages": _user(text)}, {text: text}):
-        asked = _refusable(question_in, row, "questions.jsonl:1")
+        asked = refusable(question_in, row, "questions.jsonl:1")
         if asked is not None:
-            _refusable(world.router.route, asked)
+            refusable(world.router.route, asked)
 
 
 def _dataset(world: World, text: str) -> None:
@@ -480,7 +480,7 @@ def _dataset(world: World, text: str) -> None:
     for n, row in enumerate(rows):
         files.extend(_parquet(world, f"p{n}.parquet", [row]))
     for path in files:
-        queries = _refusable(load_queries, [str(path)], None, 42, world.folder)
+        queries = refusable(load_queries, [str(path)], None, 42, world.folder)
         if queries:
             _ = [(query.key, query.references, query.context) for query in queries]
             describe(queries, 1)
@@ -540,12 +540,12 @@ def _table(world: World, text: str) -> None:
         "response": text,
     }
     files.append(world.file("llmrouter.jsonl", json.dumps(peers)))
-    for path in files:
-        _refusable(_gathered, path)
-    _refusable(import_, world.turn(files), world.folder / "imported")
+    for path in (files[0], world.turn(files), world.turn(files)):
+        refusable(gathered, path)
+    refusable(import_, world.turn(files), world.folder / "imported")
 
 
-def _gathered(path: Path) -> object:
+def gathered(path: Path) -> object:
     return gather(read_table(path), 42)
 
 
@@ -555,20 +555,19 @@ def _pool(world: World, text: str) -> None:
     for value in (quoted, basic, f"'{text}'", text):
         model = f"[[models]]\nname = {value}\nmodel = {value}\nbase_rate = 1\nrevision = {value}\n"
         for content in (model, f"[pool]\nstage_prompts = [{value}]\n{model}", f"{value} = 1"):
-            pool = _refusable(parse_pool, content, "p.toml")
+            pool = refusable(parse_pool, content, "p.toml")
             if pool is not None:
                 pool.to_json({spec.name: {"weights": "x"} for spec in pool.all_models})
-        _refusable(parse_prices, world.file("prices.toml", f"[prices]\n{value} = 1\n"))
-        _refusable(
+        refusable(parse_prices, world.file("prices.toml", f"[prices]\n{value} = 1\n"))
+        refusable(
             parse_prices, world.file("prices.toml", f"source = {value}\n[prices]\nm = {value}\n")
         )
-    _refusable(parse_prices, {text: 1})
+    refusable(parse_prices, {text: 1})
 
 
 def _server(world: World, text: str) -> None:
     choice = {"index": 0, "message": {"content": text}, "finish_reason": "stop"}
-    for reply in (
-        Reply(completion(text)),
+    others = (
         Reply(completion("x", choices=[{**choice, "finish_reason": text, text: text}])),
         Reply(
             completion(
@@ -587,24 +586,21 @@ def _server(world: World, text: str) -> None:
         Reply(text),
         Reply(text, 404),
         Reply(json.dumps(completion(text), ensure_ascii=False)),
-    ):
+    )
+    for reply in (Reply(completion(text)), world.turn(others), world.turn(others)):
         world.reply = reply
-        for answer in _refusable(answers_in_order, world.served, ["1+1?"]) or ():
+        for answer in refusable(answers_in_order, world.served, ["1+1?"]) or ():
             repr(answer).encode("utf-8", "backslashreplace")
             score_in(getattr(answer, "text", ""))
 
 
 def _embeddings(world: World, text: str) -> None:
-    good = embedded([[1.0, 0.0]])
-    for reply in (
-        good,
-        embedded([[1.0, 0.0]], text),
-        Reply(text),
-        refusal(400, text),
-        Reply({"data": [{"index": text, "embedding": [text]}]}),
-    ):
-        world.reply = reply
-        _refusable(world.encoder.encode, ["x"])
+    rows = [[1.0, 0.0]]
+    odd = Reply({"data": [{"index": text, "embedding": [text]}]})
+    replies = (embedded(rows), embedded(rows, text), Reply(text), refusal(400, text), odd)
+    for _ in range(2):
+        world.reply = world.turn(replies)
+        refusable(world.encoder.encode, ["x"])
 
 
 def _encoders(world: World, text: str) -> None:
@@ -614,7 +610,7 @@ def _encoders(world: World, text: str) -> None:
 def _scores(world: World, text: str) -> None:
     for scorer in BUILT_IN_SCORERS:
         for response, reference in ((text, "12"), ("12", text), (text, text)):
-            _refusable(score_all, scorer, [ScorerInput(response, (reference or "x",))])
+            refusable(score_all, scorer, [ScorerInput(response, (reference or "x",))])
 
 
 def _environment(world: World, text: str) -> None:
@@ -627,8 +623,8 @@ def _environment(world: World, text: str) -> None:
         return  # no variable can hold it
     os.environb[b"HIERROUTER_DOOR"] = data[:10_000]
     try:
-        _refusable(read_api_key, "HIERROUTER_DOOR", "pool.toml")
-        _refusable(read_api_key, text, "pool.toml")
+        refusable(read_api_key, "HIERROUTER_DOOR", "pool.toml")
+        refusable(read_api_key, text, "pool.toml")
     finally:
         del os.environb[b"HIERROUTER_DOOR"]
 
@@ -665,22 +661,22 @@ def _run_files(world: World, text: str) -> None:
     for value in ({**live, text: text}, _replaced(live, text), text):
         content = resealed(value) if isinstance(value, dict) else value
         (run / LIVE).write_bytes(content.encode("utf-8", "surrogatepass"))
-        _refusable(load_bundle, run)
+        refusable(load_bundle, run)
         (run / "run.json").write_bytes(content.encode("utf-8", "surrogatepass"))
-        _refusable(read_record, run)
+        refusable(read_record, run)
     for value in (_replaced(json.loads(header), text), {text: text}):
         write_tensors(run / WEIGHTS, tensors, json.dumps(value))
         for load in (load_checkpoint, lambda folder: router_at(folder, 0.1)):
-            _refusable(load, run)
+            refusable(load, run)
     for content in (
         json.dumps({"run": text, "refused": {text: text}}),
         text,
         json.dumps({text: text}),
     ):
         world.file("odd/service.json", content)
-        _refusable(load_service, run)
+        refusable(load_service, run)
         world.file("odd/looks.jsonl", content)
-        _refusable(read_test_looks, run)
+        refusable(read_test_looks, run)
 
 
 def _replaced(value: Any, text: str) -> Any:
@@ -692,7 +688,7 @@ def _replaced(value: Any, text: str) -> Any:
     return text if isinstance(value, str) else value
 
 
-def _refusable(function: Callable[..., Any], *arguments: Any) -> Any:
+def refusable(function: Callable[..., Any], *arguments: Any) -> Any:
     """The result; None if it was refused with one clear line.
 
     Raises:
@@ -726,8 +722,13 @@ DOORS: dict[str, Door] = {
             "collection.importers",
         ),
     ),
-    "pool and prices": Door(_pool, flags=("--pool", "--prices"), readers=("pools.files",)),
-    "model server": Door(_server, readers=("engines.endpoint", "serving.answering")),
+    "pool and prices": Door(
+        _pool, flags=("--pool", "--prices"), readers=("pools.files", "pools.validation")
+    ),
+    "model server": Door(
+        _server,
+        readers=("engines.endpoint", "engines.dialects", "engines.bills", "serving.answering"),
+    ),
     "embeddings server": Door(_embeddings, flags=("--encoder",), readers=("engines.encoders",)),
     "encoder": Door(_encoders),
     "scorers": Door(_scores, readers=("questions.formulas", "questions.algebra_worker")),
@@ -738,7 +739,7 @@ DOORS: dict[str, Door] = {
         flags=("--checkpoint", "--candidate", "--sweep", "--from-checkpoint"),
         readers=(
             *("runs.bundle", "runs.checkpoint", "runs.folders", "runs.look_log"),
-            *("runs.integrity", "runs.progress", "serving.versions"),
+            *("runs.integrity", "runs.saved_states", "serving.versions"),
         ),
     ),
 }

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from hierrouter.engines.bills import MAX_TOKEN_COUNT
 from hierrouter.engines.generator import CallOptions, Confidence, Response
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.serving.decisions import Decision, LivePolicy
@@ -144,10 +145,10 @@ class ChatRequest(Body):
     n: int = Field(default=1, ge=1, le=128)
     temperature: float | None = Field(default=None, ge=0, le=100, allow_inf_nan=False)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKEN_COUNT)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKEN_COUNT)
     stop: str | list[str] | None = None
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**64)
     hierrouter: Extension = Extension()
 
     @model_validator(mode="before")
@@ -201,8 +202,8 @@ class ClientCall(BaseModel):
     model_config = ConfigDict(extra="forbid")
     model: str
     content: str
-    tokens_in: int = Field(ge=0, strict=True)
-    tokens_out: int = Field(ge=0, strict=True)
+    tokens_in: int = Field(ge=0, le=MAX_TOKEN_COUNT, strict=True)
+    tokens_out: int = Field(ge=0, le=MAX_TOKEN_COUNT, strict=True)
     finish_reason: Literal["stop", "length"] = "stop"
     logprobs: list[float] | None = None
 

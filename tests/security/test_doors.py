@@ -1,6 +1,7 @@
 """Hostile texts through every door: nothing but a result or a refusal, and no door is forgotten."""
 
 import ast
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute
 
+from hierrouter.questions.duplicates import near_duplicates_note
+from hierrouter.questions.query import Query
 from tests.cli.test_help import COMMANDS, context
-from tests.conftest import SOURCES
+from tests.conftest import SOURCES, spawned
 from tests.doors import DOORS, World, hostile_texts
 
 TEXTS = hostile_texts()
@@ -36,6 +39,48 @@ def test_no_text_breaks_a_door(name: str, world: World) -> None:
         except Exception as error:
             raise AssertionError(f"{name}: {kind}: {text[:60]!r}") from error
         assert time.monotonic() - started < MAX_SECONDS, f"{name}: {kind} stalls"
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tokens_in": HUGE},
+        {"tokens_out": HUGE},
+        {"tokens_out": 2**63},
+        {"logprobs": [HUGE]},
+        {"logprobs": [-1e308, -1e308]},
+        {"logprobs": [float("nan")]},
+    ],
+    ids=str,
+)
+def test_no_number_breaks_a_decision(changed: dict[str, object], world: World) -> None:
+    answer = {"model": "calc", "content": "3", "tokens_in": 1, "tokens_out": 1, **changed}
+    messages = [{"role": "user", "content": "compute 1+2"}]
+    world.ask("POST", "/v1/decide", {"messages": messages, "answers": [answer]})
+    for name in ("seed", "max_tokens", "max_completion_tokens", "temperature", "n"):
+        body = {"messages": messages, name: HUGE}
+        assert world.ask("POST", "/v1/chat/completions", body)[0] == 400
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "\xb2", "-1", "1e3", "", " ", "\u0663"])
+def test_no_content_length_breaks_the_server(length: str, world: World) -> None:
+    headers = ((b"host", b"localhost"), (b"content-length", length.encode("utf-8")))
+    assert world.ask("GET", "/live", headers=headers)[0] in (200, 413)
+
+
+def test_marks_are_folded_in_a_time_that_grows_with_their_number() -> None:
+    """Python's own way takes a minute for these."""
+    text = "a" + "\u0301" * 40_000 + "\u0327" * 40_000
+    queries = [
+        Query(f"{number}", "d", f"{number} {text}", ("1",), fold)
+        for number, fold in enumerate(("train", "test"))
+    ]
+    started = time.process_time()
+    near_duplicates_note(queries)
+    assert time.process_time() - started < 10
 
 
 def test_every_route_has_a_door(world: World) -> None:
@@ -115,3 +160,18 @@ def test_the_suite_notices_a_reader_without_a_door(
     (tmp_path / "hierrouter/new.py").write_text("import json\nvalue = json.loads('1')\n")
     monkeypatch.setattr("tests.security.test_doors.SOURCES", tmp_path)
     assert readers() == {"new"}
+
+
+@pytest.mark.parametrize("fault", ["", "text", "memory", "native"])
+def test_the_fuzz_finds_planted_faults_alone(fault: str) -> None:
+    command = (sys.executable, SOURCES / "benchmarks/fuzz.py", "surface", "--requests", "800")
+    flags = ("--files", "40", "--watch", "50", *(("--plant", fault) if fault else ()))
+    done = spawned(*command, *flags)
+    findings = {
+        "": "",
+        "text": "FOUND POST /v1/",
+        "memory": "FOUND memory: grows",
+        "native": "FOUND crash: the process was ended by signal 11",
+    }
+    assert done.returncode == bool(fault), done.stdout[-2000:] + done.stderr[-1000:]
+    assert findings[fault] in done.stdout

@@ -33,6 +33,13 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/security/test_live.py::test_route_lets_no_family_of_a_server_through",
         "tests/cli/test_endpoint.py::test_a_nasty_text_is_an_answer",
     ),
+    "Text that no program takes": (
+        "tests/security/test_doors.py::test_no_text_breaks_a_door",
+        "tests/security/test_doors.py::test_every_route_has_a_door",
+        "tests/security/test_doors.py::test_every_flag_that_takes_a_file_has_a_door",
+        "tests/security/test_doors.py::test_every_module_that_reads_has_a_door",
+        "tests/hierrouter/serving/test_logs.py::test_a_poisoned_line_does_not_take_the_others_along",
+    ),
     "Markup": (
         "tests/hierrouter/reports/test_render.py::test_terminal_is_safe_from_names",
         "tests/security/test_terminal.py::test_a_bar_shows_names_as_they_are",
