@@ -58,10 +58,10 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/acceptance/test_bad_inputs.py::test_bad_input",
     ),
     "Links and pipes": (
-        "tests/cache/test_damage.py::test_a_folder_a_pipe_or_a_link_with_the_name_of_a_part_is_no_part",
+        "tests/cache/test_damage.py::test_a_folder_a_pipe_or_a_device_with_the_name_of_a_part_is_no_part",
         "tests/security/test_files.py::test_a_lock_that_is_a_link_empties_no_file",
         "tests/security/test_files.py::test_nothing_is_swept_behind_a_link",
-        "tests/security/test_files.py::test_a_link_or_a_pipe_is_no_embedding_file",
+        "tests/security/test_files.py::test_a_pipe_is_no_embedding_file_and_a_link_is_what_it_leads_to",
     ),
     "Runs of others": (
         "tests/security/test_files.py::test_any_live_json_is_taken_or_refused",
