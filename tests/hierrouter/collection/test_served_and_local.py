@@ -1,5 +1,8 @@
 """What collects on this machine collects from servers, too: the same answers by as many calls."""
 
+import json
+import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -28,6 +31,7 @@ from hierrouter.serving.monitoring import RequestLog, check_canaries
 from hierrouter.serving.router import Router
 from hierrouter_cache.errors import Interrupted
 from hierrouter_cache.tree import RouteTree
+from tests.conftest import Run, Start, works
 from tests.engines import Counting
 from tests.hierrouter.serving.serving import run_in
 from tests.servers import Reply, Server, completion, serving
@@ -180,6 +184,75 @@ def test_servers_give_the_same_trees_by_as_many_calls(
     if "adaptive" in way:
         assert trees["served"].pruned is not None
         assert totals["served"] < len(QUERIES) * (TESTBED.routes.calls + len(TESTBED.models))
+
+
+POOL_FILE = """[pool]
+hops = 2
+stage_prompts = ["Plan.", "Solve."]
+"""
+MODEL_OF_FILE = """
+[[models]]
+name = "{name}"
+model = "{name}"
+base_rate = {rate}
+backend = "openai"
+generation = {{ max_new_tokens = 16 }}
+[models.endpoint]
+base_url = "{url}"
+deployment = "{name}"
+"""
+COLLECT = (
+    "collect --datasets mine.jsonl --pool pool.toml --encoder hashed-ngrams --adaptive --alphas .05"
+)
+
+
+def knowing(name: str, prompt: str, before: int) -> Reply:
+    """The answer of a model that knows sums: a small one those of even numbers alone."""
+    number = int(prompt.partition("+")[0].split()[-1])
+    is_right = name == "large" or number % 2 == 0
+    return Reply(completion(str(3 * number) if is_right else "no idea", model=name))
+
+
+def test_a_collection_killed_in_a_round_goes_on_to_the_same_end(
+    tmp_path: Path, start: Start, hierrouter: Run
+) -> None:
+    questions = [
+        {
+            "id": f"q{number}",
+            "question": f"compute {number}+{2 * number}",
+            "answer": f"{3 * number}",
+        }
+        for number in range(100)
+    ]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    command = [*COLLECT.split(), "--cache"]
+    with ExitStack() as stack:
+        text = POOL_FILE
+        servers = []
+        for name, rate in (("small", 0.01), ("large", 0.04)):
+            server = Server(partial(knowing, name))
+            server.listing = Reply({"object": "list", "data": [{"id": name}]})
+            servers.append(stack.enter_context(serving(server)))
+            text += MODEL_OF_FILE.format(name=name, rate=rate, url=server.url)
+        (tmp_path / "pool.toml").write_text(text)
+
+        def asked() -> int:
+            return sum(server.asked.total() for server in servers)
+
+        works(hierrouter(*command, "whole", cwd=tmp_path))
+        calls = asked()
+        running = start(*command, "killed", cwd=tmp_path)
+        while not list((tmp_path / "killed/parts").glob("decisions-*")):
+            assert running.poll() is None, running.said()
+            time.sleep(0.01)
+        running.send_signal(signal.SIGKILL)
+        running.result()
+        works(hierrouter(*command, "killed", cwd=tmp_path))
+        made = asked() - calls
+    # Only what was answered and not committed is asked again.
+    assert calls <= made <= calls + 200
+    killed, whole = (OpenTree(cache=tmp_path / name).run() for name in ("killed", "whole"))
+    assert killed.fingerprint == whole.fingerprint
 
 
 def test_canaries_are_asked_of_servers_alone(tmp_path: Path) -> None:
