@@ -369,7 +369,9 @@ def main() -> None:
     args = parser.parse_args()
     print(versions(psutil))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    # All three roots: else the processes would run the code that is installed, not this one.
+    roots = os.pathsep.join(str(ROOT / folder) for folder in (".", "cache", "cli"))
+    environment = {**os.environ, "PYTHONPATH": roots, "OMP_NUM_THREADS": "1"}
     warm = WarmProcess(environment, ROOT)
     with contextlib.closing(warm), tempfile.TemporaryDirectory(prefix="soak-") as folder:
         try:
