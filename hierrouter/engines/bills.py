@@ -314,13 +314,17 @@ def token_count(value: Any) -> int:
     Raises:
         ValueError: it is no number of tokens that a call can have.
     """
+    number = value
     if isinstance(value, str) and value.isascii() and value.isdecimal():
-        value = int(value[:MAX_COUNT_DIGITS])
-    is_whole = isinstance(value, float) and value.is_integer()
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    if not (is_number or is_whole) or not 0 <= value <= MAX_TOKEN_COUNT:
+        number = int(value[:MAX_COUNT_DIGITS])
+    is_whole = isinstance(number, float) and number.is_integer()
+    is_number = isinstance(number, int) and not isinstance(number, bool)
+    if not (is_number or is_whole):
         raise ValueError(f"{value!r:.20} tokens")
-    return int(value)
+    count = int(number)
+    if not 0 <= count <= MAX_TOKEN_COUNT:
+        raise ValueError(f"{value!r:.20} tokens")
+    return count
 
 
 def cost_number(value: Any) -> float | None:
