@@ -15,6 +15,7 @@ import anyio
 import numpy as np
 import pytest
 
+import hierrouter as hr
 from hierrouter.collection import adaptive
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.plan import Shard
@@ -276,3 +277,32 @@ def test_canaries_are_asked_of_servers_alone(tmp_path: Path) -> None:
             assert (canaries > 0) == (kind == "served")
             if kind == "served":
                 assert place.asked.total() - before == canaries
+
+
+def test_a_log_teaches_on_servers_as_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = load_queries(["arith", "copies"], 35, 9, Path())
+    log = [
+        {"log": 1, "question": query.question, "status": 200, "answer": "x"} for query in queries
+    ]
+    right = [{"question": query.question, "answers": query.answers} for query in queries]
+    results = {}
+    for kind in ("local", "served"):
+        folder = tmp_path / kind
+        with place_of(kind) as place:
+            without_rounds(place, folder / "cache")
+            run_in(folder / "old", OpenTree(cache=folder / "cache").run(), Objective(0.1))
+            monkeypatch.chdir(folder)
+            for name, rows in (("log.jsonl", log), ("right.jsonl", right)):
+                Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+            before = place.asked.total()
+            result = hr.learn_from(
+                "log.jsonl", run="old", judge="right.jsonl", allow_endpoints=["127.0.0.1"]
+            )
+            results[kind] = result.as_object()
+            if kind == "served":
+                assert place.asked.total() > before
+                assert set(place.asked.values()) <= {1, 2}  # twice: in both of the caches
+    for name in ("lines", "distinct", "old", "new", "better"):
+        assert results["local"][name] == pytest.approx(results["served"][name])
