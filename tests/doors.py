@@ -727,7 +727,13 @@ DOORS: dict[str, Door] = {
     ),
     "model server": Door(
         _server,
-        readers=("engines.endpoint", "engines.dialects", "engines.bills", "serving.answering"),
+        readers=(
+            "engines.endpoint",
+            "engines.endpoint_client",
+            "engines.dialects",
+            "engines.bills",
+            "serving.answering",
+        ),
     ),
     "embeddings server": Door(_embeddings, flags=("--encoder",), readers=("engines.encoders",)),
     "encoder": Door(_encoders),
