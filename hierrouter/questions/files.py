@@ -103,15 +103,17 @@ def require_plain(path: Path) -> None:
         raise InputError(f"not a plain file: {path}; give one of JSON lines, or Parquet")
 
 
-class _RepeatedKeyError(ValueError):
-    """An object has a key twice; readers of JSON differ in which value they take (RFC 8259)."""
-
-
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object with these pairs, whose keys must differ."""
+    """The object with these pairs.
+
+    Readers of JSON differ in which value of a repeated key they take (RFC 8259).
+
+    Raises:
+        KeyError: a key is there twice.
+    """
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise _RepeatedKeyError(_repeated([key for key, _ in pairs]))
+        raise KeyError(_repeated([key for key, _ in pairs]))
     return values
 
 
@@ -129,7 +131,8 @@ def unambiguous_json(text: str, parse_float: ParseFloat = float) -> Any:
         parse_float: makes a value of the digits of each number with a fraction or an exponent.
 
     Raises:
-        ValueError: it is no JSON, or an object has a key twice.
+        KeyError: an object has a key twice.
+        ValueError: it is no JSON.
     """
     loads = partial(json.loads, object_pairs_hook=_object_of, parse_float=parse_float)
     return sound_json(text, loads)
@@ -199,9 +202,9 @@ def _parse_json(data: bytes, where: str, remedy: str, parse: Callable[[str], Any
         return parse(data.decode("utf-8"))
     except UnicodeDecodeError:
         raise InputError(f"not UTF-8: {where}; save it as text, not compressed or binary") from None
-    except _RepeatedKeyError as error:
+    except KeyError as error:
         raise InputError(
-            f"key {str(error)!r:.40} twice in one object: {where}; keep one of them"
+            f"key {error.args[0]!r:.40} twice in one object: {where}; keep one of them"
         ) from None
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else error
