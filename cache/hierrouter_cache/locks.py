@@ -88,18 +88,22 @@ def shard_lock(root: Path, index: int, count: int) -> Iterator[None]:
         yield
 
 
-def judge_lock(root: Path, judge: str) -> contextlib.AbstractContextManager[None]:
-    """Hold the right to ask a judge; waits while another process asks the same one.
+def judge_lock(
+    root: Path, judge: str, wait: bool = True
+) -> contextlib.AbstractContextManager[None]:
+    """Hold the right to ask a judge.
 
     Args:
         root: the cache's folder.
         judge: names the judge and its prompt, in letters that a file name may have.
+        wait: whether to wait for another process that asks it, instead of raising an error.
 
     Raises:
+        CacheLocked: another process asks it, and `wait` is false.
         CacheError: the cache is not writable.
         WorldError: the disk is full, or does not support locks.
     """
-    return _lock(root / f"judge-{judge}.lock", fcntl.LOCK_EX, "another command", wait=True)
+    return _lock(root / f"judge-{judge}.lock", fcntl.LOCK_EX, "another command", wait)
 
 
 def start_lock(root: Path) -> contextlib.AbstractContextManager[None]:

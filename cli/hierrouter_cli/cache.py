@@ -65,18 +65,18 @@ def repair(*, repairing: Repair) -> None:
     console.put(f"{repairing.run()}\n")
 
 
-@add(app, "cache sql", "Answer a SELECT over nodes, queries, scores, routes, spend.")
+@add(app, "cache sql", "Answer a SELECT over nodes, queries, scores, verdicts, routes, spend.")
 @with_flags
 def sql(
     *,
     selecting: Select,
     format: Annotated[str, declared.format_flag("text", "json", "csv")] = "text",
 ) -> None:
-    """Answer a SELECT over the views nodes, queries, scores, routes, spend; nothing can be changed.
+    """Answer a SELECT over the views nodes, queries, scores, verdicts, routes and spend.
 
-    No row and no cell is cut. A terminal breaks long texts into lines, and shows a row as a list if
-    it has too many columns; elsewhere a row is one line. json (one object a line) and csv keep line
-    breaks and every digit.
+    Nothing can be changed. No row and no cell is cut. A terminal breaks long texts into lines, and
+    shows a row as a list if it has too many columns; elsewhere a row is one line. json (one object
+    a line) and csv keep line breaks and every digit.
     """
     rows = selecting.run()
     if format == "json":

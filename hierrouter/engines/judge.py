@@ -6,8 +6,10 @@ off these texts, so no verdict is paid twice. `ModelJudge` finds the stored ones
 others; `read_verdict` is the rule by which a text is a score.
 """
 
+import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -33,7 +35,7 @@ from hierrouter.pools.files import DEFAULT_SCALE, load_judge
 from hierrouter.pools.pool import ModelSpec
 from hierrouter.questions.final import fold, without_thoughts
 from hierrouter.questions.scoring import Scorer, ScorerInput, Verdict
-from hierrouter_cache.errors import InputError, Interrupted, WorldError, reason_of
+from hierrouter_cache.errors import CacheLocked, InputError, Interrupted, WorldError, reason_of
 from hierrouter_cache.keys import call_key, digest, judged_context
 from hierrouter_cache.locks import judge_lock, shared_lock
 from hierrouter_cache.parts import CALLS_SCHEMA
@@ -83,6 +85,8 @@ ASKED_AGAIN = ("error",)  # faults that asking again may mend
 
 OnScored = Callable[[int, int], None]
 
+LOG = logging.getLogger(__name__)
+
 
 def judge_scorer(file: str, engines: Engines = backend) -> Scorer:
     """Make a scorer that asks a model how good an answer is.
@@ -117,7 +121,7 @@ def judge_scorer(file: str, engines: Engines = backend) -> Scorer:
     # Without a scale of its own a judge has the version that it had before there were scales.
     further = [] if scale == DEFAULT_SCALE else [list(scale)]
     step = digest([identity, spec.generation.settings, template, *further])
-    judge = ModelJudge(spec, pool.rates()[spec.name], template, scale, step, engines)
+    judge = ModelJudge(spec, pool.rates()[spec.name], template, scale, step, pool.currency, engines)
     columns = ["question", "response"]
     if judge.reads_references:
         columns.append("references")
@@ -135,11 +139,14 @@ class ModelJudge:
         template: the prompt, with the fields of question, answer and perhaps references.
         scale: the lowest and the highest score.
         step: digest of the model, its settings, the template and the scale.
+        currency: of the price.
         engines: load the model.
 
     Attributes:
         name: of the model, for messages.
         reads_references: whether the template shows the reference answers.
+        paid_calls: calls that it has answered for this object.
+        paid: what they have cost, in the currency of its file.
     """
 
     def __init__(
@@ -149,8 +156,10 @@ class ModelJudge:
         template: str,
         scale: tuple[float, float],
         step: str,
+        currency: str,
         engines: Engines,
     ) -> None:
+        self.currency = currency
         self.spec = spec
         self.name = spec.name
         self.rate = rate
@@ -158,6 +167,8 @@ class ModelJudge:
         self.scale = scale
         self.step = step
         self.reads_references = REFERENCES_FIELD in template
+        self.paid_calls = 0
+        self.paid = 0.0
         self._engines = engines
 
     @property
@@ -253,13 +264,30 @@ class ModelJudge:
         known, _ = self._stored(reader)
         if any(_is_due(call, known) for call in calls):
             # Nothing is asked for that could not be kept, and nothing that another one asks for.
-            with shared_lock(reader.root), judge_lock(reader.root, self.step[:VERSION_LENGTH]):
+            with self._lock(reader.root):
                 known, spent = self._stored(CacheReader(reader.root))
                 due = {call.context: call for call in calls if _is_due(call, known)}
                 if due:
                     judging = _Judging(self, reader.root, due, known, on_scored, max_spend, spent)
-                    known |= judging.run()
+                    try:
+                        known |= judging.run()
+                    finally:
+                        self.paid_calls += judging.paid_calls
+                        self.paid += judging.spent - spent
         return [known[call.context] for call in calls]
+
+    @contextmanager
+    def _lock(self, root: Path) -> Iterator[None]:
+        """Hold the right to ask this judge for verdicts on a cache; wait for another command."""
+        name = self.step[:VERSION_LENGTH]
+        with ExitStack() as locks:
+            locks.enter_context(shared_lock(root))
+            try:
+                locks.enter_context(judge_lock(root, name, wait=False))
+            except CacheLocked:
+                LOG.warning("another command asks %s; waiting for its verdicts", self.name)
+                locks.enter_context(judge_lock(root, name))
+            yield
 
     def _stored(self, reader: CacheReader) -> tuple[dict[str, Verdict], float]:
         """Return the verdicts of this judge in a cache, by context, and what they have cost."""
@@ -298,6 +326,10 @@ class _Judging:
         on_scored: called with (verdicts that came, verdicts that are asked for).
         max_spend: limit of the cost of the judge's verdicts in this cache; None is no limit.
         spent: what they have cost before.
+
+    Attributes:
+        spent: what they have cost by now.
+        paid_calls: number of calls that were answered.
     """
 
     def __init__(
@@ -316,7 +348,8 @@ class _Judging:
         self._earlier_faults = {context: verdict.fault for context, verdict in known.items()}
         self._on_scored = on_scored
         self._max_spend = max_spend
-        self._spent = spent
+        self.spent = spent
+        self.paid_calls = 0
         self._verdicts: dict[str, Verdict] = {}
         self._has_score = any(verdict.value is not None for verdict in known.values())
         self._is_interrupted = False
@@ -357,7 +390,7 @@ class _Judging:
     def _is_over(self) -> bool:
         """Whether no further call is to be begun."""
         is_hopeless = not self._has_score and len(self._verdicts) >= HOPELESS_ANSWERS
-        is_spent = self._max_spend is not None and self._spent >= self._max_spend
+        is_spent = self._max_spend is not None and self.spent >= self._max_spend
         return self._is_interrupted or is_hopeless or is_spent
 
     def _ask(self, calls: Sequence[Call]) -> Exception | None:
@@ -404,7 +437,8 @@ class _Judging:
         self._has_score |= verdict.value is not None
         self._failures.pop(call.context, None)
         if isinstance(answer, Response):
-            self._spent += answer.cost(self._judge.rate)
+            self.spent += answer.cost(self._judge.rate)
+            self.paid_calls += 1
             self._responses.append((call, answer))
         else:
             self._failures[call.context] = (call, answer)

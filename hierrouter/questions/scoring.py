@@ -100,9 +100,19 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Scores responses by calls that may fail, and keeps what came in the cache."""
+    """Scores responses by calls that may fail, and keeps what came in the cache.
+
+    Attributes:
+        name: of the model.
+        currency: of what its calls cost.
+        paid_calls: calls that it has answered for this object.
+        paid: what they have cost.
+    """
 
     name: str
+    currency: str
+    paid_calls: int
+    paid: float
 
     def verdicts(
         self,

@@ -57,6 +57,7 @@ from hierrouter.replay.stored_pool import (
     rescored_note,
 )
 from hierrouter.replay.tree import Tree
+from hierrouter.tables import money
 from hierrouter_cache import saved_trees, walk
 from hierrouter_cache.embeddings import EmbeddingStore, stored_encoders
 from hierrouter_cache.errors import IncompleteTree, InputError, suggestion
@@ -203,6 +204,8 @@ def opening_notes(trees: Sequence[Tree], pool: str | None) -> Iterator[str]:
         unit_note = load_pool(pool).unit_note()
         if unit_note:
             yield unit_note
+    if trees[0].judged_now:
+        yield f"note: {trees[0].judged_now}"
     if trees[0].left_out:
         yield f"note: {left_out_note(trees[0])}"
     if trees[0].pruned:
@@ -406,10 +409,20 @@ def _read_tree(
         "rescored": rescored,
         "merged": merged_note(reader, queries) if opened.pool.imported else "",
         "left_out_reason": " or ".join(filter(None, reasons)),
+        "judged_now": _judged_note(scorer),
         "is_final": measured.is_final,
         **_shares_of_models(reader, spec),
         "sure": certainty,
     }
+
+
+def _judged_note(scorer: Scorer) -> str:
+    """Say how many verdicts were asked for, and what they have cost; "" if none was."""
+    judge = scorer.judge
+    if judge is None or not judge.paid_calls:
+        return ""
+    cost = f"{money(judge.paid)} {judge.currency}"
+    return f"{judge.paid_calls:,} verdicts of {judge.name} were asked for, at a cost of {cost}"
 
 
 def _complete_queries(

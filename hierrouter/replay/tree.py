@@ -182,6 +182,8 @@ class Tree(RouteTree):
         shift: how the queries that were left out differ from these, in words; "" if none was.
         rescored: which scores were computed anew at this opening, because those in the cache are
             of another version of their scorer, in words; "" if none was.
+        judged_now: how many verdicts a judge was asked for at this opening, and their cost, in
+            words; "" if none was.
         left_out_reason: why queries were left out, in words; "" if none was.
         merged: which queries were given the answers of others with the same text by an import of an
             earlier version, in words; "" if none was.
@@ -202,6 +204,7 @@ class Tree(RouteTree):
     sure: float | None = None
     shift: str = ""
     rescored: str = ""
+    judged_now: str = ""
     left_out_reason: str = ""
     merged: str = ""
     given_by_default: bool = False

@@ -120,6 +120,7 @@ class LearnFrom:
             callbacks: for the progress of the training.
         """
         from hierrouter.collection.collection_plan import CollectionPlan
+        from hierrouter.replay.inspection import left_out_note
         from hierrouter.runs.bundle import encoder_commit
         from hierrouter.runs.checkpoint import router_at
         from hierrouter.runs.training import RunCallbacks
@@ -159,6 +160,8 @@ class LearnFrom:
         tree = learn.open_traffic(
             self.cache, old, scorer, encoder_commit=encoder_commit(in_service)
         )
+        if tree.left_out:
+            on_note(left_out_note(tree))
         candidate = self.candidate
         if candidate is None:
             candidate = learn.retrain(tree, old, self.out, callbacks or RunCallbacks()).folder

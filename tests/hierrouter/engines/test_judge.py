@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hierrouter.collection.files import export_jsonl, import_jsonl
 from hierrouter.engines.judge import HOPELESS_ANSWERS, judge_scorer, read_verdict, score_in
 from hierrouter.replay.inspection import ask_cache, cache_info, verify_cache
 from hierrouter.replay.open_tree import OpenTree
@@ -87,12 +89,18 @@ def first_question(cache: Path) -> str:
 
 def test_a_cache_is_opened_with_a_judge_and_asks_it_once(cache: Path, tmp_path: Path) -> None:
     with judged_by(cache, length) as (server, opening):
-        tree = opening.run()
+        notes: list[str] = []
+        tree = opening.run(on_note=notes.append)
+        cost = f"{10 * sum(server.asked.values())} "
+        assert (
+            f"{len(server.asked)} verdicts of judge were asked for, at a cost of {cost}" in notes[0]
+        )
         for row, texts in enumerate(load_texts(cache, tree)):
             wanted = [1.0 if len(answer) == 2 else 0.25 for answer in texts.answers[1:]]
             assert tree.score[row, 1:].tolist() == wanted
         asked = sum(server.asked.values())
-        assert opening.run().content == tree.content
+        assert opening.run(on_note=notes.append).content == tree.content
+        assert len(notes) == 1
         assert sum(server.asked.values()) == asked == len(server.asked)
         rows = ask_cache(cache, VERDICTS).to_pylist()
         assert len(rows) == asked
@@ -203,6 +211,30 @@ def test_scores_without_verdicts_stay_valid(cache: Path, testbed_cache: Path) ->
         assert replace(opening, cache=old).run().content == tree.content
         assert not server.asked
         assert not len(ask_cache(old, VERDICTS))
+
+
+def test_verdicts_go_with_the_lines_of_a_cache(cache: Path) -> None:
+    with judged_by(cache, length) as (server, opening):
+        tree = opening.run()
+        export_jsonl(cache, cache.parent / "lines.jsonl")
+        import_jsonl(cache.parent / "lines.jsonl", cache.parent / "back")
+        server.asked.clear()
+        assert replace(opening, cache=cache.parent / "back").run().content == tree.content
+        rows = ask_cache(cache.parent / "back", VERDICTS).to_pylist()
+        key = itemgetter("judge_call")
+        assert sorted(rows, key=key) == sorted(ask_cache(cache, VERDICTS).to_pylist(), key=key)
+        assert not server.asked
+
+
+def test_a_local_model_judges_too(cache: Path) -> None:
+    file = cache.parent / "local.toml"
+    file.write_text(
+        '[[models]]\nname = "judge"\nmodel = "testbed:text"\nbackend = "transformers"\n'
+        "base_rate = 1.0\ngeneration = {max_new_tokens = 8}\n"
+    )
+    with pytest.raises(WorldError, match="the judge judge gave no score"):
+        OpenTree(cache=cache, scorer=str(file), datasets=("arith",)).run()
+    assert len(ask_cache(cache, VERDICTS)) >= HOPELESS_ANSWERS
 
 
 # Money: none is spent twice, and no more than was allowed.
