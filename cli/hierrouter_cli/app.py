@@ -23,7 +23,7 @@ from hierrouter_cache.errors import (
 )
 from hierrouter_cli import cache, catalogue, collect, quickstart, report, serve, train
 from hierrouter_cli.console import MAX_ERROR_LENGTH, download_bar, say, say_error
-from hierrouter_cli.help import PAGE_WIDTH, GroupPage, add
+from hierrouter_cli.declared import PAGE_WIDTH, GroupPage, add
 
 DEBUG_FLAG = "--debug"
 EXIT_FAILED = 1

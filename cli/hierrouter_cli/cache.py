@@ -21,8 +21,14 @@ from hierrouter.declarations.flags import LOSSES, OWN
 from hierrouter.tables import rows_as_text, safe_text
 from hierrouter_cache.errors import CacheError
 from hierrouter_cli import console, declared
-from hierrouter_cli.declared import DERIVATION_LABELS, labelled_bar, make_importable, with_flags
-from hierrouter_cli.help import GroupPage, add
+from hierrouter_cli.declared import (
+    DERIVATION_LABELS,
+    GroupPage,
+    add,
+    labelled_bar,
+    make_importable,
+    with_flags,
+)
 
 TRANSFER_LABELS = {"check": "check lines", "import": "import", "export": "export"}
 

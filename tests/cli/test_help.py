@@ -20,7 +20,7 @@ from hierrouter.reports import jobs
 from hierrouter.reports.figures import FIGURE_FORMATS
 from hierrouter_cache.tree import SPLITS
 from hierrouter_cli.app import root_command
-from hierrouter_cli.help import EXAMPLES
+from hierrouter_cli.declared import EXAMPLES
 from tests.cli.commands import commands
 from tests.conftest import SOURCES, spawned
 

@@ -17,7 +17,7 @@ FILES = sorted(FOLDER.glob("*.py"))
 PACKAGES = {"typer", "rich", "hierrouter", "hierrouter_cli"}
 FROM_CACHE = {"hierrouter_cache.errors", "hierrouter_cache.CACHE"}
 # Files with the layout of pages, tables and bars, which takes widths apart.
-LAYOUT_FILES = {"app.py", "console.py", "help.py"}
+LAYOUT_FILES = {"app.py", "console.py"}
 # Operators and functions that make new figures out of those of a result. `+` joins texts, and `/`
 # paths, more often than they compute.
 COMPUTING_OPERATORS = (ast.Mult, ast.Pow, ast.FloorDiv, ast.Mod, ast.MatMult)
