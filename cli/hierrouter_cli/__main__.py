@@ -29,7 +29,7 @@ def open_standard_files() -> None:
     """
     # In the order of their numbers, because the system gives out the smallest one that is free.
     if sys.stdin is None:
-        sys.stdin = open(os.devnull)  # noqa: PTH123, SIM115
+        os.open(os.devnull, os.O_RDONLY)  # takes the number; who reads stdin still sees None
     if sys.stdout is None:
         # Only for reading, so that a result that cannot be printed is an error.
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")

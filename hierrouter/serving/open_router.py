@@ -185,14 +185,14 @@ def live_encoder(name: str, expected: str) -> Encoder:
         InputError: it is another one.
         WorldError: its server does not answer.
     """
-    from hierrouter.engines.encoders import load_encoder
+    from hierrouter.engines.encoders import SERVED_PREFIX, load_encoder
 
     loaded = load_encoder(name)
     if loaded.description != expected:
         flag = shown_name(OpenRouter, "encoder")
-        raise InputError(
-            f"the router reads {expected}, not {loaded.description}: {flag}; leave it out"
-        )
+        is_served = expected.startswith(SERVED_PREFIX)
+        remedy = "give the server of that model" if is_served else "leave it out"
+        raise InputError(f"the router reads {expected}, not {loaded.description}: {flag}; {remedy}")
     return loaded
 
 

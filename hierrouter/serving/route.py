@@ -91,7 +91,7 @@ class Route:
             )
         is_stdin = str(self.file) == STDIN
         if is_stdin and sys.stdin is None:
-            # A closed stdin frees its descriptor, which some other file has by now.
+            # Nothing can be read from its descriptor, which is another file's by now.
             flag = shown_value(file, STDIN)
             raise InputError(f"stdin is closed: {flag}; give JSON lines there, or a file")
         if not is_stdin and not self.file.is_file():

@@ -82,5 +82,6 @@ def test_what_is_missing_is_said(place: Place, words: str, said: str) -> None:
 def test_a_bad_line_is_named(place: Place, tmp_path: Path) -> None:
     lines = (place / "log.jsonl").read_text().replace('"question":', '"query":', 1)
     (tmp_path / "bad.jsonl").write_text(lines)
-    line = place.refuses(ROUTER, "--log", tmp_path / "bad.jsonl")
-    assert "question is missing" in line and "bad.jsonl:1" in line
+    done = place.does(f"{ROUTER} --log {tmp_path / 'bad.jsonl'}")
+    assert "1 of 60 lines are left out" in done.stderr
+    assert "question is missing" in done.stderr and "bad.jsonl:1" in done.stderr

@@ -194,7 +194,8 @@ def test_a_router_reads_what_a_server_embeds(place: Place, servers: Servers, sta
     route = "route --checkpoint reads --allow-endpoint 127.0.0.1 'compute 1+1'"
     assert "on a server of unknown address: served:facts@http" in place.refuses(route)
     text = f"http://127.0.0.1:{servers.ports['text']}/v1#text"
-    assert "(given: served:text@http" in place.refuses(f"{route} --encoder {text}")
+    refused = place.refuses(f"{route} --encoder {text}")
+    assert "not served:text@http" in refused and "give the server of that model" in refused
 
 
 SHORT_WAITS = """from hierrouter.engines import health
