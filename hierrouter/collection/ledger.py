@@ -253,7 +253,7 @@ class ResponseChecks:
         for model, kinds in self._kinds.items():
             total = self._responses[model]
             shares = ", ".join(
-                f"{count:,} {RESPONSE_KINDS[kind]}" for kind, count in kinds.most_common()
+                f"{kinds[kind]:,} {words}" for kind, words in RESPONSE_KINDS.items() if kinds[kind]
             )
             yield (
                 f"of {total:,} answers of {model}: {shares}; they are kept and paid for, scored "
