@@ -311,7 +311,9 @@ def wait_for_calls(server: Server, count: int, process: subprocess.Popen[bytes])
 def stored_verdicts(cache: Path) -> set[str]:
     """The calls of judges whose verdicts are stored; none while the cache has no such file yet."""
     try:
-        return set(ask_cache(cache, "SELECT DISTINCT judge_call FROM verdicts")["judge_call"].to_pylist())
+        return set(
+            ask_cache(cache, "SELECT DISTINCT judge_call FROM verdicts")["judge_call"].to_pylist()
+        )
     except InputError:
         return set()
 
