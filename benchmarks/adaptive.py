@@ -113,16 +113,16 @@ def with_holes(tree: RouteTree, called: Booleans) -> RouteTree:
 
 def at_random(tree: RouteTree, calls: int, rng: np.random.Generator) -> Booleans:
     """bool[queries, nodes]: 40 whole trees, and branches of the others, so many calls in all."""
-    routes, count = tree.routes, len(tree)
+    routes, count = tree.layout, len(tree)
     called = np.ones((count, routes.nodes), bool)
     low, high = 0.0, 1.0
     draws = rng.random((count, routes.nodes))
     for _ in range(30):
         share = (low + high) / 2
         for node in range(1, routes.nodes):
-            called[40:, node] = called[40:, routes.parent(node)] & (draws[40:, node] < share)
+            called[40:, node] = called[40:, routes.parent[node]] & (draws[40:, node] < share)
         low, high = (share, high) if called[:, 1:].sum() < calls else (low, share)
-    called[40:, 1] |= ~called[40:, 1 : 1 + routes.models].any(axis=1)
+    called[40:, 1] |= ~called[40:, 1 : 1 + routes.call_actions].any(axis=1)
     return called
 
 
@@ -156,7 +156,7 @@ def bandit(tree: RouteTree, test: RouteTree, alpha: float, calls: int, seed: int
         seen = text(fold.parts[0].vectors[fold.parts[0].row[:, 0]])
         return np.hstack([np.ones((len(fold), 1)), seen])
 
-    leaves = tree.routes.leaves
+    leaves = tree.layout.leaves
     reward, x = tree.reward(alpha), features(tree)
     arms = LinUCB(x.shape[1], leaves.stop - leaves.start)
     order, rng = np.empty(0, np.int64), np.random.default_rng(seed)
@@ -191,7 +191,7 @@ class Study:
         self.selection = OpenTree(state=args.state, allow_return=args.allow_return)
         tree = replace(self.selection, cache=args.cache).run()
         self.test, self.fold = tree.split("test"), training_queries(tree)
-        self.calls = tree.routes.calls
+        self.calls = tree.layout.calls
         last = last_plan(args.cache)
         assert last is not None
         self.pool, self.queries = last[0], [query for query in last[1] if query.split != "test"]
@@ -227,7 +227,7 @@ class Study:
         calls = round(self.calls * train * (1 - left))  # nodes, as many as that share of all
         kept = [*range(max(1, calls // self.calls)), *range(train, len(part))]
         ways.append(self.reached(part.select(np.array(kept))))
-        called = np.ones((len(part), part.routes.nodes), bool)
+        called = np.ones((len(part), part.layout.nodes), bool)
         called[:train] = at_random(part.select(np.arange(train)), calls, rng)
         ways.append(self.reached(with_holes(part, called)))
         budget = calls + self.calls * (len(part) - train)

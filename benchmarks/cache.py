@@ -126,7 +126,7 @@ def open_ours(root: Path) -> RouteTree:
     score, accuracy = (stored_scores(reader, forest, scorer) for scorer in SCORERS)
     prices = dict.fromkeys(MODELS, Rate.base(0.003))
     store = EmbeddingStore(reader, "random")
-    row = store.rows(forest.tree.outcome[:, : SPEC.routes.states])
+    row = store.rows(forest.tree.outcome[:, : SPEC.layout.inner])
     parts = (StatePart(store.vectors(), row),)
     return load_tree(reader, SPEC, forest, parts, "random", prices, score, accuracy, SCORERS[0])
 

@@ -85,8 +85,8 @@ def best_and_random_values(actions: Actions, reward: Tensor) -> Tensor:
     `actions`: what may be done; `reward`: float32[queries, nodes], paid where an episode ends.
     Returns float32[queries, states, A, 2]; before the last call the two are the same.
     """
-    routes, count = actions.routes, actions.count
-    evenly = torch.full((len(reward), routes.states, count), 1 / count, dtype=reward.dtype)
+    routes, count = actions.layout, actions.count
+    evenly = torch.full((len(reward), routes.inner, count), 1 / count, dtype=reward.dtype)
     best = random = action_values(actions, evenly, reward)
     for _ in range(routes.hops - 1):  # policy improvement: a level is right after each
         choice = nn.functional.one_hot(best.argmax(dim=2), count).to(reward)
@@ -131,12 +131,12 @@ class FeaturedRouter(nn.Module):
             itself: int64[queries], positions of the queries where they are those of `examples`;
                 they are not looked up themselves.
         """
-        routes = examples.fold.actions.routes
-        by_query = (len(states.node) // routes.states, routes.states, -1)
+        routes = examples.fold.actions.layout
+        by_query = (len(states.node) // routes.inner, routes.inner, -1)
         embedding, legal = states.embedding.reshape(by_query), states.legal.reshape(by_query)
         logits = [
             self.at_state(embedding[:, state], state, stage, examples, itself)
-            for state, stage in enumerate(routes.depth()[: routes.states].tolist())
+            for state, stage in enumerate(routes.depth()[: routes.inner].tolist())
         ]
         return torch.stack(logits, dim=1).masked_fill(~legal, ILLEGAL_LOGIT)
 
@@ -204,7 +204,7 @@ class TrainedFeatured:
     def outcome(self, tree: RouteTree, examples: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query; see `probabilities`."""
         table = greedy(self.probabilities(tree, examples), tree.base_rate)
-        actions = Actions(tree.routes, self.objective.allow_stop)
+        actions = Actions(tree.layout, self.objective.allow_stop)
         return policy_outcome(tree, actions, table, ROUTER, "router")
 
 

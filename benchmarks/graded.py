@@ -62,7 +62,7 @@ def auc(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
     """Print how well signals and n-grams tell right from wrong responses, by model and family."""
     rows = ask_cache(cache, LOGPROB_QUERY).to_pylist()
     for model in ("nano", *tree.models[1:]):
-        node = tree.routes.node((tree.models.index(model),))
+        node = tree.layout.node((tree.models.index(model),))
         logprobs = {row["id"]: row["logprob_sum"] for row in rows if row["model"] == model}
         train = tree.split("train")
         test = tree.split("test")

@@ -77,7 +77,7 @@ def replay_answers(run: Path, cache: Path, fold: str, count: int) -> dict[str, R
     ends = router_at(run, None).endings(tree).argmax(axis=1).tolist()
     return {
         texts.question: RoutedAnswer(
-            texts.answers[end], tree.routes.name(end, tree.models), float(tree.cost[row, end])
+            texts.answers[end], tree.layout.name(end, tree.models), float(tree.cost[row, end])
         )
         for row, (texts, end) in enumerate(zip(load_texts(cache, tree), ends, strict=True))
     }

@@ -150,11 +150,11 @@ class Setting:
             drawn: NDArray[np.int64] = (up_to[state] <= rng.random((len(state), 1))).sum(axis=1)
             return drawn
 
-        unpaid = np.zeros((len(tree), tree.routes.nodes))  # R follows from Q, C and alpha
+        unpaid = np.zeros((len(tree), tree.layout.nodes))  # R follows from Q, C and alpha
         rollouts = walk(self.actions, unpaid, position, act)
         alive, action, query = rollouts.alive, rollouts.action, position[:, None]
-        before = rollouts.state % tree.routes.states
-        after = tree.routes.child(before, self.actions.model(action))
+        before = rollouts.state % tree.layout.inner
+        after = tree.layout.child(before, self.actions.model(action))
         last = after[np.arange(len(position)), rollouts.length - 1]
         return Log(
             actions=self.actions,
@@ -209,7 +209,7 @@ def lines_of(
         steps, node = [], 0
         for hop, action in enumerate(log.action[row, : log.length[row]].tolist()):
             model = int(log.actions.model(action))
-            node = tree.routes.child(node, model)
+            node = tree.layout.child(node, model)
             steps.append(
                 {
                     "model": tree.models[model],

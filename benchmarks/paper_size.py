@@ -28,7 +28,7 @@ class PaperSize:
         assert isinstance(config, PPOConfig)
         self.config = config
         self.tree = planted_tree(families=10, per_family=(126, 0, 0), dim=DIM)
-        self.actions = Actions(self.tree.routes)
+        self.actions = Actions(self.tree.layout)
         self.table = state_table(self.tree, Objective(ALPHA))
 
     def router(self) -> RouterNetwork:

@@ -119,7 +119,7 @@ class Task:
 
     def value(self, logits: Tensor) -> float:
         """Exact R on validation of the greedy policy with these logits, float32[states, M]."""
-        actions = Actions(self.validation.routes)
+        actions = Actions(self.validation.layout)
         chances = torch.softmax(logits.double(), dim=1).numpy()
         table = greedy(chances, self.tree.base_rate, actions.returns)
         by_query = table.reshape(len(self.validation), -1, actions.count)
@@ -166,7 +166,7 @@ class Task:
     def puffer(self, config: PPOConfig, seed: int) -> Iterator[tuple[float, float]]:
         """PufferLib's environments side by side, plain torch."""
         stock = Puffer(self.train, self.alpha, config, seed)
-        shown = rivals.features(self.table, self.tree.routes)
+        shown = rivals.features(self.table, self.tree.layout)
         return self.other(stock.epoch, lambda: stock.network(shown)[0])
 
     def reached(self, curve: Iterator[tuple[float, float]], limit: float) -> tuple[float, float]:

@@ -32,7 +32,8 @@ from hierrouter.learning.config import PPOConfig
 from hierrouter.learning.forward import RouterShape
 from hierrouter.learning.network import RouterNetwork, States, StateTable
 from hierrouter.replay.env import ReplayEnv, Rollouts
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 
 
 def flat_env(tree: RouteTree, alpha: float) -> gymnasium.Env[Any, Any]:
@@ -40,7 +41,7 @@ def flat_env(tree: RouteTree, alpha: float) -> gymnasium.Env[Any, Any]:
     return DtypeObservation(FlattenObservation(ReplayEnv(tree, alpha)), np.float32)
 
 
-def features(table: StateTable, routes: Routes) -> Tensor:
+def features(table: StateTable, routes: Layout) -> Tensor:
     """float32[states, dim + L + 2]: what `flat_env` shows at every state of the tree."""
     stage = nn.functional.one_hot(torch.from_numpy(routes.depth())[table.node], routes.hops + 1)
     return torch.cat([table.cost[:, None], table.embedding(slice(None)), stage], dim=1)
@@ -108,8 +109,8 @@ def _states(obs: Any, router: RouterNetwork) -> States:
 @cache
 def first_nodes(shape: RouterShape) -> Tensor:
     """int64[L]: the first node of each stage."""
-    routes = Routes(shape.models, shape.hops)
-    return torch.tensor([routes.level_start(stage) for stage in range(shape.hops)])
+    layout = Layout.full(shape.models, shape.hops)
+    return torch.tensor([layout.level(stage).start for stage in range(shape.hops)])
 
 
 class StockTianshou:
@@ -130,7 +131,7 @@ class StockTianshou:
         seed: int,
     ) -> None:
         self._config = config
-        self._routes = tree.routes
+        self._routes = tree.layout
         self._actor, critic = heads
         self.algorithm = PPO(
             policy=DiscreteActorPolicy(
@@ -210,7 +211,7 @@ class Stable:
 
     def __init__(self, tree: RouteTree, alpha: float, config: PPOConfig, seed: int) -> None:
         self._config = config
-        self._routes = tree.routes
+        self._routes = tree.layout
         steps = config.rollouts * tree.hops
         self.model = StablePPO(
             "MlpPolicy",

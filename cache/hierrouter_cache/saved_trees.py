@@ -19,30 +19,24 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import WorldError, reason_of
+from hierrouter_cache.layout import Layout
 from hierrouter_cache.parts import METADATA_KEY, sha16, trees_folder
 from hierrouter_cache.reader import as_arrow
 from hierrouter_cache.tree import CALL_MEASURES, DirectCalls, RouteTree, StatePart
 from hierrouter_cache.writer import writable, write_derived
 
 LOGGER = logging.getLogger(__name__)
-TREE_FORMAT = 3  # increase it when a tree of the same cache could have another content
+TREE_FORMAT = 4  # increase it when a tree of the same cache could have another content
 TREE_NAME_PATTERN = re.compile(
     r"tree-(?P<key>[0-9a-f]{32}-[0-9a-f]{32})-(?P<sha>[0-9a-f]{16})\.arrow"
 )
 MAX_SAVED_TREES = 4  # the newest ones are kept
 # Attributes of a `RouteTree` that are stored as JSON.
-JSON_ATTRIBUTES = (
-    "models",
-    "hops",
-    "query_ids",
-    "datasets",
-    "splits",
-    "scorer",
-    "content",
-    "shared_time",
-)
+JSON_ATTRIBUTES = ("models", "query_ids", "datasets", "splits", "scorer", "content", "shared_time")
 # Measures that most trees have not; they are stored only if they are not 0.
 RARE_MEASURES = ("tokens_cached", "tokens_thoughts")
+# Arrays [queries, nodes] of trees with several draws of a call, or with missing nodes.
+LAYOUT_MEASURES = ("weight", "can_end")
 Facts = Mapping[str, Any]  # JSON
 GetVectors = Callable[[int], NDArray[np.float32]]  # vectors of the part with this number
 
@@ -178,12 +172,20 @@ def _table_of_tree(tree: RouteTree, facts: Facts) -> pa.Table:
             values = part.vectors[part.row].reshape(len(combined), -1)
         if values.shape[1]:
             columns[f"part {number}"] = _list_column(values)
+    for name in LAYOUT_MEASURES:
+        values = getattr(combined, name)
+        if values is not None:
+            columns[name] = _list_column(values.astype(np.float64))
     # Texts are stored as JSON: Arrow would import pandas to make columns of them, and would read
     # them no faster.
     attributes = {name: getattr(combined, name) for name in JSON_ATTRIBUTES}
-    metadata = json.dumps(
-        {**facts, "tree": attributes, "direct": combined.direct.models, "parts": part_shapes}
-    )
+    description = {
+        "tree": attributes,
+        "layout": combined.layout.as_object(),
+        "direct": combined.direct.models,
+        "parts": part_shapes,
+    }
+    metadata = json.dumps({**facts, **description})
     return pa.table(columns).replace_schema_metadata({METADATA_KEY: metadata})
 
 
@@ -238,9 +240,14 @@ def _tree_of_rows(
     }
     direct_models = tuple(facts.pop("direct"))
     direct = DirectCalls(direct_models, **measures(1), rate=np.zeros((len(direct_models), 2)))
+    weight = column("weight") if "weight" in batch.schema.names else None
+    can_end = column("can_end") > 0 if "can_end" in batch.schema.names else None
     tree = RouteTree(
         **attributes,
         **measures(0),
+        layout=Layout.from_object(facts.pop("layout")),
+        weight=weight,
+        can_end=can_end,
         rate=np.zeros((len(attributes["models"]), 2)),
         parts=tuple(parts),
         direct=direct,

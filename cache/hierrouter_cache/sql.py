@@ -216,16 +216,16 @@ def _list_calls(
         (names of direct calls and routes, one row for each call). The column `place` of a row is
         the position of its name in the list, counted from 1 as in SQL.
     """
-    routes = spec.routes
+    layout = spec.layout
     direct_names = [name for name, _ in spec.direct]
     direct_rates = rate_table(direct_names, prices)
     direct_cost = _cost(forest.direct, direct_rates)
     direct_hops = np.zeros(len(direct_names), np.int64)
     direct_rows = _call_rows(forest.direct, 1, direct_hops, direct_cost, direct_cost)
-    nodes = range(1, routes.nodes)  # the root is no call
+    nodes = range(1, layout.nodes)  # the root is no call
     rates = rate_table(spec.models, prices)
     total = total_cost(
-        routes,
+        layout,
         forest.tree.tokens_in,
         forest.tree.tokens_out,
         rates,
@@ -233,10 +233,10 @@ def _list_calls(
         forest.tree.tokens_thoughts,
     )[:, 1:]
     tree = forest.tree.select((slice(None), slice(1, None)))
-    actions = [routes.action(node) for node in nodes]
+    actions = [layout.action[node] for node in nodes]
     cost = _cost(tree, rates[actions])
-    route_names = [routes.name(node, spec.models) for node in nodes]
-    rows = _call_rows(tree, 1 + len(direct_names), routes.depth()[1:], cost, total)
+    route_names = [layout.name(node, spec.models) for node in nodes]
+    rows = _call_rows(tree, 1 + len(direct_names), layout.depth()[1:], cost, total)
     return [*direct_names, *route_names], pa.concat_tables([direct_rows, rows])
 
 

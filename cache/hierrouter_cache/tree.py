@@ -1,4 +1,4 @@
-"""Route trees as dense arrays, and the arithmetic of node numbers and costs."""
+"""Route trees as dense arrays, and the arithmetic of costs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.layout import Layout
 
-SEPARATOR = ">"
 SPLITS = ("train", "validation", "test")
 ALL_FOLDS = "all"  # all of them together
 # Attributes of `RouteTree` and of `DirectCalls` that have a value for each call of each query.
@@ -28,115 +28,7 @@ CALL_MEASURES = (
 )
 # Those that are one number, for all calls, where no call has another.
 SPREAD_MEASURES = ("seconds", "tokens_cached", "tokens_thoughts")
-Number = TypeVar("Number", int, NDArray[np.int64])
 Value = TypeVar("Value", float, NDArray[np.float64])
-
-
-def route_name(models: Sequence[str]) -> str:
-    """Return the name of a route for people: `first>second`, or `>first` if it has one call.
-
-    A direct call of a model has the plain name of the model. It is another call than `>first`,
-    because its prompt has no stage instruction.
-
-    Args:
-        models: names of the called models, in order.
-    """
-    return SEPARATOR.join(models) if len(models) != 1 else f"{SEPARATOR}{models[0]}"
-
-
-@dataclass(frozen=True)
-class Routes:
-    """The shape of the tree for M models and L hops.
-
-    Source: paper section 3.1.
-
-    Attributes:
-        models: M.
-        hops: L.
-
-    Raises:
-        ValueError: M or L is less than 1.
-    """
-
-    models: int
-    hops: int
-
-    def __post_init__(self) -> None:
-        if self.models < 1 or self.hops < 1:
-            raise ValueError(f"a tree needs at least 1 model and 1 hop, got {self}")
-
-    @property
-    def states(self) -> int:
-        """Number of nodes where the policy decides: 1 + M + ... + M^(L-1)."""
-        return self.level_start(self.hops)
-
-    @property
-    def nodes(self) -> int:
-        """Number of all nodes, the root included: `states` + M^L."""
-        return self.level_start(self.hops + 1)
-
-    @property
-    def calls(self) -> int:
-        """Number of calls in a query's tree: M + ... + M^L, one for each node except the root."""
-        return self.nodes - 1
-
-    @property
-    def leaves(self) -> slice:
-        """The node numbers at which an episode ends."""
-        return slice(self.states, self.nodes)
-
-    def level_start(self, level: int) -> int:
-        """Return the first node number of a level; the root is level 0."""
-        return sum(self.models**depth for depth in range(level))
-
-    def level(self, level: int) -> slice:
-        """Return the node numbers of a level; the root is level 0."""
-        return slice(self.level_start(level), self.level_start(level + 1))
-
-    def child(self, node: Number, action: Number) -> Number:
-        """Return the node that the call of a model leads to.
-
-        Args:
-            node: a number of a node, or an array of numbers.
-            action: the number of the called model, or an array of numbers.
-        """
-        return node * self.models + 1 + action
-
-    def parent(self, node: int) -> int:
-        """Return the node before the call that led to `node`, which must not be the root."""
-        return (node - 1) // self.models
-
-    def action(self, node: int) -> int:
-        """Return the number of the model whose call led to `node`, which must not be the root."""
-        return (node - 1) % self.models
-
-    def depth(self) -> NDArray[np.int64]:
-        """Return int64[nodes], the number of calls from the root to each node."""
-        return np.repeat(
-            np.arange(self.hops + 1), [self.models**level for level in range(self.hops + 1)]
-        )
-
-    def path(self, node: int) -> tuple[int, ...]:
-        """Return the numbers of the models called on the way from the root to `node`."""
-        if node == 0:
-            return ()
-        return (*self.path(self.parent(node)), self.action(node))
-
-    def node(self, path: tuple[int, ...]) -> int:
-        """Return the node at the end of a path; the inverse of `path()`."""
-        number = 0
-        for action in path:
-            number = self.child(number, action)
-        return number
-
-    def name(self, node: int, models: tuple[str, ...]) -> str:
-        """Return the `route_name` of the route to `node`; an empty text for the root.
-
-        Args:
-            node: number of the node.
-            models: names of the M models.
-        """
-        return route_name([models[action] for action in self.path(node)])
 
 
 @dataclass(frozen=True)
@@ -267,7 +159,7 @@ def cost_of(
 
 
 def total_cost(
-    routes: Routes,
+    layout: Layout,
     tokens_in: NDArray[np.int64],
     tokens_out: NDArray[np.int64],
     rate: NDArray[np.float64],
@@ -277,7 +169,7 @@ def total_cost(
     """Compute C, the cost of all calls from the root to each node.
 
     Args:
-        routes: shape of the tree.
+        layout: which nodes there are.
         tokens_in: int64[queries, nodes], prompt tokens of the call that led to the node.
         tokens_out: int64[queries, nodes], generated tokens of this call.
         rate: float64[M, 2], cost of a token in and out of each model; or float64[M, 5], see
@@ -289,15 +181,15 @@ def total_cost(
         float64[queries, nodes].
     """
     total = np.zeros(tokens_in.shape)
-    for node in range(1, routes.nodes):
+    for node in range(1, layout.nodes):
         cost = cost_of(
             tokens_in[:, node],
             tokens_out[:, node],
-            rate[routes.action(node)],
+            rate[layout.action[node]],
             0 if tokens_cached is None else tokens_cached[:, node],
             0 if tokens_thoughts is None else tokens_thoughts[:, node],
         )
-        total[:, node] = total[:, routes.parent(node)] + cost
+        total[:, node] = total[:, layout.parent[node]] + cost
     return total
 
 
@@ -374,15 +266,16 @@ class StatePart:
 
 @dataclass(frozen=True, repr=False)
 class RouteTree:
-    """Every route of every query, computed once: the deterministic MDP.
+    """Every route of every query, computed once: the MDP.
 
-    Node numbers are those of `Routes`; column 0 is the root, whose score and tokens are 0.
+    Node numbers are those of the layout; column 0 is the root, whose score and tokens are 0. If a
+    call has several draws, one of them comes by chance; else the MDP is deterministic.
 
     Source: paper section 3.1.
 
     Attributes:
         models: M names; action a calls `models[a]`.
-        hops: L.
+        layout: which routes there are.
         query_ids: id of each query.
         datasets: dataset of each query.
         splits: "train", "validation" or "test" for each query.
@@ -421,10 +314,15 @@ class RouteTree:
             encoder is from.
         unembedded: reason why the texts have no vectors; "" if they have.
         view: name of the texts and numbers that are in `parts`, see `hierrouter.replay.states`.
+        weight: float64[queries, nodes], the probability of each node once its call is made: one
+            over the number of draws; 0 if the query lacks the node, whose measures then are 0. None
+            if every query has all nodes and each call has one draw.
+        can_end: bool[queries, nodes], whether an episode may end at the node, because its response
+            is judged; None if it may end at all of them but the root.
     """
 
     models: tuple[str, ...]
-    hops: int
+    layout: Layout
     query_ids: tuple[str, ...]
     datasets: tuple[str, ...]
     splits: tuple[str, ...]
@@ -451,14 +349,16 @@ class RouteTree:
     tokens_cached: NDArray[np.int64] = field(default_factory=lambda: np.array(0))
     tokens_thoughts: NDArray[np.int64] = field(default_factory=lambda: np.array(0))
     shared_time: float = 0.0
+    weight: NDArray[np.float64] | None = None
+    can_end: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         _spread_measures(self)
 
-    @cached_property
-    def routes(self) -> Routes:
-        """The shape of this tree, with the arithmetic of node numbers."""
-        return Routes(len(self.models), self.hops)
+    @property
+    def hops(self) -> int:
+        """L, the most calls of a route."""
+        return self.layout.hops
 
     @property
     def cost_unit(self) -> str:
@@ -481,21 +381,18 @@ class RouteTree:
     @property
     def shows_leaves(self) -> bool:
         """Whether `parts` include the leaves, where the policy may choose the answer to return."""
-        return all(part.row.shape[1] == self.routes.nodes for part in self.parts)
+        return all(part.row.shape[1] == self.layout.nodes for part in self.parts)
 
-    def require_embedded(self, leaves: bool = False) -> tuple[StatePart, ...]:
+    def require_embedded(self) -> tuple[StatePart, ...]:
         """Return the parts that a policy reads.
-
-        Args:
-            leaves: whether the policy reads leaves, too.
 
         Raises:
             WorldError: there are no parts, because the encoder was not available.
-            InputError: the policy reads leaves, and the parts do not include them.
+            InputError: a policy decides at the leaves, and the parts do not include them.
         """
         if self.unembedded:
             raise WorldError(self.unembedded)
-        if leaves and not self.shows_leaves:
+        if self.layout.decides_at_leaves and not self.shows_leaves:
             raise InputError(
                 "the tree does not show what follows the last call, which a router with "
                 "allow_return sees; open the cache with allow_return, or --allow-return"
@@ -519,7 +416,7 @@ class RouteTree:
     @property
     def embedding(self) -> NDArray[np.float32]:
         """float32[queries, states, dim]: what a policy reads of each state; a copy each time."""
-        query, node = np.indices((len(self), self.routes.states), sparse=True)
+        query, node = np.indices((len(self), self.layout.inner), sparse=True)
         return self.embedding_at(query, node)
 
     def embedding_at(
@@ -553,7 +450,7 @@ class RouteTree:
     def cost(self) -> NDArray[np.float64]:
         """float64[queries, nodes]: C, the cost of all calls from the root to the node."""
         cost = total_cost(
-            self.routes,
+            self.layout,
             self.tokens_in,
             self.tokens_out,
             self.rate,
@@ -566,14 +463,28 @@ class RouteTree:
     def latency(self) -> NDArray[np.float64]:
         """float64[queries, nodes]: seconds of all calls from the root to the node."""
         total = self.seconds.copy()
-        for node in range(1, self.routes.nodes):
-            parent = self.routes.parent(node)
+        for node in range(1, self.layout.nodes):
+            parent = self.layout.parent[node]
             total[:, node] += total[:, parent] if parent else 0.0
         return total
 
+    @cached_property
+    def offered(self) -> NDArray[np.bool_] | None:
+        """bool[queries, inner nodes, M]: whether the query has a draw of a call at a node.
+
+        None if every query has all nodes.
+        """
+        if self.weight is None:
+            return None
+        offered = np.zeros((len(self), self.layout.inner, self.layout.call_actions), np.bool_)
+        for level in self.layout.levels:
+            if level.calls:
+                offered[:, level.inner] = level.gather(self.weight) > 0
+        return offered
+
     def reward(self, alpha: float) -> NDArray[np.float64]:
         """Return float64[queries, leaves], R = Q - alpha * C at the end of each route."""
-        return self.node_reward(alpha)[:, self.routes.leaves]
+        return self.node_reward(alpha)[:, self.layout.leaves]
 
     def node_reward(self, alpha: float) -> NDArray[np.float64]:
         """Return float64[queries, nodes], R = Q - alpha * C if an episode ends at the node."""
@@ -607,6 +518,8 @@ class RouteTree:
             datasets=tuple(self.datasets[row] for row in rows),
             splits=tuple(self.splits[row] for row in rows),
             **_select_measures(self, rows),
+            weight=None if self.weight is None else self.weight[rows],
+            can_end=None if self.can_end is None else self.can_end[rows],
             parts=tuple(replace(part, row=part.row[rows]) for part in self.parts),
             direct=replace(self.direct, **_select_measures(self.direct, rows)),
         )
@@ -624,9 +537,32 @@ class RouteTree:
             for part, other in zip(self.parts, self.pruned.parts, strict=True)
         )
         measures = _concatenate_measures(self, self.pruned)
+        for name in ("weight", "can_end"):
+            values = [getattr(tree, name) for tree in (self, self.pruned)]
+            measures[name] = None if values[0] is None else np.concatenate(values)
         direct_measures = _concatenate_measures(self.direct, self.pruned.direct)
         direct = replace(self.direct, **direct_measures)
         return replace(self, **names, **measures, parts=parts, direct=direct, pruned=None)
+
+    def with_layout(self, layout: Layout) -> Self:
+        """Return this tree with other actions that end an episode without a call.
+
+        Args:
+            layout: with the same nodes, see `Layout.with_give_backs`.
+        """
+        if layout == self.layout:
+            return self
+        tree = replace(self, layout=layout)
+        # What was computed of the nodes stays true.
+        for name in ("cost", "latency", "offered", "fingerprint", "texts"):
+            if name in self.__dict__:
+                tree.__dict__[name] = self.__dict__[name]
+        return tree
+
+    @property
+    def with_returns(self) -> Self:
+        """This tree, where a policy may return any answer of its route after each answer."""
+        return self.with_layout(self.layout.with_returns)
 
     def split(self, name: str) -> Self:
         """Return this tree with the queries of one fold only.

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.keys import digest, text_digest
+from hierrouter_cache.layout import Layout
 from hierrouter_cache.reader import FIRST_ROW_ORDER, CacheReader, first_match
-from hierrouter_cache.tree import DirectCalls, Rate, Routes, RouteTree, StatePart, rate_table
+from hierrouter_cache.tree import DirectCalls, Rate, RouteTree, StatePart, rate_table
 
 NO_ROW = -1  # row number of a call that is not in the cache
 # Any odd number. It makes (call, references) and (references, call) different.
@@ -44,9 +45,9 @@ class TreeSpec:
     direct: tuple[tuple[str, str], ...]
 
     @property
-    def routes(self) -> Routes:
-        """The shape of the tree."""
-        return Routes(len(self.models), len(self.steps))
+    def layout(self) -> Layout:
+        """The routes of the tree."""
+        return Layout.full(len(self.models), len(self.steps))
 
 
 @dataclass(frozen=True)
@@ -344,17 +345,17 @@ def _find_tree(table: _CallTable, spec: TreeSpec, roots: NDArray[np.uint64]) -> 
         spec: the pool as digests.
         roots: uint64[queries], hash of each query's root context.
     """
-    routes = spec.routes
-    rows = np.full((len(roots), routes.nodes), NO_ROW, np.int64)
+    layout = spec.layout
+    rows = np.full((len(roots), layout.nodes), NO_ROW, np.int64)
     pruned = np.zeros(rows.shape, np.bool_)
     context = roots[:, None]
     for level, steps in enumerate(spec.steps):
         # Views of the next level: the children of a node are neighbours, in the order of actions.
-        level_rows = rows[:, routes.level(level + 1)]
-        level_pruned = pruned[:, routes.level(level + 1)]
-        level_pruned |= np.repeat(pruned[:, routes.level(level)], routes.models, axis=1)
+        level_rows = rows[:, layout.level(level + 1)]
+        level_pruned = pruned[:, layout.level(level + 1)]
+        level_pruned |= np.repeat(pruned[:, layout.level(level)], layout.call_actions, axis=1)
         for action, step in enumerate(steps):
-            children = slice(action, None, routes.models)
+            children = slice(action, None, layout.call_actions)
             level_rows[:, children] = table.rows_of(step, context)
             level_pruned[:, children] |= table.has_decision(step, context, False)
         level_pruned &= level_rows == NO_ROW
@@ -400,15 +401,15 @@ def states(
     Returns:
         n states, in the order of `contexts`.
     """
-    width = spec.routes.nodes if leaves else spec.routes.states
+    width = spec.layout.nodes if leaves else spec.layout.inner
     positions = first_match(contexts, forest.tree.outcome[:, :width].ravel())
     query_rows = positions // width
     nodes = positions % width
     # For each node the nodes on the way to it: one for each call, the node itself last.
     routes_to_nodes = []
     for node in range(width):
-        path = spec.routes.path(node)
-        routes_to_nodes.append([spec.routes.node(path[: hop + 1]) for hop in range(len(path))])
+        path = spec.layout.path(node)
+        routes_to_nodes.append([spec.layout.node(path[: hop + 1]) for hop in range(len(path))])
     call_keys = [
         forest.tree.key[row, routes_to_nodes[node]]
         for row, node in zip(query_rows, nodes, strict=True)
@@ -440,7 +441,7 @@ def newest_answers(
     Returns:
         uint64[queries, states].
     """
-    width = spec.routes.nodes if leaves else spec.routes.states
+    width = spec.layout.nodes if leaves else spec.layout.inner
     calls = forest.tree.key[:, 1:width]
     empty_text = reader.hashes([text_digest("")])
     root = np.repeat(empty_text[:, None], len(calls), axis=0)
@@ -564,7 +565,7 @@ def load_tree(
     calls_of_all = int(tree.present[:, 1:].sum() + direct.present.sum())
     route_tree = RouteTree(
         models=spec.models,
-        hops=spec.routes.hops,
+        layout=spec.layout,
         query_ids=tuple(queries["id"].to_pylist()),
         datasets=tuple(queries["dataset"].to_pylist()),
         splits=tuple(queries["split"].to_pylist()),
@@ -611,7 +612,7 @@ def _require_scored(reader: CacheReader, nodes: Nodes, values: NDArray[np.float6
 
 def describe_holes(forest: Forest, spec: TreeSpec) -> str | None:
     """Say how many queries lack how many calls, and of which models; None if nothing is absent."""
-    routes = spec.routes
+    layout = spec.layout
     incomplete = int(np.count_nonzero(~forest.complete))
     if not incomplete:
         return None
@@ -619,7 +620,7 @@ def describe_holes(forest: Forest, spec: TreeSpec) -> str | None:
     absent_direct = int(np.count_nonzero(~forest.direct.present))
     counts = ((absent_nodes, "nodes"), (absent_direct, "direct calls"))
     absent = " and ".join(f"{count} {name}" for count, name in counts if count)
-    parents = [routes.parent(node) for node in range(1, routes.nodes)]
+    parents = [layout.parent[node] for node in range(1, layout.nodes)]
     below = np.count_nonzero(~forest.tree.present[:, 1:] & ~forest.tree.present[:, parents])
     if below:
         absent += f" ({below} of them because their parent is missing)"
@@ -633,10 +634,10 @@ def describe_holes(forest: Forest, spec: TreeSpec) -> str | None:
 
 def _count_by_model(forest: Forest, spec: TreeSpec) -> dict[str, int]:
     """Count for each model the queries that lack a call of it although its parent is present."""
-    routes = spec.routes
-    nodes = range(1, routes.nodes)
-    parents = [routes.parent(node) for node in nodes]
-    actions = np.array([routes.action(node) for node in nodes])
+    layout = spec.layout
+    nodes = range(1, layout.nodes)
+    parents = [layout.parent[node] for node in nodes]
+    actions = np.array([layout.action[node] for node in nodes])
     is_due = ~forest.tree.present[:, 1:] & forest.tree.present[:, parents]
     lacking: dict[str, NDArray[np.bool_]] = {}  # bool[queries] for each model
     for action, name in enumerate(spec.models):

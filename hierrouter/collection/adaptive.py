@@ -380,12 +380,12 @@ def chances(learned: TrainedSweep, fold: RouteTree, level: int) -> Floats:
     Returns:
         float64[queries, M^level, M].
     """
-    routes = fold.routes
+    layout = fold.layout
     calls = learned.at(0.0).actions.calls
-    largest = np.zeros((len(fold), routes.models**level, routes.models))
+    largest = np.zeros((len(fold), layout.call_actions**level, layout.call_actions))
     for alpha in learned.alphas:
-        actions = learned.at(alpha).probabilities(fold)[:, routes.level(level), :calls]
-        by_model = actions.reshape(*largest.shape[:2], -1, routes.models).sum(axis=2)
+        actions = learned.at(alpha).probabilities(fold)[:, layout.level(level), :calls]
+        by_model = actions.reshape(*largest.shape[:2], -1, layout.call_actions).sum(axis=2)
         largest = np.maximum(largest, by_model)
     return largest
 
@@ -405,7 +405,7 @@ def may_be_best(chance: Floats) -> Booleans:
 def calls_line(pool: Pool, queries: Sequence[Query]) -> str:
     """One line: how many calls complete trees have, and how many calls only may be made."""
     pilot, *batches = rounds(queries)
-    per_query = pool.routes.calls + len(pool.all_models)
+    per_query = pool.layout.calls + len(pool.all_models)
     line = f"adaptive: {per_query * len(pilot):,} calls of {len(pilot):,} whole trees are made"
     optional = per_query * sum(map(len, batches))
     if not optional:

@@ -155,7 +155,7 @@ class CollectionPlan:
     @property
     def max_calls(self) -> int:
         """Calls of all queries: nodes and direct calls, whether they are in the cache or not."""
-        return len(self.queries) * (self.pool.routes.calls + len(self.pool.all_models))
+        return len(self.queries) * (self.pool.layout.calls + len(self.pool.all_models))
 
     @property
     def spent(self) -> float:

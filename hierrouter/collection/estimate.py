@@ -157,7 +157,7 @@ def require_consent(pool: Pool, queries: Sequence[Query], root: Path) -> None:
         InputError: the collection is large; with the numbers.
         CacheError: the cache is damaged.
     """
-    calls = len(queries) * (pool.routes.calls + len(pool.all_models))
+    calls = len(queries) * (pool.layout.calls + len(pool.all_models))
     reader = reader_of(root)
     slowest = reader.sql(SLOWEST_STEP)[0][0].as_py() if reader else None  # seconds of a call
     if calls > CONSENT_CALLS or calls * (slowest or 0) > CONSENT_SECONDS:
@@ -261,7 +261,7 @@ def estimate(
         notes.append(f"not reached from here, so all calls count as new: {', '.join(absent)}")
     return Estimate(
         queries=len(queries),
-        nodes=len(queries) * pool.routes.calls,
+        nodes=len(queries) * pool.layout.calls,
         direct=len(queries) * len(pool.all_models),
         stages=tuple(_stage_estimate(stage, expected, bytes_per_call) for stage in stages),
         notes=tuple(notes),

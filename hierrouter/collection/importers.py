@@ -16,7 +16,8 @@ from hierrouter.questions.audit import Audit, Response, audit_responses, draw_au
 from hierrouter.questions.duplicates import near_duplicates_note
 from hierrouter.questions.scoring import GIVEN_SCORER
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import SEPARATOR, Rate
+from hierrouter_cache.layout import SEPARATOR
+from hierrouter_cache.tree import Rate
 
 # Reads a file's answers and, if the format has costs, the rate at which tokens have these costs.
 Reader = Callable[[Path], tuple[Iterator[tables.Answer], Rate | None]]

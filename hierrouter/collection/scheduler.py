@@ -200,7 +200,7 @@ class Collection:
         self.pool = pool
         self.queries = queries
         self.direct, self.levels = plan.stages_of(pool, spec)
-        self.per_query = pool.routes.calls + len(pool.all_models)
+        self.per_query = pool.layout.calls + len(pool.all_models)
         # The state of each call, and reports on it.
         self.progress = progress
         progress.summary = Summary(len(queries), len(queries) * self.per_query)

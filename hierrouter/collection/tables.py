@@ -25,7 +25,8 @@ from hierrouter.questions.scoring import with_final_answer
 from hierrouter.questions.sources import tests_of
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import sound_text
-from hierrouter_cache.tree import SEPARATOR, SPLITS
+from hierrouter_cache.layout import SEPARATOR
+from hierrouter_cache.tree import SPLITS
 
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth")
 # The columns that a table must have; `read_table` names the optional ones.

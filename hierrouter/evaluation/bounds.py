@@ -1,10 +1,12 @@
 """Bounds on what a router can earn, and the regret of a policy, split by decision."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from hierrouter.evaluation import outcome
+from hierrouter_cache.layout import Layout, Level
 from hierrouter_cache.tree import RouteTree, net_reward
 
 # Below this gap, the share of the gap that is closed would be a quotient of two noises.
@@ -49,7 +51,7 @@ def best_ending(tree: RouteTree, alpha: float, allow_stop: bool = False) -> int:
     Returns:
         The number of the node at which that route ends.
     """
-    endings = outcome.Actions(tree.routes, allow_stop).endings
+    endings = outcome.route_ends(tree.layout, allow_stop)
     reward = tree.node_reward(alpha)[:, endings].mean(axis=0, keepdims=True)
     cost = tree.cost[:, endings].mean(axis=0, keepdims=True)
     return int(endings.start + cheapest_best(reward, cost)[0])
@@ -142,7 +144,7 @@ def best_nodes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outco
     Returns:
         int64[queries], node numbers.
     """
-    endings = outcome.Actions(tree.routes, allow_stop).endings
+    endings = outcome.route_ends(tree.layout, allow_stop)
     best = cheapest_best(tree.node_reward(alpha)[:, endings], tree.cost[:, endings])
     return best + np.int64(endings.start)
 
@@ -183,8 +185,8 @@ def random_policy(tree: RouteTree, allow_stop: bool = False) -> outcome.Outcome:
         tree: the queries.
         allow_stop: whether routes of fewer than L calls take part.
     """
-    endings = outcome.Actions(tree.routes, allow_stop).endings
-    probability = np.zeros((len(tree), tree.routes.nodes))
+    endings = outcome.route_ends(tree.layout, allow_stop)
+    probability = np.zeros((len(tree), tree.layout.nodes))
     probability[:, endings] = 1 / (endings.stop - endings.start)
     return outcome.from_endings(tree, probability, "random", "baseline")
 
@@ -245,11 +247,7 @@ def ladder(
 
 
 def split_regret(
-    tree: RouteTree,
-    alpha: float,
-    endings: outcome.Floats,
-    allow_stop: bool = False,
-    allow_return: bool = False,
+    tree: RouteTree, alpha: float, endings: outcome.Floats, allow_stop: bool = False
 ) -> outcome.Floats:
     """Split the regret of a policy by decision.
 
@@ -258,8 +256,8 @@ def split_regret(
     makes the first l decisions and the oracle all later ones. W(0) is R of the oracle; W of all
     decisions is R of the policy. The loss of decision l + 1 is W(l) - W(l + 1).
 
-    A decision chooses the next call, perhaps with a stop. With `allow_return` there is a decision
-    after the last call, too: which answer to return.
+    A decision chooses the next call, perhaps with a stop. If the layout offers to return earlier
+    answers, there is a decision after the last call, too: which answer to return.
 
     Args:
         tree: the queries.
@@ -268,11 +266,10 @@ def split_regret(
             stochastic policy all values are expectations; the mean of several seeds is one such
             policy.
         allow_stop: whether policy and oracle may end before L calls.
-        allow_return: whether policy and oracle may return any answer of the route.
 
     Returns:
-        float64[queries, L], with return L + 1 columns: column 0 is the loss of the first decision,
-        that is of the first call; column l that of decision l + 1. Not below 0, up to rounding. The
+        float64[queries, steps], L or one more: column 0 is the loss of the first decision, that is
+        of the first call; column l that of decision l + 1. Not below 0, up to rounding. The
         sum of a row is the regret on that query.
 
     Raises:
@@ -280,68 +277,90 @@ def split_regret(
 
     Source: docs/metrics.md.
     """
-    possible = outcome.Actions(tree.routes, allow_stop, allow_return).endings
+    layout = tree.layout
+    possible = outcome.Actions(layout, allow_stop).endings
     if endings[:, : possible.start].any():
         raise ValueError("episodes end before L calls; allow the oracle to stop, too")
-    routes = tree.routes
-    width = endings.shape[1]
-    earned = endings * outcome.ending_reward(tree, alpha, width)
+    earned = endings * outcome.ending_reward(tree, alpha)[:, : endings.shape[1]]
     policy_reward = earned.sum(axis=1)
-    if width > routes.nodes:  # several endings at one node, each with another answer
-        earned = outcome.endings_by_node(routes, earned)
-    if allow_return:
+    earned = outcome.endings_by_node(layout, earned)
+    if layout.decides_at_leaves:
         # At each node there is a decision, even after the last call. So every node that is called
         # is a state from which the oracle can go on.
-        decisions = routes.hops + 1
-        reach = outcome.call_probability(routes, endings)
+        reach = outcome.call_probability(layout, endings)
     else:
         # A decision is made only where a call follows; endings at a node leave nothing to decide.
-        decisions = routes.hops
-        reach = outcome.continuation_probability(routes, endings)
-    oracle_reward = reach * best_ahead(tree, alpha, allow_stop, allow_return)
+        reach = outcome.continuation_probability(layout, endings)
+    oracle_reward = reach * best_ahead(tree, alpha, allow_stop)
+    depth = layout.depth()
     rewards = [policy_reward]  # W of all decisions; the loop adds W(l) for falling l
-    for level in reversed(range(decisions)):
-        # After `level` decisions of the policy an episode is over, or it is at a node of this
-        # level. With return an episode that ends at this level is not over yet, because the next
-        # decision ends it.
-        first_open_level = level if allow_return else level + 1
-        ended_nodes = routes.level_start(first_open_level)
-        ended_reward = earned[:, :ended_nodes].sum(axis=1)
-        rewards.append(ended_reward + oracle_reward[:, routes.level(level)].sum(axis=1))
+    for calls, level in reversed(list(enumerate(layout.levels))):
+        # After `calls` decisions of the policy an episode is over, or it is at a node of this
+        # level. If leaves are states, an episode that ends at this level is not over yet, because
+        # the next decision ends it.
+        has_ended = depth < calls if layout.decides_at_leaves else depth <= calls
+        ended_reward = earned[:, has_ended].sum(axis=1)
+        rewards.append(ended_reward + oracle_reward[:, level.states].sum(axis=1))
     changes: outcome.Floats = np.diff(np.stack(rewards[::-1], axis=1), axis=1)
     return -changes
 
 
-def best_ahead(
-    tree: RouteTree, alpha: float, allow_stop: bool = False, allow_return: bool = False
-) -> outcome.Floats:
-    """Compute the highest R of all endings below each state, the state itself excluded.
+def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Floats:
+    """Compute the highest expected R from each state on.
+
+    Of a call with several draws it is the mean over them, because a policy decides on before it
+    knows which one comes.
 
     Args:
         tree: the queries.
         alpha: cost penalty of R = Q - alpha * C.
         allow_stop: whether episodes may end before L calls.
-        allow_return: whether an ending at a state itself, with any answer so far, counts as well.
 
     Returns:
-        float64[queries, S]; with return, S counts all nodes.
+        float64[queries, S]. An ending at the state itself counts where the layout offers to return
+        an answer there, and not otherwise.
     """
-    routes = tree.routes
-    reward = tree.node_reward(alpha)
-    if allow_return:
-        number = outcome.ending_table(routes).number
-        reward = outcome.ending_reward(tree, alpha, number.max() + 1)[:, number].max(axis=2)
-        reward[:, 0] = -np.inf  # at the root there is no answer to return
-    best = reward[:, routes.leaves]
-    ahead = [best] if allow_return else []
-    for level in reversed(range(routes.hops)):
-        best = best.reshape(len(tree), -1, routes.models).max(axis=2)
-        if allow_return:
-            best = np.maximum(best, reward[:, routes.level(level)])
-        ahead.append(best)
+    layout = tree.layout
+    reward = outcome.ending_reward(tree, alpha)
+    value = reward[:, : layout.nodes].copy()  # of having reached a node
+    best = np.full((len(tree), layout.states), -np.inf)
+    for level in reversed(layout.levels):
+        if level.calls:
+            best[:, level.inner] = call_values(tree, level, value).max(axis=2)
+        for state, ending in _offers(level, layout):
+            best[:, state] = np.maximum(best[:, state], reward[:, ending])
+        ahead = best[:, level.states]
         if allow_stop:
-            best = np.maximum(best, reward[:, routes.level(level)])
-    return np.concatenate(ahead[::-1], axis=1)
+            ahead = np.maximum(ahead, reward[:, : layout.nodes][:, level.states])
+        value[:, level.states] = ahead
+    return best
+
+
+def call_values(tree: RouteTree, level: Level, value: outcome.Floats) -> outcome.Floats:
+    """Look up the expected value of each call at the inner nodes of a level.
+
+    Args:
+        tree: the queries.
+        level: of the tree's layout.
+        value: float64[queries, nodes], of having reached a node.
+
+    Returns:
+        float64[queries, inner nodes of the level, C], the mean over the draws; minus infinity for a
+        call that is not offered.
+    """
+    values = level.gather(value, -np.inf, tree.weight)
+    if tree.offered is None:
+        return values
+    return np.where(tree.offered[:, level.inner], values, -np.inf)
+
+
+def _offers(level: Level, layout: Layout) -> Iterator[tuple[outcome.Integers, outcome.Integers]]:
+    """Yield the states that offer to end without a call, and the endings, for each such action."""
+    states = np.arange(layout.nodes)[level.states]
+    for column in range(len(layout.give_backs)):
+        rows = level.give_backs[level.give_backs[:, 1] == column]
+        if len(rows):
+            yield states[rows[:, 0]], rows[:, 2]
 
 
 def greedy_decisions(
@@ -364,7 +383,7 @@ def greedy_decisions(
     """
     choice = outcome.greedy(probabilities, tree.base_rate, actions.returns).argmax(axis=2)
     legal = actions.legal()
-    reward = outcome.ending_reward(tree, alpha, actions.width)
+    reward = outcome.ending_reward(tree, alpha)
     rows = np.arange(len(tree))
     value = np.zeros(choice.shape)  # R of the greedy policy from each state on
     loss = np.zeros(choice.shape)  # R that the best action would have added

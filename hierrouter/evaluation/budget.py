@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hierrouter.evaluation.outcome import Actions, Booleans, Floats, Integers, Outcome, from_endings
+from hierrouter.evaluation.outcome import (
+    Booleans,
+    Floats,
+    Integers,
+    Outcome,
+    from_endings,
+    route_ends,
+)
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, net_reward
 
@@ -88,7 +95,7 @@ class RouteHull:
             tree: the queries that the means are taken over.
             allow_stop: whether routes of fewer than L calls count.
         """
-        endings = Actions(tree.routes, allow_stop).endings
+        endings = route_ends(tree.layout, allow_stop)
         quality = tree.score[:, endings].mean(axis=0)
         cost = tree.cost[:, endings].mean(axis=0)
         hulls = Hulls.of(cost[None], quality[None])
@@ -127,7 +134,7 @@ def policy_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
     Returns:
         float64[n], ascending; empty if cost decides nothing.
     """
-    endings = Actions(tree.routes, allow_stop).endings
+    endings = route_ends(tree.layout, allow_stop)
     quantiles = np.linspace(0, 1, GROUP_POINTS)
     alphas = [np.empty(0)]
     size = 1
@@ -214,7 +221,7 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
     Raises:
         InputError: the cheapest routes of all queries exceed the budget.
     """
-    endings = Actions(tree.routes, allow_stop).endings
+    endings = route_ends(tree.layout, allow_stop)
     steps = Hulls.of(tree.cost[:, endings], tree.score[:, endings])
     node = endings.start + steps.start
     next_node = endings.start + steps.after
@@ -229,7 +236,7 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
     taken = int(np.searchsorted(spent, total_budget, side="right"))
     # If a query takes several steps, this assignment keeps the last of them.
     node[steps.query[:taken]] = next_node[:taken]
-    probability = np.eye(tree.routes.nodes)[node]
+    probability = np.eye(tree.layout.nodes)[node]
     if taken < len(spent):
         query = steps.query[taken]
         share = max(1 - (spent[taken] - total_budget) / steps.cost[taken], 0.0)

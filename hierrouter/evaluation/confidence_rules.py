@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hierrouter.evaluation import bounds, outcome
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 
 RULE_POLICY = "best look per dataset"
 MAX_THRESHOLDS = 32  # about as many thresholds are tried for each first model
@@ -58,15 +59,15 @@ class ConfidenceRule:
         is_confident = _nan_as_lowest(confidence[:, self.first]) >= self.threshold
         return np.where(is_confident, self.confident_node, self.doubtful_node)
 
-    def name(self, models: tuple[str, ...], routes: Routes) -> str:
+    def name(self, models: tuple[str, ...], layout: Layout) -> str:
         """Describe the rule, for example `nano 0.83 sure: >nano, else nano>calc`.
 
         With a threshold below 0: `nano up to 12 tokens: …`, see the module's docstring.
         """
-        confident_route = routes.name(self.confident_node, models)
+        confident_route = layout.name(self.confident_node, models)
         if self.first is None:
             return confident_route
-        doubtful_route = routes.name(self.doubtful_node, models)
+        doubtful_route = layout.name(self.doubtful_node, models)
         if self.threshold >= 0:
             condition = f"{self.threshold:.2g} sure"
         else:
@@ -94,14 +95,14 @@ def fit_rule(
     Returns:
         The rule; that of the best fixed route if no rule that reads an answer is better.
     """
-    routes = tree.routes
+    layout = tree.layout
     reward = tree.node_reward(alpha)
     best_ending = bounds.best_ending(tree, alpha, allow_stop)
     best_rule = ConfidenceRule(None, -np.inf, best_ending, best_ending)
     best_reward = float(reward[:, best_ending].sum())
-    endings = range(routes.nodes)[outcome.Actions(routes, allow_stop).endings]
-    for first in range(routes.models):
-        candidates = np.array([node for node in endings if routes.path(node)[0] == first])
+    endings = range(layout.nodes)[outcome.route_ends(layout, allow_stop)]
+    for first in range(layout.call_actions):
+        candidates = np.array([node for node in endings if layout.path(node)[0] == first])
         first_confidence = _nan_as_lowest(confidence[:, first])
         order = np.argsort(first_confidence, kind="stable")
         ranked = first_confidence[order]

@@ -60,7 +60,7 @@ class DeferringPolicy:
         kept_endings, deferred_states = self._split(threshold)
         share = deferred_states.sum(axis=1)
         # The calls before the deferral are paid for as well.
-        sunk_cost = (deferred_states * self.tree.cost[:, : self.tree.routes.states]).sum(axis=1)
+        sunk_cost = (deferred_states * self.tree.cost[:, : self.tree.layout.inner]).sum(axis=1)
         quality = (kept_endings * self.tree.score).sum(axis=1)
         accuracy = (kept_endings * self.tree.accuracy).sum(axis=1)
         cost = (kept_endings * self.tree.cost).sum(axis=1)
@@ -139,23 +139,23 @@ class DeferringPolicy:
             float64[queries, states], the probability of deferring at each state.
         """
         is_reached = self._lowest_above >= threshold
-        is_doubtful = is_reached[:, : self.tree.routes.states] & (self.confidence < threshold)
+        is_doubtful = is_reached[:, : self.tree.layout.inner] & (self.confidence < threshold)
         return self.endings * is_reached, self.deciding * is_doubtful
 
     @cached_property
     def deciding(self) -> Floats:
         """float64[queries, states]: probability that the policy has to decide there."""
-        return continuation_probability(self.tree.routes, self.endings)
+        return continuation_probability(self.tree.layout, self.endings)
 
     @cached_property
     def _lowest_above(self) -> Floats:
         """float64[queries, nodes]: the lowest confidence at the states above each node."""
-        routes = self.tree.routes
-        levels = [np.full((len(self.tree), 1), np.inf)]
-        for level in range(routes.hops):
-            lowest = np.minimum(levels[-1], self.confidence[:, routes.level(level)])
-            levels.append(np.repeat(lowest, routes.models, axis=1))
-        return np.concatenate(levels, axis=1)
+        layout = self.tree.layout
+        lowest = np.full((len(self.tree), layout.nodes), np.inf)
+        for node in range(1, layout.nodes):
+            parent = layout.parent[node]
+            lowest[:, node] = np.minimum(lowest[:, parent], self.confidence[:, parent])
+        return lowest
 
 
 def best_point(curve: Sequence[DeferralPoint]) -> DeferralPoint:

@@ -1,14 +1,14 @@
 """The actions of a policy, and its exact outcome on each query, by enumeration."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.tree import SEPARATOR, Routes, RouteTree, net_reward
+from hierrouter_cache.layout import NEWEST, NOT_OFFERED, SEPARATOR, Calls, Layout, Level
+from hierrouter_cache.tree import RouteTree, net_reward
 
 # Array types; the docstrings state the shapes.
 Floats = NDArray[np.float64]
@@ -16,35 +16,35 @@ Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
 STOP_SUFFIX = f"{SEPARATOR}stop"  # ends the name of an action that stops
+STOP = "stop"  # name of the action that ends with the newest answer, without a call
 RETURN_PREFIX = f"return{SEPARATOR}"  # begins the name of an action that returns an answer
 
 
 @dataclass(frozen=True)
 class Actions:
-    """The numbering of actions on one tree: M that call; M more with stop; L more with return.
+    """The numbering of a policy's actions: those that call, with stop as many more, and others.
 
-    Action i calls model i; M + i calls it and ends the episode with its answer. The last L call no
-    model: they end the episode with answer 1, 2, ... of the route.
+    Action i of C makes call i; with stop, action C + i makes it and ends the episode with its
+    answer. The last actions make no call: they end the episode with an answer of the route, as
+    `Layout.give_backs` says.
 
     Attributes:
-        routes: shape of the tree, for M models and L hops.
+        layout: which routes there are; C is M for the paper's tree of M models.
         allow_stop: whether an episode may end before L calls.
-        allow_return: whether an episode may end after any answer, with any answer of its route.
     """
 
-    routes: Routes
+    layout: Layout
     allow_stop: bool = False
-    allow_return: bool = False
 
     @property
     def calls(self) -> int:
-        """Number of actions that call a model: M, or 2M with stop."""
-        return self.routes.models * (2 if self.allow_stop else 1)
+        """Number of actions that make a call: C, or 2C with stop."""
+        return self.layout.call_actions * (2 if self.allow_stop else 1)
 
     @property
     def returns(self) -> int:
-        """Number of actions that return an answer without a call: L with return, else 0."""
-        return self.routes.hops if self.allow_return else 0
+        """Number of actions that return an answer without a call."""
+        return len(self.layout.give_backs)
 
     @property
     def count(self) -> int:
@@ -53,35 +53,35 @@ class Actions:
 
     @property
     def states(self) -> int:
-        """S, the number of nodes where a decision is due; with return, the leaves are included."""
-        return self.routes.nodes if self.allow_return else self.routes.states
+        """S, the number of nodes where a decision is due."""
+        return self.layout.states
 
     @property
     def steps(self) -> int:
-        """The most decisions of an episode: L, or L + 1 with return."""
-        return self.routes.hops + self.allow_return
+        """The most decisions of an episode."""
+        return self.layout.steps
 
     @property
     def width(self) -> int:
-        """Number of endings: that of the nodes; with return, that of the `EndingTable`."""
-        return len(ending_table(self.routes).node) if self.allow_return else self.routes.nodes
+        """Number of endings: those of the nodes, and those with earlier answers."""
+        return self.layout.endings
 
     @property
     def endings(self) -> slice:
         """Numbers of the possible endings: the leaves; with stop or return, all but the root."""
-        ends_early = self.allow_stop or self.allow_return
-        return slice(1 if ends_early else self.routes.states, self.width)
+        ends_early = self.allow_stop or self.returns > 0
+        return slice(1 if ends_early else self.layout.inner, self.width)
 
     def model(self, action: Integers) -> Integers:
-        """The model that `action` calls, if it calls one; for arrays and ints."""
-        return action % self.routes.models
+        """The call that `action` makes, if it makes one; for arrays and ints."""
+        return action % self.layout.call_actions
 
     def stops(self, action: Integers) -> Booleans:
         """Whether `action` itself ends the episode; for arrays and ints."""
-        return action >= self.routes.models
+        return action >= self.layout.call_actions
 
     def transition(self, node: Any, action: Any) -> tuple[Any, Any, Any]:
-        """Take an action at a state.
+        """Take an action at a state; of several draws of a call, the first comes.
 
         Returning an answer that does not exist yet returns the last one, and so does a call after
         the last call; at the root there is no answer.
@@ -94,21 +94,26 @@ class Actions:
             The next node, the number of the ending, and whether the episode ends; of the shape of
             the arguments. Without an end the number of the ending is that of the node.
         """
-        child = self.routes.child(node, self.model(action))
+        layout = self.layout
         stops = self.stops(action)
-        if not self.allow_return:
-            return child, child, stops | (child >= self.routes.states)
+        if not self.returns:
+            child = layout.child(node, self.model(action))
+            return child, child, stops | (child >= layout.inner)
         answer = action - self.calls
-        returns = (answer >= 0) | (node >= self.routes.states)
-        # Column -1, the last answer, is what a call after the last call returns.
-        ending = ending_table(self.routes).number[node, np.where(answer >= 0, answer, -1)]
+        is_leaf = node >= layout.inner
+        returns = (answer >= 0) | is_leaf
+        # At a node where no call follows, any call counts as returning the last answer.
+        child = layout.child(np.where(is_leaf, 0, node), self.model(action))
+        offer = layout.give_back[node, np.where(answer >= 0, answer, 0)]
+        ending = np.where((answer >= 0) & (offer != NOT_OFFERED), offer, node)
         child = np.where(returns, node, child)
-        return child, np.where(returns, ending, child), returns | stops
+        is_over = returns | stops | (child >= layout.states)
+        return child, np.where(returns, ending, child), is_over
 
     def names(self, models: Sequence[str]) -> tuple[str, ...]:
-        """The name of each action: a model, `model>stop` or `return>number`."""
+        """The name of each action: a model, `model>stop`, `return>number` or `stop`."""
         calls = (*models, *(f"{name}{STOP_SUFFIX}" for name in models))[: self.calls]
-        return (*calls, *(f"{RETURN_PREFIX}{answer + 1}" for answer in range(self.returns)))
+        return (*calls, *map(give_back_name, self.layout.give_backs))
 
     def legal(self) -> Booleans:
         """Compute bool[S, A]: which actions a policy may choose at each state.
@@ -117,118 +122,86 @@ class Actions:
         can be returned after it): no two legal actions do the same. Only answers that exist can be
         returned, and after the last call returning one is the only choice.
         """
-        routes = self.routes
-        legal = np.ones((self.states, self.count), dtype=np.bool_)
-        legal[routes.level(routes.hops - 1), routes.models : self.calls] = False
-        if self.allow_return:
-            legal[routes.leaves, : self.calls] = False
-            legal[:, self.calls :] = np.arange(routes.hops) < routes.depth()[:, None]
+        layout = self.layout
+        legal = np.zeros((self.states, self.count), dtype=np.bool_)
+        inner = slice(layout.inner)
+        offered = layout.children != NOT_OFFERED
+        legal[inner, : layout.call_actions] = offered
+        if self.allow_stop:
+            may_go_on = offered & (layout.children < layout.inner)
+            legal[inner, layout.call_actions : self.calls] = may_go_on
+        legal[:, self.calls :] = layout.give_back != NOT_OFFERED
         return legal
 
 
-class EndingTable(NamedTuple):
-    """Every ending by number: the nodes, each with its own answer, then nodes with earlier answers.
-
-    Without return there are no other endings than the nodes, so arrays over endings are as wide as
-    there are nodes.
-
-    Attributes:
-        node: int64[endings], the node where the episode ends; it determines the cost.
-        answer_node: int64[endings], the node whose answer is returned; it determines the quality.
-        number: int64[nodes, L], the ending at a node with answer 1, 2, ... of its route; with the
-            last answer if the numbered one does not exist yet.
-    """
-
-    node: Integers
-    answer_node: Integers
-    number: Integers
+def give_back_name(answer: int) -> str:
+    """The name of an action that ends an episode without a call, see `Layout.give_backs`."""
+    return STOP if answer == NEWEST else f"{RETURN_PREFIX}{answer}"
 
 
-@lru_cache(maxsize=8)
-def ending_table(routes: Routes) -> EndingTable:
-    """Number the endings of trees of this shape."""
-    nodes = np.arange(routes.nodes)
-    number = np.tile(nodes[:, None], (1, routes.hops))
-    end_nodes = [nodes]
-    answer_nodes = [nodes]
-    count = routes.nodes
-    for calls in range(2, routes.hops + 1):
-        level = nodes[routes.level(calls)]
-        ancestors = level
-        for answer in reversed(range(calls - 1)):
-            ancestors = (ancestors - 1) // routes.models
-            number[level, answer] = count + np.arange(len(level))
-            end_nodes.append(level)
-            answer_nodes.append(ancestors)
-            count += len(level)
-    return EndingTable(np.concatenate(end_nodes), np.concatenate(answer_nodes), number)
-
-
-def ending_name(tree: RouteTree, ending: int, endings: int) -> str:
+def ending_name(tree: RouteTree, ending: int) -> str:
     """Return the name of the route of an ending, and of the answer it gives if not the last one.
 
     Args:
         tree: has the names of the models.
         ending: number of the ending.
-        endings: number of endings: of nodes, or of the `EndingTable`.
     """
-    if endings == tree.routes.nodes:
-        return tree.routes.name(ending, tree.models)
-    table = ending_table(tree.routes)
-    node = int(table.node[ending])
-    answer_node = int(table.answer_node[ending])
-    route = tree.routes.name(node, tree.models)
+    node = int(tree.layout.ending_node[ending])
+    answer_node = int(tree.layout.answer_node[ending])
+    route = tree.layout.name(node, tree.models)
     if answer_node == node:
         return route
-    return f"{route}, {RETURN_PREFIX}{len(tree.routes.path(answer_node))}"
+    return f"{route}, {RETURN_PREFIX}{len(tree.layout.path(answer_node))}"
 
 
-def ending_values(tree: RouteTree, endings: int) -> tuple[Floats, Floats, Floats]:
+def ending_values(tree: RouteTree) -> tuple[Floats, Floats, Floats]:
     """Look up the score, accuracy and C of each ending.
 
     Args:
         tree: the queries.
-        endings: number of endings: of nodes, or of the `EndingTable`.
 
     Returns:
         float64[queries, endings] each.
     """
-    if endings == tree.routes.nodes:
+    layout = tree.layout
+    if layout.endings == layout.nodes:
         return tree.score, tree.accuracy, tree.cost
-    table = ending_table(tree.routes)
-    answer_node = table.answer_node
-    return tree.score[:, answer_node], tree.accuracy[:, answer_node], tree.cost[:, table.node]
+    answer_node = layout.answer_node
+    return (
+        tree.score[:, answer_node],
+        tree.accuracy[:, answer_node],
+        tree.cost[:, layout.ending_node],
+    )
 
 
-def ending_reward(tree: RouteTree, alpha: float, endings: int) -> Floats:
+def ending_reward(tree: RouteTree, alpha: float) -> Floats:
     """Compute R = Q - alpha * C of each ending.
 
     Args:
         tree: the queries.
         alpha: cost penalty.
-        endings: number of endings: of nodes, or of the `EndingTable`.
 
     Returns:
         float64[queries, endings].
     """
-    quality, _, cost = ending_values(tree, endings)
+    quality, _, cost = ending_values(tree)
     return net_reward(quality, cost, alpha)
 
 
-def endings_by_node(routes: Routes, endings: Floats) -> Floats:
+def endings_by_node(layout: Layout, endings: Floats) -> Floats:
     """Sum values of endings over the answers that are returned at each node.
 
     Args:
-        routes: shape of the tree.
-        endings: float64[queries, endings].
+        layout: the routes.
+        endings: float64[queries, endings]; or [queries, nodes], which stay as they are.
 
     Returns:
         float64[queries, nodes].
     """
-    if endings.shape[1] == routes.nodes:
+    if endings.shape[1] == layout.nodes:
         return endings
-    sums = np.zeros((len(endings), routes.nodes))
-    np.add.at(sums.T, ending_table(routes).node, endings.T)
+    sums = np.zeros((len(endings), layout.nodes))
+    np.add.at(sums.T, layout.ending_node, endings.T)
     return sums
 
 
@@ -284,12 +257,13 @@ def from_endings(tree: RouteTree, probability: Floats, name: str, kind: Kind) ->
 
     Args:
         tree: the queries.
-        probability: float64[queries, endings], see `EndingTable`; rows sum to 1.
+        probability: float64[queries, endings], see `Layout`; rows sum to 1.
         name: name of the outcome.
         kind: kind of the outcome.
     """
-    score, right, spent = ending_values(tree, probability.shape[1])
-    node_probability = endings_by_node(tree.routes, probability)
+    # A fixed route or an oracle has probabilities of nodes only, which are the first endings.
+    score, right, spent = (values[:, : probability.shape[1]] for values in ending_values(tree))
+    node_probability = endings_by_node(tree.layout, probability)
     # The root, column 0, is no call and has no latency.
     seconds = (node_probability * tree.latency)[:, 1:].sum(axis=1)
     quality = (probability * score).sum(axis=1)
@@ -303,14 +277,13 @@ def from_nodes(tree: RouteTree, ending: Integers, name: str, kind: Kind) -> Outc
 
     Args:
         tree: the queries.
-        ending: int64[queries], numbers of nodes, or of other endings of the `EndingTable`.
+        ending: int64[queries], numbers of endings, see `Layout`.
         name: name of the outcome.
         kind: kind of the outcome.
     """
-    table = ending_table(tree.routes)
     rows = np.arange(len(tree))
-    node = table.node[ending]
-    answer_node = table.answer_node[ending]
+    node = tree.layout.ending_node[ending]
+    answer_node = tree.layout.answer_node[ending]
     return Outcome(
         name=name,
         kind=kind,
@@ -341,6 +314,16 @@ def single_calls(tree: RouteTree) -> list[Outcome]:
     ]
 
 
+def route_ends(layout: Layout, allow_stop: bool = False) -> slice:
+    """Return the numbers of the nodes at which a fixed route may end.
+
+    Args:
+        layout: the routes.
+        allow_stop: whether a route may end before L calls.
+    """
+    return slice(1 if allow_stop else layout.inner, layout.nodes)
+
+
 def fixed_routes(tree: RouteTree, allow_stop: bool = False) -> list[Outcome]:
     """Take each of the M^L routes on every query.
 
@@ -351,44 +334,86 @@ def fixed_routes(tree: RouteTree, allow_stop: bool = False) -> list[Outcome]:
     Returns:
         The outcomes, in the order of the nodes where the routes end.
     """
-    endings = range(tree.routes.nodes)[Actions(tree.routes, allow_stop).endings]
-    return [fixed_route(tree, node) for node in endings]
+    ends = range(tree.layout.nodes)[route_ends(tree.layout, allow_stop)]
+    return [fixed_route(tree, node) for node in ends]
 
 
 def fixed_route(tree: RouteTree, node: int) -> Outcome:
     """Take the route that ends at this node number on every query."""
     nodes = np.full(len(tree), node, dtype=np.int64)
-    return from_nodes(tree, nodes, tree.routes.name(node, tree.models), "route")
+    return from_nodes(tree, nodes, tree.layout.name(node, tree.models), "route")
 
 
-def ending_probabilities(actions: Actions, probabilities: Floats) -> Floats:
+def ending_probabilities(
+    actions: Actions, probabilities: Floats, weight: Floats | None = None
+) -> Floats:
     """Compute the probability of each ending: the product of the decisions on the route.
 
     Args:
         actions: what the columns of the table mean.
         probabilities: float64[queries, S, A], rows sum to 1; the root is state 0.
+        weight: float64[queries, nodes], probability of each draw of a call, see `RouteTree`; None
+            if each call has one.
 
     Returns:
-        float64[queries, endings], see `EndingTable`; rows sum to 1; 0 at nodes where no episode can
-        end.
+        float64[queries, endings], see `Layout`; rows sum to 1; 0 at nodes where no episode can end.
     """
-    routes = actions.routes
+    layout = actions.layout
     queries = len(probabilities)
     endings = np.zeros((queries, actions.width))
     reach = np.ones((queries, 1))  # probability of each state of the level
-    for level in range(actions.steps):
-        taken = reach[:, :, None] * probabilities[:, routes.level(level)]
-        for answer in range(actions.returns):
-            number = ending_table(routes).number[routes.level(level), answer]
-            endings[:, number] += taken[:, :, actions.calls + answer]
-        if level == routes.hops:
-            return endings
-        reach = taken[:, :, : routes.models].reshape(queries, -1)
-        if actions.allow_stop:
-            stopped = taken[:, :, routes.models : actions.calls].reshape(queries, -1)
-            endings[:, routes.level(level + 1)] += stopped
-    endings[:, routes.leaves] += reach
+    for level in layout.levels:
+        taken = reach[:, :, None] * probabilities[:, level.states]
+        flat = taken.reshape(queries, -1)
+        for row, column, ending in _by_column(level.give_backs):
+            endings[:, ending] += flat[:, row * actions.count + actions.calls + column]
+        reach = np.empty((queries, 0))
+        for calls in level.calls:
+            called = _reached(calls, taken[:, :, : layout.call_actions], weight)
+            if actions.allow_stop:
+                stopping = taken[:, :, layout.call_actions : actions.calls]
+                endings[:, calls.nodes] += _reached(calls, stopping, weight)
+            if not calls.is_inner and not layout.decides_at_leaves:
+                endings[:, calls.nodes] += called
+            elif reach.shape[1]:
+                reach = np.concatenate([reach, called], axis=1)
+            else:
+                reach = called
     return endings
+
+
+def states_reached(
+    layout: Layout, level: Level, called: Floats, weight: Floats | None = None
+) -> Floats:
+    """Compute the probability of each state of the next level.
+
+    Args:
+        layout: the routes.
+        level: one of its levels.
+        called: float64[queries, states of the level, C], the probability of each call.
+        weight: as for `ending_probabilities`.
+
+    Returns:
+        float64[queries, states of the next level], without columns after the last level.
+    """
+    reached = [
+        _reached(calls, called, weight)
+        for calls in level.calls
+        if calls.is_inner or layout.decides_at_leaves
+    ]
+    return np.concatenate([np.empty((len(called), 0)), *reached], axis=1)
+
+
+def _reached(calls: Calls, called: Floats, weight: Floats | None) -> Floats:
+    """float64[queries, n]: the probability of each node, from that of each call."""
+    reached: Floats = calls.spread(called)
+    return reached if weight is None else reached * weight[:, calls.nodes]
+
+
+def _by_column(give_backs: Integers) -> Iterator[Integers]:
+    """Yield the offers of each column of `Level.give_backs`, int64[3, n]: their endings differ."""
+    for column in np.unique(give_backs[:, 1]):
+        yield give_backs[give_backs[:, 1] == column].T
 
 
 def greedy(probabilities: Floats, base_rate: Floats, returns: int = 0) -> Floats:
@@ -428,39 +453,40 @@ def policy_outcome(
         name: name of the outcome.
         kind: kind of the outcome.
     """
-    return from_endings(tree, ending_probabilities(actions, probabilities), name, kind)
+    endings = ending_probabilities(actions, probabilities, tree.weight)
+    return from_endings(tree, endings, name, kind)
 
 
-def continuation_probability(routes: Routes, endings: Floats) -> Floats:
-    """Compute the probability that an episode makes a call at each state.
+def continuation_probability(layout: Layout, endings: Floats) -> Floats:
+    """Compute the probability that an episode makes a call at each node.
 
     Args:
-        routes: shape of the tree.
+        layout: the routes.
         endings: float64[queries, endings], rows sum to 1.
 
     Returns:
-        float64[queries, states]; 1 at the root.
+        float64[queries, inner nodes]; 1 at the root.
     """
-    reach = endings_by_node(routes, endings).copy()
-    continuing = np.empty((len(endings), routes.states))
-    # From the last level up: a state continues as often as its children are reached.
-    for level in reversed(range(routes.hops)):
-        children = reach[:, routes.level(level + 1)].reshape(len(endings), -1, routes.models)
-        continuing[:, routes.level(level)] = children.sum(axis=2)
-        reach[:, routes.level(level)] += continuing[:, routes.level(level)]
+    reach = endings_by_node(layout, endings).copy()
+    continuing = np.empty((len(endings), layout.inner))
+    # From the last level up: a node continues as often as its children are reached.
+    for level in reversed(layout.levels):
+        if level.calls:
+            continuing[:, level.inner] = level.gather(reach).sum(axis=2)
+            reach[:, level.inner] += continuing[:, level.inner]
     return continuing
 
 
-def call_probability(routes: Routes, endings: Floats) -> Floats:
+def call_probability(layout: Layout, endings: Floats) -> Floats:
     """Compute the probability that the call of each node is made.
 
     Args:
-        routes: shape of the tree.
+        layout: the routes.
         endings: float64[queries, endings], rows sum to 1.
 
     Returns:
         float64[queries, nodes]; 1 at the root, which is no call.
     """
-    reach = endings_by_node(routes, endings).copy()
-    reach[:, : routes.states] += continuation_probability(routes, endings)
+    reach = endings_by_node(layout, endings).copy()
+    reach[:, : layout.inner] += continuation_probability(layout, endings)
     return reach

@@ -21,7 +21,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.outcome import Actions, Floats, Integers, ending_probabilities
+from hierrouter.evaluation.outcome import (
+    Actions,
+    Booleans,
+    Floats,
+    Integers,
+    ending_probabilities,
+    states_reached,
+)
 from hierrouter.questions.own_code import import_path, own_code, source_digest
 from hierrouter_cache.errors import HierRouterError, InputError
 from hierrouter_cache.tree import RouteTree
@@ -52,7 +59,6 @@ def policy_table(
     alpha: float,
     allow_stop: bool = False,
     texts: TextLoader | None = None,
-    allow_return: bool = False,
 ) -> Floats:
     """Call a policy at every state that it can reach.
 
@@ -62,7 +68,6 @@ def policy_table(
         alpha: cost penalty of R = Q - alpha * C; policies can read it.
         allow_stop: whether the policy may end before L calls.
         texts: as in `evaluate`.
-        allow_return: whether the policy may end after any answer with any answer of its route.
 
     Returns:
         float64[queries, S, A], rows sum to 1. At the last call the probability of stopping is added
@@ -73,35 +78,27 @@ def policy_table(
     Raises:
         InputError: as `evaluate`.
     """
-    actions = Actions(tree.routes, allow_stop, allow_return)
-    routes = tree.routes
+    actions = Actions(tree.layout, allow_stop)
+    layout = tree.layout
     tree_policy = _TreePolicy(tree, policy, alpha, actions, texts)
     legal = actions.legal()
     table = np.tile(legal / legal.sum(axis=1, keepdims=True), (len(tree), 1, 1))
+    states = np.arange(layout.states)
     reach = np.ones((len(tree), 1))  # probability of each state of the level
-    for level in range(actions.steps):
+    for level in layout.levels:
         query, column = np.nonzero(reach > 0)
         if not len(query):  # all episodes have stopped
             break
-        node = column + routes.level_start(level)
+        node = states[level.states][column]
         probabilities = tree_policy.probabilities(query, node)
-        if level == routes.hops - 1 and allow_stop:
-            stopping = slice(routes.models, actions.calls)
-            probabilities[:, : routes.models] += probabilities[:, stopping]
-            probabilities[:, stopping] = 0.0
-        if allow_return:
-            tree_policy.replace_illegal(probabilities, level, query, node)
+        tree_policy.replace_illegal(probabilities, query, node)
         table[query, node] = probabilities
-        if level == routes.hops:
-            break
-        continuing = table[:, routes.level(level), : routes.models]
-        reach = (reach[:, :, None] * continuing).reshape(len(tree), -1)
+        calling = table[:, level.states, : layout.call_actions]
+        reach = states_reached(layout, level, reach[:, :, None] * calling, tree.weight)
     return table
 
 
-def policy_endings(
-    tree: RouteTree, policy: Any, alpha: float, allow_stop: bool, allow_return: bool = False
-) -> Floats:
+def policy_endings(tree: RouteTree, policy: Any, alpha: float, allow_stop: bool) -> Floats:
     """Compute the probability of each ending under a policy.
 
     Args:
@@ -109,7 +106,6 @@ def policy_endings(
         policy: see `policy_table`, also for the other arguments.
         alpha: cost penalty of R = Q - alpha * C.
         allow_stop: whether the policy may end before L calls.
-        allow_return: whether the policy may end after any answer with any answer of its route.
 
     Returns:
         float64[queries, endings].
@@ -117,8 +113,8 @@ def policy_endings(
     Raises:
         InputError: as `policy_table`.
     """
-    table = policy_table(tree, policy, alpha, allow_stop, allow_return=allow_return)
-    return ending_probabilities(Actions(tree.routes, allow_stop, allow_return), table)
+    table = policy_table(tree, policy, alpha, allow_stop)
+    return ending_probabilities(Actions(tree.layout, allow_stop), table, tree.weight)
 
 
 class Observation(Mapping[str, Any]):
@@ -148,14 +144,13 @@ class Observation(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         self._tree_policy.keys_read.add(key)
         tree = self._tree_policy.tree
-        path = tree.routes.path(self._node)
+        path = tree.layout.path(self._node)
         match key:
             case "question":
                 return self._tree_policy.loaded_texts[self._query].question
             case "answers":
                 answers = self._tree_policy.loaded_texts[self._query].visible
-                nodes = [tree.routes.node(path[:call]) for call in range(1, len(path) + 1)]
-                return tuple(answers[node] for node in nodes)
+                return tuple(answers[node] for node in tree.layout.nodes_to(self._node))
             case "models":
                 return tuple(tree.models[action] for action in path)
             case "stage":
@@ -268,32 +263,48 @@ class _TreePolicy:
         states = zip(query.tolist(), node.tolist(), strict=True)
         return np.stack([self._act(*state) for state in states])
 
-    def replace_illegal(
-        self, probabilities: Floats, level: int, query: Integers, node: Integers
-    ) -> None:
-        """Replace illegal actions at states of one level by returning the last answer, in place.
+    def replace_illegal(self, probabilities: Floats, query: Integers, node: Integers) -> None:
+        """Replace illegal actions by legal ones that have the same effect, in place.
+
+        Stopping with the last call is making it. Where a policy may return answers, a call after
+        the last call and an answer that does not exist yet return the last answer.
 
         Args:
             probabilities: float64[n, A].
-            level: number of calls made so far.
             query: int64[n], positions of queries.
-            node: int64[n], node numbers.
+            node: int64[n], node numbers, after the same number of calls.
 
         Raises:
-            InputError: there is no answer yet.
+            InputError: an action has no effect, because it is not offered there.
         """
-        illegal = probabilities * ~self.actions.legal()[node]
-        rows = np.flatnonzero(illegal.any(axis=1))
-        if level == 0 and len(rows):
+        calls = self.tree.layout.call_actions
+        illegal = probabilities * ~self._legal[node]
+        if not illegal.any():
+            return
+        if self.actions.allow_stop:
+            stopping = slice(calls, self.actions.calls)
+            moved = illegal[:, stopping] * self._legal[node][:, :calls]
+            probabilities[:, :calls] += moved
+            probabilities[:, stopping] -= moved
+            illegal[:, stopping] -= moved
+        give_backs = self.tree.layout.give_back[node]
+        is_last = give_backs == node[:, None]
+        rows = np.flatnonzero(illegal.any(axis=1) & ~is_last.any(axis=1))
+        if len(rows):
             row = int(rows[0])
             action_name = self.action_names[illegal[row].argmax()]
             raise self._no_such_action(action_name, int(query[row]), int(node[row]))
         probabilities -= illegal
-        probabilities[:, self.actions.calls + level - 1] += illegal.sum(axis=1)
+        probabilities[:, self.actions.calls :] += is_last * illegal.sum(axis=1, keepdims=True)
+
+    @cached_property
+    def _legal(self) -> Booleans:
+        """bool[S, A]: the legal actions at each state."""
+        return self.actions.legal()
 
     def _predict(self, query: Integers, node: Integers) -> Integers:
         """Call a model that was trained on `hierrouter.replay.env.ReplayEnv`: int64[n], actions."""
-        depth = self.tree.routes.depth()[node]
+        depth = self.tree.layout.depth()[node]
         observations = {
             "embedding": self.tree.embedding_at(query, node),
             "stage": depth,
@@ -304,7 +315,7 @@ class _TreePolicy:
         masks: dict[str, Any] = {}
         with own_code(f"policy failed: {where}", remedy):
             if takes_masks(self.policy.predict):
-                masks["action_masks"] = self.actions.legal()[node]
+                masks["action_masks"] = self._legal[node]
             action = np.asarray(self.policy.predict(observations, deterministic=True, **masks)[0])
         if action.shape != (len(query),) or not np.issubdtype(action.dtype, np.integer):
             raise InputError(
@@ -361,7 +372,7 @@ class _TreePolicy:
 
     def _no_such_action(self, action: Any, query: int, node: int) -> InputError:
         """The error for an action that does not exist or is illegal at a state."""
-        legal = np.flatnonzero(self.actions.legal()[node])
+        legal = np.flatnonzero(self._legal[node])
         listed = [f"{number} {self.action_names[number]}" for number in legal]
         if len(listed) > MAX_LISTED_ACTIONS:
             rest = len(listed) - MAX_LISTED_ACTIONS
@@ -377,7 +388,7 @@ class _TreePolicy:
 
     def describe_state(self, query: int, node: int) -> str:
         """Name the query and the stage of a state."""
-        return f"query {self.tree.query_ids[query]}, stage {len(self.tree.routes.path(node))}"
+        return f"query {self.tree.query_ids[query]}, stage {len(self.tree.layout.path(node))}"
 
 
 def takes_masks(predict: Callable[..., Any]) -> bool:
@@ -529,11 +540,11 @@ def policy_kind(policy: Any) -> Literal["name", "table", "router", "act", "predi
     return "act" if callable(policy) else None
 
 
-def can_stop(policy: Any, tree: RouteTree, allow_return: bool = False) -> bool:
+def can_stop(policy: Any, tree: RouteTree) -> bool:
     """Whether a policy has, for every model, an action that stops after its call."""
     if isinstance(policy, OwnPolicy):
         policy = policy.policy
-    count = Actions(tree.routes, True, allow_return).count
+    count = Actions(tree.layout, True).count
     if isinstance(policy, np.ndarray):
         return bool(policy.shape[-1] == count)
     return bool(getattr(getattr(policy, "action_space", None), "n", None) == count)

@@ -53,7 +53,8 @@ from hierrouter.learning.resumption import Array, Resumption, TrainingState, pre
 from hierrouter.learning.training import learner_class
 from hierrouter.replay.env import walk
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree, net_reward
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree, net_reward
 
 # Called with the state of a checkpoint and the networks with the weights of its epoch.
 OnGridCheckpoint = Callable[[TrainingState, NetworkGrid], None]
@@ -83,7 +84,7 @@ class AlphaNetwork(RouterNetwork):
         self.alphas = alphas
         self.modulation = nn.Embedding(alphas, len(MODULATIONS) * shape.hidden)
         nn.init.zeros_(self.modulation.weight)
-        self._states = Routes(shape.models, shape.hops).states
+        self._states = Layout.full(shape.models, shape.hops).states
 
     def features(self, states: States) -> Tensor:
         """float32[n, hidden]: the input of both heads."""
@@ -182,7 +183,7 @@ class AlphaFold(TrainingFold):
         Returns:
             What is indexed like float64[alphas * queries, endings].
         """
-        quality, _, cost = ending_values(self.tree, self.actions.width)
+        quality, _, cost = ending_values(self.tree)
         mean = np.zeros((len(self.alphas), len(self.tree)))
         spread = np.ones(len(self.alphas))
         if standardise:

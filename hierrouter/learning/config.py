@@ -9,8 +9,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 from hierrouter.declarations.checks import check_alpha
+from hierrouter.evaluation.outcome import Actions
 from hierrouter.paper import PAPER_CHECKPOINT_EVERY, PAPER_PPO
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import AnyTree
 
 # Called after each evaluation with the number of the epoch and a row of the learning curve: by name
 # `train`, `validation` and what the learner says of the epoch.
@@ -52,6 +55,18 @@ class Objective:
     def ends_early(self) -> bool:
         """Whether an episode may end before L calls, in one of the two ways."""
         return self.allow_stop or self.allow_return
+
+    def layout(self, layout: Layout) -> Layout:
+        """The layout of a tree, with the actions that this objective allows."""
+        return layout.with_returns if self.allow_return else layout
+
+    def view(self, tree: AnyTree) -> AnyTree:
+        """A tree with the actions that this objective allows."""
+        return tree.with_layout(self.layout(tree.layout))
+
+    def actions(self, layout: Layout) -> Actions:
+        """The actions that this objective allows on a layout."""
+        return Actions(self.layout(layout), self.allow_stop)
 
     def as_object(self) -> dict[str, Any]:
         """The objective as JSON values, by name.

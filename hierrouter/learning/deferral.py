@@ -72,7 +72,7 @@ class Deferral:
         Raises:
             InputError: this router cannot read the tree, or the tree has no such direct call.
         """
-        stage = fold.routes.depth()[: fold.routes.states]
+        stage = fold.layout.depth()[: fold.layout.inner]
         return DeferringPolicy(
             tree=fold,
             endings=self.trained.endings(fold),
@@ -105,15 +105,15 @@ class Deferral:
             bool[n].
         """
         router = self.trained.router
-        routes = self.trained.origin.routes
-        node = np.array([routes.node(path) for path in paths])
+        layout = self.trained.origin.layout
+        node = np.array([layout.node(path) for path in paths])
         if isinstance(router, ValueRouter):
             values = router.expected(embedding, node.tolist(), costs)
             features = np.nan_to_num(values[..., 0] - router.alpha * values[..., 1])
         else:
             cost = np.array(costs, np.float32)
             features = router.features(embedding, node, cost).astype(np.float64)
-        return self.head(features, routes.depth()[node]) < self.threshold
+        return self.head(features, layout.depth()[node]) < self.threshold
 
 
 def calibrate(
@@ -146,13 +146,13 @@ def calibrate(
 
 def fit_head(trained: TrainedRouter, fold: RouteTree, stronger: str) -> GainHead:
     """Fit the gain of going on by ridge regression, over the states that the router visits."""
-    is_visited = continuation_probability(fold.routes, trained.endings(fold)) > 0
+    is_visited = continuation_probability(fold.layout, trained.endings(fold)) > 0
     features = trained.features(fold)
     gain = gain_of_going_on(trained, fold, stronger)
     weights = []
     biases = []
     for stage in range(fold.hops):
-        level = fold.routes.level(stage)
+        level = fold.layout.level(stage)
         rows = is_visited[:, level]
         if not rows.any():
             # The router always stops earlier on this fold. On other folds it may not, so the head
@@ -167,22 +167,20 @@ def fit_head(trained: TrainedRouter, fold: RouteTree, stronger: str) -> GainHead
 def gain_of_going_on(trained: TrainedRouter, fold: RouteTree, stronger: str) -> NDArray[np.float64]:
     """float64[queries, states]: exact R of the greedy policy from each state, less deferring."""
     alpha = trained.alpha
-    routes = fold.routes
+    layout = fold.layout
     choice = greedy(trained.probabilities(fold), fold.base_rate)
     reward = fold.node_reward(alpha)
-    levels: list[NDArray[np.float64]] = []
-    value = reward[:, routes.leaves]
-    for level in reversed(range(routes.hops)):
-        after = value.reshape(len(fold), -1, routes.models)
+    value = reward.copy()  # of having reached a node
+    for level in reversed(layout.levels):
+        after = level.gather(value, weight=fold.weight)
         if trained.actions.allow_stop:
-            stopping = reward[:, routes.level(level + 1)].reshape(after.shape)
+            stopping = level.gather(reward, weight=fold.weight)
             after = np.concatenate([after, stopping], axis=2)
-        value = (choice[:, routes.level(level)] * after).sum(axis=2)
-        levels.insert(0, value)
+        value[:, level.inner] = (choice[:, level.inner] * after).sum(axis=2)
     # Deferring pays for the stronger model and for the calls so far.
     deferred = direct_call(fold, stronger).reward(alpha)[:, None]
-    cost_so_far = alpha * fold.cost[:, : routes.states]
-    return np.concatenate(levels, axis=1) - (deferred - cost_so_far)
+    cost_so_far = alpha * fold.cost[:, : layout.inner]
+    return value[:, : layout.inner] - (deferred - cost_so_far)
 
 
 def direct_call(tree: RouteTree, name: str) -> Outcome:

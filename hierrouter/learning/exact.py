@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hierrouter.evaluation.outcome import Actions, ending_table
+from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import ExactConfig
 from hierrouter.learning.forward import ILLEGAL_LOGIT
 from hierrouter.learning.network import (
@@ -28,6 +28,7 @@ from hierrouter.learning.network import (
     restore_optimiser,
     steps_taken,
 )
+from hierrouter_cache.layout import NOT_OFFERED, Layout, Level
 
 
 class ExactLearner:
@@ -163,7 +164,9 @@ def improvement_loss(
     return -(target * log_policy).sum(dim=2).mean()
 
 
-def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
+def action_values(
+    actions: Actions, probabilities: Tensor, reward: Tensor, weight: Tensor | None = None
+) -> Tensor:
     """Q(s, a) of every action at every state: the expected reward after it, exactly.
 
     From the leaves to the root. An action that is not legal has the value of the action that it
@@ -173,32 +176,35 @@ def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Te
         actions: what may be chosen.
         probabilities: float32[queries, S, A], the policy that is followed afterwards.
         reward: float32[queries, endings], reward of an episode with this ending.
+        weight: float32[queries, nodes], probability of each draw of a call, see `RouteTree`; None
+            if each call has one.
 
     Returns:
         float32[queries, S, A].
     """
-    routes = actions.routes
-    queries = len(reward)
-    levels: list[Tensor] = []
-    value = reward[:, routes.leaves]  # of each node of the level below
-    for level in reversed(range(actions.steps)):
-        if level == routes.hops:
-            # After the last call a further call counts as giving the last answer.
-            values = value[:, :, None].repeat_interleave(actions.calls, dim=2)
-        else:
-            values = value.reshape(queries, -1, routes.models)
+    layout = actions.layout
+    value = reward[:, : layout.nodes].clone()  # of having reached a node
+    values = reward.new_zeros(len(reward), actions.states, actions.count)
+    for level in reversed(layout.levels):
+        if level.calls:
+            values[:, level.inner, : layout.call_actions] = _gather(level, value, weight)
             if actions.allow_stop:
-                stopping = reward[:, routes.level(level + 1)].reshape(values.shape)
-                values = torch.cat([values, stopping], dim=2)
-        if actions.allow_return:
-            returning = reward[:, ending_table(routes).number[routes.level(level)]]
-            values = torch.cat([values, returning], dim=2)
-        levels.append(values)
-        value = (probabilities[:, routes.level(level)] * values).sum(dim=2)
-    return torch.cat(levels[::-1], dim=1)
+                stopping = _gather(level, reward, weight)
+                values[:, level.inner, layout.call_actions : actions.calls] = stopping
+        if actions.returns:
+            values[:, level.states, actions.calls :] = reward[:, _returned(layout, level)]
+            # After the last call a further call counts as giving the last answer.
+            leaves = _leaves(layout, level)
+            values[:, leaves, : actions.calls] = reward[:, leaves, None]
+        value[:, level.states] = (probabilities[:, level.states] * values[:, level.states]).sum(
+            dim=2
+        )
+    return values
 
 
-def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
+def expected_return(
+    actions: Actions, probabilities: Tensor, reward: Tensor, weight: Tensor | None = None
+) -> Tensor:
     """The exact value of a policy on each query.
 
     From the root to the leaves: the probability of each ending times its reward.
@@ -207,24 +213,58 @@ def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> 
         actions: what may be chosen.
         probabilities: float32[queries, S, A], the policy.
         reward: float32[queries, endings], reward of an episode with this ending.
+        weight: as for `action_values`.
 
     Returns:
         float32[queries].
     """
-    routes = actions.routes
+    layout = actions.layout
     queries = len(reward)
-    reached = torch.ones(queries, 1)  # probability of each node of the level
+    reached = torch.ones(queries, 1)  # probability of each state of the level
     total = torch.zeros(queries)
-    for level in range(actions.steps):
-        # Probability of reaching a node and taking the action there: [queries, nodes, A].
-        joint = reached[:, :, None] * probabilities[:, routes.level(level)]
-        if actions.allow_return:
-            returned = reward[:, ending_table(routes).number[routes.level(level)]]
+    for level in layout.levels:
+        # Probability of reaching a state and taking the action there: [queries, states, A].
+        joint = reached[:, :, None] * probabilities[:, level.states]
+        if actions.returns:
+            returned = reward[:, _returned(layout, level)]
             total = total + (joint[:, :, actions.calls :] * returned).sum(dim=(1, 2))
-        if level == routes.hops:
-            return total
-        reached = joint[:, :, : routes.models].reshape(queries, -1)
-        if actions.allow_stop:
-            stopped = joint[:, :, routes.models : actions.calls].reshape(queries, -1)
-            total = total + (stopped * reward[:, routes.level(level + 1)]).sum(dim=1)
-    return total + (reached * reward[:, routes.leaves]).sum(dim=1)
+        next_reached = []
+        for calls in level.calls:
+            chance = 1 if weight is None else weight[:, calls.nodes]
+            called = calls.spread(joint[:, :, : layout.call_actions]) * chance
+            if actions.allow_stop:
+                stopped = calls.spread(joint[:, :, layout.call_actions : actions.calls]) * chance
+                total = total + (stopped * reward[:, calls.nodes]).sum(dim=1)
+            if calls.is_inner or layout.decides_at_leaves:
+                next_reached.append(called)
+            else:
+                total = total + (called * reward[:, calls.nodes]).sum(dim=1)
+        if next_reached:
+            reached = torch.cat(next_reached, dim=1) if len(next_reached) > 1 else next_reached[0]
+    return total
+
+
+def _gather(level: Level, values: Tensor, weight: Tensor | None) -> Tensor:
+    """The value of what each call at a level leads to, see `Level.gather`."""
+    shape = (len(values), level.inner.stop - level.inner.start, level.call_actions)
+    if weight is None and len(level.calls) == 1 and level.calls[0].is_complete:
+        return values[:, level.calls[0].nodes].reshape(shape)
+    result = values.new_zeros(len(values), shape[1] * shape[2])
+    for calls in level.calls:
+        reached = values[:, calls.nodes]
+        reached = reached if weight is None else reached * weight[:, calls.nodes]
+        result.index_add_(1, torch.from_numpy(calls.source), reached)
+    return result.reshape(shape)
+
+
+def _returned(layout: Layout, level: Level) -> NDArray[np.int64]:
+    """int64[states, returns]: the ending of each return; of an illegal one the last answer."""
+    states = np.arange(layout.nodes)[level.states, None]
+    ending = layout.give_back[level.states]
+    return np.where(ending == NOT_OFFERED, states, ending)
+
+
+def _leaves(layout: Layout, level: Level) -> NDArray[np.int64]:
+    """The states of a level at which no call is offered."""
+    states = np.arange(layout.nodes)[level.states]
+    return states[states >= layout.inner]

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.outcome import Actions, Booleans, Floats, Integers
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 
 Array = NDArray[np.float32]
 
@@ -54,7 +55,7 @@ class RouterShape:
     @property
     def stage_rows(self) -> int:
         """How many stages, or nodes, have a learned embedding."""
-        return Routes(self.models, self.hops).states if self.knows_route else self.hops
+        return Layout.full(self.models, self.hops).states if self.knows_route else self.hops
 
     @property
     def weights(self) -> int:
@@ -100,7 +101,7 @@ class TrainedNetwork:
             raise ValueError("weights of another shape")
         self.shape = shape
         self.weights = dict(weights)
-        self._depth = Routes(shape.models, shape.hops).depth()
+        self._depth = Layout.full(shape.models, shape.hops).depth()
 
     def has_learned(self, number: int) -> bool:
         """Whether one of the numbers was present in training."""
@@ -249,7 +250,7 @@ def _state_chunks(tree: RouteTree, actions: Actions) -> Iterator[tuple[Array, In
     Yields:
         Embeddings float32[n, dim], nodes int64[n], and costs so far float32[n].
     """
-    tree.require_embedded(actions.allow_return)
+    tree.require_embedded()
     total = len(tree) * actions.states
     for start in range(0, total, STATES_PER_PASS):
         state = np.arange(start, min(start + STATES_PER_PASS, total))

@@ -43,7 +43,8 @@ from hierrouter.learning.forward import (
 from hierrouter.learning.resumption import Array, Resumption, TrainingState, prefix, select
 from hierrouter.replay.env import EndingRewards, walk
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 
 MIN_SPREAD = 1e-6  # a standard deviation below this is rounding: the values are all the same
 ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch names them in the state of a parameter
@@ -140,10 +141,11 @@ def state_table(tree: RouteTree, objective: Objective) -> StateTable:
     Raises:
         InputError: leaves are states, and the tree has no vectors of them.
     """
-    actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
+    tree = objective.view(tree)
+    actions = objective.actions(tree.layout)
     states = actions.states
     queries = len(tree)
-    parts = tree.require_embedded(actions.allow_return)
+    parts = tree.require_embedded()
     return StateTable(
         vectors=tuple(torch.from_numpy(part.vectors) for part in parts),
         row=tuple(torch.from_numpy(part.row[:, :states].ravel()) for part in parts),
@@ -186,7 +188,7 @@ def shape_for(tree: RouteTree, actions: Actions, config: NetworkConfig) -> Route
     text_dim = tree.dim - tree.numbers
     return RouterShape(
         actions=actions.count,
-        models=tree.routes.models,
+        models=tree.layout.call_actions,
         hops=actions.steps,
         dim=tree.dim,
         hidden=config.hidden,
@@ -206,7 +208,7 @@ def cost_scale(tree: RouteTree, states: int | None = None) -> float:
         tree: the queries.
         states: how many nodes are states; by default those before the last call.
     """
-    cost = tree.cost[:, 1 : states or tree.routes.states]
+    cost = tree.cost[:, 1 : states or tree.layout.inner]
     return float(np.sqrt(np.square(cost).mean())) if cost.any() else 1.0
 
 
@@ -232,7 +234,7 @@ class RouterNetwork(nn.Module):
         self.shape = shape
         self.stage = nn.Embedding(shape.stage_rows, shape.stage_dim)
         if not shape.knows_route:
-            depth = torch.from_numpy(Routes(shape.models, shape.hops).depth())
+            depth = torch.from_numpy(Layout.full(shape.models, shape.hops).depth())
             self.register_buffer("depth", depth, persistent=False)
         # torch warns if there is nothing to initialise.
         make_linear = nn.Linear if shape.dim else _linear_without_warning
@@ -366,8 +368,8 @@ class TrainingFold:
     @classmethod
     def of(cls, tree: RouteTree, objective: Objective) -> TrainingFold:
         """The fold `tree`, with the actions that the objective allows."""
-        actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
-        return cls(tree, actions, state_table(tree, objective))
+        tree = objective.view(tree)
+        return cls(tree, objective.actions(tree.layout), state_table(tree, objective))
 
     def episode_reward(self, alpha: float, standardise: bool) -> EndingRewards:
         """The reward of an episode with each ending.
@@ -380,7 +382,7 @@ class TrainingFold:
         Returns:
             float64[queries, endings].
         """
-        reward = ending_reward(self.tree, alpha, self.actions.width)
+        reward = ending_reward(self.tree, alpha)
         if not standardise:
             return reward
         mean, spread = self.reward_scale(alpha)
@@ -392,7 +394,7 @@ class TrainingFold:
         Returns:
             float64[queries], the mean of each query, and the standard deviation.
         """
-        reward = ending_reward(self.tree, alpha, self.actions.width)[:, self.actions.endings]
+        reward = ending_reward(self.tree, alpha)[:, self.actions.endings]
         mean = reward.mean(axis=1)
         return mean, float((reward - mean[:, None]).std()) or 1.0
 
@@ -404,7 +406,7 @@ class TrainingFold:
             choice = greedy(probabilities, self.tree.base_rate, self.actions.returns)
             return choice.argmax(axis=1)
 
-        reward = ending_reward(self.tree, alpha, self.actions.width)
+        reward = ending_reward(self.tree, alpha)
         rollouts = walk(self.actions, reward, np.arange(len(self.tree)), act)
         return float(rollouts.reward.sum(axis=1).mean())
 

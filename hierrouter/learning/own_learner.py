@@ -219,7 +219,6 @@ class OwnAlgorithmLearner:
             fold.tree,
             alpha,
             fold.actions.allow_stop,
-            allow_return=fold.actions.allow_return,
             buffer=ReplayBuffer(memory),
             draw=QueryStream(len(fold.tree), rng).draw,
             reward=fold.episode_reward(alpha, config.standardise_reward),

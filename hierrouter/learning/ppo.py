@@ -119,7 +119,6 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         tree: the queries to play on.
         alpha: reward lost per unit of cost; with `reward` it has no effect.
         allow_stop: whether an episode may end before L calls.
-        allow_return: whether it may end after any answer, with any answer of its route.
         buffer: a plain `ReplayBuffer` for the transitions; by default a new one.
         seed: seed of the order of the queries and of random actions. No query is drawn twice before
             all have been drawn once.
@@ -136,7 +135,6 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         alpha: float,
         allow_stop: bool = False,
         *,
-        allow_return: bool = False,
         buffer: ReplayBuffer | None = None,
         seed: int = 0,
         draw: Callable[[int], NDArray[np.int64]] | None = None,
@@ -144,7 +142,7 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
     ) -> None:
         # Tianshou's base class only reads the spaces and the length of this environment. It is
         # never stepped, so its own rewards are not used.
-        env = SizedVectorEnv(tree, alpha, 1, allow_stop, allow_return=allow_return)
+        env = SizedVectorEnv(tree, alpha, 1, allow_stop)
         super().__init__(
             policy, cast(Any, env), ReplayBuffer(DEFAULT_BUFFER_SIZE) if buffer is None else buffer
         )
@@ -152,9 +150,7 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         self.actions = env.actions
         self._rng = np.random.default_rng(seed)
         self._draw = QueryStream(len(tree), self._rng).draw if draw is None else draw
-        self._reward: EndingRewards = (
-            ending_reward(tree, alpha, self.actions.width) if reward is None else reward
-        )
+        self._reward: EndingRewards = ending_reward(tree, alpha) if reward is None else reward
 
     @torch.no_grad()
     def _collect(
@@ -499,7 +495,6 @@ class PPOLearner:
             fold.tree,
             alpha,
             fold.actions.allow_stop,
-            allow_return=fold.actions.allow_return,
             buffer=ReplayBuffer(config.rollouts * fold.actions.steps),
             draw=self._queries.draw,
             reward=fold.episode_reward(alpha, config.standardise_reward),

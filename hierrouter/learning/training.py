@@ -43,7 +43,8 @@ from hierrouter.learning.resumption import Resumption, TrainingState, select
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Rate, Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import Rate, RouteTree
 
 if TYPE_CHECKING:  # training a network needs torch, deciding with a trained one does not
     from hierrouter.learning.network import Learner, RouterNetwork, TrainingFold
@@ -248,9 +249,9 @@ class Origin:
         return {name: Rate(*row) for name, row in zip(self.models, self.rate, strict=True)}
 
     @property
-    def routes(self) -> Routes:
+    def layout(self) -> Layout:
         """The shape of the trees that the policy walks."""
-        return Routes(len(self.models), self.hops)
+        return Layout.full(len(self.models), self.hops)
 
     @property
     def base_rate(self) -> NDArray[np.float64]:
@@ -328,32 +329,32 @@ class Constant:
 
     def policy(self, actions: Actions) -> Floats:
         """float64[S, A], one-hot: the route, and off it the first legal action."""
-        routes = actions.routes
+        layout = actions.layout
         choice = actions.legal().argmax(axis=1)
-        path = routes.path(self.node)
-        is_short = len(path) < routes.hops
+        path = layout.path(self.node)
+        is_short = len(path) < layout.hops
         stops = actions.allow_stop and is_short
         node = 0
         for model in path:
-            child = int(routes.child(node, model))
+            child = int(layout.child(node, model))
             action = model
             if stops and child == self.node:
-                action += routes.models  # calls this model and ends with its answer
+                action += layout.call_actions  # calls this model and ends with its answer
             choice[node] = action
             node = child
-        if actions.allow_return and not stops:
+        if actions.returns and not stops:
             # The route does not end by itself: give its last answer.
-            choice[node] = actions.calls + len(path) - 1
+            gives_last = layout.give_back[node] == node
+            choice[node] = actions.calls + int(gives_last.argmax())
         return np.eye(actions.count)[choice]
 
-    def states(self, routes: Routes) -> list[int]:
+    def states(self, layout: Layout) -> list[int]:
         """The nodes on the route, the root and its end included."""
-        path = routes.path(self.node)
-        return [routes.node(path[:calls]) for calls in range(len(path) + 1)]
+        return [0, *layout.nodes_to(self.node)]
 
     def sentence(self, alpha: float, actions: Actions, models: tuple[str, ...]) -> str:
         """The reason for the constant choice in a sentence, with the figures."""
-        route = safe_text(actions.routes.name(self.node, models))
+        route = safe_text(actions.layout.name(self.node, models))
         message = f"nothing learnable here at alpha {alpha:g}: always {route}"
         where = "" if self.alpha in (None, alpha) else f" at alpha {self.alpha:g}"
         if not self.needed and abs(self.gain) <= REWARD_ROUNDING:
@@ -430,7 +431,7 @@ class TrainedRouter:
         """The constant choice in words; empty if the router decides."""
         if self.constant is None:
             return ""
-        return self.actions.routes.name(self.constant.node, self.origin.models)
+        return self.actions.layout.name(self.constant.node, self.origin.models)
 
     @property
     def why_constant(self) -> str:
@@ -447,8 +448,7 @@ class TrainedRouter:
     @property
     def actions(self) -> Actions:
         """The actions it chooses from."""
-        objective = self.objective
-        return Actions(self.origin.routes, objective.allow_stop, objective.allow_return)
+        return self.objective.actions(self.origin.layout)
 
     def probabilities(self, tree: RouteTree) -> NDArray[np.float64]:
         """float64[queries, S, A]: the stochastic policy at every state.
@@ -462,8 +462,8 @@ class TrainedRouter:
         if self.constant:
             return np.repeat(self.constant.policy(self.actions)[None], len(tree), axis=0)
         if isinstance(self.router, ValueRouter):
-            return self.router.probabilities(tree)
-        return self.router.policy(tree, self.actions)
+            return self.router.probabilities(self.objective.view(tree))
+        return self.router.policy(self.objective.view(tree), self.actions)
 
     @property
     def dim(self) -> int:
@@ -510,19 +510,19 @@ class TrainedRouter:
         Raises:
             InputError: this router cannot read the tree, see `Origin.check_matches`.
         """
-        return from_endings(tree, self.endings(tree), ROUTER, "router")
+        return from_endings(self.objective.view(tree), self.endings(tree), ROUTER, "router")
 
     def endings(self, tree: RouteTree) -> NDArray[np.float64]:
         """float64[queries, endings]: the ending under the greedy policy, one-hot.
 
-        Endings are nodes; with `allow_return` see `hierrouter.evaluation.outcome.ending_table`.
+        Endings are nodes, and further ones if it may return answers, see `Layout`.
 
         Raises:
             InputError: this router cannot read the tree, see `Origin.check_matches`.
         """
-        probabilities = self.probabilities(tree)
         actions = self.actions
-        return ending_probabilities(actions, greedy(probabilities, tree.base_rate, actions.returns))
+        choice = greedy(self.probabilities(tree), tree.base_rate, actions.returns)
+        return ending_probabilities(actions, choice, tree.weight)
 
     def expected_each(
         self,
@@ -566,7 +566,7 @@ class TrainedRouter:
         chances = self._learned_each(embedding, paths, costs)
         if self.constant:
             nodes = self._nodes(paths)
-            on_route = np.isin(nodes, self.constant.states(self.actions.routes))
+            on_route = np.isin(nodes, self.constant.states(self.actions.layout))
             chances[on_route] = self.constant.policy(self.actions)[nodes][on_route]
         return chances
 
@@ -616,7 +616,7 @@ class TrainedRouter:
 
     def _nodes(self, paths: Sequence[tuple[int, ...]]) -> list[int]:
         """The node where each path ends."""
-        return [self.actions.routes.node(path) for path in paths]
+        return [self.actions.layout.node(path) for path in paths]
 
 
 def training_remarks(

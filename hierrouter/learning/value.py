@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import policy_break_points
-from hierrouter.evaluation.outcome import Actions, ending_table
+from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.forward import softmax
 from hierrouter.replay.opening import LEARNED_FROM
@@ -485,11 +485,11 @@ def fit(
     Raises:
         InputError: there is nothing to learn from.
     """
-    actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
-    fold = training_queries(tree).with_pruned()
+    actions = objective.actions(tree.layout)
+    fold = objective.view(training_queries(tree).with_pruned())
     # A fixed subset, as good as random: the first queries in the order of their digests.
     fold = fold.select(np.argsort(_query_digests(fold), kind="stable")[: config.queries])
-    parts = fold.require_embedded(actions.allow_return)
+    parts = fold.require_embedded()
     knots = _knots(fold, alphas, objective)
     regressions: dict[int, StateRegression] = {}
     # One thread: another number of threads adds up in another order.
@@ -625,7 +625,6 @@ class _BackwardInduction:
         self.tree = tree
         self.actions = actions
         self._alphas = np.array(knots)
-        self._endings = ending_table(tree.routes)
         # Q and C from a state on, float64[queries, K, 2]; of states whose parent is still to come.
         self._values: dict[int, Floats] = {}
 
@@ -648,8 +647,8 @@ class _BackwardInduction:
         for column, action in enumerate(choices.tolist()):
             child, ending, is_over = self.actions.transition(state, action)
             if is_over:
-                end_node = self._endings.node[ending]
-                answer_node = self._endings.answer_node[ending]
+                end_node = self.tree.layout.ending_node[ending]
+                answer_node = self.tree.layout.answer_node[ending]
                 target[:, column, :, 0] = self.tree.score[:, answer_node, None]
                 target[:, column, :, 1] = (cost[:, end_node] - cost[:, state])[:, None]
             else:

@@ -30,7 +30,8 @@ from hierrouter.pools.pool import (
 )
 from hierrouter.pools.validation import unknown_key, validate
 from hierrouter_cache.errors import InputError, read_small, suggestion
-from hierrouter_cache.tree import SEPARATOR, Rate
+from hierrouter_cache.layout import SEPARATOR
+from hierrouter_cache.tree import Rate
 
 POOL_FILE_KIND = "pool file"  # in messages
 RATE_UNITS = {"per_tokens": PerTokens, "currency": Currency}  # keys of the unit of rates
@@ -244,9 +245,9 @@ def _check_pool(pool: Pool, where: str, backends: Sequence[str]) -> None:
     for model in pool.all_models:
         _check_model(model, f"{where}, model {model.name}", backends)
     require_distinct([model.name for model in pool.all_models], where)
-    if pool.routes.calls > MAX_POOL_NODES:
+    if pool.layout.calls > MAX_POOL_NODES:
         raise InputError(
-            f"{pool.routes.calls:,} nodes per query: {where}; "
+            f"{pool.layout.calls:,} nodes per query: {where}; "
             f"{len(pool.models)} models at {pool.hops} hops exceed {MAX_POOL_NODES:,}, "
             "take fewer of either"
         )

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from hierrouter.pools.validation import FORBID_EXTRA_KEYS, FieldCheck, must_be, validate
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import step_key
-from hierrouter_cache.tree import Rate, Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import Rate, RouteTree
 from hierrouter_cache.walk import TreeSpec
 
 MAX_POOL_NODES = 10_000  # calls of one query's tree
@@ -457,9 +458,9 @@ class Pool:
     scorer: FittingScorer | None = None
 
     @property
-    def routes(self) -> Routes:
-        """The shape of the tree."""
-        return Routes(len(self.models), self.hops)
+    def layout(self) -> Layout:
+        """The routes of the tree."""
+        return Layout.full(len(self.models), self.hops)
 
     @property
     def all_models(self) -> tuple[ModelSpec, ...]:

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from hierrouter.evaluation.outcome import Actions, ending_reward, ending_table
+from hierrouter.evaluation.outcome import Actions, ending_reward
 from hierrouter_cache.tree import RouteTree, net_reward
 
 Observation = dict[str, Any]
@@ -51,11 +51,11 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     ## Action Space
     `Discrete(M)`: a_t is the model to call next, in the order of the tree's `models`. With
     `allow_stop` it is `Discrete(2M)`: action M + i calls model i, and the episode ends with that
-    call. At the last hop it ends anyway, so M + i and i have the same effect there. With
-    `allow_return` there are L more actions, which call no model and end the episode with answer 1,
-    2, ... of the route, and the last call does not end it. Returning an answer that does not exist
-    yet returns the last one, and so does a call after the last call; at the root there is no
-    answer, and Q is 0.
+    call. At the last hop it ends anyway, so M + i and i have the same effect there. The actions
+    `give_backs` of the tree's layout come last; they make no call. Those of `tree.with_returns` end
+    the episode with answer 1, 2, ... of the route, and the last call does not end it. Returning an
+    answer that does not exist yet returns the last one, and so does a call after the last call; at
+    the root there is no answer, and Q is 0.
 
     `action_masks()` says which actions are legal, see `Actions.legal`: no two of them do the same,
     and none does nothing. An agent that keeps to it loses no route.
@@ -70,8 +70,8 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     | `stage`     | `Discrete(L + 1)`         | l_t, the number of models called so far        |
     | `cost`      | `Box(float32, (1,))`      | C_t, in money                                  |
 
-    Only contexts in which a decision is due are embedded. With `allow_return` these include those
-    after L calls, and the tree must have been opened with them (`hierrouter.open(...,
+    Only contexts in which a decision is due are embedded. With `tree.with_returns` these include
+    those after L calls, and the tree must have been opened with them (`hierrouter.open(...,
     allow_return=True)`). In the terminal observation `embedding` is all zeros; `stage` and `cost`
     are true.
 
@@ -81,24 +81,23 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
 
     ## Rewards
     0 before the last step; then R = Q(c_T) - alpha * C_T. Q is the score of the response that is
-    returned: the last one, or with `allow_return` the chosen one. C_T is the cost of all calls.
+    returned: the last one, or the one that is given back. C_T is the cost of all calls.
 
     ## Episode End
-    The episode terminates after L calls, or after a call that stops; with `allow_return` when an
-    answer is returned. It is never truncated.
+    The episode terminates after L calls, or after a call that stops; or when an answer is given
+    back. It is never truncated.
 
     ## Information
     `reset()` and `step()` return the query's id under `query`, the `node` number (see
-    `hierrouter_cache.tree.Routes`), and under `state` the number of the state in the tree,
+    `hierrouter_cache.layout.Layout`), and under `state` the number of the state in the tree,
     `position * states + node`, or `len(tree) * states` if the episode has ended; with
-    `allow_return` all nodes are states. `action_mask` is `action_masks()` as int8, as
+    `tree.with_returns` all nodes are states. `action_mask` is `action_masks()` as int8, as
     `action_space.sample(mask)` takes it.
 
     ## Arguments
     * `tree`: the queries to route, e.g. `tree.split("train")`.
     * `alpha`: cost penalty, the reward lost per unit of cost; 0.005 in the paper.
     * `allow_stop`: whether an episode may end before L calls.
-    * `allow_return`: whether it may end after any answer, with any answer of its route.
 
     ## Version History
     * v0: first version.
@@ -106,13 +105,11 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # pyright: ignore
 
-    def __init__(
-        self, tree: RouteTree, alpha: float, allow_stop: bool = False, allow_return: bool = False
-    ) -> None:
-        tree.require_embedded(allow_return)
+    def __init__(self, tree: RouteTree, alpha: float, allow_stop: bool = False) -> None:
+        tree.require_embedded()
         self.tree = tree
         self.alpha = alpha
-        self.actions = Actions(tree.routes, allow_stop, allow_return)
+        self.actions = Actions(tree.layout, allow_stop)
         self.action_space = spaces.Discrete(self.actions.count)
         self.observation_space = feature_space(tree)
         self._legal = self.actions.legal()
@@ -158,9 +155,9 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         self._ended = bool(ended)
         reward = 0.0
         if ended:
-            endings = ending_table(self.tree.routes)
-            quality = self.tree.score[self._query, endings.answer_node[ending]]
-            cost = self.tree.cost[self._query, endings.node[ending]]
+            layout = self.tree.layout
+            quality = self.tree.score[self._query, layout.answer_node[ending]]
+            cost = self.tree.cost[self._query, layout.ending_node[ending]]
             reward = float(net_reward(quality, cost, self.alpha))
         return self._observe(), reward, self._ended, False, self._info()
 
@@ -367,10 +364,10 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
     episode. `action_masks()` is bool[num_envs, actions].
 
     ## Arguments
-    * `tree`, `alpha`, `allow_stop`, `allow_return`: as in `ReplayEnv`.
+    * `tree`, `alpha`, `allow_stop`: as in `ReplayEnv`.
     * `num_envs`: the number of episodes that are under way at any time.
-    * `observation`: "state" or "features"; only the second needs a tree with embeddings, with
-      `allow_return` also of the leaves.
+    * `observation`: "state" or "features"; only the second needs a tree with embeddings, also of
+      the leaves if the layout offers to return answers.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore
@@ -385,13 +382,12 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         num_envs: int,
         allow_stop: bool = False,
         observation: Literal["state", "features"] = "state",
-        allow_return: bool = False,
     ) -> None:
         if observation == "features":
-            tree.require_embedded(allow_return)
+            tree.require_embedded()
         self.tree = tree
         self.num_envs = num_envs
-        self.actions = Actions(tree.routes, allow_stop, allow_return)
+        self.actions = Actions(tree.layout, allow_stop)
         self.end = len(tree) * self.actions.states
         self.single_action_space = spaces.Discrete(self.actions.count)
         self.single_observation_space = (
@@ -400,8 +396,8 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._shows_state = observation == "state"
-        self._reward = ending_reward(tree, alpha, self.actions.width)
-        self._depth = tree.routes.depth()
+        self._reward = ending_reward(tree, alpha)
+        self._depth = tree.layout.depth()
         self._ids = np.array(tree.query_ids, dtype=object)
         self._legal = self.actions.legal()
         self._queries: QueryStream | None = None

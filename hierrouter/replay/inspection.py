@@ -255,7 +255,7 @@ def pruned_note(tree: RouteTree) -> str:
 
 def cost_notes(tree: RouteTree, alpha: float) -> list[str]:
     """Note if alpha is so small for these prices that cost decides nothing."""
-    cost = tree.cost[:, tree.routes.leaves]
+    cost = tree.cost[:, tree.layout.leaves]
     spread = float(np.mean(cost.max(axis=1) - cost.min(axis=1)))
     if not alpha or not spread or alpha * spread >= NOTABLE_REWARD_SPREAD:
         return []

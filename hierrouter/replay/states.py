@@ -239,16 +239,16 @@ def read_numbers(
     Raises:
         InputError: `SIGNALS` are requested, and no answer's confidence is known.
     """
-    routes = spec.routes
+    layout = spec.layout
     queries = len(forest.keys)
-    calls = routes.hops if leaves else routes.hops - 1
-    states = routes.nodes if leaves else routes.states
+    calls = layout.hops if leaves else layout.hops - 1
+    states = layout.nodes if leaves else layout.inner
     # The node of each call on the route to each state; the root if the call was not made.
     node_of_call = np.zeros((states, calls), np.int64)
     for state in range(states):
-        path = routes.path(state)
+        path = layout.path(state)
         prefixes = [path[:length] for length in range(1, len(path) + 1)]
-        node_of_call[state, : len(path)] = [routes.node(prefix) for prefix in prefixes]
+        node_of_call[state, : len(path)] = [layout.node(prefix) for prefix in prefixes]
     nodes = np.arange(1, states)  # those with a call whose answer is shown
     key = forest.tree.key[:, nodes]
     answer_signals = reader.signals(key)
@@ -260,7 +260,7 @@ def read_numbers(
             "no answer in this cache says how sure its model was; collect anew, or leave it out: "
             f"--state query+answer+{AGREEMENT}"
         )
-    same = np.zeros((queries, routes.nodes), np.bool_)
+    same = np.zeros((queries, layout.nodes), np.bool_)
     if calls > 1:
         same[:, nodes] = _agreements(reader, spec, key)
 
@@ -269,7 +269,7 @@ def read_numbers(
         with_root = np.concatenate([np.full((queries, 1), at_root), values], axis=1)
         return with_root[:, node_of_call].reshape(queries * states, calls)
 
-    model_of_node = np.array([-1, *(routes.action(node) for node in nodes.tolist())])
+    model_of_node = np.array([-1, *(layout.action[node] for node in nodes.tolist())])
     features = AnswerFeatures(
         model=np.tile(model_of_node[node_of_call], (queries, 1)),
         length=along_routes(forest.tree.tokens_out[:, nodes], 0),
@@ -281,7 +281,7 @@ def read_numbers(
             cut=along_routes(answer_signals.cut, False),
         ),
     )
-    numbers = state_numbers(kind, routes.models, features)
+    numbers = state_numbers(kind, layout.call_actions, features)
     rows = np.arange(len(numbers)).reshape(queries, states)
     return StatePart(numbers, rows, is_text=False), share
 
@@ -297,7 +297,7 @@ def _agreements(reader: CacheReader, spec: TreeSpec, key: NDArray[np.uint64]) ->
     Returns:
         bool[queries, states - 1].
     """
-    routes = spec.routes
+    layout = spec.layout
     # Equal texts are normalized only once.
     distinct, text_of_call = np.unique(reader.answers(key), return_inverse=True)
     first_call = np.unique(text_of_call, return_index=True)[1]
@@ -313,10 +313,10 @@ def _agreements(reader: CacheReader, spec: TreeSpec, key: NDArray[np.uint64]) ->
     group = group_of_text[text_of_call.reshape(key.shape)]
     same = np.zeros(key.shape, np.bool_)
     for node in range(1, key.shape[1] + 1):
-        ancestor = routes.parent(node)
+        ancestor = layout.parent[node]
         while ancestor:
             same[:, node - 1] |= group[:, node - 1] == group[:, ancestor - 1]
-            ancestor = routes.parent(ancestor)
+            ancestor = layout.parent[ancestor]
     return same
 
 
@@ -363,7 +363,7 @@ def embed_states(
         # Hashes of the digests that identify the text of each state: uint64[queries, states].
         names = forest.tree.outcome
         if not leaves:
-            names = names[:, : spec.routes.states]
+            names = names[:, : spec.layout.inner]
         if kind == ANSWER:
             names = walk.newest_answers(reader, spec, forest, leaves)
         elif kind == QUESTION:
@@ -401,7 +401,7 @@ def _batches(
         missing: uint64[n], names whose vectors are not stored.
     """
     size = FILES_PER_READ * TEXTS_PER_FILE
-    leaves = names.shape[1] == spec.routes.nodes
+    leaves = names.shape[1] == spec.layout.nodes
     for start in range(0, len(missing), size):
         position = first_match(missing[start : start + size], names.ravel())
         contexts = forest.tree.outcome[:, : names.shape[1]].ravel()[position]

@@ -151,7 +151,7 @@ def first_call_confidence(tree: Tree) -> NDArray[np.float64]:
     _require_complete(forest.tree, tree.root)
     probability = reader.signals(forest.tree.key[:, 1:]).chance
     if np.isnan(probability).all():
-        return -tree.tokens_out[:, tree.routes.level(1)].astype(np.float64)
+        return -tree.tokens_out[:, tree.layout.level(1)].astype(np.float64)
     return probability
 
 
@@ -270,10 +270,10 @@ class Tree(RouteTree):
         Raises:
             CacheError: as for `texts`.
         """
-        nodes = range(1, self.routes.nodes)  # the root is no call
-        routes = [self.routes.name(node, self.models) for node in nodes]
-        route_models = [self.models[self.routes.action(node)] for node in nodes]
-        hops = self.routes.depth()[1:].tolist()
+        nodes = range(1, self.layout.nodes)  # the root is no call
+        routes = [self.layout.name(node, self.models) for node in nodes]
+        route_models = [self.models[self.layout.action[node]] for node in nodes]
+        hops = self.layout.depth()[1:].tolist()
         direct_models = self.direct.models
         width = len(nodes) + len(direct_models)  # rows of one query
 

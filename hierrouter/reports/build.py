@@ -239,18 +239,18 @@ def add_depths(table: EstimateTable, fold: RouteTree, endings: Floats, alpha: fl
         endings: float64[queries, endings], the probability of each ending.
         alpha: weight of cost in R.
     """
-    quality, _, cost = ending_values(fold, endings.shape[1])
+    quality, _, cost = ending_values(fold)
     metrics = {
         "share": np.ones_like(quality),
         "quality": quality,
         "cost": cost,
         "reward": net_reward(quality, cost, alpha),
     }
-    at_nodes = [endings_by_node(fold.routes, endings * metric) for metric in metrics.values()]
+    at_nodes = [endings_by_node(fold.layout, endings * metric) for metric in metrics.values()]
     hops = range(1, fold.hops + 1)
     # Metric after metric for each hop, so that all rows share their resamples.
     sums = np.array(
-        [at_node[:, fold.routes.level(hop)].sum(axis=1) for hop in hops for at_node in at_nodes]
+        [at_node[:, fold.layout.level(hop)].sum(axis=1) for hop in hops for at_node in at_nodes]
     )
     draws = table.bootstrap.draws(table.overall_stream)
     resampled = resampled_means(sums, table.bootstrap.n, draws)

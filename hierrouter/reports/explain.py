@@ -17,7 +17,7 @@ from rich.tree import Tree as RichTree
 
 from hierrouter.declarations.declaration import shown_name
 from hierrouter.evaluation.bounds import best_ending, best_nodes, split_regret
-from hierrouter.evaluation.outcome import ending_probabilities, ending_table, greedy
+from hierrouter.evaluation.outcome import ending_probabilities, greedy
 from hierrouter.questions.query import find_query
 from hierrouter.questions.reading import NO_ANSWER
 from hierrouter.questions.scoring import ACCURACY, SCORERS_BY_NAME, ScorerInput
@@ -363,10 +363,10 @@ def worst_queries(
         InputError: the router was made for another tree.
     """
     rows = tree.rows(split)
-    fold = tree.select(rows)
     objective = trained.objective
+    fold = objective.view(tree.select(rows))
     endings = trained.endings(fold)
-    by_choice = split_regret(fold, alpha, endings, objective.allow_stop, objective.allow_return)
+    by_choice = split_regret(fold, alpha, endings, objective.allow_stop)
     # To the digits that are printed, so that rounding errors do not order equal regrets.
     regret = by_choice.sum(axis=1).round(9)
     worst = np.argsort(-regret, kind="stable")[:count]
@@ -374,14 +374,14 @@ def worst_queries(
 
 
 def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node, ...]:
-    routes = tree.routes
+    layout = tree.layout
     reward = tree.node_reward(alpha)[row]
     return tuple(
         Node(
             number=number,
-            parent=routes.parent(number),
-            model=tree.models[routes.action(number)],
-            route=routes.name(number, tree.models),
+            parent=int(layout.parent[number]),
+            model=tree.models[layout.action[number]],
+            route=layout.name(number, tree.models),
             answer=texts.answers[number],
             quality=float(tree.score[row, number]),
             accuracy=finite_or_none(float(tree.accuracy[row, number])),
@@ -392,7 +392,7 @@ def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node,
             visible=_visible(texts, number),
             read=_read(tree, texts, number),
         )
-        for number in range(1, routes.nodes)
+        for number in range(1, layout.nodes)
     )
 
 
@@ -413,7 +413,7 @@ def _read(tree: RouteTree, texts: Texts, number: int) -> ReadAnswer | None:
         question=texts.question,
         choices=texts.choices,
         answer_type=texts.answer_type,
-        model=tree.models[tree.routes.action(number)],
+        model=tree.models[tree.layout.action[number]],
     )
     for name in dict.fromkeys((tree.scorer, ACCURACY)):
         if name not in SCORERS_BY_NAME:
@@ -434,13 +434,14 @@ def _greedy_routes(tree: RouteTree, alpha: float, trained: TrainedRouter) -> lis
     """Follow the greedy route of a router through each query's tree, choice by choice."""
     # Query by query: in float32 the last digits depend on how many are computed together, and a
     # query must look the same whichever others are explained with it.
+    tree = trained.objective.view(tree)
     by_query = [trained.probabilities(tree.select(np.array([row]))) for row in range(len(tree))]
     probabilities = np.concatenate(by_query)
     actions = trained.actions
     names = actions.names(tree.models)
     one_hot = greedy(probabilities, tree.base_rate, actions.returns)
-    endings = ending_probabilities(actions, one_hot)
-    regret = split_regret(tree, alpha, endings, actions.allow_stop, actions.allow_return)
+    endings = ending_probabilities(actions, one_hot, tree.weight)
+    regret = split_regret(tree, alpha, endings, actions.allow_stop)
     greedy_actions = one_hot.argmax(axis=2).tolist()
     routes = []
     for row in range(len(tree)):
@@ -458,7 +459,7 @@ def _greedy_routes(tree: RouteTree, alpha: float, trained: TrainedRouter) -> lis
             choice_regret = math.fsum(remaining) if is_over else remaining[0]
             choices.append(Choice(state, names, action_probabilities, names[action], choice_regret))
             state = int(node)
-        returned = int(ending_table(tree.routes).answer_node[end])
+        returned = int(tree.layout.answer_node[end])
         routes.append(GreedyRoute(state, tuple(choices), None if returned == state else returned))
     return routes
 

@@ -257,7 +257,7 @@ def policy_series(
         draws = bool((endings.max(axis=1) < 1).any())
         if draws and not expectations:
             # At the alphas before it was certain of its endings.
-            one_hot = np.eye(fold.routes.nodes)
+            one_hot = np.eye(fold.layout.nodes)
             expectations = [_expectation_of_endings(fold, one_hot[end]) for end in ends]
         if draws or expectations:
             expectations.append(_expectation_of_endings(fold, endings))
@@ -307,12 +307,12 @@ def baseline_series(
 
     sets = usable_sets(tree, tuple(ARM_SETS))
     fold = tree.split(split)
-    nodes = np.arange(fold.routes.nodes)
+    nodes = np.arange(fold.layout.nodes)
     direct_models = fold.direct.models
     width = len(nodes) + len(direct_models)
     direct_arms = len(nodes) + np.flatnonzero([model in fold.models for model in direct_models])
     # Of each set the columns of its answers, and of its calls, among nodes and direct calls.
-    answer_columns = {"A": direct_arms, "B": nodes[fold.routes.leaves]}
+    answer_columns = {"A": direct_arms, "B": nodes[fold.layout.leaves]}
     call_columns = {"A": direct_arms, "B": nodes[1:]}
     note = f"fitted at alpha {alpha:g}, and the same at every alpha; (A) chooses a direct call"
     series: list[ExpectationSeries] = []
@@ -351,7 +351,7 @@ class Expectation(NamedTuple):
 
 def _expectation_of_endings(fold: RouteTree, endings: Floats) -> Expectation:
     """Take the expectation over endings: float64[queries, nodes], their probabilities."""
-    return _expectation(fold, endings, call_probability(fold.routes, endings))
+    return _expectation(fold, endings, call_probability(fold.layout, endings))
 
 
 def _expectation(fold: RouteTree, answers: Floats, calls: Floats) -> Expectation:
@@ -364,7 +364,7 @@ def _expectation(fold: RouteTree, answers: Floats, calls: Floats) -> Expectation
         calls: the probability that its call is made, likewise.
     """
     direct = fold.direct
-    nodes = fold.routes.nodes
+    nodes = fold.layout.nodes
     models = len(fold.models)
     direct_models = len(direct.models)
 
@@ -642,8 +642,8 @@ def _nodes_on_routes(exploration: Exploration) -> Booleans:
     """
     rows = np.array(list(exploration.texts), dtype=np.int64)
     fold = exploration.fold.select(rows)
-    routes = fold.routes
-    is_on_route = np.full((len(rows), routes.nodes), routes.nodes <= MAX_NODES_WITH_TEXTS)
+    layout = fold.layout
+    is_on_route = np.full((len(rows), layout.nodes), layout.nodes <= MAX_NODES_WITH_TEXTS)
     if is_on_route.all():
         return is_on_route
     queries = np.arange(len(rows))
@@ -652,7 +652,7 @@ def _nodes_on_routes(exploration: Exploration) -> Booleans:
     train_cost = train.cost.mean(axis=0)
     # The ends of routes, with and without early stops: full routes end at the leaves, which are
     # the last nodes.
-    for alpha, first in itertools.product(exploration.alphas, (1, routes.states)):
+    for alpha, first in itertools.product(exploration.alphas, (1, layout.inner)):
         best = net_reward(fold.score, fold.cost, alpha)[:, first:].argmax(axis=1)
         is_on_route[queries, first + best] = True
         best_on_train = net_reward(train_score, train_cost, alpha)[first:].argmax()
@@ -665,10 +665,10 @@ def _nodes_on_routes(exploration: Exploration) -> Booleans:
                 is_on_route[queries, ends[rows]] = True
         else:
             # Ends from the number of nodes on are direct calls, which have no texts here.
-            is_on_route[queries, np.minimum(series.end, routes.nodes - 1)[:, rows]] = True
+            is_on_route[queries, np.minimum(series.end, layout.nodes - 1)[:, rows]] = True
     # From the leaves up: a node is on a route if a node below it is.
-    for node in range(routes.nodes - 1, 0, -1):
-        is_on_route[:, routes.parent(node)] |= is_on_route[:, node]
+    for node in range(layout.nodes - 1, 0, -1):
+        is_on_route[:, layout.parent[node]] |= is_on_route[:, node]
     return is_on_route
 
 
@@ -718,7 +718,7 @@ def as_html(exploration: Exploration) -> str:
         absent=_absent_kinds(exploration),
         others=names_by_note,
         texts=len(exploration.texts),
-        has_all_texts=fold.routes.nodes <= MAX_NODES_WITH_TEXTS,
+        has_all_texts=fold.layout.nodes <= MAX_NODES_WITH_TEXTS,
     )
 
 

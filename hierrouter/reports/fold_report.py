@@ -117,12 +117,10 @@ def report_on_fold(
     if trained and defer:
         deferral = calibrate(trained, tree, defer.stronger, defer.share)
     if objective.ends_early and outcomes.endings is not None:
-        add_depths(table, fold, outcomes.endings, alpha)
+        add_depths(table, outcomes.fold, outcomes.endings, alpha)
     add_analysis(table, tree, split, alpha, trained, outcomes.endings)
     for name, endings in outcomes.own.items():
-        regret = bounds.split_regret(
-            fold, alpha, endings, objective.ends_early, objective.allow_return
-        )
+        regret = bounds.split_regret(objective.view(fold), alpha, endings, objective.ends_early)
         add_regret(table, name, regret)
     sweep_may_stop = sweep is not None and sweep.objective.ends_early
     oracles = [
@@ -262,7 +260,7 @@ class PolicyOutcomes:
         numbers = self.endings.argmax(axis=1)  # each row is one-hot
         if (numbers != numbers[0]).any():
             return ""
-        return ending_name(self.fold, int(numbers[0]), self.endings.shape[1])
+        return ending_name(self.fold, int(numbers[0]))
 
     def all(self, deferral: Deferral | None) -> list[Outcome]:
         """Return the outcomes of all policies in the order of a report.
@@ -294,9 +292,9 @@ def evaluate_policies(
     If the router may end early, fixed routes and bounds may, too; the user's policies may do all
     that the router may. See `report_on_fold` for arguments and errors.
     """
-    fold = _fold(tree, split)
-    train = tree.split("train")
     objective = trained.objective if trained else Objective(alpha)
+    fold = objective.view(_fold(tree, split))
+    train = tree.split("train")
     stop = objective.ends_early
     reference_outcomes = [
         *single_calls(fold),
@@ -308,9 +306,7 @@ def evaluate_policies(
     reference_outcomes.append(bounds.oracle(fold, alpha, stop))
     require_distinct_names(policies, [ROUTER, *(outcome.name for outcome in reference_outcomes)])
     own = {
-        policy.name: policy_endings(
-            fold, policy, alpha, objective.allow_stop, objective.allow_return
-        )
+        policy.name: policy_endings(objective.view(fold), policy, alpha, objective.allow_stop)
         for policy in policies
     }
     endings = trained.endings(fold) if trained else None
@@ -486,7 +482,7 @@ def add_analysis(
     if isinstance(tree, Tree) and len(train) and tree.hops > 1:
         _add_looks(table, tree, split, alpha, stop, ladder[bounds.BEST_ROUTE_PER_DATASET])
     if endings is not None:
-        regret = bounds.split_regret(fold, alpha, endings, stop, objective.allow_return)
+        regret = bounds.split_regret(objective.view(fold), alpha, endings, stop)
         add_regret(table, ROUTER, regret)
     # Probabilities of other learners are exploration, not confidence; those of one fixed route
     # are 0 and 1 whatever the query is.
@@ -509,7 +505,7 @@ def _add_looks(
     }
     for dataset in table.positions:
         rule = rules.get(dataset)
-        rule_name = rule.name(tree.models, tree.routes) if rule else None
+        rule_name = rule.name(tree.models, tree.layout) if rule else None
         table.add_means("looks", gains, [dataset], policy=rule_name)
 
 

@@ -23,7 +23,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from hierrouter.evaluation.budget import RouteHull
-from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import NetworkConfig, Objective, config_class
 from hierrouter.learning.forward import NetworkGrid, RouterShape, TrainedNetwork
 from hierrouter.learning.resumption import prefix, select
@@ -363,7 +362,7 @@ def _fixed_choices(
     numbers = (*hull.quality, *hull.cost, *alphas)
     fits = [
         len({len(hull.node), len(hull.quality), len(hull.cost)}) == 1 and len(hull.node) > 0,
-        all(isinstance(node, int) and 0 < node < origin.routes.nodes for node in hull.node),
+        all(isinstance(node, int) and 0 < node < origin.layout.nodes for node in hull.node),
         len(constants) == len(alphas) and {*grid} <= {*alphas},
         all(low < high for low, high in pairwise(alphas)),
         bool(np.isfinite(numbers).all()) and alphas[0] >= 0,
@@ -397,7 +396,7 @@ def _value_model(
         is_integer = name.rpartition(".")[2] in INTEGER_TENSORS
         if tensor.dtype != (np.int64 if is_integer else np.float32):
             raise TypeError(f"{name} of {tensor.dtype}")
-    actions = Actions(origin.routes, objective.allow_stop, objective.allow_return)
+    actions = objective.actions(origin.layout)
 
     def part(part_class: type[Part], name: str) -> Part:
         names = [field.name for field in fields(part_class)]
@@ -429,7 +428,7 @@ def _constant(values: dict[str, Any] | None, origin: Origin) -> Constant | None:
     figures = (constant.gain, constant.low, constant.high, constant.alpha or 0.0)
     if (
         not has_integers
-        or not 0 < constant.node < origin.routes.nodes
+        or not 0 < constant.node < origin.layout.nodes
         or not np.isfinite(figures).all()
     ):
         raise ValueError(f"no constant choice: {values}")
@@ -444,7 +443,7 @@ def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) 
     """
     if origin.hops * math.log(len(origin.models) + 1) >= math.log(MAX_TREE_NODES):
         raise ValueError("more nodes than can be counted")
-    actions = Actions(origin.routes, objective.allow_stop, objective.allow_return)
+    actions = objective.actions(origin.layout)
     texts = (*origin.models, origin.encoder, origin.view, origin.fingerprint, origin.version)
     fits = [
         all(isinstance(text, str) for text in texts),

@@ -139,13 +139,14 @@ def evaluate(
     elif policies.policy_kind(policy) == "router":
         outcome = _router_outcome(fold, policy, allow_stop, allow_return)
     else:
-        returns = bool(allow_return)
+        if allow_return:
+            fold = fold.with_returns
         if isinstance(policy, np.ndarray):
-            states = Actions(tree.routes, allow_return=returns).states
-            policy = policies.as_table(policy, tree, states)[np.array(tree.splits) == fold_name]
-        stop = policies.can_stop(policy, fold, returns) if allow_stop is None else allow_stop
-        table = policies.policy_table(fold, policy, alpha, stop, texts, returns)
-        actions = Actions(fold.routes, stop, returns)
+            table = policies.as_table(policy, tree, fold.layout.states)
+            policy = table[np.array(tree.splits) == fold_name]
+        stop = policies.can_stop(policy, fold) if allow_stop is None else allow_stop
+        table = policies.policy_table(fold, policy, alpha, stop, texts)
+        actions = Actions(fold.layout, stop)
         name = policies.policy_name(policy)
         outcome = policy_outcome(fold, actions, table, name, "baseline")
     return Evaluation(
@@ -193,7 +194,7 @@ def _policy_by_name(
         raise InputError(
             f"unknown policy: {os.fspath(name)}; give a model for its direct call "
             f"({', '.join(fold.direct.models) or 'none here'}), a route such as "
-            f"{fold.routes.name(fold.routes.states, fold.models)}, oracle, or the folder of a run"
+            f"{fold.layout.name(fold.layout.inner, fold.models)}, oracle, or the folder of a run"
         )
     from hierrouter.runs.checkpoint import router_at  # imports torch
 
@@ -209,7 +210,7 @@ def _router_outcome(
         InputError: an argument contradicts the router.
     """
     can_stop = router.actions.allow_stop
-    can_return = router.actions.allow_return
+    can_return = router.actions.returns > 0
     ability = ""
     contradiction = ""
     if allow_stop not in (None, can_stop):

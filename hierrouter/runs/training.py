@@ -216,7 +216,7 @@ def load_or_train(
             for row in history_table(stored).to_pylist():
                 on_evaluation(row.pop("epoch"), row)
         return stored
-    epochs = tree.routes.states  # of the value model, which is fitted state by state
+    epochs = tree.layout.inner  # of the value model, which is fitted state by state
     resumption = None
     if isinstance(training.config, NetworkConfig):
         epochs = training.config.epochs
@@ -537,7 +537,7 @@ def keep_for_live(tree: Tree, folder: Path) -> None:
 def describe_tree(tree: RouteTree) -> str:
     """Return the size of the tree of a training, in words."""
     sizes = ", ".join(f"{tree.splits.count(fold)} {fold}" for fold in LEARNED_FROM)
-    return f"{len(tree)} queries ({sizes}) x {tree.routes.calls} nodes, {len(tree.models)} models"
+    return f"{len(tree)} queries ({sizes}) x {tree.layout.calls} nodes, {len(tree.models)} models"
 
 
 def _gap_in_words(run: Run) -> str:

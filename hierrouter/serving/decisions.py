@@ -311,7 +311,7 @@ def live_numbers(
     if kind is None:
         return np.empty((len(paths), 0), dtype=np.float32)
     features = AnswerFeatures.live(paths, responses, actions.steps - 1)
-    return state_numbers(kind, actions.routes.models, features)
+    return state_numbers(kind, actions.layout.call_actions, features)
 
 
 class DecisionBatcher:

@@ -78,7 +78,7 @@ class Log:
         node = np.zeros_like(self.action)
         for hop in range(1, self.hops):
             called = self.actions.model(self.action[:, hop - 1])
-            node[:, hop] = self.actions.routes.child(node[:, hop - 1], called)
+            node[:, hop] = self.actions.layout.child(node[:, hop - 1], called)
         return np.where(self.alive, node, 0)
 
     @cached_property
@@ -141,11 +141,11 @@ def logged_states(
         target: float64[states, A'], action probabilities of the policy to be evaluated. If it never
             stops early and the log does, it gets zeros for the M actions that stop.
     """
-    routes = log.actions.routes
+    layout = log.actions.layout
     states = log.actions.states
-    called = np.zeros((states, log.hops - 1, routes.models), dtype=np.float32)
+    called = np.zeros((states, log.hops - 1, layout.call_actions), dtype=np.float32)
     for state in range(states):
-        for hop, model in enumerate(routes.path(state)):
+        for hop, model in enumerate(layout.path(state)):
             called[state, hop, model] = 1.0
     cost = spent / (spent.max(initial=0.0) or 1.0)
     columns = [embedding, called.reshape(states, -1)[node], cost[:, None]]
@@ -153,7 +153,7 @@ def logged_states(
     return LoggedStates(
         row=row,
         features=np.concatenate(columns, axis=1).astype(np.float32),
-        target=np.insert(target, [routes.models] * missing, 0.0, axis=1),
+        target=np.insert(target, [layout.call_actions] * missing, 0.0, axis=1),
     )
 
 

@@ -452,7 +452,7 @@ def log_and_states(
     spent = log.spent[log.alive]
     row = np.zeros(log.action.shape, dtype=np.int64)
     row[log.alive] = np.arange(len(node))
-    paths = [trained.origin.routes.path(number) for number in node.tolist()]
+    paths = [trained.origin.layout.path(number) for number in node.tolist()]
     chances = trained.decide_each(embedding, paths, spent.tolist())
     target = greedy(chances, trained.origin.base_rate, trained.actions.returns)
     return log, logged_states(log, row, node, spent, embedding, target)
@@ -528,10 +528,10 @@ def log_of(episodes: Sequence[Episode], trained: TrainedRouter, query: NDArray[n
     Raises:
         InputError: the log returns earlier answers, and the router never does.
     """
-    routes = trained.origin.routes
+    layout = trained.origin.layout
     allow_return = trained.objective.allow_return
     allow_stop = trained.objective.allow_stop or any(episode.steps[-1].stop for episode in episodes)
-    actions = Actions(routes, allow_stop, allow_return)
+    actions = Actions(trained.objective.layout(layout), allow_stop)
     shape = (len(episodes), actions.steps)
     action = np.zeros(shape, dtype=np.int64)
     propensity = np.ones(shape)
@@ -541,15 +541,15 @@ def log_of(episodes: Sequence[Episode], trained: TrainedRouter, query: NDArray[n
         if episode.returned and not allow_return:
             raise InputError(f"an answer is returned: {episode.where}; this router never does")
         calls = length[row]
-        if episode.returned or (allow_return and calls == routes.hops):
+        if episode.returned or (allow_return and calls == layout.hops):
             answer, chance = episode.returned or (calls, 1.0)
             action[row, calls] = actions.calls + answer - 1
             propensity[row, calls] = chance
             length[row] += 1
         for hop, step in enumerate(episode.steps):
             # Before the last hop only an action that stops ends the episode; at the last, all do.
-            stops_early = step.stop and hop + 1 < routes.hops
-            action[row, hop] = step.model + (routes.models if stops_early else 0)
+            stops_early = step.stop and hop + 1 < layout.hops
+            action[row, hop] = step.model + (layout.call_actions if stops_early else 0)
             propensity[row, hop] = step.propensity
             cost[row, hop] = step.cost
     return Log(

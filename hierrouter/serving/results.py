@@ -11,7 +11,7 @@ from typing import Any
 
 from hierrouter.engines.generator import Response
 from hierrouter.tables import significant
-from hierrouter_cache.tree import route_name
+from hierrouter_cache.layout import route_name
 
 # The calls that failed before another action took their place: (model, reason) of each.
 FailedCalls = tuple[tuple[str, str], ...]

@@ -363,7 +363,7 @@ def test_trees_of_every_shape_are_drawn(
             settle(page)
         assert page.locator("#frontier .mark").count() >= models**hops
         assert not {"NaN", "undefined"} & set(re.findall(r"\w+", page.inner_html("main")))
-        assert page.locator("#chosen-tree li").count() == tree.routes.calls
+        assert page.locator("#chosen-tree li").count() == tree.layout.calls
         assert check(page, report_at(tree, 0.0), None) > 10
         assert log == [f"request: {file.as_uri()}"]
 
@@ -724,7 +724,7 @@ def test_an_answer_that_is_partly_right_is_not_called_right(browser: Any, write:
     with opened(browser, file) as (page, _):
         said = page.locator("#chosen-tree .numbers").all_text_contents()
         words = Counter(text.split(", ")[1] for text in said)
-    assert words == {"right": 1, "wrong": 1, "0.30 right": tree.routes.calls - 2}
+    assert words == {"right": 1, "wrong": 1, "0.30 right": tree.layout.calls - 2}
 
 
 def test_a_query_without_texts_says_so(many: Path, browser: Any) -> None:

@@ -147,7 +147,7 @@ def load(root: Path, models: str = "ab", hops: int = 2, rate: float = 1.0) -> Ro
     reader, pool = CacheReader(root), spec(models, hops)
     forest = walk(reader, pool, KEYS)
     embedded = EmbeddingStore(reader, "test")
-    contexts = forest.tree.outcome[:, : pool.routes.states]
+    contexts = forest.tree.outcome[:, : pool.layout.inner]
     missing = embedded.missing(contexts)
     if len(missing):
         texts = [state.context for state in states(reader, pool, forest, missing)]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import (
+    Layout,
     Rate,
-    Routes,
     RouteTree,
     StatePart,
     cost_of,
@@ -22,23 +22,23 @@ from hierrouter_cache.tree import (
 )
 from tests.cache import rows
 
-SHAPES = st.builds(Routes, st.integers(1, 5), st.integers(1, 4))
+SHAPES = st.builds(Layout.full, st.integers(1, 5), st.integers(1, 4))
 
 
 def test_two_models_two_hops_as_drawn_in_the_docstring() -> None:
-    routes = Routes(2, 2)
+    routes = Layout.full(2, 2)
     paths = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)]
     assert [routes.path(node) for node in range(routes.nodes)] == paths
-    assert (routes.states, routes.calls, routes.leaves) == (3, 6, slice(3, 7))
+    assert (routes.inner, routes.calls, routes.leaves) == (3, 6, slice(3, 7))
     assert routes.name(4, ("calc", "text")) == "calc>text"
 
 
 @given(SHAPES)
-def test_numbers_paths_and_levels_agree(routes: Routes) -> None:
-    states, depth = np.arange(routes.states), routes.depth()
-    for action in range(routes.models):
+def test_numbers_paths_and_levels_agree(routes: Layout) -> None:
+    states, depth = np.arange(routes.inner), routes.depth()
+    for action in range(routes.call_actions):
         for state, child in zip(states, routes.child(states, np.array(action)), strict=True):
-            assert (routes.parent(int(child)), routes.action(int(child))) == (state, action)
+            assert (routes.parent[child], routes.action[child]) == (state, action)
     for node in range(routes.nodes):
         path = routes.path(node)
         assert (routes.node(path), depth[node]) == (node, len(path))
@@ -51,7 +51,7 @@ def test_numbers_paths_and_levels_agree(routes: Routes) -> None:
 @pytest.mark.parametrize(("models", "hops"), [(0, 2), (2, 0), (-1, 2), (2, -1)])
 def test_no_tree_without_models_or_hops(models: int, hops: int) -> None:
     with pytest.raises(ValueError, match="at least 1 model"):
-        Routes(models, hops)
+        Layout.full(models, hops)
 
 
 def test_a_call_costs_its_tokens_times_their_rates() -> None:
@@ -67,11 +67,11 @@ def test_with_one_rate_tokens_are_added_first() -> None:
     assert found.tolist() == [0.1 * (1 + 5)]
 
 
-@given(st.builds(Routes, st.integers(1, 3), st.integers(1, 3)), st.integers(0, 2**16))
-def test_a_node_costs_all_calls_on_the_way_to_it(routes: Routes, seed: int) -> None:
+@given(st.builds(Layout.full, st.integers(1, 3), st.integers(1, 3)), st.integers(0, 2**16))
+def test_a_node_costs_all_calls_on_the_way_to_it(routes: Layout, seed: int) -> None:
     rng = np.random.default_rng(seed)
     tokens_in, tokens_out = rng.integers(0, 9, (2, 2, routes.nodes))
-    rate = rng.integers(0, 3, (routes.models, 2)) / 4  # sums of quarters are exact
+    rate = rng.integers(0, 3, (routes.call_actions, 2)) / 4  # sums of quarters are exact
     found = total_cost(routes, tokens_in, tokens_out, rate)
     for node in range(routes.nodes):
         path = routes.path(node)
@@ -96,7 +96,7 @@ def tree(tmp_path: Path) -> RouteTree:
 
 
 def test_a_tree_is_dense(tree: RouteTree) -> None:
-    right = tree.routes.node((0, 1))
+    right = tree.layout.node((0, 1))
     assert tree.query_ids == rows.QUESTIONS
     assert np.argwhere(tree.score).tolist() == [[0, right], [1, right]]
     assert tree.tokens_in[:, 1:].tolist() == [[3] * 6] * 2
@@ -140,7 +140,7 @@ def test_a_selection_keeps_rows_together(tree: RouteTree) -> None:
 def with_question(tree: RouteTree) -> RouteTree:
     """The same with one more part: the number of the query, in one column."""
     number = np.arange(len(tree), dtype=np.float32)[:, None]
-    row = np.repeat(np.arange(len(tree))[:, None], tree.routes.states, axis=1)
+    row = np.repeat(np.arange(len(tree))[:, None], tree.layout.inner, axis=1)
     return replace(tree, parts=(*tree.parts, StatePart(number, row)))
 
 
@@ -164,7 +164,7 @@ def test_some_states_have_the_vectors_that_all_have(tree: RouteTree, parts: int)
 
 
 def test_what_is_shared_cannot_be_changed(tree: RouteTree) -> None:
-    for value in (tree, tree.routes, tree.direct, tree.parts[0], Rate.base(1.0)):
+    for value in (tree, tree.layout, tree.direct, tree.parts[0], Rate.base(1.0)):
         with pytest.raises(FrozenInstanceError):
             setattr(value, fields(value)[0].name, None)
 
@@ -181,12 +181,12 @@ def test_fewer_models_are_a_part_of_the_same_tree(tmp_path: Path) -> None:
     for models in itertools.permutations("abc", 2):
         part = rows.load(tmp_path, "".join(models), rate=2.0)
         chosen = np.array(["abc".index(name) for name in models])
-        paths = (chosen[list(part.routes.path(node))] for node in range(part.routes.nodes))
-        kept = [whole.routes.node(tuple(path)) for path in paths]
+        paths = (chosen[list(part.layout.path(node))] for node in range(part.layout.nodes))
+        kept = [whole.layout.node(tuple(path)) for path in paths]
         for name in ("score", "accuracy", "tokens_in", "tokens_out", "cost"):
             assert np.array_equal(getattr(part, name), getattr(whole, name)[:, kept]), name
-        assert np.array_equal(part.embedding, whole.embedding[:, kept[: part.routes.states]])
+        assert np.array_equal(part.embedding, whole.embedding[:, kept[: part.layout.inner]])
         assert part.direct.models == models
         assert np.array_equal(part.direct.score, whole.direct.score[:, chosen])
         assert np.array_equal(part.rate, whole.rate[chosen])
-    assert rows.load(tmp_path, "cab", hops=1).routes.calls == 3
+    assert rows.load(tmp_path, "cab", hops=1).layout.calls == 3

@@ -78,7 +78,7 @@ def test_missing_nodes_are_counted(tmp_path: Path) -> None:
 def test_below_a_hole_there_is_nothing_and_that_is_told(tmp_path: Path) -> None:
     rows.store(tmp_path, *ONE[1:], *TWO)
     forest = walk(CacheReader(tmp_path), SPEC, KEYS)
-    lost = [SPEC.routes.node(path) for path in ((0,), (0, 0), (0, 1))]
+    lost = [SPEC.layout.node(path) for path in ((0,), (0, 0), (0, 1))]
     assert np.flatnonzero(~forest.tree.present[0]).tolist() == lost
     assert forest.complete.tolist() == [False, True]
     assert not forest.tree.tokens_in[0, lost].any()

@@ -102,12 +102,12 @@ def test_a_report_has_the_latency_of_each_policy_and_the_best_route_in_time(paid
     shown = place.tells("report --cache c --split train --alpha 0")
     by_name = {row["policy"]: row for row in shown["latency"]["rows"]}
     tree = hr.open(place / "c").split("train")
-    leaf = tree.routes.node((1, 2))
+    leaf = tree.layout.node((1, 2))
     seconds = tree.latency[:, leaf]
     p50, p95 = np.quantile(seconds, (0.5, 0.95), method="higher")
     route = by_name["text>facts"]
     assert [route["p50"], route["p95"]] == pytest.approx([p50, p95])
-    first = tree.routes.node((1,))
+    first = tree.layout.node((1,))
     np.testing.assert_allclose(seconds, tree.seconds[:, first] + tree.seconds[:, leaf])
     fixed = [row for row in shown["latency"]["rows"] if row["kind"] in ("single", "route")]
     limit = sorted(row["p95"] for row in fixed)[len(fixed) // 2] * 1.000001

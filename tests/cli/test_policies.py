@@ -62,8 +62,8 @@ def expected(ruled: Place, fold: RouteTree) -> dict[str, float]:
     calc, text, facts = (fold.models.index(name) for name in ("calc", "text", "facts"))
     by_rule = []
     for query, said in enumerate(texts):
-        second = facts if said.answers[fold.routes.node((text,))] == "unknown" else calc
-        end = fold.routes.node((text, second))
+        second = facts if said.answers[fold.layout.node((text,))] == "unknown" else calc
+        end = fold.layout.node((text, second))
         by_rule.append(fold.score[query, end] - ALPHA * fold.cost[query, end])
     played, model, rewards = ReplayEnv(fold, ALPHA), PPO.load(ruled / "ppo.zip", device="cpu"), []
     for query in range(len(fold)):
@@ -71,7 +71,7 @@ def expected(ruled: Place, fold: RouteTree) -> dict[str, float]:
         for _ in range(fold.hops):
             seen, reward, *_ = played.step(model.predict(seen, deterministic=True)[0])
         rewards.append(reward)
-    ends = [fold.routes.node((one, two)) for one in (0, 1) for two in (0, 1)]
+    ends = [fold.layout.node((one, two)) for one in (0, 1) for two in (0, 1)]
     drawn = (fold.score - ALPHA * fold.cost)[:, ends].mean(axis=1)
     means = (np.mean(values) for values in (by_rule, rewards, drawn))
     return dict(zip(("rules:rule", "rules:trained", "a draw"), map(float, means), strict=True))

@@ -9,10 +9,11 @@ from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.pools.pool import Price
 from hierrouter.questions.scoring import Scorer
 from hierrouter.replay.env import Rollouts
-from hierrouter_cache.tree import DirectCalls, Rate, Routes, RouteTree, StatePart
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import DirectCalls, Rate, RouteTree, StatePart
 
 VALUES = [
-    Actions, DirectCalls, Hulls, Outcome, Price, Rate, Rollouts, Routes, RouteTree, Scorer,
+    Actions, DirectCalls, Hulls, Outcome, Price, Rate, Rollouts, Layout, RouteTree, Scorer,
     StatePart,
 ]  # fmt: skip
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.tree import CALL_MEASURES, DirectCalls, Routes, RouteTree, StatePart
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import CALL_MEASURES, DirectCalls, RouteTree, StatePart
 
 FOLDS = ("train", "validation", "test")
 LARGE = "large"  # a model outside the pool
@@ -39,7 +40,7 @@ def planted_tree(
     price to the cheapest's, the others in equal ratios; None has them in equal steps.
     """
     rng = np.random.default_rng(seed)
-    routes = Routes(models, hops)
+    routes = Layout.full(models, hops)
     family = np.repeat(np.arange(families), sum(per_family))
     splits = np.tile(np.repeat(FOLDS, per_family), families)
     queries = len(family)
@@ -86,7 +87,7 @@ def sub_pool(tree: RouteTree, models: Sequence[str]) -> RouteTree:
     chosen = np.array([tree.models.index(name) for name in models])
     levels = [np.zeros(1, dtype=np.int64)]
     for _ in range(tree.hops):
-        levels.append(tree.routes.child(levels[-1][:, None], chosen).ravel())
+        levels.append(tree.layout.child(levels[-1][:, None], chosen).ravel())
     kept, direct = np.concatenate(levels), tree.direct
     alone = [name for name in direct.models if name not in tree.models or name in models]
     column = [direct.models.index(name) for name in alone]
@@ -104,11 +105,11 @@ def sub_pool(tree: RouteTree, models: Sequence[str]) -> RouteTree:
     )
 
 
-def random_tree(routes: Routes, queries: int, seed: int) -> RouteTree:
+def random_tree(routes: Layout, queries: int, seed: int) -> RouteTree:
     """A tree without any structure, with scores and costs that tie often."""
     rng = np.random.default_rng(seed)
     shape = (queries, routes.nodes)
-    rate = 0.25 * (1 + rng.integers(0, 3, routes.models))
+    rate = 0.25 * (1 + rng.integers(0, 3, routes.call_actions))
     score = rng.integers(0, 3, shape) / 2
     return _tree(
         routes,
@@ -119,7 +120,7 @@ def random_tree(routes: Routes, queries: int, seed: int) -> RouteTree:
         accuracy=(score == 1).astype(np.float64),
         tokens_in=rng.integers(1, 4, shape),
         tokens_out=rng.integers(1, 4, shape),
-        parts=one_part(rng.normal(size=(queries, routes.states, 4))),
+        parts=one_part(rng.normal(size=(queries, routes.inner, 4))),
         rng=rng,
         content=f"{seed:032x}",
     )
@@ -144,7 +145,7 @@ def two_step_tree(
 
     All folds hold the same queries, the train fold `copies[0]` times.
     """
-    routes, rng = Routes(models, 2), np.random.default_rng(0)
+    routes, rng = Layout.full(models, 2), np.random.default_rng(0)
     once = np.repeat(np.arange(models), models + 1)
     asked = np.tile(once, sum(copies))
     # The model that the right first answer names.
@@ -180,6 +181,11 @@ def two_step_tree(
     )
 
 
+def returning(tree: RouteTree, returns: bool = True) -> RouteTree:
+    """The tree, where a policy may return any answer of its route if `returns`."""
+    return tree.with_returns if returns else tree
+
+
 def one_part(embedding: NDArray[np.floating]) -> tuple[StatePart, ...]:
     """Every state, [queries, states, dim], with a vector of its own."""
     queries, states, dim = embedding.shape
@@ -188,7 +194,7 @@ def one_part(embedding: NDArray[np.floating]) -> tuple[StatePart, ...]:
 
 
 def _tree(
-    routes: Routes,
+    routes: Layout,
     *,
     rate: NDArray[np.float64],
     score: NDArray[np.float64],
@@ -200,12 +206,12 @@ def _tree(
 
     `rate`: float64[models], price of a token, in and out; `columns`: the rest of a `RouteTree`.
     """
-    names = tuple(f"model-{number}" for number in range(routes.models))
+    names = tuple(f"model-{number}" for number in range(routes.call_actions))
     shape = (len(score), len(names) + 1)
     right = (rng.random(shape) < 0.3).astype(np.float64)
     return RouteTree(
         models=names,
-        hops=routes.hops,
+        layout=routes,
         query_ids=tuple(f"q{number}" for number in range(len(score))),
         score=score,
         rate=np.stack([rate, rate], axis=1),
@@ -224,18 +230,18 @@ def _tree(
 
 
 def _right_paths(
-    routes: Routes, family: NDArray[np.int64], rng: np.random.Generator
+    routes: Layout, family: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """int64[queries, hops]: the models to call; the last family's second one varies."""
-    right = rng.integers(0, routes.models, (family.max() + 1, routes.hops))[family]
+    right = rng.integers(0, routes.call_actions, (family.max() + 1, routes.hops))[family]
     if routes.hops > 1:
         branching = family == family.max()
-        right[branching, 1] = rng.integers(0, routes.models, branching.sum())
+        right[branching, 1] = rng.integers(0, routes.call_actions, branching.sum())
     return right
 
 
 def _embeddings(
-    routes: Routes,
+    routes: Layout,
     family: NDArray[np.int64],
     right: NDArray[np.int64],
     dim: int,
@@ -244,8 +250,8 @@ def _embeddings(
 ) -> NDArray[np.float32]:
     """float32[queries, states, dim] of length 1: family, answers so far, hint, and noise."""
     kinds = _directions(family.max() + 1, dim, rng)
-    answers = _directions(routes.states, dim, rng)
-    hints = _directions(routes.models, dim, rng)
+    answers = _directions(routes.inner, dim, rng)
+    hints = _directions(routes.call_actions, dim, rng)
     state = (kinds[family] + noise * _directions(len(family), dim, rng))[:, None] + 0.5 * answers
     state[:, 1:] += 0.5 * noise * rng.normal(size=state[:, 1:].shape) / np.sqrt(dim)
     branching = np.flatnonzero(family == family.max())
@@ -264,7 +270,7 @@ def showing_leaves(tree: RouteTree) -> RouteTree:
     """The same with a vector of its own for what follows each last call, for who may return."""
     rng, parts = np.random.default_rng(0), []
     for part in tree.parts:
-        size = len(tree), tree.routes.nodes - tree.routes.states
+        size = len(tree), tree.layout.nodes - tree.layout.inner
         more = rng.normal(size=(size[0] * size[1], part.width)).astype(np.float32)
         row = len(part.vectors) + np.arange(len(more)).reshape(size)
         vectors = np.concatenate([part.vectors, more])

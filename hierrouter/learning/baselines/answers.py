@@ -93,7 +93,7 @@ def _last_calls(
         Hash of its key, uint64[queries, arms], and its tokens, int64[queries, arms].
     """
     if name == "B":
-        leaves = tree.routes.leaves
+        leaves = tree.layout.leaves
         return _call_keys(forest.tree.select((slice(None), leaves))), tree.tokens_out[:, leaves]
     direct_models = [model for model, _ in spec.direct]
     arms = [model for model in tree.direct.models if model in tree.models]

@@ -197,21 +197,21 @@ def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
 
 def macro_arms(tree: RouteTree, answers: Answers | None = None) -> Arms:
     """Set B: each of the M^L routes as one arm, chosen before any answer is read."""
-    routes = tree.routes
+    layout = tree.layout
     call_cost = np.zeros_like(tree.cost)
-    calls = np.eye(routes.nodes, dtype=np.bool_)
-    for node in range(1, routes.nodes):
-        parent = routes.parent(node)
+    calls = np.eye(layout.nodes, dtype=np.bool_)
+    for node in range(1, layout.nodes):
+        parent = layout.parent[node]
         call_cost[:, node] = tree.cost[:, node] - tree.cost[:, parent]
         calls[node, 1:] |= calls[parent, 1:]
-    leaves = range(routes.nodes)[routes.leaves]
+    leaves = range(layout.nodes)[layout.leaves]
     return Arms(
-        names=tuple(routes.name(leaf, tree.models) for leaf in leaves),
+        names=tuple(layout.name(leaf, tree.models) for leaf in leaves),
         # The root, node 0, is no call.
-        seen=RouterInputs(question_vectors(tree), tree.datasets, calls[routes.leaves, 1:], answers),
+        seen=RouterInputs(question_vectors(tree), tree.datasets, calls[layout.leaves, 1:], answers),
         call_cost=call_cost[:, 1:],
-        quality=tree.score[:, routes.leaves],
-        accuracy=tree.accuracy[:, routes.leaves],
+        quality=tree.score[:, layout.leaves],
+        accuracy=tree.accuracy[:, layout.leaves],
     )
 
 
@@ -349,7 +349,7 @@ def usable_sets(tree: RouteTree, names: Sequence[str]) -> tuple[str, ...]:
 
 def unusable_sets(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
     """The reason why a set cannot be used, by its name; empty if all can."""
-    routes = tree.routes.models**tree.hops
+    routes = tree.layout.call_actions**tree.hops
     reasons = {}
     if "A" in names and not set(tree.direct.models) & set(tree.models):
         reasons["A"] = "no model of the pool was asked directly"
@@ -367,7 +367,7 @@ def _are_direct_calls(tree: RouteTree) -> bool:
     if tree.hops != 1 or not set(tree.models) <= set(tree.direct.models):
         return False
     direct = tree.direct
-    leaves = tree.routes.leaves
+    leaves = tree.layout.leaves
     columns = [direct.models.index(model) for model in tree.models]
     same_score = np.array_equal(tree.score[:, leaves], direct.score[:, columns])
     return same_score and np.array_equal(tree.cost[:, leaves], direct.cost[:, columns])

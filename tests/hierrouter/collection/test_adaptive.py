@@ -60,9 +60,9 @@ def test_the_judged_folds_are_whole_and_what_was_left_out_is_known(grown: Path) 
     assert set(tree.pruned.splits) == {"train"}
     assert len(tree.pruned) == folds.count("train") - PILOT_QUERIES
     assert not np.isnan(tree.score).any()
-    holes, routes = np.isnan(tree.pruned.score), tree.routes
+    holes, routes = np.isnan(tree.pruned.score), tree.layout
     for node in range(1, routes.nodes):  # below what was not called nothing is
-        assert (holes[:, node] >= holes[:, routes.parent(node)]).all()
+        assert (holes[:, node] >= holes[:, routes.parent[node]]).all()
     assert 0.2 < holes[:, 1:].mean() < 0.9
     assert not holes[:, routes.level(1)].all(axis=1).any()  # something is always called
     info = cache_info(grown)
@@ -149,14 +149,14 @@ def test_a_model_learns_the_same_from_whole_trees_that_stand_apart() -> None:
 def test_a_model_learns_from_holes(may: Objective) -> None:
     """Nearly what whole trees teach, and much more than the whole ones among them."""
     tree = showing_leaves(planted_tree(luck=0, noise=0.5))
-    routes, train = tree.routes, np.flatnonzero(np.array(tree.splits) == "train")
+    routes, train = tree.layout, np.flatnonzero(np.array(tree.splits) == "train")
     few, fold = tree.select(np.delete(np.arange(len(tree)), train[12:])), tree.split("test")
     few = few.select(
         np.array([row for row, split in enumerate(few.splits) if split != "validation"])
     )
     holes, rng = tree.select(train[12:]), np.random.default_rng(0)
     for node in range(1, routes.nodes):
-        gone = np.isnan(holes.score[:, routes.parent(node)]) | (rng.random(len(holes)) < 0.3)
+        gone = np.isnan(holes.score[:, routes.parent[node]]) | (rng.random(len(holes)) < 0.3)
         holes.score[gone, node] = np.nan
     ways = tree, replace(few, pruned=holes), few
     full, apart, alone = (

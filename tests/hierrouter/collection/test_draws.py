@@ -226,7 +226,7 @@ def test_paths_with_equal_answers_may_go_on_differently(tmp_path: Path) -> None:
             path = f"{first}>{row['model']}"
             rows.append({**row, "response": response, "score": float(is_right), "path": path})
     tree = opened(rows, tmp_path)
-    routes = tree.routes
+    routes = tree.layout
     after_tiny, after_large = tree.score[:, 3:5], tree.score[:, 5:7]
     assert routes.nodes == 7
     assert (after_tiny.max(), after_large.min()) == (0.0, 1.0)

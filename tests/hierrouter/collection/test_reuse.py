@@ -201,7 +201,7 @@ def test_a_fourth_model_asks_for_eight_of_twenty_nodes(originals: Path, tmp_path
     assert calls(three, root) == (12 + 3) * len(QUERIES)
     before = OpenTree(cache=root).run().fingerprint
     assert calls(four, root) == (8 + 1) * len(QUERIES)
-    assert OpenTree(cache=root).run().routes.calls == 20
+    assert OpenTree(cache=root).run().layout.calls == 20
     assert replace(pool_file(tmp_path, three), cache=root).run().fingerprint == before
 
 

@@ -184,7 +184,7 @@ def test_servers_give_the_same_trees_by_as_many_calls(
     assert (trees["local"].pruned is None) == (trees["served"].pruned is None)
     if "adaptive" in way:
         assert trees["served"].pruned is not None
-        assert totals["served"] < len(QUERIES) * (TESTBED.routes.calls + len(TESTBED.models))
+        assert totals["served"] < len(QUERIES) * (TESTBED.layout.calls + len(TESTBED.models))
 
 
 POOL_FILE = """[pool]

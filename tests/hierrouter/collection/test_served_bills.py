@@ -234,9 +234,9 @@ def test_the_next_call_reads_a_kept_thought_and_all_of_it_is_paid_for(
     first = len(QUERIES[0].question.split())
     second = first + len(visible.split()) + 1
     cost = (first + second + 2 * 11 * 10) / 1e6
-    assert tree.cost[:, tree.routes.leaves] == pytest.approx(cost)
+    assert tree.cost[:, tree.layout.leaves] == pytest.approx(cost)
     # The word 1 of the thought is no answer; the paper's F1 reads the thought if it is kept.
-    assert tree.accuracy[0, 1:].tolist() == [1.0] * (tree.routes.nodes - 1)
+    assert tree.accuracy[0, 1:].tolist() == [1.0] * (tree.layout.nodes - 1)
     assert (tree.score[0, 1] == pytest.approx(0.5)) == (thoughts == "drop")
 
 
@@ -323,7 +323,7 @@ def test_further_rates_count_wherever_a_call_has_a_cost(
     )
     tree = OpenTree(cache=tmp_path, encoder="hashed-ngrams").run()
     assert tree.direct.cost == pytest.approx(CALL_COST)
-    assert tree.cost[:, tree.routes.leaves] == pytest.approx(2 * CALL_COST)
+    assert tree.cost[:, tree.layout.leaves] == pytest.approx(2 * CALL_COST)
     [spent] = ask_cache(tmp_path, "SELECT sum(cost) AS c, count(*) AS n FROM spend").to_pylist()
     assert spent["c"] == pytest.approx(spent["n"] * CALL_COST)
     [row] = ask_cache(

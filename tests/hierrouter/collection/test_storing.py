@@ -22,8 +22,8 @@ def test_later_hops_carry_the_models_own_answers(tmp_path: Path) -> None:
     tree = OpenTree(cache=root, scorer="accuracy").run()
     assert (tree.context_free, tree.hops) == (True, 2)
     assert tree.models == ("lab-tiny-1b", "lab-large-10b")
-    for node in range(1, tree.routes.nodes):
-        action = tree.routes.action(node)
+    for node in range(1, tree.layout.nodes):
+        action = tree.layout.action[node]
         assert np.array_equal(tree.score[:, node], tree.direct.score[:, action])
         assert np.array_equal(tree.tokens_in[:, node], tree.direct.tokens_in[:, action])
     assert tree.direct.score.mean(axis=0).tolist() == [0.5, 1.0]
@@ -146,7 +146,7 @@ def test_an_answer_that_ended_its_chain_stands_whoever_is_called_next(tmp_path: 
                 later = {**row, "hop": 2, "model": model, "path": f"{first}>{model}", "score": 0.25}
                 rows.append({**later, "ended": None})
     tree = OpenTree(cache=examples.cache_of(rows, tmp_path), scorer="given").run()
-    ended, routes = tree.routes.node((1,)), tree.routes
+    ended, routes = tree.layout.node((1,)), tree.layout
     assert (len(tree), tree.left_out, tree.context_free) == (10, 0, False)
     for model in (0, 1):
         leaf = routes.child(ended, model)

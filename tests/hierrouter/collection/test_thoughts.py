@@ -261,7 +261,7 @@ def test_a_live_router_reads_and_shows_what_it_learned_with(tmp_path: Path, pool
         questions = [text.question for text in load_texts(tree.root, tree)]
         results = [router.route(question) for question in questions]
         ends = trained.endings(tree).argmax(axis=1)
-        routes = [tree.routes.name(end, tree.models) for end in ends]
+        routes = [tree.layout.name(end, tree.models) for end in ends]
         assert [result.route for result in results] == routes
         for question, result in zip(questions, results, strict=True):
             first = result.hops[0]

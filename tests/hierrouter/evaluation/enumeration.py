@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.budget import Hulls
 from hierrouter.evaluation.outcome import Actions
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import random_tree
 
 Path = tuple[int, ...]
@@ -22,7 +23,7 @@ alphas = st.sampled_from([0.0, 0.125, 0.25, 0.5, 1.0, 2.0])
 seeds = st.integers(0, 2**16)
 # Plain loops are slow, and a busy machine is no failure.
 unhurried = settings(max_examples=40, deadline=None)
-small_shapes = st.builds(Routes, st.integers(1, 3), st.integers(1, 3))
+small_shapes = st.builds(Layout.full, st.integers(1, 3), st.integers(1, 3))
 small_trees = st.builds(random_tree, small_shapes, st.integers(1, 4), seeds)
 
 
@@ -75,5 +76,5 @@ def _numbered(models: int, hops: int) -> dict[Path, int]:
 
 def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> NDArray[np.float64]:
     """The alphas at which the oracle takes another route on some query, ascending."""
-    endings = Actions(tree.routes, allow_stop).endings
+    endings = Actions(tree.layout, allow_stop).endings
     return Hulls.of(tree.cost[:, endings], tree.score[:, endings]).slope[::-1]

@@ -17,7 +17,8 @@ from hierrouter.evaluation.outcome import (
     fixed_routes,
     policy_outcome,
 )
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation import enumeration as by_hand
 from tests.hierrouter.evaluation.enumeration import Path, alphas, node, paths, reward, seeds
 from tests.hierrouter.evaluation.test_outcome import random_table, trees
@@ -35,7 +36,7 @@ RUNGS = (
 def test_nothing_beats_the_oracle_or_loses_to_the_worst_route(
     tree: RouteTree, stop: bool, alpha: float, seed: int
 ) -> None:
-    actions = Actions(tree.routes, stop)
+    actions = Actions(tree.layout, stop)
     best = oracle(tree, alpha, stop).reward(alpha)
     worst = tree.node_reward(alpha)[:, actions.endings].min(axis=1)
     table = random_table(tree, seed, allow_stop=stop)
@@ -47,13 +48,13 @@ def test_nothing_beats_the_oracle_or_loses_to_the_worst_route(
 
 @given(trees, st.booleans())
 def test_the_oracle_breaks_ties_by_cost(tree: RouteTree, stop: bool) -> None:
-    endings = Actions(tree.routes, stop).endings
+    endings = Actions(tree.layout, stop).endings
     quality, cost = tree.score[:, endings], tree.cost[:, endings]
     cheapest = np.where(quality == quality.max(axis=1, keepdims=True), cost, np.inf).min(axis=1)
     np.testing.assert_array_equal(oracle(tree, 0.0, stop).cost, cheapest)
 
 
-def folds(routes: Routes, train: int, shown: int, seed: int) -> tuple[RouteTree, RouteTree]:
+def folds(routes: Layout, train: int, shown: int, seed: int) -> tuple[RouteTree, RouteTree]:
     """Two folds of one tree of two datasets."""
     names = tuple(f"data-{number % 2}" for number in range(train + shown))
     tree = replace(random_tree(routes, train + shown, seed), datasets=names)
@@ -91,7 +92,7 @@ def best_direct(tree: RouteTree, alpha: float) -> int:
 @by_hand.unhurried
 @given(by_hand.small_shapes, sizes, sizes, seeds, alphas, st.booleans())
 def test_each_rung_is_what_an_enumeration_finds(
-    routes: Routes, train: int, shown: int, seed: int, alpha: float, stop: bool
+    routes: Layout, train: int, shown: int, seed: int, alpha: float, stop: bool
 ) -> None:
     chosen_on, tree = folds(routes, train, shown, seed)
     found = rungs(chosen_on, alpha, tree, stop)
@@ -105,7 +106,7 @@ def test_each_rung_is_what_an_enumeration_finds(
         every = [reward(tree, query, path, alpha) for path in options]
         whole = [reward(tree, query, path, alpha) for path in paths(tree, False)]
         any_length = [reward(tree, query, path, alpha) for path in paths(tree, True)]
-        asked = [direct_reward(tree, query, model, alpha) for model in range(routes.models)]
+        asked = [direct_reward(tree, query, model, alpha) for model in range(routes.call_actions)]
         assert found["random"][query] == pytest.approx(np.mean(every))
         assert found["best single call"][query] == direct_reward(tree, query, single, alpha)
         assert found["best fixed route"][query] == reward(tree, query, fixed, alpha)
@@ -128,12 +129,12 @@ def without_direct(tree: RouteTree, model: int) -> RouteTree:
 @by_hand.unhurried
 @given(by_hand.small_shapes, sizes, seeds, alphas)
 def test_a_model_without_direct_calls_is_not_missed(
-    routes: Routes, shown: int, seed: int, alpha: float
+    routes: Layout, shown: int, seed: int, alpha: float
 ) -> None:
     chosen_on, tree = (without_direct(fold, 0) for fold in folds(routes, 2, shown, seed))
     found = rungs(chosen_on, alpha, tree)
     best = bounds.best_direct_call(chosen_on, alpha, tree)
-    if routes.models == 1:
+    if routes.call_actions == 1:
         assert best is bounds.direct_oracle(tree, alpha) is None
         missing = {"best single call", "one-hop oracle"}
         assert list(found) == [name for name in RUNGS if name not in missing]
@@ -141,7 +142,9 @@ def test_a_model_without_direct_calls_is_not_missed(
     assert best is not None
     assert best.name in tree.models[1:]
     for query in range(shown):
-        asked = [direct_reward(tree, query, model, alpha) for model in range(1, routes.models)]
+        asked = [
+            direct_reward(tree, query, model, alpha) for model in range(1, routes.call_actions)
+        ]
         assert found["one-hop oracle"][query] == max(asked)
 
 
@@ -177,7 +180,7 @@ def test_each_part_of_the_regret_is_what_walking_the_choices_gives(
     tree: RouteTree, seed: int, alpha: float, stop: bool
 ) -> None:
     table = random_table(tree, seed, allow_stop=stop)
-    parts = split_regret(tree, alpha, ending_probabilities(Actions(tree.routes, stop), table), stop)
+    parts = split_regret(tree, alpha, ending_probabilities(Actions(tree.layout, stop), table), stop)
     assert parts.shape == (len(tree), tree.hops)
     assert (parts >= -1e-12).all()
     for query in range(len(tree)):
@@ -189,11 +192,11 @@ def test_each_part_of_the_regret_is_what_walking_the_choices_gives(
 @given(by_hand.small_trees, seeds, st.booleans())
 def test_visits_are_the_sums_of_the_endings_below(tree: RouteTree, seed: int, stop: bool) -> None:
     endings = ending_probabilities(
-        Actions(tree.routes, stop), random_table(tree, seed, allow_stop=stop)
+        Actions(tree.layout, stop), random_table(tree, seed, allow_stop=stop)
     )
     visits, deciding = (
-        call_probability(tree.routes, endings),
-        continuation_probability(tree.routes, endings),
+        call_probability(tree.layout, endings),
+        continuation_probability(tree.layout, endings),
     )
     for path in [(), *paths(tree, True)]:
         below = [node(tree, route) for route in paths(tree, True) if route[: len(path)] == path]
@@ -206,7 +209,7 @@ def test_visits_are_the_sums_of_the_endings_below(tree: RouteTree, seed: int, st
 
 def test_an_oracle_that_may_not_stop_is_no_measure_of_a_policy_that_does() -> None:
     tree = planted_tree()
-    endings = np.zeros((len(tree), tree.routes.nodes))
+    endings = np.zeros((len(tree), tree.layout.nodes))
     endings[:, 1] = 1
     with pytest.raises(ValueError, match="end before L calls"):
         split_regret(tree, 0.1, endings)
@@ -214,7 +217,7 @@ def test_an_oracle_that_may_not_stop_is_no_measure_of_a_policy_that_does() -> No
 
 
 def test_who_says_nothing_may_not_stop() -> None:
-    tree = random_tree(Routes(2, 3), 5, 0)
+    tree = random_tree(Layout.full(2, 3), 5, 0)
     for bound in (
         lambda *stop: bounds.best_ahead(tree, 1.0, *stop),
         lambda *stop: bounds.best_nodes(tree, 1.0, *stop),

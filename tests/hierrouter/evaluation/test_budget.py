@@ -14,7 +14,8 @@ from hierrouter.evaluation import budget as budgets
 from hierrouter.evaluation.budget import Hulls
 from hierrouter.evaluation.outcome import Actions
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation.enumeration import oracle_break_points, unhurried
 from tests.hierrouter.evaluation.test_outcome import trees
 from tests.hierrouter.trees import random_tree
@@ -78,7 +79,7 @@ def test_points_can_be_left_out() -> None:
 @unhurried
 @given(trees, st.booleans())
 def test_the_oracle_changes_at_the_slopes_of_the_hulls(tree: RouteTree, stop: bool) -> None:
-    endings, slopes = Actions(tree.routes, stop).endings, []
+    endings, slopes = Actions(tree.layout, stop).endings, []
     for spent, worth in zip(tree.cost[:, endings], tree.score[:, endings], strict=True):
         hull = frontier(spent, worth)
         slopes += (np.diff(worth[hull]) / np.diff(spent[hull])).tolist()
@@ -93,7 +94,11 @@ def test_a_policy_changes_where_groups_of_queries_do() -> None:
     score = np.column_stack([np.zeros(8), np.zeros(8), np.arange(8) == 0]).astype(np.float64)
     ones, rate = np.ones((8, 3), dtype=np.int64), np.array([[0.5, 0.5], [1.0, 1.0]])
     tree = replace(
-        random_tree(Routes(2, 1), 8, 0), score=score, tokens_in=ones, tokens_out=ones, rate=rate
+        random_tree(Layout.full(2, 1), 8, 0),
+        score=score,
+        tokens_in=ones,
+        tokens_out=ones,
+        rate=rate,
     )
     assert oracle_break_points(tree).tolist() == [1.0]
     found = budgets.policy_break_points(tree)
@@ -119,13 +124,13 @@ shares = st.floats(0, 1.2)
 
 def extremes(tree: RouteTree, stop: bool) -> tuple[float, float]:
     """Least mean cost of any policy, and the mean cost of the dearest routes."""
-    cost = tree.cost[:, Actions(tree.routes, stop).endings]
+    cost = tree.cost[:, Actions(tree.layout, stop).endings]
     return cost.min(axis=1).mean(), cost.max(axis=1).mean()
 
 
 def programme(tree: RouteTree, budget: float, stop: bool) -> float:
     """The greatest mean quality, by a general solver: one probability for each query and node."""
-    endings = Actions(tree.routes, stop).endings
+    endings = Actions(tree.layout, stop).endings
     quality, cost = tree.score[:, endings], tree.cost[:, endings]
     solution = linprog(
         -quality.ravel(),
@@ -160,7 +165,7 @@ def test_a_budget_below_the_cheapest_routes_is_refused(tree: RouteTree, stop: bo
 
 
 def test_a_route_that_costs_the_budget_itself_is_within_it() -> None:
-    tree = replace(random_tree(Routes(1, 3), 1, 0), rate=np.full((1, 2), 0.1))
+    tree = replace(random_tree(Layout.full(1, 3), 1, 0), rate=np.full((1, 2), 0.1))
     tree = replace(tree, tokens_in=np.ones((1, 4), int), tokens_out=np.zeros((1, 4), int))
     assert tree.cost[0, 3] > 0.3  # 0.1 + 0.1 + 0.1 in floating point
     assert budgets.within_budget(tree.cost[0, 3], 0.3) and not budgets.within_budget(

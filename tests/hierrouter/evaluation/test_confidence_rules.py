@@ -19,31 +19,38 @@ from hierrouter.reports.estimates import Bootstrap
 from hierrouter.reports.fold_report import report_on_fold
 from hierrouter.reports.report import as_object
 from hierrouter.reports.tables import looks_table, named_tables
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation.enumeration import Path as Hops
 from tests.hierrouter.evaluation.enumeration import alphas, node, seeds, small_trees, unhurried
 from tests.hierrouter.evaluation.test_return import table_for, worth
 from tests.hierrouter.learning.trainings import EXACT_GLIMPSE, VALUE
-from tests.hierrouter.trees import random_tree, two_step_tree
+from tests.hierrouter.trees import random_tree, returning, two_step_tree
 
-shapes = st.sampled_from([Routes(1, 2), Routes(2, 1), Routes(3, 2), Routes(2, 3)])
+shapes = st.sampled_from(
+    [Layout.full(1, 2), Layout.full(2, 1), Layout.full(3, 2), Layout.full(2, 3)]
+)
 
 
 @unhurried
 @given(shapes, st.integers(2, 24), seeds, alphas, st.booleans(), st.booleans())
 def test_no_rule_of_one_look_is_better_on_the_fold_it_is_fitted_on(
-    routes: Routes, queries: int, seed: int, alpha: float, stop: bool, coarse: bool
+    routes: Layout, queries: int, seed: int, alpha: float, stop: bool, coarse: bool
 ) -> None:
     tree, rng = random_tree(routes, queries, seed), np.random.default_rng(seed)
-    sure = rng.integers(0, 4, (queries, routes.models)) / 4 if coarse else rng.random((queries, 1))
-    sure = np.broadcast_to(sure, (queries, routes.models)).copy()
+    sure = (
+        rng.integers(0, 4, (queries, routes.call_actions)) / 4
+        if coarse
+        else rng.random((queries, 1))
+    )
+    sure = np.broadcast_to(sure, (queries, routes.call_actions)).copy()
     sure[rng.random(sure.shape) < 0.1] = np.nan
     reward, rows = tree.node_reward(alpha), np.arange(queries)
     rule = confidence_rules.fit_rule(tree, sure, alpha, stop)
     found = reward[rows, rule.nodes(sure)].sum()
     endings = range(routes.nodes)[Actions(routes, stop).endings]
     best = max(reward[:, node].sum() for node in endings)
-    for first in range(routes.models):
+    for first in range(routes.call_actions):
         under = [node for node in endings if routes.path(node)[0] == first]
         for least in np.unique(sure[~np.isnan(sure[:, first]), first]):
             is_sure = sure[:, first] >= least
@@ -55,7 +62,7 @@ def test_no_rule_of_one_look_is_better_on_the_fold_it_is_fitted_on(
 
 
 def test_a_dataset_without_train_questions_follows_the_rule_of_all() -> None:
-    tree = replace(random_tree(Routes(2, 2), 40, 1), datasets=("a",) * 20 + ("b",) * 20)
+    tree = replace(random_tree(Layout.full(2, 2), 40, 1), datasets=("a",) * 20 + ("b",) * 20)
     sure = np.random.default_rng(0).random((40, 2))
     train, shown = ((tree.select(at), sure[at]) for at in (np.arange(20), np.arange(20, 40)))
     rules, looked = confidence_rules.apply_rules_per_dataset(train, shown, 0.1)
@@ -79,7 +86,7 @@ def test_a_report_says_what_a_look_is_worth_and_costs(testbed_cache: Path) -> No
     assert whole.reward == pytest.approx(more.mean())
     assert whole.reward == pytest.approx(whole.quality - whole.cost)
     assert [row.policy for row in report.looks][:-1] == [
-        rule.name(tree.models, tree.routes) for rule in rules.values()
+        rule.name(tree.models, tree.layout) for rule in rules.values()
     ]
     table = looks_table(report)
     assert table.note.startswith("It pays ")
@@ -90,7 +97,7 @@ def test_a_report_says_what_a_look_is_worth_and_costs(testbed_cache: Path) -> No
 
 
 def test_without_probabilities_a_shorter_answer_counts_as_more_confident() -> None:
-    routes = Routes(2, 2)
+    routes = Layout.full(2, 2)
     by_probability = confidence_rules.ConfidenceRule(1, 0.834, 2, 5)
     assert by_probability.name(("nano", "calc"), routes).startswith("calc 0.83 sure: ")
     by_length = confidence_rules.ConfidenceRule(1, -12.0, 2, 5)
@@ -111,8 +118,9 @@ def test_without_probabilities_a_shorter_answer_counts_as_more_confident() -> No
 def test_decisions_are_those_that_playing_every_choice_gives(
     tree: RouteTree, alpha: float, stop: bool, returns: bool, seed: int
 ) -> None:
+    tree = returning(tree, returns)
     models = len(tree.models)
-    table = table_for(tree, Actions(tree.routes, stop, returns), seed)
+    table = table_for(tree, Actions(tree.layout, stop), seed)
     calls = 2 * models if stop else models
 
     def follow(query: int, path: Hops, action: int) -> tuple[float, Hops | None]:
@@ -136,8 +144,7 @@ def test_decisions_are_those_that_playing_every_choice_gives(
                 expected.append((query, row.max(), is_best))
             path = after
     found = zip(
-        *bounds.greedy_decisions(tree, Actions(tree.routes, stop, returns), table, alpha),
-        strict=True,
+        *bounds.greedy_decisions(tree, Actions(tree.layout, stop), table, alpha), strict=True
     )
     assert sorted(found) == sorted(expected)
 

@@ -30,7 +30,7 @@ def drawn_policy(tree: RouteTree, seed: int, allow_stop: bool) -> Drawn:
     """A stochastic policy, confidences that tie often, and the larger model's direct calls."""
     table = random_table(tree, seed, allow_stop=allow_stop)
     confidence = np.random.default_rng(seed).integers(0, 5, table.shape[:2]) / 4
-    return Actions(tree.routes, allow_stop), table, confidence, single_calls(tree)[-1]
+    return Actions(tree.layout, allow_stop), table, confidence, single_calls(tree)[-1]
 
 
 def deferred(tree: RouteTree, policy: Drawn) -> DeferringPolicy:

@@ -17,10 +17,11 @@ from hierrouter.evaluation.outcome import (
     policy_outcome,
     single_calls,
 )
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import random_tree
 
-shapes = st.builds(Routes, st.integers(1, 4), st.integers(1, 3))
+shapes = st.builds(Layout.full, st.integers(1, 4), st.integers(1, 3))
 trees = st.builds(random_tree, shapes, st.integers(1, 5), st.integers(0, 2**16))
 all_actions = st.builds(Actions, shapes, st.booleans())
 
@@ -29,8 +30,8 @@ def random_table(
     tree: RouteTree, seed: int, *, allow_stop: bool = False, legal: bool = True
 ) -> np.ndarray:
     """Some policy, that chooses among what is legal, or among all."""
-    actions = Actions(tree.routes, allow_stop)
-    shape = (len(tree), tree.routes.states, actions.count)
+    actions = Actions(tree.layout, allow_stop)
+    shape = (len(tree), tree.layout.inner, actions.count)
     weight = np.random.default_rng(seed).gamma(1.0, size=shape)
     weight *= actions.legal() if legal else 1
     return weight / weight.sum(axis=2, keepdims=True)
@@ -53,7 +54,7 @@ def every_episode(actions: Actions) -> Iterator[tuple[list[int], int]]:
 def test_an_ending_is_the_product_of_the_decisions_on_the_way(
     tree: RouteTree, allow_stop: bool, legal: bool, seed: int
 ) -> None:
-    routes, actions = tree.routes, Actions(tree.routes, allow_stop)
+    routes, actions = tree.layout, Actions(tree.layout, allow_stop)
     table = random_table(tree, seed, allow_stop=allow_stop, legal=legal)
     ends = ending_probabilities(actions, table)
     np.testing.assert_allclose(ends.sum(axis=1), 1)
@@ -67,9 +68,9 @@ def test_an_ending_is_the_product_of_the_decisions_on_the_way(
 
 @given(trees, st.booleans())
 def test_always_taking_a_route_is_worth_that_route(tree: RouteTree, allow_stop: bool) -> None:
-    actions = Actions(tree.routes, allow_stop)
+    actions = Actions(tree.layout, allow_stop)
     tree = replace(tree, seconds=0.01 * tree.tokens_out)
-    depth = tree.routes.depth()[: tree.routes.states]
+    depth = tree.layout.depth()[: tree.layout.inner]
     for outcome in fixed_routes(tree, allow_stop):
         route = [tree.models.index(name) for name in outcome.name.removeprefix(">").split(">")]
         if len(route) < tree.hops:
@@ -104,11 +105,11 @@ def test_greedy(
 def test_an_outcome_is_shown_in_one_short_line() -> None:
     one = Outcome("one", "router", np.array([1.0, 0.5]), np.array([1.0, 0]), np.array([2.0, 4]))
     assert repr(one) == "<one on 2 queries: Q 0.7500, C 3.00, right 0.5000>"
-    assert repr(fixed_routes(random_tree(Routes(1, 1), 0, 0))) == "[<>model-0 on no query>]"
+    assert repr(fixed_routes(random_tree(Layout.full(1, 1), 0, 0))) == "[<>model-0 on no query>]"
 
 
 def test_direct_calls_know_their_kind_and_routes_that_stop_early_are_none() -> None:
-    tree = random_tree(Routes(2, 2), 3, 0)
+    tree = random_tree(Layout.full(2, 2), 3, 0)
     direct = [(call.name, call.kind) for call in single_calls(tree)]
     assert direct == [("model-0", "single"), ("model-1", "single"), ("large", "reference")]
     names = [route.name for route in fixed_routes(tree, allow_stop=True)]
@@ -118,7 +119,7 @@ def test_direct_calls_know_their_kind_and_routes_that_stop_early_are_none() -> N
 
 @given(all_actions)
 def test_there_is_one_legal_way_to_end_at_each_ending(actions: Actions) -> None:
-    legal, routes = actions.legal(), actions.routes
+    legal, routes = actions.legal(), actions.layout
     ends = [
         node
         for made, node in every_episode(actions)

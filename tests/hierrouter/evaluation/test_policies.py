@@ -19,7 +19,8 @@ from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.tree import Texts
 from hierrouter.runs.checkpoint import save_checkpoint
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation.enumeration import cost, node, quality
 from tests.hierrouter.evaluation.test_outcome import every_episode, random_table
 from tests.hierrouter.learning.trainings import ALPHA as RUN_ALPHA
@@ -35,7 +36,7 @@ def texts_of(tree: RouteTree) -> list[Texts]:
     texts = []
     for query in tree.query_ids:
         answers = [""]
-        for number in range(1, tree.routes.nodes):
+        for number in range(1, tree.layout.nodes):
             is_known = (int(query[1:]) + number) % 3 > 0
             answers.append(f"{query}/{number}" if is_known else "unknown")
         texts.append(Texts(f"question {query}", (), tuple(answers)))
@@ -82,7 +83,7 @@ def rule(observation: Mapping[str, Any]) -> int:
 @pytest.mark.parametrize("stop", [False, True])
 @pytest.mark.parametrize("hops", [1, 2, 3])
 def test_a_rule_that_reads_answers_is_valued_as_by_hand(stop: bool, hops: int) -> None:
-    tree = random_tree(Routes(3, hops), 24, seed=hops)
+    tree = random_tree(Layout.full(3, hops), 24, seed=hops)
     found = hr.evaluate(tree, rule, ALPHA, allow_stop=stop, texts=texts_of)
     expected, spent = np.array(values_by_hand(tree, rule, stop)).T
     np.testing.assert_allclose(found.quality, expected, rtol=0, atol=1e-12)
@@ -115,8 +116,8 @@ def test_a_model_of_stable_baselines_is_valued_as_its_episodes_are_played(stop: 
 @pytest.mark.parametrize("stop", [False, True])
 @pytest.mark.parametrize(("models", "hops"), [(2, 3), (3, 2), (1, 2), (4, 1)])
 def test_a_policy_that_draws_is_valued_over_every_path(models: int, hops: int, stop: bool) -> None:
-    tree = random_tree(Routes(models, hops), 7, seed=models)
-    routes, actions = tree.routes, Actions(tree.routes, stop)
+    tree = random_tree(Layout.full(models, hops), 7, seed=models)
+    routes, actions = tree.layout, Actions(tree.layout, stop)
     table = random_table(tree, hops, allow_stop=stop, legal=False)
     table *= np.random.default_rng(hops).random(table.shape) < 0.6  # much is never done
     table = (table + 1e-9) / (table + 1e-9).sum(axis=2, keepdims=True)
@@ -138,7 +139,7 @@ def test_a_policy_that_draws_is_valued_over_every_path(models: int, hops: int, s
 
 
 def test_a_policy_is_asked_only_where_it_can_come_to_and_once() -> None:
-    tree = random_tree(Routes(3, 3), 5, seed=0)
+    tree = random_tree(Layout.full(3, 3), 5, seed=0)
     asked: list[tuple[int, tuple[str, ...]]] = []
 
     def first(observation: Mapping[str, Any]) -> int:
@@ -153,7 +154,7 @@ def test_a_policy_is_asked_only_where_it_can_come_to_and_once() -> None:
 
 
 def test_an_observation_is_what_a_router_sees_and_the_texts() -> None:
-    tree = random_tree(Routes(2, 2), 3, seed=2)
+    tree = random_tree(Layout.full(2, 2), 3, seed=2)
     seen: list[Mapping[str, Any]] = []
 
     def second(observation: Mapping[str, Any]) -> int:
@@ -186,7 +187,7 @@ def test_a_tree_that_was_not_split_is_valued_on_validation_and_says_so() -> None
         assert asked.split in repr(asked)
         assert asked.query_ids == given.query_ids
         np.testing.assert_array_equal(asked.reward, given.reward)
-    table = np.full((len(tree), tree.routes.states, 3), 1 / 3)
+    table = np.full((len(tree), tree.layout.inner, 3), 1 / 3)
     table[tree.splits.index("validation")] = [0, 0, 1]
     always = hr.evaluate(tree, lambda seen: 2, ALPHA)
     assert hr.evaluate(tree, table, ALPHA).reward[0] == pytest.approx(always.reward[0])
@@ -197,9 +198,9 @@ def test_names_are_direct_calls_routes_and_the_oracle() -> None:
     direct = hr.evaluate(tree, "model-1", ALPHA)
     np.testing.assert_array_equal(direct.quality, tree.direct.score[:, 1])
     route = hr.evaluate(tree, "model-1>model-0", ALPHA)
-    np.testing.assert_array_equal(route.quality, tree.score[:, tree.routes.node((1, 0))])
+    np.testing.assert_array_equal(route.quality, tree.score[:, tree.layout.node((1, 0))])
     early = hr.evaluate(tree, ">model-1", ALPHA)
-    np.testing.assert_array_equal(early.cost, tree.cost[:, tree.routes.node((1,))])
+    np.testing.assert_array_equal(early.cost, tree.cost[:, tree.layout.node((1,))])
     best = hr.evaluate(tree, "oracle", ALPHA)
     np.testing.assert_allclose(best.reward, tree.reward(ALPHA).max(axis=1))
     with pytest.raises(InputError, match=r"unknown policy: modle; give a model .*folder of a run"):
@@ -269,7 +270,7 @@ BAD = [
     ),
     (Raising, "not a policy to be asked: raising, a class; give a function"),
     (7, "not a policy to be asked: int, int; give a function"),
-    (hr.oracle(random_tree(Routes(3, 2), 4, seed=0), ALPHA), "not a policy to be asked: "),
+    (hr.oracle(random_tree(Layout.full(3, 2), 4, seed=0), ALPHA), "not a policy to be asked: "),
     (np.ones((4, 4)), r"not a table of this tree: float64\[4, 4\]; .*float64\[4, 4, A\]"),
     (np.ones((4, 4, 2)) / 2, "table of 2 actions: table; there are 3: model-0, model-1, model-2"),
     (np.ones((4, 4, 3)), "policy gave no probabilities: 1 1 1: table: query q0, stage 0; "),
@@ -278,7 +279,7 @@ BAD = [
 
 @pytest.mark.parametrize(("policy", "says"), BAD)
 def test_what_is_no_policy_is_refused_in_one_line(policy: Any, says: str) -> None:
-    tree = random_tree(Routes(3, 2), 4, seed=0)
+    tree = random_tree(Layout.full(3, 2), 4, seed=0)
     with pytest.raises(InputError, match=says) as refused:
         hr.evaluate(tree, policy, ALPHA)
     assert "\n" not in str(refused.value)
@@ -287,7 +288,7 @@ def test_what_is_no_policy_is_refused_in_one_line(policy: Any, says: str) -> Non
 
 
 def test_all_actions_that_are_possible_are_named_up_to_a_dozen() -> None:
-    tree = random_tree(Routes(7, 2), 1, seed=0)
+    tree = random_tree(Layout.full(7, 2), 1, seed=0)
     for policy, says in (
         (lambda seen: "m", "stage 0; actions: 0 model-0, .*, 11 model-4>stop, 2 more$"),
         (only_late("m"), "stage 1; actions: 0 model-0, .*, 6 model-6$"),
@@ -334,19 +335,19 @@ class FixedPrediction:
 )
 def test_what_a_model_predicts_is_checked(given: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        hr.evaluate(random_tree(Routes(3, 2), 4, seed=0), FixedPrediction(given), ALPHA)
+        hr.evaluate(random_tree(Layout.full(3, 2), 4, seed=0), FixedPrediction(given), ALPHA)
 
 
 @pytest.mark.parametrize("policy", [lambda seen: 4, FixedPrediction(lambda n: np.full(n, 4))])
 def test_nobody_is_asked_after_all_have_stopped(policy: Any) -> None:
-    tree = random_tree(Routes(3, 3), 4, seed=0)
+    tree = random_tree(Layout.full(3, 3), 4, seed=0)
     found = hr.evaluate(tree, policy, ALPHA, allow_stop=True)
     np.testing.assert_array_equal(found.cost, tree.cost[:, 2])
     np.testing.assert_array_equal(found.quality, tree.score[:, 2])
 
 
 def test_alpha_and_fold_are_checked() -> None:
-    tree = random_tree(Routes(2, 2), 4, seed=0)
+    tree = random_tree(Layout.full(2, 2), 4, seed=0)
     with pytest.raises(InputError, match="no alpha to value a policy at"):
         hr.evaluate(tree, lambda seen: 0)
     for alpha in (-1, float("nan"), float("inf")):
@@ -388,7 +389,7 @@ def test_a_policy_is_found_at_its_import_path(module: str) -> None:
     found = own_policies([f"{module}:Always", f"{module}:second"])
     assert [one.name for one in found] == ["always the first", "brought:second"]
     assert found[0].version == found[1].version != ""
-    tree = random_tree(Routes(2, 2), 4, seed=0)
+    tree = random_tree(Layout.full(2, 2), 4, seed=0)
     value = hr.evaluate(tree, found[1], ALPHA)
     assert value.name == "brought:second"
     np.testing.assert_array_equal(value.reward, hr.evaluate(tree, "model-1>model-1", ALPHA).reward)
@@ -425,8 +426,8 @@ def test_policies_are_a_list_a_mapping_by_name_or_one(module: str) -> None:
 
 def test_probabilities_of_the_models_alone_never_stop() -> None:
     """A policy that knows nothing of stopping stands beside a router that may."""
-    tree = random_tree(Routes(3, 2), queries=6, seed=0)
-    short = np.random.default_rng(0).dirichlet(np.ones(3), (6, tree.routes.states))
+    tree = random_tree(Layout.full(3, 2), queries=6, seed=0)
+    short = np.random.default_rng(0).dirichlet(np.ones(3), (6, tree.layout.inner))
     whole = np.concatenate([short, np.zeros_like(short)], axis=2)
     expected = hr.evaluate(tree, whole, ALPHA, allow_stop=True).reward
     for policy in (short, lambda seen: short[int(seen["stage"]), 0]):
@@ -451,9 +452,9 @@ class LastLegal:
 )
 def test_a_model_that_asks_for_masks_gets_them(stop: bool, returns: bool, calls: int) -> None:
     """Without them it would return an answer before there is one, which is an error."""
-    tree = showing_leaves(random_tree(Routes(3, 2), 6, seed=1))
+    tree = showing_leaves(random_tree(Layout.full(3, 2), 6, seed=1))
     value = hr.evaluate(
         tree, LastLegal(), 0.1, allow_stop=stop, allow_return=returns, split="train"
     )
-    node = tree.routes.node((2,) * calls)  # the last model, ended as soon as it may be
+    node = tree.layout.node((2,) * calls)  # the last model, ended as soon as it may be
     np.testing.assert_allclose(value.reward, tree.node_reward(0.1)[:, node])

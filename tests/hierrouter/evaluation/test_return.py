@@ -20,10 +20,11 @@ from hierrouter.reports.build import add_depths
 from hierrouter.reports.estimates import Bootstrap, EstimateTable, pivot
 from hierrouter.runs.evaluate import evaluate
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation import enumeration as by_hand
 from tests.hierrouter.evaluation.enumeration import Path, alphas, node, seeds, small_trees
-from tests.hierrouter.trees import random_tree, showing_leaves
+from tests.hierrouter.trees import random_tree, returning, showing_leaves
 
 
 def worth(tree: RouteTree, query: int, path: Path, given: int, alpha: float) -> float:
@@ -34,8 +35,9 @@ def worth(tree: RouteTree, query: int, path: Path, given: int, alpha: float) -> 
 
 def exact_optimum(tree: RouteTree, alpha: float, stop: bool, returns: bool) -> np.ndarray:
     """R of the best action at every state, from the last choice back, as learning values them."""
-    actions = Actions(tree.routes, stop, returns)
-    pays = torch.from_numpy(ending_reward(tree, alpha, actions.width))
+    tree = returning(tree, returns)
+    actions = Actions(tree.layout, stop)
+    pays = torch.from_numpy(ending_reward(tree, alpha))
     table, illegal = torch.from_numpy(table_for(tree, actions, 0)), ~actions.legal()
     for _ in range(actions.steps):  # policy improvement: a level is right after each
         values = exact.action_values(actions, table, pays)
@@ -81,7 +83,8 @@ def table_for(tree: RouteTree, actions: Actions, seed: int) -> np.ndarray:
 def test_expectations_are_sums_over_all_episodes(
     tree: RouteTree, alpha: float, stop: bool, seed: int
 ) -> None:
-    actions = Actions(tree.routes, stop, allow_return=True)
+    tree = tree.with_returns
+    actions = Actions(tree.layout, stop)
     table, models, hops = table_for(tree, actions, seed), len(tree.models), tree.hops
     expected = np.zeros((len(tree), 3))  # Q, C and calls
 
@@ -118,12 +121,12 @@ def test_expectations_are_sums_over_all_episodes(
         over = [1 if which == "share" else depth.share for depth in depths if depth.share]
         parts = [getattr(depth, which) for depth in depths if depth.share]
         assert np.dot(over, parts) == pytest.approx(mean)
-    lost = bounds.split_regret(tree, alpha, ends, stop, allow_return=True)
+    lost = bounds.split_regret(tree, alpha, ends, stop)
     assert lost.shape == (len(tree), hops + 1)
     assert lost.min() > -1e-9
     best = bounds.oracle(tree, alpha, allow_stop=True).reward(alpha)
     np.testing.assert_allclose(lost.sum(axis=1), best - reward, atol=1e-9)
-    pays = torch.from_numpy(ending_reward(tree, alpha, actions.width))
+    pays = torch.from_numpy(ending_reward(tree, alpha))
     policy = torch.from_numpy(table)
     assert exact.expected_return(actions, policy, pays).numpy() == pytest.approx(reward)
     values = exact.action_values(actions, policy, pays).numpy()
@@ -131,7 +134,7 @@ def test_expectations_are_sums_over_all_episodes(
 
 
 def test_a_rule_of_the_users_own_gives_the_first_answer() -> None:
-    tree = random_tree(Routes(2, 2), 5, seed=0)
+    tree = random_tree(Layout.full(2, 2), 5, seed=0)
     asked = []
 
     def rule(seen: object) -> str:
@@ -139,27 +142,28 @@ def test_a_rule_of_the_users_own_gives_the_first_answer() -> None:
         return "model-0" if seen["stage"] < 2 else "return>1"  # type: ignore[index]
 
     found = evaluate(tree, rule, alpha=0.1, allow_return=True)
-    first = tree.routes.node((0,)), tree.routes.node((0, 0))
+    first = tree.layout.node((0,)), tree.layout.node((0, 0))
     np.testing.assert_array_equal(found.quality, tree.score[:, first[0]])
     np.testing.assert_array_equal(found.cost, tree.cost[:, first[1]])
     assert sorted(set(asked)) == [0, 1, 2]
     # Who knows nothing of it gives the last answer; at the start there is none.
     steady = evaluate(tree, lambda seen: 1, alpha=0.1, allow_return=True)
-    np.testing.assert_array_equal(steady.quality, tree.score[:, tree.routes.node((1, 1))])
-    table = policy_table(tree, lambda seen: [0.5, 0.5], 0.1, allow_return=True)
+    np.testing.assert_array_equal(steady.quality, tree.score[:, tree.layout.node((1, 1))])
+    tree = tree.with_returns
+    table = policy_table(tree, lambda seen: [0.5, 0.5], 0.1)
     assert table.shape == (5, 7, 4)
-    ends = policy_endings(tree, table, 0.1, False, True)
-    np.testing.assert_allclose(ends[:, tree.routes.leaves], 0.25)
+    ends = policy_endings(tree, table, 0.1, False)
+    np.testing.assert_allclose(ends[:, tree.layout.leaves], 0.25)
     with pytest.raises(InputError, match=r"no such action: 'return>2'.*: 0 model-0, 1 mod"):
         evaluate(tree, lambda seen: 3, alpha=0.1, allow_return=True)
 
 
 @pytest.mark.parametrize("stop", [False, True])
 def test_an_environment_pays_for_the_answer_that_is_given(stop: bool) -> None:
-    tree = showing_leaves(random_tree(Routes(2, 2), 3, seed=1))
-    env = ReplayEnv(tree, 0.1, stop, allow_return=True)
+    tree = showing_leaves(random_tree(Layout.full(2, 2), 3, seed=1))
+    env = ReplayEnv(tree.with_returns, 0.1, stop)
     returns = env.actions.calls
-    leaf = tree.routes.node((0, 1))
+    leaf = tree.layout.node((0, 1))
     for action, column in ((returns, 1), (returns + 1, leaf), (0, leaf)):
         env.reset(options={"query": 2})
         assert [env.step(call)[2] for call in (0, 1)] == [False, False]
@@ -169,4 +173,4 @@ def test_an_environment_pays_for_the_answer_that_is_given(stop: bool) -> None:
     env.reset(options={"query": 2})
     assert env.step(returns)[1:3] == (tree.score[2, 0], True)  # of nothing, in a cache 0
     with pytest.raises(InputError, match="open the cache with allow_return"):
-        ReplayEnv(random_tree(Routes(2, 2), 3, seed=1), 0.1, allow_return=True)
+        ReplayEnv(random_tree(Layout.full(2, 2), 3, seed=1).with_returns, 0.1)

@@ -240,8 +240,7 @@ class ByHand:
     @property
     def actions(self) -> Actions:
         """The actions of the policy."""
-        objective = self.objective
-        return Actions(self.fold.routes, objective.allow_stop, objective.allow_return)
+        return self.objective.actions(self.fold.layout)
 
     def router(
         self, weights: Weights, state: NDArray[np.int64], embedding: NDArray[np.floating]
@@ -269,7 +268,7 @@ class ByHand:
         if config.scale_embedding:
             text = text * np.sqrt(tree.dim)
         if not config.knows_route:
-            stage = tree.routes.depth()[node]
+            stage = tree.layout.depth()[node]
         double = {name: value.double() for name, value in weights.items()}
         inputs = [torch.from_numpy(text), double["stage.weight"][torch.from_numpy(stage)]]
         inputs.append(torch.from_numpy(cost)[:, None])

@@ -22,7 +22,8 @@ from hierrouter.learning.config import Objective, PPOConfig
 from hierrouter.learning.network import RouterNetwork, TrainingFold, shape_for
 from hierrouter.learning.ppo import PPOLearner, TreeCollector
 from hierrouter.replay.env import ReplayEnv
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.replay.test_vector import scripted
 from tests.hierrouter.trees import random_tree
 
@@ -44,7 +45,7 @@ class NumberedEnv(gymnasium.Env):  # type: ignore[misc]
         self.env = ReplayEnv(tree, ALPHA, allow_stop)
         self.query = query
         self.action_space = self.env.action_space
-        self.observation_space = Discrete(len(tree) * tree.routes.states)
+        self.observation_space = Discrete(len(tree) * tree.layout.inner)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
         _, info = self.env.reset(seed=seed, options={"query": self.query})
@@ -79,9 +80,9 @@ def episodes(buffer: ReplayBuffer) -> list[list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("allow_stop", [False, True])
-@pytest.mark.parametrize("routes", [Routes(3, 2), Routes(2, 3)], ids=str)
+@pytest.mark.parametrize("routes", [Layout.full(3, 2), Layout.full(2, 3)], ids=str)
 def test_it_collects_what_the_stock_collector_does_on_environments(
-    routes: Routes, allow_stop: bool
+    routes: Layout, allow_stop: bool
 ) -> None:
     tree, count = random_tree(routes, 12, seed=1), 12
     vector = DummyVectorEnv([lambda q=q: NumberedEnv(tree, allow_stop, q) for q in range(count)])
@@ -101,24 +102,27 @@ def test_it_collects_what_the_stock_collector_does_on_environments(
 
 
 def test_by_steps_no_episode_is_cut_and_random_actions_are_legal() -> None:
-    tree, actions = random_tree(Routes(2, 3), 5, seed=0), Actions(Routes(2, 3), allow_stop=True)
+    tree, actions = (
+        random_tree(Layout.full(2, 3), 5, seed=0),
+        Actions(Layout.full(2, 3), allow_stop=True),
+    )
     policy = ScriptedPolicy(action_space=Discrete(actions.count))
     collector = TreeCollector(policy, tree, ALPHA, allow_stop=True)
     told = collector.collect(n_step=200, random=True)
     assert 200 <= told.n_collected_steps < 200 + tree.hops
     assert sum(map(len, episodes(collector.buffer))) == told.n_collected_steps
     batch, _ = collector.buffer.sample(0)
-    assert actions.legal()[batch.obs % tree.routes.states, batch.act].all()
+    assert actions.legal()[batch.obs % tree.layout.inner, batch.act].all()
     assert len(np.unique(batch.act)) == actions.count
-    assert len(np.unique(batch.obs // tree.routes.states)) == len(tree)
+    assert len(np.unique(batch.obs // tree.layout.inner)) == len(tree)
 
 
 def test_the_algorithm_is_tianshous_and_nothing_is_compiled() -> None:
     loops = algorithm_base._gae, algorithm_base._nstep_return
     compiled = [loop.signatures for loop in loops]
-    tree, objective = random_tree(Routes(3, 2), 10, seed=0), Objective(ALPHA)
+    tree, objective = random_tree(Layout.full(3, 2), 10, seed=0), Objective(ALPHA)
     config = PPOConfig(hidden=16, rollouts=20, minibatches=4, embedding_noise=0.0)
-    router = RouterNetwork(shape_for(tree, Actions(tree.routes), config))
+    router = RouterNetwork(shape_for(tree, Actions(tree.layout), config))
     fold, rng = TrainingFold.of(tree, objective), np.random.default_rng(0)
     made = PPOLearner(router, fold, ALPHA, config, rng)
     assert type(made.algorithm) is PPO
@@ -136,7 +140,7 @@ def test_the_algorithm_is_tianshous_and_nothing_is_compiled() -> None:
 
 
 def test_a_clock_that_is_set_back_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    tree, hours = random_tree(Routes(2, 2), 5, seed=1), itertools.count(9e9, -3600.0)
+    tree, hours = random_tree(Layout.full(2, 2), 5, seed=1), itertools.count(9e9, -3600.0)
     collector = TreeCollector(ScriptedPolicy(action_space=Discrete(2)), tree, ALPHA)
     monkeypatch.setattr("tianshou.data.collector.time.time", lambda: next(hours))
     assert collector.collect(n_episode=5, reset_before_collect=True).n_collected_episodes == 5

@@ -219,7 +219,7 @@ def test_noise_is_drawn_anew_for_each_step(tree: RouteTree) -> None:
     plain = fold.embedding.reshape(len(fold), -1)
     noises = []
     for step in noisy.steps:
-        embedding = step.embedding.reshape(-1, fold.routes.states, fold.dim)
+        embedding = step.embedding.reshape(-1, fold.layout.inner, fold.dim)
         distance = np.linalg.norm(
             embedding.reshape(len(embedding), 1, -1) - plain.reshape(1, len(fold), -1), axis=2
         )

@@ -112,8 +112,8 @@ def alpha(training: PaperTraining) -> float:
     """The reward that an episode loses for each unit of its cost."""
     fold = training.fold
     update = training.updates[0]
-    query, node = np.divmod(update.state[update.terminated], fold.routes.states)
-    leaf = fold.routes.child(node, update.action[update.terminated])
+    query, node = np.divmod(update.state[update.terminated], fold.layout.inner)
+    leaf = fold.layout.child(node, update.action[update.terminated])
     lost = fold.score[query, leaf] - update.reward[update.terminated]
     return float(np.median(lost / fold.cost[query, leaf]))
 
@@ -122,7 +122,7 @@ def seed(training: PaperTraining) -> object:
     """That of the generator which puts the queries in this order."""
     fold = training.fold
     update = training.updates[0]
-    first = [update.state[episode][0] // fold.routes.states for episode in update.episodes]
+    first = [update.state[episode][0] // fold.layout.inner for episode in update.episodes]
 
     def order(candidate: int) -> list[int]:
         return QueryStream(len(fold), np.random.default_rng(candidate)).draw(len(first)).tolist()
@@ -237,7 +237,7 @@ def test_its_router_reads_text_and_cost_as_they_are(
 ) -> None:
     fold = training.fold
     for update in training.updates:
-        plain = fold.embedding_at(*np.divmod(update.state, fold.routes.states))
+        plain = fold.embedding_at(*np.divmod(update.state, fold.layout.inner))
         logs, value = by_hand.router(update.weights, update.state, plain)
         expected = logs.detach().numpy()[np.arange(len(update.action)), update.action]
         assert update.old_log == pytest.approx(expected, abs=1e-5)
@@ -258,8 +258,8 @@ def test_an_episode_is_paid_its_reward_at_the_end_and_nothing_before(
 ) -> None:
     fold = training.fold
     for update in training.updates:
-        query, node = np.divmod(update.state[update.terminated], fold.routes.states)
-        leaf = fold.routes.child(node, update.action[update.terminated])
+        query, node = np.divmod(update.state[update.terminated], fold.layout.inner)
+        leaf = fold.layout.child(node, update.action[update.terminated])
         expected = fold.score[query, leaf] - 0.005 * fold.cost[query, leaf]
         assert update.reward[update.terminated] == pytest.approx(expected)
         assert not update.reward[~update.terminated].any()

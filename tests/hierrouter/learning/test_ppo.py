@@ -118,8 +118,8 @@ def test_an_episode_is_one_of_the_environments(recorded: Recording) -> None:
     fold = recorded.by_hand.fold
     objective = recorded.by_hand.objective
     actions = recorded.by_hand.actions
-    env = ReplayEnv(fold, ALPHA, objective.allow_stop, objective.allow_return)
-    possible = ending_reward(fold, ALPHA, actions.width)[:, actions.endings]
+    env = ReplayEnv(fold, ALPHA, objective.allow_stop)
+    possible = ending_reward(fold, ALPHA)[:, actions.endings]
     mean = possible.mean(axis=1)
     deviation = (possible - mean[:, None]).std()
     for update in recorded.updates:
@@ -141,7 +141,7 @@ def test_without_standardising_an_episode_is_paid_its_reward(tree: RouteTree) ->
     leaves = fold.node_reward(ALPHA)
     for update in plain.updates:
         query, node = np.divmod(update.state[update.terminated], states)
-        leaf = fold.routes.child(node, update.action[update.terminated])
+        leaf = fold.layout.child(node, update.action[update.terminated])
         assert update.reward[update.terminated] == pytest.approx(leaves[query, leaf])
         assert not update.reward[~update.terminated].any()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hierrouter.evaluation.bounds import best_fixed_route
-from hierrouter.evaluation.outcome import ending_table, single_calls
+from hierrouter.evaluation.outcome import single_calls
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.deferral import calibrate, gain_of_going_on
 from hierrouter.learning.sweep import train_sweep
@@ -29,11 +29,11 @@ PPO = PPOConfig(epochs=24, rollouts=256, minibatches=8, hidden=32)
 def spoiling() -> RouteTree:
     """The second call is right where the first was wrong, and the other way round; it says so."""
     plain = planted_tree(per_family=(16, 8, 8), models=2, dim=8, families=3)
-    routes, right = plain.routes, np.random.default_rng(0).random(len(plain)) < 0.5
+    routes, right = plain.layout, np.random.default_rng(0).random(len(plain)) < 0.5
     score = np.zeros((len(plain), routes.nodes))
     score[:, 1:3], score[:, 3:] = right[:, None], ~right[:, None]
     # What is seen of a leaf: whether its answer is right. Before, nothing is.
-    row = np.where(np.arange(routes.nodes) >= routes.states, 1 + (score == 1), 0)
+    row = np.where(np.arange(routes.nodes) >= routes.inner, 1 + (score == 1), 0)
     vectors = np.eye(3, dtype=np.float32)
     return replace(plain, score=score, accuracy=score, parts=(StatePart(vectors, row),))
 
@@ -58,9 +58,10 @@ def test_what_a_second_call_spoils_is_given_all_the_same(
     assert outcome.accuracy.mean() == 1
     fixed = best_fixed_route(spoiling.split("train"), ALPHA, fold, allow_stop=True)
     assert reward(found, fold) > fixed.reward(ALPHA).mean() + 0.2
-    at, gives, _ = ending_table(fold.routes)
+    at = fold.layout.with_returns.ending_node
+    gives = fold.layout.with_returns.answer_node
     ends = found.endings(fold).argmax(axis=1)
-    assert (at[ends] >= fold.routes.states).all()  # a first answer does not say whether it is right
+    assert (at[ends] >= fold.layout.inner).all()  # a first answer does not say whether it is right
     assert (gives[ends] != at[ends]).any()
     if not found.holds_out:
         assert max(found.history) == pytest.approx(reward(found, spoiling.split("validation")))
@@ -144,7 +145,7 @@ def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
     handed = single_calls(tree)[-1].reward(0.1)
     gain = gain_of_going_on(router, tree, LARGE)
     assert gain[:, 0] == pytest.approx(router.outcome(tree).reward(0.1) - handed)
-    leaf = np.array([tree.routes.child(1, action) for action in range(3)])
+    leaf = np.array([tree.layout.child(1, action) for action in range(3)])
     last = router.probabilities(tree)[:, 1].argmax(axis=1)
     onward = tree.node_reward(0.1)[np.arange(len(tree)), leaf[last]]
     assert gain[:, 1] == pytest.approx(onward - (handed - 0.1 * tree.cost[:, 1]))

@@ -14,7 +14,8 @@ from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import MAX_QUERIES_NEEDED, Constant, TrainedRouter, train
 from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.test_value import odd
 from tests.hierrouter.learning.trainings import ALPHA, GRID, OBJECTIVE, VALUE, decided, digest
 from tests.hierrouter.trees import planted_tree, random_tree
@@ -33,14 +34,14 @@ def split(tree: RouteTree) -> RouteTree:
 @pytest.fixture(scope="module")
 def noise() -> RouteTree:
     """Nothing that is seen tells anything."""
-    return split(random_tree(Routes(3, 2), 100, seed=3))
+    return split(random_tree(Layout.full(3, 2), 100, seed=3))
 
 
 @pytest.mark.parametrize(("stop", "give"), [(True, False), (False, True), (True, True)])
 def test_a_constant_choice_is_the_fixed_route(noise: RouteTree, stop: bool, give: bool) -> None:
     trained = train(noise, replace(OBJECTIVE, allow_stop=stop), replace(QUICK, epochs=1), 0)
     trained = replace(trained, objective=Objective(ALPHA, stop, allow_return=give))
-    for node in range(1, noise.routes.nodes):
+    for node in range(1, noise.layout.nodes):
         found = replace(trained, constant=replace(ANY, node=node)).outcome(noise)
         expected = fixed_route(noise, node)
         np.testing.assert_array_equal(found.quality, expected.quality)
@@ -50,7 +51,7 @@ def test_a_constant_choice_is_the_fixed_route(noise: RouteTree, stop: bool, give
 
 
 def test_without_stop_it_ends_at_a_leaf(noise: RouteTree) -> None:
-    actions = Actions(noise.routes)
+    actions = Actions(noise.layout)
     assert replace(ANY, node=5).policy(actions)[[0, 1]].argmax(axis=1).tolist() == [0, 1]
 
 
@@ -67,7 +68,7 @@ def test_where_there_is_nothing_to_learn_it_is_a_constant(
     live = np.zeros(noise.dim, dtype=np.float32)
     np.testing.assert_array_equal(decided(found, live, (), 0.0), table[0, 0])
     said = found.why_constant
-    route = noise.routes.name(found.constant.node, noise.models)
+    route = noise.layout.name(found.constant.node, noise.models)
     assert said.startswith(f"nothing learnable here at alpha {ALPHA}: always {route}; the best")
     assert learned.why_constant == ""
     assert found.constant.judged == len(learned.judging_fold(noise))
@@ -78,7 +79,7 @@ def test_no_fewer_questions_are_named_than_were_judged(
     noise: RouteTree, needed: int, judged: int
 ) -> None:
     constant = Constant(4, -0.002, -0.004, 0.001, needed, judged)
-    said = constant.sentence(ALPHA, Actions(noise.routes), noise.models)
+    said = constant.sentence(ALPHA, Actions(noise.layout), noise.models)
     [named] = re.findall(r"(\d+) questions could show a gain of 0.01$", said)
     assert int(named) == max(needed, judged)
     assert (" about " in said) == (needed > judged)
@@ -118,15 +119,15 @@ def test_odd_trees_give_a_constant_choice_or_a_router_and_no_error(
 
 def prices_matter(seed: int) -> RouteTree:
     """Nothing to learn, but dear routes are better: another fixed route at nearly every alpha."""
-    tree = split(random_tree(Routes(3, 2), 60, seed))
-    rank = tree.cost.mean(axis=0).argsort().argsort() / tree.routes.nodes
+    tree = split(random_tree(Layout.full(3, 2), 60, seed))
+    rank = tree.cost.mean(axis=0).argsort().argsort() / tree.layout.nodes
     noise = np.random.default_rng(seed).normal(0, 0.02, tree.score.shape)
     return replace(tree, score=(np.sqrt(rank) + noise).clip(0, 1))
 
 
 def best_by_hand(tree: RouteTree, alpha: float, first: int) -> float:
     """The highest mean R of all fixed routes, one by one."""
-    nodes = range(first, tree.routes.nodes)
+    nodes = range(first, tree.layout.nodes)
     return max(float(np.mean(tree.score[:, n] - alpha * tree.cost[:, n])) for n in nodes)
 
 
@@ -143,7 +144,7 @@ def test_between_the_alphas_of_a_grid_a_sweep_takes_the_best_route_there(
     chooser = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
     if algo == "exact":
         chooser = tree.split("train")
-    first = 1 if stop else tree.routes.states
+    first = 1 if stop else tree.layout.inner
     line = (0.0, *np.geomspace(1e-4, 1e4, 80).tolist())
     assert swept.fixed
     for alpha in line:
@@ -221,7 +222,7 @@ def test_a_sweep_of_an_earlier_version_takes_the_choice_of_the_nearest_alpha(
 def test_the_reason_of_a_constant_choice_is_true(
     noise: RouteTree, constant: Constant, expected: str
 ) -> None:
-    sentence = constant.sentence(0.3, Actions(noise.routes), noise.models)
+    sentence = constant.sentence(0.3, Actions(noise.layout), noise.models)
     assert sentence.partition("always ")[2].partition(">")[2].partition(";")[1:] == (
         ";",
         expected[1:],

@@ -36,7 +36,7 @@ from tests.hierrouter.trees import planted_tree, sub_pool
 def best_per_kind(fold: RouteTree, alpha: float) -> float:
     """R of who knows each query's family and right route, and not how long its answers are."""
     rewards = fold.reward(alpha)
-    right = fold.accuracy[:, fold.routes.leaves].argmax(axis=1)
+    right = fold.accuracy[:, fold.layout.leaves].argmax(axis=1)
     kinds = list(zip(fold.datasets, right.tolist(), strict=True))
     rows = [[at for at, each in enumerate(kinds) if each == kind] for kind in set(kinds)]
     return sum(float(rewards[each].mean(axis=0).max()) * len(each) for each in rows) / len(fold)

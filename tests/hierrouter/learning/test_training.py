@@ -24,7 +24,8 @@ from hierrouter.learning.network import RouterNetwork, evaluate_in_chunks, state
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 from tests.conftest import SOURCES, environment
 from tests.hierrouter.evaluation.test_outcome import random_table
 from tests.hierrouter.learning import trainings
@@ -85,7 +86,7 @@ def test_the_test_fold_has_no_influence(training: Training, tmp_path: Path) -> N
     tree = small_tree()
     hidden = np.array(tree.splits) == "test"
     [part] = tree.parts
-    unseen = np.repeat(hidden, tree.routes.states)[:, None]
+    unseen = np.repeat(hidden, tree.layout.inner)[:, None]
     spoilt = replace(
         tree,
         score=np.where(hidden[:, None], np.nan, tree.score),
@@ -207,7 +208,7 @@ def in_families(fold: RouteTree, families: tuple[int, ...]) -> np.ndarray:
 def mean_depth(trained: TrainedRouter, fold: RouteTree, families: tuple[int, ...]) -> float:
     """Mean number of calls of the greedy policy on the queries of these families."""
     table = greedy(trained.probabilities(fold), fold.base_rate)
-    depth = ending_probabilities(trained.actions, table) @ fold.routes.depth()
+    depth = ending_probabilities(trained.actions, table) @ fold.layout.depth()
     return float(depth[in_families(fold, families)].mean())
 
 
@@ -216,9 +217,9 @@ def mean_depth(trained: TrainedRouter, fold: RouteTree, families: tuple[int, ...
 def test_it_stops_where_the_first_answer_is_right(algo: str, early: tuple[int, ...]) -> None:
     """In some families of the planted tree: the first model of the right route is right already."""
     tree = planted_tree(luck=0.0)
-    first = tree.score[:, tree.routes.leaves].reshape(len(tree), len(tree.models), -1).max(axis=2)
+    first = tree.score[:, tree.layout.leaves].reshape(len(tree), len(tree.models), -1).max(axis=2)
     score = tree.score.copy()
-    score[:, tree.routes.level(1)] = np.where(in_families(tree, early)[:, None], first, 0)
+    score[:, tree.layout.level(1)] = np.where(in_families(tree, early)[:, None], first, 0)
     tree = replace(tree, score=score)
     fold, alpha = tree.split("test"), STOPPING.alpha
     epochs = None if algo == "value" else 12
@@ -302,7 +303,7 @@ def test_a_budget_takes_the_value_model_and_nothing_that_contradicts_it() -> Non
 
 
 def test_chunks_are_put_together_in_order() -> None:
-    table = state_table(random_tree(Routes(3, 2), STATES_PER_PASS // 2, seed=0), OBJECTIVE)
+    table = state_table(random_tree(Layout.full(3, 2), STATES_PER_PASS // 2, seed=0), OBJECTIVE)
     assert len(table) == 2 * STATES_PER_PASS
     columns = evaluate_in_chunks(lambda states: states.cost[:, None], table)
     assert torch.equal(columns[:, 0], table.cost)
@@ -313,7 +314,7 @@ def test_chunks_are_put_together_in_order() -> None:
 
 def new_router(tree: RouteTree, config: TrainConfig) -> RouterNetwork:
     torch.manual_seed(0)
-    return RouterNetwork(network.shape_for(tree, Actions(tree.routes), config))
+    return RouterNetwork(network.shape_for(tree, Actions(tree.layout), config))
 
 
 @pytest.mark.parametrize("knows_route", [False, True])
@@ -353,7 +354,7 @@ def test_a_router_that_sees_no_text_is_made_without_a_word() -> None:
 
 
 PAYS = 0.05  # alpha
-shapes = st.builds(Routes, st.integers(1, 3), st.integers(1, 3))
+shapes = st.builds(Layout.full, st.integers(1, 3), st.integers(1, 3))
 trees = st.builds(random_tree, shapes, st.integers(1, 4), st.integers(0, 2**16))
 
 
@@ -362,7 +363,7 @@ def test_values_of_an_action_are_those_of_all_that_may_follow(
     tree: RouteTree, allow_stop: bool, seed: int
 ) -> None:
     """By recursion: where a policy's actions are taken afterwards."""
-    actions, pays = Actions(tree.routes, allow_stop), tree.node_reward(PAYS)
+    actions, pays = Actions(tree.layout, allow_stop), tree.node_reward(PAYS)
     table = random_table(tree, seed, allow_stop=allow_stop, legal=False)
 
     def value(query: int, node: int, action: int) -> float:

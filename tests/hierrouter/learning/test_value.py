@@ -17,7 +17,8 @@ from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import train
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.replay.opening import LEARNED_FROM
-from hierrouter_cache.tree import Rate, Routes, RouteTree, reprice
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.hierrouter.learning.trainings import ALPHA, GRID, OBJECTIVE, VALUE, digest, small_tree
 from tests.hierrouter.trees import (
     FOLDS,
@@ -40,7 +41,7 @@ MAY = {
 
 def random(models: int, hops: int) -> RouteTree:
     """A tree of noise, in folds of ten queries."""
-    return replace(random_tree(Routes(models, hops), 30, seed=0), splits=FOLDS * 10)
+    return replace(random_tree(Layout.full(models, hops), 30, seed=0), splits=FOLDS * 10)
 
 
 def with_numbers(tree: RouteTree) -> RouteTree:
@@ -66,8 +67,8 @@ def followed(tree: RouteTree, predicted: Floats, state: int, alpha: float) -> Fl
 
     `predicted`: float32[n, S, A, 2], what is expected at each state.
     """
-    routes, rows = tree.routes, np.arange(len(tree))[:, None]
-    node = np.tile(routes.child(state, np.arange(routes.models)), (len(tree), 1))
+    routes, rows = tree.layout, np.arange(len(tree))[:, None]
+    node = np.tile(routes.child(state, np.arange(routes.call_actions)), (len(tree), 1))
     if not state:
         node = routes.child(node, (predicted[rows, node] @ (1, -alpha)).argmax(axis=2))
     return np.stack([tree.score[rows, node], tree.cost[rows, node] - tree.cost[:, [state]]], axis=2)
@@ -260,7 +261,7 @@ def test_a_live_state_gets_the_chances_of_the_fold(
 
 def test_many_queries_that_only_numbers_tell_apart_are_learned() -> None:
     """More than landmarks, and alike: where rounding decides whether a kernel is positive."""
-    noise = random_tree(Routes(3, 2), 900, seed=0)
+    noise = random_tree(Layout.full(3, 2), 900, seed=0)
     tree = replace(noise, splits=FOLDS * 300, parts=())
     found = ValueRouter(fit(tree, GRID, OBJECTIVE, ValueConfig()), ALPHA).probabilities(tree)
     np.testing.assert_allclose(found.sum(axis=2), 1)
@@ -323,7 +324,7 @@ def test_of_equally_good_answers_it_takes_the_cheapest(objective: Objective) -> 
     tree = showing_leaves(small_tree())
     tree = replace(tree, score=np.full_like(tree.score, 0.5))
     trained = train(tree, replace(objective, alpha=0.1), VALUE, 0)
-    cheapest = 1 if objective.ends_early else tree.routes.node((0,) * tree.hops)
+    cheapest = 1 if objective.ends_early else tree.layout.node((0,) * tree.hops)
     for fold in FOLDS:
         queries = tree.split(fold)
         np.testing.assert_allclose(trained.outcome(queries).cost, queries.cost[:, cheapest])

@@ -20,7 +20,7 @@ def test_a_pool_file_becomes_plain_values() -> None:
     assert [model.name for model in POOL.all_models] == ["a", "b", "big"]
     assert POOL.models[1].generation == Generation(64, 0.0)
     assert [POOL.instruction(level) for level in (0, 1, 5)] == ["plan", "solve", "solve"]
-    assert POOL.routes.calls == 6
+    assert POOL.layout.calls == 6
     assert POOL.prices()["big"] == Price(Rate.base(0.01), "pool")
 
 

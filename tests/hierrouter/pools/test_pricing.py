@@ -187,8 +187,8 @@ def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> No
         "facts": pool.Price(Rate.base(3.0), "x"),
     }
     tree = OpenTree(cache=testbed_cache, prices=prices).run()
-    node = tree.routes.node((0, 1))  # calc, then text
-    first = tree.routes.node((0,))
+    node = tree.layout.node((0, 1))  # calc, then text
+    first = tree.layout.node((0,))
     one = 0.5 * tree.tokens_in[:, first] + 2.0 * tree.tokens_out[:, first]
     by_hand = one + 1.0 * tree.tokens_out[:, node]
     assert tree.cost[:, node].tolist() == pytest.approx(by_hand.tolist())

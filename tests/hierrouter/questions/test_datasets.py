@@ -8,7 +8,8 @@ import pytest
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query, find_query, full_names
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import SPLITS, Routes
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import SPLITS
 from tests.hierrouter.collection.examples import Rows, questions, save
 from tests.hierrouter.trees import random_tree
 
@@ -113,7 +114,7 @@ def test_rows_named_twice_are_not_counted_twice(tmp_path: Path) -> None:
 
 IDS = ("fact-1", "fact-10", "fact-2", "7", "7", "riddle-5")
 DATASETS = ("fact", "fact", "fact", "left", "right", "riddle")
-TREE = replace(random_tree(Routes(2, 1), len(IDS), 0), query_ids=IDS, datasets=DATASETS)
+TREE = replace(random_tree(Layout.full(2, 1), len(IDS), 0), query_ids=IDS, datasets=DATASETS)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from hierrouter.replay.env import ReplayEnv, ReplayVectorEnv, feature_space
 from hierrouter.runs.evaluate import evaluate
-from hierrouter_cache.tree import Routes
+from hierrouter_cache.layout import Layout
 from tests.hierrouter.trees import planted_tree, random_tree, showing_leaves, two_step_tree
 
 ALPHA = 0.05
@@ -63,19 +63,19 @@ def test_an_episode_is_a_route_of_its_query(stop: bool, made: tuple[int, ...]) -
     assert env.action_space.n == (6 if stop else 3)
     observation, info = env.reset(options={"query": query})
     assert info.pop("action_mask").tolist() == env.action_masks().tolist()
-    assert info == {"query": "q7", "node": 0, "state": query * tree.routes.states}
+    assert info == {"query": "q7", "node": 0, "state": query * tree.layout.inner}
     for hop, action in enumerate(made):
-        node = tree.routes.node(path[:hop])
+        node = tree.layout.node(path[:hop])
         assert observation["stage"] == hop
         assert observation["cost"][0] == pytest.approx(tree.cost[query, node])
         np.testing.assert_array_equal(observation["embedding"], tree.embedding[query, node])
         observation, reward, terminated, truncated, info = env.step(np.int64(action))
         assert (terminated, truncated) == (hop == len(made) - 1, False)
         assert terminated or reward == 0
-    end = tree.routes.node(path)
+    end = tree.layout.node(path)
     assert reward == tree.score[query, end] - ALPHA * tree.cost[query, end]
     assert not info.pop("action_mask").any()
-    assert info == {"query": "q7", "node": end, "state": len(tree) * tree.routes.states}
+    assert info == {"query": "q7", "node": end, "state": len(tree) * tree.layout.inner}
     assert not observation["embedding"].any()
     assert observation["stage"] == len(made)
 
@@ -84,8 +84,8 @@ ABILITIES = [(False, False), (True, False), (False, True), (True, True)]
 
 
 def masked_env(hops: int, stop: bool, returns: bool) -> ReplayEnv:
-    tree = random_tree(Routes(3, hops), 5, seed=hops)
-    return ReplayEnv(showing_leaves(tree) if returns else tree, ALPHA, stop, returns)
+    tree = random_tree(Layout.full(3, hops), 5, seed=hops)
+    return ReplayEnv(showing_leaves(tree).with_returns if returns else tree, ALPHA, stop)
 
 
 def legal_by_hand(stage: int, hops: int, stop: bool, returns: bool) -> list[bool]:
@@ -131,7 +131,7 @@ def test_a_mask_leaves_no_route_out_and_no_two_actions_that_do_the_same() -> Non
         env.reset(options={"query": 0})
         results = [env.step(np.int64(action)) for action in taken]
         if results and results[-1][2]:
-            endings.append((env.tree.routes.path(results[-1][4]["node"]), results[-1][1]))
+            endings.append((env.tree.layout.path(results[-1][4]["node"]), results[-1][1]))
             return
         for action in np.flatnonzero(env.action_masks()).tolist():
             play([*taken, action])
@@ -187,7 +187,7 @@ def test_a_query_that_is_not_there_is_an_error(env: ReplayEnv, asked: object) ->
 
 @pytest.mark.parametrize(("value", "expected"), [(3.0, 3), (-3.0, 3), (0.5, 1)])
 def test_a_space_holds_every_vector_and_copies_none(value: float, expected: float) -> None:
-    tree = random_tree(Routes(2, 2), 3, seed=0)
+    tree = random_tree(Layout.full(2, 2), 3, seed=0)
     [part] = tree.parts
     vectors = np.zeros((100_000, part.vectors.shape[1]), dtype=np.float32)
     vectors[7, 1] = value

@@ -38,7 +38,7 @@ def test_what_was_collected_elsewhere_is_opened_as_it_was_collected() -> None:
     # Only models that are opened are looked at.
     pool = replace(TESTBED, models=(*TESTBED.models, ModelSpec("gone", "/nowhere/gone", 1.0)))
     plan = pool.to_json({**collected(TESTBED), "gone": {"weights": "x", "dtype": "auto"}})
-    assert open_pool(plan, None, ["calc", "gone"]).pool.routes.models == 2
+    assert open_pool(plan, None, ["calc", "gone"]).pool.layout.call_actions == 2
     assert "gone" not in open_pool(plan, "testbed", ["calc"]).identities
     # Context-free is what the opened models are.
     imported = Pool((ModelSpec("m", "m", 1.0, backend="imported"),), 2, ("",), context_free=True)

@@ -84,10 +84,10 @@ def live_calls(cache: Path, tree: RouteTree) -> list[Calls]:
         model = tree.models.index(row["model"])
         response = Response(row["response"], 0, row["tokens_out"], row["finish_reason"], confidence)
         calls[row["id"], row["route"]] = (model, response)
-    paths = [tree.routes.path(state) for state in range(tree.routes.states)]
+    paths = [tree.layout.path(state) for state in range(tree.layout.inner)]
     routes = [
         [
-            tree.routes.name(tree.routes.node(path[: hop + 1]), tree.models)
+            tree.layout.name(tree.layout.node(path[: hop + 1]), tree.models)
             for hop in range(len(path))
         ]
         for path in paths
@@ -110,7 +110,7 @@ def words(cache: Path, tree: RouteTree) -> list[list[tuple[str, list[str]]]]:
     return [
         [
             (question[name], [response.text for _, response in next(states)])
-            for _ in range(tree.routes.states)
+            for _ in range(tree.layout.inner)
         ]
         for name in tree.query_ids
     ]
@@ -159,7 +159,7 @@ def test_only_what_a_view_shows_is_embedded(bare: Path) -> None:
     assert np.array_equal(asked.embedding, np.repeat(whole.embedding[:, :1], 4, axis=1))
     [folder] = files(bare)
     contexts = sum(file.rows for file in embedding_files(bare))
-    assert questions < contexts <= len(blind) * blind.routes.states
+    assert questions < contexts <= len(blind) * blind.layout.inner
     both = hr.open(bare, state="query+answer")
     assert np.array_equal(both.embedding[..., : asked.dim], asked.embedding)
     [answers] = set(files(bare)) - {folder}
@@ -222,7 +222,7 @@ def test_the_numbers_of_a_stored_state_are_those_of_a_live_one(three_hops: Path)
         assert (tree.numbers, tree.sure) == (width, 1.0)
         states = live_calls(three_hops, tree)
         numbers = tree.embedding[..., -width:].reshape(len(states), width)
-        assert np.array_equal(numbers, numbers_of(view, Actions(tree.routes), states))
+        assert np.array_equal(numbers, numbers_of(view, Actions(tree.layout), states))
         assert not numbers.reshape(len(tree), -1, width)[:, 0].any()  # nothing to see at the root
     first, second = np.split(numbers, 2, axis=1)
     assert np.array_equal(np.unique(first[:, 4]), [0, 1])  # cut, or not
@@ -232,7 +232,7 @@ def test_the_numbers_of_a_stored_state_are_those_of_a_live_one(three_hops: Path)
 
 def test_what_is_not_known_is_marked(three_hops: Path) -> None:
     tree = hr.open(three_hops, state="stage+signals", hops=2)
-    view, actions = "stage+signals", Actions(tree.routes)
+    view, actions = "stage+signals", Actions(tree.layout)
     [(model, response)] = live_calls(three_hops, tree)[1]
 
     def with_confidence(confidence: Confidence | None) -> Calls:
@@ -257,7 +257,7 @@ def test_one_hop_has_no_numbers_but_after_it(three_hops: Path, view: str) -> Non
     assert (tree.numbers, tree.sure) == (0, None)
     assert not any("How sure" in note for note in data_notes(tree))
     after = hr.open(three_hops, state=view, hops=1, allow_return=True)
-    assert after.numbers == numbers_of(view, Actions(after.routes, False, True), [[]]).shape[1] > 0
+    assert after.numbers == numbers_of(view, Actions(after.layout.with_returns), [[]]).shape[1] > 0
 
 
 def test_answers_that_tell_nothing_of_how_sure_models_were(tmp_path: Path) -> None:

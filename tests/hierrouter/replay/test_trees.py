@@ -30,7 +30,7 @@ def test_fewer_models_or_hops_are_a_sub_tree(cache: Path, tmp_path: Path) -> Non
     part = hr.open(cache, models="facts,calc")
     assert part.models == part.direct.models == ("facts", "calc")
     assert np.array_equal(
-        part.score[:, part.routes.node((0, 1))], whole.score[:, whole.routes.node((2, 0))]
+        part.score[:, part.layout.node((0, 1))], whole.score[:, whole.layout.node((2, 0))]
     )
     assert np.array_equal(hr.open(cache, hops=1).score, whole.score[:, :4])
     settings, *models = TESTBED.split("[[models]]")
@@ -103,7 +103,7 @@ def test_scores_of_another_version_are_computed_anew_and_a_note_says_so(
 
 def test_prices_replace_those_of_the_pool(cache: Path) -> None:
     tree = hr.open(cache, prices={"calc": {"in": 1.0, "out": 3.0}})
-    node = tree.routes.node((0,))
+    node = tree.layout.node((0,))
     expected = tree.tokens_in[:, node] + 3 * tree.tokens_out[:, node]
     assert np.array_equal(tree.cost[:, node], expected)
     assert tree.fingerprint != hr.open(cache).fingerprint
@@ -140,7 +140,7 @@ def test_who_is_left_out_is_compared_with_who_is_kept(cache: Path) -> None:
     tree = hr.open(cache, allow_incomplete=True)
     values = np.hstack([whole.score[:, 1:], whole.direct.score])
     kept = values[[row for name, row in place.items() if name not in hard]].mean(axis=0)
-    names = [whole.routes.name(node, whole.models) for node in range(1, whole.routes.nodes)]
+    names = [whole.layout.name(node, whole.models) for node in range(1, whole.layout.nodes)]
     apart = np.array([values[place[name]] - kept for name in hard])
     apart[range(20), [names.index(leaf[name]["route"]) for name in hard]] = np.nan
     assert tree.left_out == 20

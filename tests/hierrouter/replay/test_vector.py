@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.replay.env import QueryStream, ReplayEnv, ReplayVectorEnv, walk
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation.test_outcome import all_actions
-from tests.hierrouter.trees import planted_tree, random_tree, showing_leaves, two_step_tree
+from tests.hierrouter.trees import (
+    planted_tree,
+    random_tree,
+    returning,
+    showing_leaves,
+    two_step_tree,
+)
 
 ALPHA = 0.05
 QUERIES = 7
@@ -26,22 +33,21 @@ EPISODES = 5
 
 @pytest.fixture
 def tree() -> RouteTree:
-    return random_tree(Routes(2, 3), QUERIES, seed=0)
+    return random_tree(Layout.full(2, 3), QUERIES, seed=0)
 
 
 @given(all_actions, st.booleans(), st.integers(0, 2**16))
 def test_every_step_is_that_of_single_environments(
     actions: Actions, allow_return: bool, seed: int
 ) -> None:
-    actions = replace(actions, allow_return=allow_return)
-    tree = showing_leaves(random_tree(actions.routes, QUERIES, seed))
-    may = {"allow_stop": actions.allow_stop, "allow_return": allow_return}
-    single = [ReplayEnv(tree, ALPHA, **may) for _ in range(EPISODES)]
-    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, observation="features", **may)
+    tree = returning(showing_leaves(random_tree(actions.layout, QUERIES, seed)), allow_return)
+    actions = replace(actions, layout=tree.layout)
+    single = [ReplayEnv(tree, ALPHA, actions.allow_stop) for _ in range(EPISODES)]
+    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, actions.allow_stop, observation="features")
     observations, infos = envs.reset(seed=seed)
     begin(single, infos, range(EPISODES), observations)
     rng = np.random.default_rng(seed)
-    for _ in range(3 * actions.routes.hops):
+    for _ in range(3 * actions.layout.hops):
         chosen = rng.integers(0, actions.count, EPISODES)
         observations, reward, ended, truncated, infos = envs.step(chosen)
         steps = [env.step(action) for env, action in zip(single, chosen, strict=True)]
@@ -85,11 +91,11 @@ def same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 @given(all_actions, st.integers(0, 2**16))
 def test_an_observation_is_the_number_of_the_state(actions: Actions, seed: int) -> None:
-    tree = random_tree(actions.routes, QUERIES, seed)
+    tree = random_tree(actions.layout, QUERIES, seed)
     envs = ReplayVectorEnv(tree, ALPHA, EPISODES, actions.allow_stop)
     state, infos = envs.reset(seed=seed)
     rng = np.random.default_rng(seed)
-    for _ in range(3 * actions.routes.hops):
+    for _ in range(3 * actions.layout.hops):
         assert state.dtype == np.int64
         assert state in envs.observation_space
         np.testing.assert_array_equal(state, infos["state"])
@@ -102,9 +108,9 @@ def test_an_observation_is_the_number_of_the_state(actions: Actions, seed: int) 
 def test_random_legal_play_is_drawn_from_the_masks(
     actions: Actions, allow_return: bool, seed: int
 ) -> None:
-    actions = replace(actions, allow_return=allow_return)
-    tree = showing_leaves(random_tree(actions.routes, QUERIES, seed))
-    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, actions.allow_stop, allow_return=allow_return)
+    tree = returning(showing_leaves(random_tree(actions.layout, QUERIES, seed)), allow_return)
+    actions = replace(actions, layout=tree.layout)
+    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, actions.allow_stop)
     assert envs.action_masks().shape == (EPISODES, actions.count)
     assert not envs.action_masks().any()  # no episode is under way
     envs.action_space.seed(seed)
@@ -167,7 +173,7 @@ def test_gymnasiums_wrappers_count_whole_episodes() -> None:
     for action in (2, 0, 1):
         *_, infos = envs.step(np.full(4, action))
     position = [tree.query_ids.index(name) for name in ids]
-    leaf = tree.routes.node((2, 0, 1))
+    leaf = tree.layout.node((2, 0, 1))
     assert infos["episode"]["l"].tolist() == [3] * 4
     np.testing.assert_array_equal(infos["episode"]["r"], tree.node_reward(ALPHA)[position, leaf])
 
@@ -206,7 +212,7 @@ def scripted(models: int, state: np.ndarray) -> np.ndarray:
 
 @given(all_actions, st.integers(0, 2**16))
 def test_walking_together_is_walking_alone(actions: Actions, seed: int) -> None:
-    tree = random_tree(actions.routes, 4, seed)
+    tree = random_tree(actions.layout, 4, seed)
     query = np.random.default_rng(seed).integers(0, 4, 9)
     rollouts = walk(actions, tree.node_reward(ALPHA), query, partial(scripted, actions.count))
     env = ReplayEnv(tree, ALPHA, actions.allow_stop)
@@ -226,13 +232,13 @@ def test_walking_together_is_walking_alone(actions: Actions, seed: int) -> None:
 
 
 def test_the_policy_is_asked_about_episodes_that_go_on_and_no_others() -> None:
-    actions, asked = Actions(Routes(2, 3), allow_stop=True), []
+    actions, asked = Actions(Layout.full(2, 3), allow_stop=True), []
 
     def act(state: np.ndarray) -> np.ndarray:
-        asked.append(state // actions.routes.states)
+        asked.append(state // actions.layout.inner)
         return np.where(asked[-1] % 2, 2, 0)  # odd queries stop at once
 
-    tree = random_tree(actions.routes, 4, 0)
+    tree = random_tree(actions.layout, 4, 0)
     rollouts = walk(actions, tree.node_reward(ALPHA), np.arange(4), act)
     assert [queries.tolist() for queries in asked] == [[0, 1, 2, 3], [0, 2], [0, 2]]
     assert rollouts.length.tolist() == [3, 1, 3, 1]

@@ -14,7 +14,8 @@ from hierrouter.reports.fold_report import report_on_fold
 from hierrouter.reports.report import as_json
 from hierrouter.reports.results import ReportData
 from hierrouter.reports.tables import report_tables
-from hierrouter_cache.tree import DirectCalls, Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import DirectCalls, RouteTree
 from tests.hierrouter.trees import planted_tree, random_tree
 
 QUICK = Bootstrap(n=50)
@@ -52,7 +53,7 @@ def router(allow_stop: bool) -> TrainedRouter:
 
 
 def folded(models: int, hops: int, queries: int = 30) -> RouteTree:
-    tree = random_tree(Routes(models, hops), queries, 1)
+    tree = random_tree(Layout.full(models, hops), queries, 1)
     splits = tuple("train" if at % 3 else "test" for at in range(queries))
     datasets = tuple("odd" if at % 2 else "even" for at in range(queries))
     return replace(tree, splits=splits, datasets=datasets)
@@ -145,7 +146,7 @@ def depths(*nodes: int) -> tuple[Row, ...]:
 
     Models a and b cost 1 and 2 a call; node 4 is a>b, right for the first query, node 1 is >a.
     """
-    tree = random_tree(Routes(2, 2), 2, 0)
+    tree = random_tree(Layout.full(2, 2), 2, 0)
     score, tokens = np.zeros_like(tree.score), np.ones_like(tree.tokens_in)
     score[[0, 1], [4, 5]], tokens[:, 0] = 1, 0
     tree = replace(
@@ -157,7 +158,7 @@ def depths(*nodes: int) -> tuple[Row, ...]:
         rate=np.array([[1.0, 1.0], [2.0, 2.0]]),
     )
     table = EstimateTable(("one", "two"), QUICK)
-    add_depths(table, tree, np.eye(tree.routes.nodes)[list(nodes)], 0.1)
+    add_depths(table, tree, np.eye(tree.layout.nodes)[list(nodes)], 0.1)
     return pivot(table.lines(), "depths", "hop")
 
 

@@ -29,7 +29,8 @@ from hierrouter.reports.explain import (
 )
 from hierrouter.tables import json_text
 from hierrouter_cache.errors import CacheError
-from hierrouter_cache.tree import RouteTree, route_name
+from hierrouter_cache.layout import route_name
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE
 from tests.hierrouter.reports.examples import HOSTILE
 from tests.hostile import HARM, collect_hostile
@@ -62,7 +63,7 @@ def all_of_test(
 def test_nodes_are_those_of_tree_and_cache(testbed_cache: Path, tree: RouteTree) -> None:
     [explanation] = explain_queries(testbed_cache, tree, [7], ALPHA)
     stored = ask_cache(testbed_cache, CALLS.format(name=explanation.name)).to_pylist()
-    assert len(explanation.nodes) == len(stored) == tree.routes.calls
+    assert len(explanation.nodes) == len(stored) == tree.layout.calls
     by_route = {row["route"]: row for row in stored}
     for node in explanation.nodes:
         row = by_route[node.route]

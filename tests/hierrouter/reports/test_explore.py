@@ -133,7 +133,7 @@ def test_texts_are_those_of_the_largest_regrets_and_long_ones_are_cut(testbed_ca
     )
     everything = explore_fold(testbed_cache, tree, "validation", shown(), texts=10_000)
     assert list(everything.texts) == list(range(len(fold)))
-    assert everything.texts[0].question and len(everything.texts[0].answers) == fold.routes.nodes
+    assert everything.texts[0].question and len(everything.texts[0].answers) == fold.layout.nodes
     long = replace(
         exploration.texts[min(exploration.texts)], question="x" * (explore.MAX_TEXT_LENGTH + 1)
     )
@@ -145,7 +145,7 @@ def test_a_large_tree_has_the_answers_on_somebodys_way() -> None:
     tree = planted_tree(models=6, hops=3, per_family=(6, 2, 4), dim=8)
     tree = replace(tree, encoder="planted")
     exploration, fold = explored_of(tree, sweep=trainings.sweep_glimpse(tree)), tree.split("test")
-    texts = Texts("q", ("r",), tuple(map(str, range(fold.routes.nodes))))
+    texts = Texts("q", ("r",), tuple(map(str, range(fold.layout.nodes))))
     data = as_object(replace(exploration, texts={3: texts, 5: texts}))["texts"]
     for row, of in ((3, data["3"]), (5, data["5"])):
         said = set(map(int, of["answers"]))
@@ -154,9 +154,9 @@ def test_a_large_tree_has_the_answers_on_somebodys_way() -> None:
         }
         for alpha in exploration.alphas:
             reward = fold.score[row] - alpha * fold.cost[row]
-            wanted.add(int(fold.routes.leaves.start + reward[fold.routes.leaves].argmax()))
-        assert wanted <= said and len(said) < fold.routes.nodes / 2
-        assert {fold.routes.parent(node) for node in said - {0}} <= said | {0}
+            wanted.add(int(fold.layout.leaves.start + reward[fold.layout.leaves].argmax()))
+        assert wanted <= said and len(said) < fold.layout.nodes / 2
+        assert {fold.layout.parent[node] for node in said - {0}} <= said | {0}
 
 
 @pytest.mark.parametrize("largest", [0, 255, 256, 65_536, 2**32 - 1, 2**40])

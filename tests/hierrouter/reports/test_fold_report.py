@@ -36,8 +36,8 @@ def half_easy() -> RouteTree:
     tree = planted_tree(families=4, per_family=(30, 10, 25), dim=16, noise=0.3)
     score = tree.score.copy()
     easy = np.isin(tree.datasets, ["family-0", "family-1"])
-    below = score[:, tree.routes.leaves].reshape(len(tree), 3, 3)
-    score[easy, tree.routes.level(1)] = below.max(axis=2)[easy]
+    below = score[:, tree.layout.leaves].reshape(len(tree), 3, 3)
+    score[easy, tree.layout.level(1)] = below.max(axis=2)[easy]
     return replace(tree, score=score, encoder="planted")
 
 
@@ -126,7 +126,7 @@ def test_a_router_that_always_takes_one_route_is_said_to() -> None:
     """Not only where it is a constant choice: the paper's preset keeps every router."""
     tree = half_easy()
     score = np.zeros_like(tree.score)
-    score[:, tree.routes.node((1, 2))] = 0.9
+    score[:, tree.layout.node((1, 2))] = 0.9
     simple = replace(tree, score=score)
     trained = train(simple, Objective(ALPHA), replace(EXACT, keep_anyway=True), 1)
     report = shown(trained, tree=simple)
@@ -184,7 +184,7 @@ def test_an_alpha_too_small_for_the_prices_is_said() -> None:
     (note,) = cost_notes(dollars, 0.005)
     assert note.startswith("At alpha 0.005 cost decides next to nothing")
     counts = float(note.partition("by 0.1 at alpha ")[2].partition(";")[0])
-    cost = dollars.cost[:, dollars.routes.leaves]
+    cost = dollars.cost[:, dollars.layout.leaves]
     moves = counts * (cost.max(axis=1) - cost.min(axis=1)).mean()
     assert moves == pytest.approx(0.1, rel=0.4)  # alpha has one digit
     assert cost_notes(dollars, counts) == cost_notes(dollars, 0.0) == []

@@ -26,7 +26,8 @@ from hierrouter.runs.checkpoint import (
 )
 from hierrouter.runs.folders import WEIGHTS
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning import trainings
 from tests.hierrouter.trees import planted_tree, random_tree
 
@@ -280,7 +281,7 @@ def test_a_missing_checkpoint_is_not_found(tmp_path: Path) -> None:
     ("tree", "message"),
     [
         (planted_tree(models=2, per_family=(1, 1, 1), dim=8), "other models: 3 models .* has 2"),
-        (random_tree(Routes(3, 1), 2, seed=0), "for 2 hops, the cache has 1"),
+        (random_tree(Layout.full(3, 1), 2, seed=0), "for 2 hops, the cache has 1"),
         (planted_tree(per_family=(1, 1, 1), dim=6), "8 numbers .planted., the cache has 6"),
         (
             replace(trainings.small_tree(), view="query"),

@@ -15,7 +15,7 @@ from hierrouter.evaluation.outcome import Actions
 from hierrouter.serving import estimators as est
 from hierrouter.serving.estimators import Overlap, Weights
 from hierrouter.serving.off_policy import warnings_of
-from hierrouter_cache.tree import Routes
+from hierrouter_cache.layout import Layout
 from tests.hierrouter.evaluation.test_outcome import random_table
 from tests.hierrouter.trees import one_part, random_tree
 
@@ -44,21 +44,21 @@ def world(
     *, queries: int = 6, models: int = 2, hops: int = 2, allow_stop: bool = False, seed: int = 0
 ) -> Setting:
     """A tree without structure; both policies choose differently at every state."""
-    tree = random_tree(Routes(models, hops), queries, seed)
+    tree = random_tree(Layout.full(models, hops), queries, seed)
     logging, target = (random_table(tree, seed + n, allow_stop=allow_stop) for n in (1, 2))
     # A third of its probability is shared by all that it may do.
     legal = logging > 0
     logging = (2 * logging + legal / legal.sum(axis=2, keepdims=True)) / 3
-    return Setting(tree, Actions(tree.routes, allow_stop), logging, target, ALPHA)
+    return Setting(tree, Actions(tree.layout, allow_stop), logging, target, ALPHA)
 
 
 def bandit(score: np.ndarray, logging: list[float], target: list[float]) -> Setting:
     """One hop, no cost: a call of model a answers question q with Q = score[q, a]."""
     queries, models = score.shape
-    tree = random_tree(Routes(models, 1), queries, 0)
+    tree = random_tree(Layout.full(models, 1), queries, 0)
     nodes = np.concatenate([np.zeros((queries, 1)), score], axis=1)
     tables = [np.broadcast_to(np.array(row), (queries, 1, models)) for row in (logging, target)]
-    return Setting(replace(tree, score=nodes), Actions(tree.routes), *tables, alpha=0.0)
+    return Setting(replace(tree, score=nodes), Actions(tree.layout), *tables, alpha=0.0)
 
 
 def log_data(setting: Setting, log: est.Log) -> LogData:
@@ -113,7 +113,7 @@ def expected_returns(setting: Setting) -> np.ndarray:
     tree = setting.tree
     actions = setting.actions
     values = np.zeros_like(setting.target)
-    for node in reversed(range(tree.routes.states)):
+    for node in reversed(range(tree.layout.inner)):
         for action in range(actions.count):
             child, _, over = actions.transition(node, action)
             cost = tree.cost[:, child] - tree.cost[:, node]
@@ -218,7 +218,7 @@ def fit_on_all(log: est.Log, states: est.LoggedStates, reward: np.ndarray) -> np
 @pytest.mark.parametrize("allow_stop", [False, True])
 def test_the_fit_is_exact_if_every_state_has_its_own_feature(allow_stop: bool) -> None:
     setting = world(queries=4, allow_stop=allow_stop)
-    states = setting.tree.routes.states
+    states = setting.tree.layout.inner
     parts = one_part(np.eye(4 * states).reshape(4, states, -1))
     setting = replace(setting, tree=replace(setting.tree, parts=parts))
     log, logged, _, reward = vars(played(setting, 8_000)).values()
@@ -247,7 +247,7 @@ def test_no_question_is_judged_by_what_was_fitted_on_it() -> None:
 
 def test_an_action_that_was_never_taken_is_expected_to_earn_the_mean() -> None:
     log = est.Log(
-        actions=Actions(Routes(3, 1)),
+        actions=Actions(Layout.full(3, 1)),
         query=np.arange(4),
         action=np.array([[0], [0], [1], [1]]),
         propensity=np.full((4, 1), 0.5),

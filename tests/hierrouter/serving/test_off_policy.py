@@ -66,7 +66,7 @@ class TreeEncoder:
 
 def texts_of(tree: RouteTree) -> list[Texts]:
     """Texts of a tree: the question is the query's id, each answer the number of its node."""
-    answers = "", *map(str, range(1, tree.routes.nodes))
+    answers = "", *map(str, range(1, tree.layout.nodes))
     return [Texts(name, (), answers) for name in tree.query_ids]
 
 
@@ -217,7 +217,7 @@ def test_savings_agree_with_the_tree(live_log: tuple[Path, Tree], hierrouter: Ru
     folder, fold = live_log
     workspace = Place(folder, hierrouter)
     rows = workspace.tells("off-policy --log drawn --checkpoint run --savings")["rows"]
-    first = fold.routes.level(1)
+    first = fold.layout.level(1)
     truth = {
         "C of 1,000": 1000 * fold.cost[:, first].mean(axis=0),
         "Q": fold.score[:, first].mean(axis=0),

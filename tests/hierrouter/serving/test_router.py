@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hierrouter.engines.generator import Answer, Failure
-from hierrouter.evaluation.outcome import ending_table, greedy
+from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import Constant, TrainedRouter, train
 from hierrouter.replay.env import ReplayEnv
@@ -61,7 +61,7 @@ def test_a_router_that_reads_confidence_takes_the_replayed_routes(
     ends = router_at(tmp_path, None).endings(fold).argmax(axis=1)
     with Router(tmp_path) as router:
         for end, text in zip(ends, load_texts(testbed_cache, fold), strict=True):
-            assert router.route(text.question).route == fold.routes.name(end, fold.models)
+            assert router.route(text.question).route == fold.layout.name(end, fold.models)
     with serving(Server()) as upstream:
         pool = with_server(tmp_path, upstream, "facts")
         with pytest.raises(InputError, match=r"model facts does not say how sure it is"):
@@ -167,7 +167,7 @@ def in_a_process() -> Iterator[tuple[subprocess.Popen[str], Server]]:
 def fixed_run(folder: Path, live_run: Path, route: str, trained: TrainedRouter) -> Path:
     """A run like `live_run`, of a router that showed no gain over a fixed route."""
     shutil.copytree(live_run, folder)
-    routes = trained.origin.routes
+    routes = trained.origin.layout
     path = tuple(trained.origin.models.index(name) for name in route.split(">"))
     constant = Constant(routes.node(path), -0.01, -0.02, 0.005, 900, 90)
     save_checkpoint(replace(trained, constant=constant), folder)
@@ -336,22 +336,23 @@ def test_environment_evaluation_and_live_router_agree_on_every_question(
     trained = router_at(run, None)
     fold = tree.split("test")
     assert isinstance(trained, TrainedRouter)
-    (end_node, answer_node, _) = ending_table(fold.routes)
+    end_node = fold.layout.with_returns.ending_node
+    answer_node = fold.layout.with_returns.answer_node
     outcome = trained.outcome(fold)
     ends = trained.endings(fold).argmax(axis=1)
-    env = ReplayEnv(fold, ALPHA, allow_return=True)
+    env = ReplayEnv(fold.with_returns, ALPHA)
     results: list[RouteResult] = []
     for row, text in enumerate(load_texts(tree.root, fold)):
         texts: list[str] = []
         routed = router.route(text.question, RouteOptions(on_text=texts.append))
         results.append(routed)
-        assert routed.route == fold.routes.name(end_node[ends[row]], fold.models)
+        assert routed.route == fold.layout.name(end_node[ends[row]], fold.models)
         assert routed.answer == text.answers[answer_node[ends[row]]] == "".join(texts)
         assert routed.cost == pytest.approx(fold.cost[row, end_node[ends[row]]])
         observation, info = env.reset(options={"query": row})
         ended = False
         while not ended:
-            path = fold.routes.path(info["node"])
+            path = fold.layout.path(info["node"])
             chances = decided(
                 trained, observation["embedding"], path, float(observation["cost"][0])
             )

@@ -67,7 +67,7 @@ def replays(live_run: Path, testbed_cache: Path) -> list[Replay]:
         Replay(
             texts.question,
             texts.answers[end],
-            fold.routes.name(end, fold.models),
+            fold.layout.name(end, fold.models),
             fold.cost[row, end],
         )
         for row, (texts, end) in enumerate(zip(load_texts(testbed_cache, fold), ends, strict=True))
@@ -174,7 +174,7 @@ def test_decide_gives_the_same_route_to_a_client_that_makes_the_calls(
             assert decision["messages"][0]["content"].startswith(replay.question)
             assert sum(decision["chances"].values()) == pytest.approx(1)
             path = (*path, fold.models.index(decision["call"]))
-            node = fold.routes.node(path)
+            node = fold.layout.node(path)
             counts = {name: int(getattr(fold, name)[row, node]) for name in TOKENS}
             answers.append({"model": decision["call"], "content": texts.answers[node], **counts})
         assert ">".join(answer["model"] for answer in answers) == replay.route

@@ -46,7 +46,7 @@ def test_they_are_each_arms_last_answer(testbed_cache: Path, texts: Texts, tree:
         direct, routes = load_answers(testbed_cache, part, BOTH).values()
         assert_they_are(direct, texts, single_models(part), part)
         assert_they_are(routes, texts, macro_arms(part), part)
-        assert np.array_equal(routes.tokens, part.tokens_out[:, part.routes.leaves])
+        assert np.array_equal(routes.tokens, part.tokens_out[:, part.layout.leaves])
         assert np.array_equal(direct.tokens, part.direct.tokens_out[:, : len(part.models)])
     names = {"A": set(single_models(tree).names), "B": set(macro_arms(tree).names)}
     for sets in (["A"], ["B"], BOTH):

@@ -133,9 +133,9 @@ def test_costs_and_scores_of_train_and_validation_alone_are_there_to_learn_from(
     contest(tree, ALPHA, (cheat := Cheat(),), sets=("B",))
     for label, fold in zip(cheat.labels, ("train", "validation"), strict=True):
         whole = tree.split(fold)
-        assert np.allclose(label.cost, whole.cost[:, tree.routes.leaves])
-        assert np.array_equal(label.quality, whole.score[:, tree.routes.leaves])
-        assert label.call_cost.shape == (len(whole), tree.routes.calls)
+        assert np.allclose(label.cost, whole.cost[:, tree.layout.leaves])
+        assert np.array_equal(label.quality, whole.score[:, tree.layout.leaves])
+        assert label.call_cost.shape == (len(whole), tree.layout.calls)
 
 
 def test_an_entry_says_what_validation_said(tree):
