@@ -123,6 +123,18 @@ def step_key(model: Mapping[str, Any], generation: Mapping[str, Any], instructio
     return digest(["step", PROMPT_LAYOUT, model, generation, instruction])
 
 
+def draw_step(step: str, draw: int) -> str:
+    """Return the digest of a step whose response is a further draw of the same call.
+
+    So each draw of a call has a key of its own. The first one has that of a call without draws.
+
+    Args:
+        step: digest of the step, see `step_key`.
+        draw: number of the draw, from 0.
+    """
+    return digest(["draw", step, draw]) if draw else step
+
+
 def root_context(question: str, owner: Sequence[str] = ()) -> str:
     """Return the digest of a query's context before any call.
 

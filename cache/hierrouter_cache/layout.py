@@ -530,6 +530,22 @@ class Layout:
             return _full_layout(*self._full, tuple(give_backs))
         return Layout(self.call_actions, self.parent, self.action, self.draw, tuple(give_backs))
 
+    def cut(self, hops: int) -> Layout:
+        """Return the layout without what follows some number of calls.
+
+        Args:
+            hops: at least 1.
+        """
+        if self._full:
+            return Layout.full(self._full[0], min(hops, self._full[1]))
+        kept = np.flatnonzero(self._depth <= hops)
+        # Parents come before their children, but their numbers change with those left out.
+        number = np.full(self.nodes, -1)
+        number[kept] = np.arange(len(kept))
+        parent = np.where(self.parent[kept] < 0, -1, number[self.parent[kept]])
+        layout, _ = Layout.sorted(self.call_actions, parent, self.action[kept], self.draw[kept])
+        return layout
+
     @property
     def with_returns(self) -> Layout:
         """The layout in which a policy may, after each answer, return any answer of its route."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, IncompleteTree
-from hierrouter_cache.keys import digest, text_digest
+from hierrouter_cache.keys import digest, draw_step, text_digest
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.reader import FIRST_ROW_ORDER, CacheReader, first_match
 from hierrouter_cache.tree import DirectCalls, Rate, RouteTree, StatePart, rate_table
@@ -35,19 +35,38 @@ class TreeSpec:
 
     Attributes:
         models: names of the M models, in the order of actions.
-        steps: `steps[level][action]` is the step key of calling a model at that level.
+        steps: `steps[level][action]` is the step key of calling a model at that level; of its first
+            draw.
         direct: (name, step key) of each direct call; models of the pool come first.
+        layout: which of these calls there are, and how many draws of each; by default every model
+            at every level, with one draw.
     """
 
-    # The names of these fields are part of the digest that identifies a saved tree.
     models: tuple[str, ...]
     steps: tuple[tuple[str, ...], ...]
     direct: tuple[tuple[str, str], ...]
+    layout: Layout = field(default=None)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.layout is None:
+            layout = Layout.full(len(self.models), len(self.steps))
+            object.__setattr__(self, "layout", layout)
+
+    def as_object(self) -> dict[str, Any]:
+        """The spec as JSON values, to identify what was made of it."""
+        values = {"models": self.models, "steps": self.steps, "direct": self.direct}
+        return values if self.layout.is_full else {**values, "layout": self.layout.digest}
 
     @property
-    def layout(self) -> Layout:
-        """The routes of the tree."""
-        return Layout.full(len(self.models), len(self.steps))
+    def first_hop(self) -> TreeSpec:
+        """The same without the calls after the first hop."""
+        return replace(self, steps=self.steps[:1], layout=self.layout.cut(1))
+
+    def step(self, node: int) -> str:
+        """The step key of the call that leads to a node, which must not be the root."""
+        level = int(self.layout.depth()[node]) - 1
+        step = self.steps[level][self.layout.action[node]]
+        return draw_step(step, int(self.layout.draw[node]))
 
 
 @dataclass(frozen=True)
@@ -239,7 +258,7 @@ class _CallTable:
         Raises:
             CacheError: a call has a negative number of tokens.
         """
-        distinct_steps = {step for level in spec.steps for step in level}
+        distinct_steps = {spec.step(node) for node in range(1, spec.layout.nodes)}
         distinct_steps |= {step for _, step in spec.direct}
         steps = sorted(distinct_steps)
         placeholders = ", ".join("?" * len(steps))
@@ -311,6 +330,12 @@ class _CallTable:
         """
         return np.isin(context, self.decided[step][to_be_made])
 
+    def outcomes(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the hash of the context after the call at each row; 0 for `NO_ROW`."""
+        if not len(self.outcome):
+            return np.zeros(rows.shape, np.uint64)
+        return np.where(rows == NO_ROW, np.uint64(0), self.outcome[rows])
+
     def take(self, rows: NDArray[np.int64]) -> Nodes:
         """Return the calls at these rows; zeros for `NO_ROW`.
 
@@ -348,19 +373,24 @@ def _find_tree(table: _CallTable, spec: TreeSpec, roots: NDArray[np.uint64]) -> 
     layout = spec.layout
     rows = np.full((len(roots), layout.nodes), NO_ROW, np.int64)
     pruned = np.zeros(rows.shape, np.bool_)
-    context = roots[:, None]
-    for level, steps in enumerate(spec.steps):
-        # Views of the next level: the children of a node are neighbours, in the order of actions.
-        level_rows = rows[:, layout.level(level + 1)]
-        level_pruned = pruned[:, layout.level(level + 1)]
-        level_pruned |= np.repeat(pruned[:, layout.level(level)], layout.call_actions, axis=1)
-        for action, step in enumerate(steps):
-            children = slice(action, None, layout.call_actions)
-            level_rows[:, children] = table.rows_of(step, context)
-            level_pruned[:, children] |= table.has_decision(step, context, False)
-        level_pruned &= level_rows == NO_ROW
-        # An absent call has the outcome 0, which is no hash of a context, so it has no children.
-        context = table.take(level_rows).outcome
+    context = np.zeros(rows.shape, np.uint64)
+    context[:, 0] = roots
+    for level in layout.levels:
+        for calls in level.calls:
+            numbers = np.arange(calls.nodes.start, calls.nodes.stop)
+            kinds = np.stack([layout.action[calls.nodes], layout.draw[calls.nodes]], axis=1)
+            for kind in np.unique(kinds, axis=0):
+                # Nodes that differ in their parent only.
+                nodes = numbers[(kinds == kind).all(axis=1)]
+                step = spec.step(int(nodes[0]))
+                parents = layout.parent[nodes]
+                parent_context = context[:, parents]
+                rows[:, nodes] = table.rows_of(step, parent_context)
+                is_skipped = table.has_decision(step, parent_context, False)
+                pruned[:, nodes] = pruned[:, parents] | is_skipped
+            pruned[:, calls.nodes] &= rows[:, calls.nodes] == NO_ROW
+            # An absent call has the outcome 0, which is no hash of a context: it has no children.
+            context[:, calls.nodes] = table.outcomes(rows[:, calls.nodes])
     nodes = table.take(rows)
     nodes.present[:, 0] = True
     nodes.outcome[:, 0] = roots
@@ -408,8 +438,7 @@ def states(
     # For each node the nodes on the way to it: one for each call, the node itself last.
     routes_to_nodes = []
     for node in range(width):
-        path = spec.layout.path(node)
-        routes_to_nodes.append([spec.layout.node(path[: hop + 1]) for hop in range(len(path))])
+        routes_to_nodes.append(list(spec.layout.nodes_to(node)))
     call_keys = [
         forest.tree.key[row, routes_to_nodes[node]]
         for row, node in zip(query_rows, nodes, strict=True)

@@ -1,5 +1,7 @@
 """The actions of a policy, and its exact outcome on each query, by enumeration."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -132,6 +134,46 @@ class Actions:
             legal[inner, layout.call_actions : self.calls] = may_go_on
         legal[:, self.calls :] = layout.give_back != NOT_OFFERED
         return legal
+
+
+@dataclass(frozen=True)
+class LegalActions:
+    """Which actions a policy may choose at each state of each query of a tree.
+
+    Attributes:
+        table: bool[queries, S, A]; bool[1, S, A] if it is the same for all queries, because each
+            has all nodes.
+    """
+
+    table: Booleans
+
+    @classmethod
+    def of(cls, tree: RouteTree, actions: Actions) -> LegalActions:
+        """Find the legal actions, see `Actions.legal`, that a tree's queries offer.
+
+        Of a query that lacks nodes, a call is legal where one of its draws is there; an episode may
+        end, by a stop or without a call, where the answer is judged.
+        """
+        legal = actions.legal()
+        if tree.offered is None or tree.weight is None:
+            return cls(legal[None])
+        layout = tree.layout
+        table = np.repeat(legal[None], len(tree), axis=0)
+        table[:, : layout.inner, : layout.call_actions] &= tree.offered
+        can_end = np.ones(tree.score.shape, np.bool_) if tree.can_end is None else tree.can_end
+        for level in layout.levels:
+            if actions.allow_stop and level.calls:
+                may_end = level.gather((can_end & (tree.weight > 0)).astype(np.float64)) > 0
+                stopping = slice(layout.call_actions, actions.calls)
+                table[:, level.inner, stopping] &= may_end & tree.offered[:, level.inner]
+            for row, column, ending in _by_column(level.give_backs):
+                state = np.arange(layout.nodes)[level.states][row]
+                table[:, state, actions.calls + column] &= can_end[:, layout.answer_node[ending]]
+        return cls(table)
+
+    def at(self, query: Integers, node: Integers) -> Booleans:
+        """bool[n, A]: the legal actions at some states, by query and node, int64[n] each."""
+        return self.table[0, node] if len(self.table) == 1 else self.table[query, node]
 
 
 def give_back_name(answer: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -321,7 +321,7 @@ def _request(opened: OpenedPool, opening: OpenTree, derivation: Derivation) -> l
         derivation.accuracy.key,
         TEST_SCORER.key,
         derivation.encoder_name,
-        asdict(opened.spec),
+        opened.spec.as_object(),
         bool(derivation.unembedded),
         *(str(getattr(settings, field.name)) for field in fields(settings)),
     ]

@@ -246,9 +246,8 @@ def read_numbers(
     # The node of each call on the route to each state; the root if the call was not made.
     node_of_call = np.zeros((states, calls), np.int64)
     for state in range(states):
-        path = layout.path(state)
-        prefixes = [path[:length] for length in range(1, len(path) + 1)]
-        node_of_call[state, : len(path)] = [layout.node(prefix) for prefix in prefixes]
+        nodes_to_state = layout.nodes_to(state)
+        node_of_call[state, : len(nodes_to_state)] = nodes_to_state
     nodes = np.arange(1, states)  # those with a call whose answer is shown
     key = forest.tree.key[:, nodes]
     answer_signals = reader.signals(key)

@@ -132,7 +132,7 @@ def calls_of(
     ]
     spec = replace(resolved, pool=resolved.pool.sub_pool(None, None, left_out)).spec
     if first_hop:
-        spec = replace(spec, steps=spec.steps[:1])
+        spec = spec.first_hop
     return reader, spec, walk(reader, spec, tree_keys)
 
 
