@@ -301,7 +301,7 @@ def _read_fates(seals: Iterable[Part]) -> dict[str, str]:
             fates |= {name: fate for name, fate in zip(*rows.values(), strict=True) if name}
         except FileNotFoundError:
             raise
-        except (OSError, pa.ArrowException) as error:
+        except parts.PARQUET_ERRORS as error:
             parts.require_damage(error, seal_part.path)
     return fates
 

@@ -10,7 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from hierrouter_cache.errors import reason_of
-from hierrouter_cache.parts import CHOICES_TYPE, NULLABLE_COLUMNS, ROW_SCHEMAS, Part, part_batches
+from hierrouter_cache.parts import (
+    CHOICES_TYPE,
+    NULLABLE_COLUMNS,
+    PARQUET_ERRORS,
+    ROW_SCHEMAS,
+    Part,
+    part_batches,
+)
 
 Choices = Sequence[tuple[str, str]]  # (label, text) of each choice
 Row = Mapping[str, Any]
@@ -324,7 +331,7 @@ def part_fault(
             on_rows(batch.num_rows)
     except FileNotFoundError:
         raise
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except PARQUET_ERRORS as error:
         return f"not readable after row {rows_checked} ({reason_of(error, 80)})"
     return None
 

@@ -30,6 +30,7 @@ from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.mirror import finish_pull
 from hierrouter_cache.parts import (
     LAST_WINS,
+    PARQUET_ERRORS,
     ROW_SCHEMAS,
     Listing,
     Part,
@@ -221,7 +222,7 @@ def _read(part: Part) -> pa.Table:
     try:
         with pq.ParquetFile(part.path) as file:
             return file.read(use_threads=False)
-    except (OSError, pa.ArrowException) as error:
+    except PARQUET_ERRORS as error:
         require_damage(error, part.path)
         raise DamagedPart(
             f"damaged part: {part.path.name}: {reason_of(error, 80)}; no version of this program "

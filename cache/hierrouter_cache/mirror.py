@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import pyarrow as pa
-
 from hierrouter_cache import writer
 from hierrouter_cache.chain import (
     ARRIVALS_FILE,
@@ -36,6 +34,7 @@ from hierrouter_cache.errors import (
 )
 from hierrouter_cache.locks import pull_lock, shared_lock
 from hierrouter_cache.parts import (
+    PARQUET_ERRORS,
     ROW_SCHEMAS,
     Part,
     list_parts,
@@ -438,5 +437,5 @@ def _store_errors(store: Store) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, pa.ArrowException, CacheError) as error:
+    except (*PARQUET_ERRORS, CacheError) as error:
         raise store_error(store, error, store.url) from error

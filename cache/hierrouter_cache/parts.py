@@ -31,6 +31,8 @@ FAULT_TOO_MANY_ROWS = f"{{:,}} rows, the limit is {MAX_PART_ROWS:,}"
 FAULT_GONE = "the file is gone"  # moved aside, or merged into another part
 FAULT_CHECKSUM = "checksum mismatch"
 # Errors that a header may cause when it is read: other programs may have written it.
+# What reading a damaged Parquet file raises; the last where the name of a column is no text.
+PARQUET_ERRORS = (OSError, pa.ArrowException, UnicodeDecodeError)
 HEADER_ERRORS = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 ROWS_PER_BATCH = 1024  # rows of a part that are read together
 
@@ -435,7 +437,7 @@ def proof(
     except PermissionError as error:
         # This is no damage: if the part were moved aside, its calls would be paid for again.
         raise CacheError(f"no permission to read a part: {part.path}; ask its owner") from error
-    except (OSError, pa.ArrowException) as error:
+    except PARQUET_ERRORS as error:
         require_damage(error, part.path)
         return f"not readable ({reason_of(error, 80)})", None
 
@@ -482,7 +484,7 @@ def link_of(source: Path | pa.BufferReader) -> Link | None:
     """
     try:
         return _read_header(pq.read_metadata(source))[1]
-    except (*HEADER_ERRORS, OSError, pa.ArrowException):
+    except (*HEADER_ERRORS, *PARQUET_ERRORS):
         return None
 
 

@@ -27,6 +27,7 @@ from hierrouter_cache.parts import (
     LAST_WINS,
     LATER_COLUMNS,
     NULLABLE_COLUMNS,
+    PARQUET_ERRORS,
     ROW_SCHEMAS,
     Part,
     part_batches,
@@ -441,7 +442,7 @@ class CacheReader:
         except FileNotFoundError:  # a compaction has removed it
             self._open()
             return self.latest_plan()
-        except (OSError, pa.ArrowException) as error:
+        except PARQUET_ERRORS as error:
             raise self._unreadable_part(error) from error
         if not rows or not rows[0]["queries"]:
             raise CacheError(f"the last plan asks for nothing: {latest.path.name}; collect again")

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
-import pyarrow as pa
 from pyarrow import fs
 
 from hierrouter_cache.errors import InputError, WorldError, open_plain
-from hierrouter_cache.parts import PART_NAME_PATTERN, parts_folder
+from hierrouter_cache.parts import PARQUET_ERRORS, PART_NAME_PATTERN, parts_folder
 from hierrouter_cache.writer import commit, make_cache, no_steps
 
 ARROW_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
@@ -135,7 +134,7 @@ def store_at(url: str) -> Store:
             f"no such place for a mirror: {label}: {_reason_without_secrets(error, url)}; "
             "name a folder, or s3://, gs://, abfs://"
         ) from error
-    except (OSError, pa.ArrowException) as error:
+    except PARQUET_ERRORS as error:
         raise store_error(label, error, url) from error
     is_atomic = scheme in OBJECT_STORE_SCHEMES
     return ObjectStore(files, folder.rstrip("/"), is_atomic, label, url)

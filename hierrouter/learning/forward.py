@@ -250,6 +250,7 @@ def _state_chunks(tree: RouteTree, actions: Actions) -> Iterator[tuple[Array, In
     Yields:
         Embeddings float32[n, dim], nodes int64[n], and costs so far float32[n].
     """
+    tree = tree.with_layout(actions.layout)
     tree.require_embedded()
     total = len(tree) * actions.states
     for start in range(0, total, STATES_PER_PASS):

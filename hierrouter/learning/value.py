@@ -301,6 +301,7 @@ class ValueModel:
         key = (tree.fingerprint, tree.datasets, tree.query_ids)
         if key in self._cache:
             return self._cache[key]
+        tree = tree.with_layout(self.actions.layout)
         row = self._learned_rows(tree)
         new = np.flatnonzero(row < 0)
         learned = np.flatnonzero(row >= 0)

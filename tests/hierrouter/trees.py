@@ -95,6 +95,7 @@ def sub_pool(tree: RouteTree, models: Sequence[str]) -> RouteTree:
     return replace(
         tree,
         models=tuple(models),
+        layout=Layout.full(len(models), tree.hops),
         **{name: getattr(tree, name)[:, kept] for name in CALL_MEASURES},
         rate=tree.rate[chosen],
         parts=tuple(

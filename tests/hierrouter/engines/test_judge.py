@@ -318,7 +318,10 @@ def stored_verdicts(cache: Path) -> set[str]:
 
 
 def test_a_kill_half_way_loses_next_to_nothing(cache: Path) -> None:
-    with serving(Server(slowly)) as server:
+    def more_slowly(prompt: str, before: int) -> Reply:
+        return replace(length(prompt, before), delay_s=0.5)
+
+    with serving(Server(more_slowly)) as server:
         file = judge_file(cache.parent, server.url, endpoint=", concurrency = 4")
         process = subprocess.Popen(opening_command(cache, file), env=environment())
         while not stored_verdicts(cache) and process.poll() is None:

@@ -115,8 +115,8 @@ def test_queries_come_in_the_order_of_the_seeds_generator(recorded: Recording) -
 
 def test_an_episode_is_one_of_the_environments(recorded: Recording) -> None:
     """State by state; paid at its end, by R standardised over the fold; nothing before."""
-    fold = recorded.by_hand.fold
     objective = recorded.by_hand.objective
+    fold = objective.view(recorded.by_hand.fold)
     actions = recorded.by_hand.actions
     env = ReplayEnv(fold, ALPHA, objective.allow_stop)
     possible = ending_reward(fold, ALPHA)[:, actions.endings]
