@@ -18,7 +18,7 @@ Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
 STOP_SUFFIX = f"{SEPARATOR}stop"  # ends the name of an action that stops
-STOP = "stop"  # name of the action that ends with the newest answer, without a call
+STOP_NAME = "stop"  # name of the action that ends with the newest answer, without a call
 RETURN_PREFIX = f"return{SEPARATOR}"  # begins the name of an action that returns an answer
 
 
@@ -178,7 +178,7 @@ class LegalActions:
 
 def give_back_name(answer: int) -> str:
     """The name of an action that ends an episode without a call, see `Layout.give_backs`."""
-    return STOP if answer == NEWEST else f"{RETURN_PREFIX}{answer}"
+    return STOP_NAME if answer == NEWEST else f"{RETURN_PREFIX}{answer}"
 
 
 def ending_name(tree: RouteTree, ending: int) -> str:

@@ -196,9 +196,8 @@ def action_values(
             # After the last call a further call counts as giving the last answer.
             leaves = _leaves(layout, level)
             values[:, leaves, : actions.calls] = reward[:, leaves, None]
-        value[:, level.states] = (probabilities[:, level.states] * values[:, level.states]).sum(
-            dim=2
-        )
+        chosen = probabilities[:, level.states] * values[:, level.states]
+        value[:, level.states] = chosen.sum(dim=2)
     return values
 
 
