@@ -69,7 +69,7 @@ class Calls:
         return starts, self.source[starts]
 
     def gather(self, values: NDArray[Any], result: NDArray[Any]) -> None:
-        """Put values of the nodes at their parents and actions; sum those of several draws.
+        """Add values of the nodes at their parents and actions, also those of several draws.
 
         Args:
             values: [queries, n].
@@ -79,7 +79,7 @@ class Calls:
         starts, source = self._first_draws
         if len(starts) < len(self.source):
             values = np.add.reduceat(values, starts, axis=1)
-        result.reshape(len(result), -1)[:, source] = values
+        result.reshape(len(result), -1)[:, source] += values
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,11 +118,21 @@ class Level:
         shape = (len(values), self.inner.stop - self.inner.start, self.call_actions)
         if weight is None and len(self.calls) == 1 and self.calls[0].is_complete:
             return values[:, self.calls[0].nodes].reshape(shape)
-        result = np.full(shape, fill, values.dtype)
+        result = np.zeros(shape, values.dtype)
         for calls in self.calls:
             reached = values[:, calls.nodes]
             calls.gather(reached if weight is None else reached * weight[:, calls.nodes], result)
+        if fill and not self.offered.all():
+            result[:, ~self.offered] = fill
         return result
+
+    @cached_property
+    def offered(self) -> NDArray[np.bool_]:
+        """bool[inner nodes of the level, actions that call]: which calls may be made."""
+        offered = np.zeros((self.inner.stop - self.inner.start, self.call_actions), np.bool_)
+        for calls in self.calls:
+            offered.ravel()[calls.source] = True
+        return offered
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,7 +364,21 @@ class Layout:
         """int64[inner, call_actions]: the first draw that an action leads to; or `NOT_OFFERED`."""
         table = np.full((self.inner, self.call_actions), NOT_OFFERED, np.int64)
         # In falling order, so that the first draw is written last.
-        table[self.parent[:0:-1], self.action[:0:-1]] = np.arange(self.nodes - 1, 0, -1)
+        nodes = 1 + np.argsort(-self.draw[1:], kind="stable")
+        table[self.parent[nodes], self.action[nodes]] = nodes
+        table.flags.writeable = False
+        return table
+
+    @cached_property
+    def draws_of_calls(self) -> Integers:
+        """int64[inner, call_actions, draws]: the node of each draw of a call; or `NOT_OFFERED`.
+
+        The draws of a call need not have neighbouring numbers: some may be inner nodes, and others
+        leaves.
+        """
+        table = np.full((self.inner, self.call_actions, self.draws), NOT_OFFERED, np.int64)
+        nodes = np.arange(1, self.nodes)
+        table[self.parent[nodes], self.action[nodes], self.draw[nodes]] = nodes
         table.flags.writeable = False
         return table
 
