@@ -335,6 +335,21 @@ class Layout:
         """The most draws of a call."""
         return int(self.draw.max()) + 1
 
+    @cached_property
+    def route(self) -> Integers:
+        """int64[nodes]: the lowest number of a node that the same actions lead to.
+
+        This number is that of the fixed route, a sequence of actions, whatever draws come.
+        """
+        if self.draws == 1:
+            return np.arange(self.nodes)
+        route = np.zeros(self.nodes, np.int64)
+        numbers: dict[tuple[int, int], int] = {}
+        for node in range(1, self.nodes):  # a parent has a lower number than its children
+            key = (int(route[self.parent[node]]), int(self.action[node]))
+            route[node] = numbers.setdefault(key, node)
+        return route
+
     # Nodes.
 
     @cached_property

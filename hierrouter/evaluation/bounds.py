@@ -1,16 +1,20 @@
 """Bounds on what a router can earn, and the regret of a policy, split by decision."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
 from hierrouter.evaluation import outcome
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import Layout, Level
 from hierrouter_cache.tree import RouteTree, net_reward
 
 # Below this gap, the share of the gap that is closed would be a quotient of two noises.
 SMALLEST_GAP = 0.005
+CLAIRVOYANT_CELLS = 2**22  # numbers in memory at once for the distribution of the best end
+UNJUDGED_REWARD = -1e12  # below that of any answer: of ending with one that nothing judges
 REWARD_ROUNDING = 1e-9  # differences of R up to this are rounding errors of a sum
 
 # Names of bounds, as reports and comparisons show them.
@@ -40,21 +44,47 @@ def cheapest_best(reward: outcome.Floats, cost: outcome.Floats) -> outcome.Integ
     return np.where(reward == best, cost, np.inf).argmin(axis=1)
 
 
-def best_ending(tree: RouteTree, alpha: float, allow_stop: bool = False) -> int:
+def best_ending(
+    tree: RouteTree, alpha: float, allow_stop: bool = False, also_on: RouteTree | None = None
+) -> int:
     """Find the fixed route with the highest mean reward on a tree.
 
     Args:
         tree: the queries that the mean is taken over.
         alpha: cost penalty of R = Q - alpha * C.
         allow_stop: whether routes of fewer than L calls count.
+        also_on: another tree, whose queries must offer the route, too.
 
     Returns:
         The number of the node at which that route ends.
+
+    Raises:
+        InputError: there is no route that all queries offer.
     """
-    endings = outcome.route_ends(tree.layout, allow_stop)
-    reward = tree.node_reward(alpha)[:, endings].mean(axis=0, keepdims=True)
-    cost = tree.cost[:, endings].mean(axis=0, keepdims=True)
-    return int(endings.start + cheapest_best(reward, cost)[0])
+    route = _best_route(tree, alpha, allow_stop, also_on)
+    if route is None:
+        raise InputError(
+            f"no fixed route: none is offered for all of {len(tree):,} queries; "
+            "leave out the queries that have other routes"
+        )
+    return route
+
+
+def _best_route(
+    tree: RouteTree, alpha: float, allow_stop: bool, also_on: RouteTree | None
+) -> int | None:
+    """The route of `best_ending`; None if no route is available for all queries."""
+    means = outcome.RouteMeans(tree, allow_stop)
+    columns: outcome.Integers | slice = slice(None)
+    if not outcome.is_plain(tree):
+        columns = means.everywhere
+        if also_on is not None:
+            columns = np.intersect1d(columns, outcome.RouteMeans(also_on, allow_stop).everywhere)
+    reward = means.reward(alpha)[:, columns].mean(axis=0, keepdims=True)
+    cost = means.cost[:, columns].mean(axis=0, keepdims=True)
+    if not reward.shape[1]:
+        return None
+    return int(means.node[columns][cheapest_best(reward, cost)[0]])
 
 
 def best_direct_call(
@@ -91,8 +121,11 @@ def best_fixed_route(
         alpha: cost penalty of R = Q - alpha * C.
         tree: the fold on which the route is taken.
         allow_stop: whether routes of fewer than L calls count.
+
+    Raises:
+        InputError: there is no route that all queries of both folds offer.
     """
-    return outcome.fixed_route(tree, best_ending(selection_tree, alpha, allow_stop))
+    return outcome.fixed_route(tree, best_ending(selection_tree, alpha, allow_stop, tree))
 
 
 def best_route_per_dataset(
@@ -106,17 +139,37 @@ def best_route_per_dataset(
         alpha: cost penalty of R = Q - alpha * C.
         tree: the fold on which the routes are taken.
         allow_stop: whether routes of fewer than L calls count.
+
+    Raises:
+        InputError: there is no route that all queries of a dataset offer.
     """
-    overall = best_ending(selection_tree, alpha, allow_stop)
+    overall = _best_route(selection_tree, alpha, allow_stop, tree)
     datasets = np.array(selection_tree.datasets)
+    fold_datasets = np.array(tree.datasets)
     ending_of_dataset = {}
     for name in set(selection_tree.datasets):
         queries = selection_tree.select(np.flatnonzero(datasets == name))
-        ending_of_dataset[name] = best_ending(queries, alpha, allow_stop)
-    node = np.array(
-        [ending_of_dataset.get(name, overall) for name in tree.datasets], dtype=np.int64
+        fold_queries = (
+            tree if outcome.is_plain(tree) else tree.select(np.flatnonzero(fold_datasets == name))
+        )
+        ending_of_dataset[name] = _best_route(queries, alpha, allow_stop, fold_queries)
+    endings = [ending_of_dataset.get(name, overall) for name in tree.datasets]
+    if None in endings:
+        dataset = tree.datasets[endings.index(None)]
+        raise InputError(
+            f"no fixed route: none is offered for all queries of {dataset}; leave out the queries "
+            "that have other routes"
+        )
+    node = np.array(endings, dtype=np.int64)
+    if outcome.is_plain(tree):
+        return outcome.from_nodes(tree, node, BEST_ROUTE_PER_DATASET, "baseline")
+    means = outcome.RouteMeans(tree, allow_stop)
+    cells = np.arange(len(tree)), np.searchsorted(means.node, node)
+    quality, accuracy, cost, seconds = (
+        values[cells] for values in (means.quality, means.accuracy, means.cost, means.seconds)
     )
-    return outcome.from_nodes(tree, node, BEST_ROUTE_PER_DATASET, "baseline")
+    name = BEST_ROUTE_PER_DATASET
+    return outcome.Outcome(name, "baseline", quality, accuracy, cost, seconds)
 
 
 def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Outcome:
@@ -125,16 +178,88 @@ def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.O
     A policy that may return earlier answers is bounded by the oracle with `allow_stop`: in
     hindsight it never pays to call a model after the answer that is returned.
 
+    If calls have several draws, this oracle is clairvoyant: it knows which draw of each call comes.
+    The outcome is the expectation over the draws.
+
     Args:
         tree: the queries.
         alpha: cost penalty of R = Q - alpha * C.
         allow_stop: whether routes of fewer than L calls count.
     """
+    if tree.layout.draws > 1:
+        endings = clairvoyant_endings(tree, alpha, allow_stop)
+        return outcome.from_endings(tree, endings, "oracle", "oracle")
     return outcome.from_nodes(tree, best_nodes(tree, alpha, allow_stop), "oracle", "oracle")
+
+
+def clairvoyant_endings(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Floats:
+    """Compute how often each node is the best end, over the draws of all calls.
+
+    Let each call have one draw, independent of those of other calls; the best end is that of the
+    highest R among the nodes that then exist. Its distribution is computed exactly, from the last
+    level up: the best end of several calls is at most of rank k if that of each call is.
+
+    Args:
+        tree: the queries.
+        alpha: cost penalty of R = Q - alpha * C.
+        allow_stop: whether episodes may end before L calls.
+
+    Returns:
+        float64[queries, nodes], rows sum to 1.
+    """
+    layout = tree.layout
+    ends = outcome.possible_ends(tree, allow_stop)
+    probability = np.zeros(ends.shape)
+    rows = max(1, CLAIRVOYANT_CELLS // (layout.nodes * max(int(ends.sum(axis=1).max()), 1)))
+    reward = tree.node_reward(alpha)
+    for start in range(0, len(tree), rows):
+        chunk = slice(start, start + rows)
+        ranked, rank = _ranks(ends[chunk], reward[chunk], tree.cost[chunk])
+        queries, ranks = ranked.shape
+        weight = None if tree.weight is None else np.repeat(tree.weight[chunk], ranks, axis=0)
+        offered = None if tree.offered is None else np.repeat(tree.offered[chunk], ranks, axis=0)
+        # Row (query, k): the probability that the best end of what follows a node is at most k.
+        at_most = (np.tile(np.arange(ranks), queries)[:, None]) >= np.repeat(rank, ranks, axis=0)
+        below = at_most.astype(np.float64)
+        for level in reversed(layout.levels):
+            if not level.calls:
+                continue
+            called = level.gather(below, 1.0, weight)
+            if offered is not None:
+                called = np.where(offered[:, level.inner], called, 1.0)
+            below[:, level.inner] *= called.prod(axis=2)
+        best = np.diff(below[:, 0].reshape(queries, ranks), axis=1, prepend=0.0)
+        np.put_along_axis(probability[chunk], ranked, best, axis=1)
+    return np.where(ends, probability, 0.0)
+
+
+def _ranks(
+    ends: outcome.Booleans, reward: outcome.Floats, cost: outcome.Floats
+) -> tuple[outcome.Integers, outcome.Integers]:
+    """Rank the possible ends of each query, from the worst to the best.
+
+    Args:
+        ends: bool[queries, nodes].
+        reward: float64[queries, nodes].
+        cost: float64[queries, nodes], decides between equal rewards.
+
+    Returns:
+        int64[queries, n], the nodes by rank, those of the lowest ranks being no ends where a query
+        has fewer than n; and int64[queries, nodes], the rank of each node, -1 if it is no end.
+    """
+    count = max(int(ends.sum(axis=1).max()), 1)
+    nodes = np.broadcast_to(-np.arange(ends.shape[1]), ends.shape)
+    order = np.lexsort((nodes, -cost, np.where(ends, reward, -np.inf)), axis=1)
+    ranked = order[:, -count:]
+    rank = np.full(ends.shape, -1)
+    np.put_along_axis(rank, ranked, np.broadcast_to(np.arange(count), ranked.shape), axis=1)
+    return ranked, np.where(ends, rank, -1)
 
 
 def best_nodes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Integers:
     """Find the node at which the best route of each query ends, in hindsight.
+
+    If calls have several draws, it is the route with the highest expected R over them.
 
     Args:
         tree: the queries.
@@ -145,8 +270,15 @@ def best_nodes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outco
         int64[queries], node numbers.
     """
     endings = outcome.route_ends(tree.layout, allow_stop)
-    best = cheapest_best(tree.node_reward(alpha)[:, endings], tree.cost[:, endings])
-    return best + np.int64(endings.start)
+    if outcome.is_plain(tree):
+        best = cheapest_best(tree.node_reward(alpha)[:, endings], tree.cost[:, endings])
+        return best + np.int64(endings.start)
+    if tree.layout.draws == 1:
+        ends = outcome.possible_ends(tree, allow_stop)
+        return cheapest_best(np.where(ends, tree.node_reward(alpha), -np.inf), tree.cost)
+    means = outcome.RouteMeans(tree, allow_stop)
+    reward = np.where(means.available, means.reward(alpha), -np.inf)
+    return means.node[cheapest_best(reward, means.cost)]
 
 
 def direct_oracle(tree: RouteTree, alpha: float) -> outcome.Outcome | None:
@@ -181,13 +313,40 @@ def direct_oracle(tree: RouteTree, alpha: float) -> outcome.Outcome | None:
 def random_policy(tree: RouteTree, allow_stop: bool = False) -> outcome.Outcome:
     """Take every route with the same probability.
 
+    If queries differ in their routes, or calls in their draws, each call is made as often as there
+    are routes that begin with it on this query, in the mean over its draws.
+
     Args:
         tree: the queries.
         allow_stop: whether routes of fewer than L calls take part.
     """
-    endings = outcome.route_ends(tree.layout, allow_stop)
     probability = np.zeros((len(tree), tree.layout.nodes))
-    probability[:, endings] = 1 / (endings.stop - endings.start)
+    if outcome.is_plain(tree):
+        endings = outcome.route_ends(tree.layout, allow_stop)
+        probability[:, endings] = 1 / (endings.stop - endings.start)
+        return outcome.from_endings(tree, probability, "random", "baseline")
+    layout = tree.layout
+    ends = outcome.possible_ends(tree, allow_stop).astype(np.float64)
+    routes = ends.copy()  # number of routes that go through a node
+    for level in reversed(layout.levels):
+        if level.calls:
+            routes[:, level.inner] += level.gather(routes, weight=tree.weight).sum(axis=2)
+    share = np.divide(1.0, routes, out=np.zeros_like(routes), where=routes > 0)
+    reach = np.ones((len(tree), 1))
+    for level in layout.levels:
+        if not level.calls:
+            continue
+        per_route = reach[:, : level.inner.stop - level.inner.start] * share[:, level.inner]
+        probability[:, level.inner] = per_route * ends[:, level.inner]
+        called = level.gather(routes, weight=tree.weight) * per_route[:, :, None]
+        for calls in level.calls:
+            reached = calls.spread(called)
+            if tree.weight is not None:
+                reached = reached * tree.weight[:, calls.nodes]
+            if calls.is_inner:
+                reach = reached
+            else:
+                probability[:, calls.nodes] = reached
     return outcome.from_endings(tree, probability, "random", "baseline")
 
 
@@ -236,10 +395,14 @@ def ladder(
     outcomes: dict[str, outcome.Outcome | None] = {"random": random_policy(tree, allow_stop)}
     if len(selection_tree):
         outcomes["best single call"] = best_direct_call(selection_tree, alpha, tree)
-        outcomes["best fixed route"] = best_fixed_route(selection_tree, alpha, tree, allow_stop)
-        outcomes[BEST_ROUTE_PER_DATASET] = best_route_per_dataset(
-            selection_tree, alpha, tree, allow_stop
-        )
+        selectors = {
+            "best fixed route": best_fixed_route,
+            BEST_ROUTE_PER_DATASET: best_route_per_dataset,
+        }
+        for rung, selector in selectors.items():
+            # Queries that differ in what they offer have perhaps no route in common.
+            with suppress(InputError):
+                outcomes[rung] = selector(selection_tree, alpha, tree, allow_stop)
     outcomes[ONE_HOP_ORACLE] = direct_oracle(tree, alpha)
     outcomes[TREE_ORACLE] = oracle(tree, alpha)
     outcomes[ANYTIME_ORACLE] = replace(oracle(tree, alpha, True), name=ANYTIME_ORACLE)
@@ -279,9 +442,16 @@ def split_regret(
     """
     layout = tree.layout
     possible = outcome.Actions(layout, allow_stop).endings
-    if endings[:, : possible.start].any():
+    is_plain = outcome.is_plain(tree)
+    impossible = (
+        endings[:, : possible.start]
+        if is_plain
+        else endings[:, : layout.nodes] * ~outcome.possible_ends(tree, possible.start == 1)
+    )
+    if impossible.any():
         raise ValueError("episodes end before L calls; allow the oracle to stop, too")
-    earned = endings * outcome.ending_reward(tree, alpha)[:, : endings.shape[1]]
+    reward = outcome.ending_reward(tree, alpha)[:, : endings.shape[1]]
+    earned = endings * reward if is_plain else np.where(endings > 0, endings * reward, 0.0)
     policy_reward = earned.sum(axis=1)
     earned = outcome.endings_by_node(layout, earned)
     if layout.decides_at_leaves:
@@ -322,6 +492,8 @@ def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outco
     """
     layout = tree.layout
     reward = outcome.ending_reward(tree, alpha)
+    if not outcome.is_plain(tree):
+        return _best_ahead_with_draws(tree, reward, allow_stop)
     value = reward[:, : layout.nodes].copy()  # of having reached a node
     best = np.full((len(tree), layout.states), -np.inf)
     for level in reversed(layout.levels):
@@ -332,6 +504,42 @@ def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outco
         ahead = best[:, level.states]
         if allow_stop:
             ahead = np.maximum(ahead, reward[:, : layout.nodes][:, level.states])
+        value[:, level.states] = ahead
+    return best
+
+
+def _best_ahead_with_draws(
+    tree: RouteTree, reward: outcome.Floats, allow_stop: bool
+) -> outcome.Floats:
+    """The result of `best_ahead` where queries lack nodes, or calls have several draws.
+
+    An action that calls and stops is chosen before its draw comes.
+    """
+    layout = tree.layout
+    present = outcome.reach_probability(tree) > 0
+    dead = outcome.dead_ends(tree)
+    # Nodes that a query lacks have weight 0, which needs a finite value.
+    value = np.where(present, reward[:, : layout.nodes], 0.0)
+    best = np.full((len(tree), layout.states), -np.inf)
+    ends = outcome.possible_ends(tree, allow_stop)
+    stopped = np.where(ends, value, UNJUDGED_REWARD)
+    can_end = np.ones(tree.score.shape, np.bool_) if tree.can_end is None else tree.can_end
+    for level in reversed(layout.levels):
+        if level.calls:
+            values = call_values(tree, level, value)
+            if allow_stop:
+                values = np.maximum(values, call_values(tree, level, stopped))
+            best[:, level.inner] = values.max(axis=2)
+        for state, ending in _offers(level, layout):
+            judged = can_end[:, layout.answer_node[ending]]
+            offer = np.where(judged, reward[:, ending], -np.inf)
+            best[:, state] = np.maximum(best[:, state], offer)
+        ahead = best[:, level.states]
+        # Where nothing is offered, the episode ends.
+        forced = dead[:, level.states] & ~(ahead > -np.inf)
+        ahead = np.where(forced, reward[:, : layout.nodes][:, level.states], ahead)
+        ahead = np.where(present[:, level.states], ahead, 0.0)
+        best[:, level.states] = ahead
         value[:, level.states] = ahead
     return best
 
@@ -381,32 +589,45 @@ def greedy_decisions(
         bool[n], whether no other action would have led to a higher R on this very query if the
         policy is greedy from there on: exact, up to rounding.
     """
+    layout = tree.layout
     choice = outcome.greedy(probabilities, tree.base_rate, actions.returns).argmax(axis=2)
-    legal = actions.legal()
+    legal = outcome.LegalActions.of(tree, actions).table
+    value = np.zeros((len(tree), layout.nodes))  # R of the greedy policy from each node on
+    leaves = layout.leaves
     reward = outcome.ending_reward(tree, alpha)
-    rows = np.arange(len(tree))
-    value = np.zeros(choice.shape)  # R of the greedy policy from each state on
+    stopped = reward[:, : layout.nodes]
+    value[:, leaves] = stopped[:, leaves]
     loss = np.zeros(choice.shape)  # R that the best action would have added
-    # Children have higher numbers than their parents, so their values are there already.
-    for state in reversed(range(actions.states)):
-        candidates = np.flatnonzero(legal[state])
-        child, endings, is_over = actions.transition(state, candidates)
-        # Column 0 replaces the columns of children that are not states; `where` never takes it.
-        candidate_value = np.where(
-            is_over, reward[:, endings], value[:, np.where(is_over, 0, child)]
-        )
-        value[:, state] = candidate_value[rows, np.searchsorted(candidates, choice[:, state])]
-        loss[:, state] = candidate_value.max(axis=1) - value[:, state]
+    states = np.arange(layout.nodes)
+    for level in reversed(layout.levels):
+        nodes = states[level.states]
+        values = np.full((len(tree), len(nodes), actions.count), -np.inf)
+        if level.calls:
+            inner = slice(level.inner.stop - level.inner.start)
+            values[:, inner, : layout.call_actions] = level.gather(value, -np.inf, tree.weight)
+            if actions.allow_stop:
+                stopping = level.gather(stopped, -np.inf, tree.weight)
+                values[:, inner, layout.call_actions : actions.calls] = stopping
+        for row, column, ending in level.give_backs:
+            values[:, row, actions.calls + column] = reward[:, ending]
+        is_legal = legal[:, nodes]
+        values = np.where(is_legal, values, -np.inf)
+        own = np.take_along_axis(values, choice[:, nodes, None], axis=2)[:, :, 0]
+        # Where nothing is legal, the episode ends with the newest answer.
+        own = np.where(is_legal.any(axis=2), own, stopped[:, nodes])
+        value[:, nodes] = own
+        loss[:, nodes] = np.maximum(values.max(axis=2), own) - own
 
+    table = np.eye(actions.count)[choice]
+    reach = np.ones((len(tree), 1))
     decisions = []
-    query = rows
-    node = np.zeros_like(rows)
-    for _ in range(actions.steps):
-        has_choice = legal[node].sum(axis=1) > 1
-        decisions.append(np.stack([query, node])[:, has_choice])
-        child, _, is_over = actions.transition(node, choice[query, node])
-        query = query[~is_over]
-        node = child[~is_over]
+    for level in layout.levels:
+        nodes = states[level.states]
+        has_choice = legal[:, nodes].sum(axis=2) > 1
+        query, column = np.nonzero((reach > 0) & has_choice)
+        decisions.append(np.stack([query, nodes[column]]))
+        calling = table[:, level.states, : layout.call_actions]
+        reach = outcome.states_reached(layout, level, reach[:, :, None] * calling, tree.weight)
     query, node = np.concatenate(decisions, axis=1)
     is_best = loss[query, node] <= REWARD_ROUNDING
     return query, probabilities.max(axis=2)[query, node], is_best

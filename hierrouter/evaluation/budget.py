@@ -6,18 +6,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hierrouter.evaluation.bounds import clairvoyant_endings
 from hierrouter.evaluation.outcome import (
     Booleans,
     Floats,
     Integers,
     Outcome,
+    RouteMeans,
     from_endings,
+    is_plain,
+    possible_ends,
     route_ends,
 )
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, net_reward
 
 GROUP_POINTS = 64  # alphas that `policy_break_points` takes of each size of group
+BISECTIONS = 48  # of alpha, for the optimum at a mean cost where calls have several draws
+DOUBLINGS = 30  # of alpha, by four, until its oracle is within the budget
 # Costs are rounded sums: one that exceeds a budget by less than this share of it is within it.
 COST_ROUNDING = 1e-9
 
@@ -94,14 +100,25 @@ class RouteHull:
         Args:
             tree: the queries that the means are taken over.
             allow_stop: whether routes of fewer than L calls count.
+
+        Raises:
+            InputError: there is no route that all queries offer.
         """
-        endings = route_ends(tree.layout, allow_stop)
-        quality = tree.score[:, endings].mean(axis=0)
-        cost = tree.cost[:, endings].mean(axis=0)
+        means = RouteMeans(tree, allow_stop)
+        everywhere: Integers | slice = slice(None)
+        if not is_plain(tree):
+            everywhere = means.everywhere
+            if not len(everywhere):
+                raise InputError(
+                    f"no fixed route: none is offered for all of {len(tree):,} queries; leave out "
+                    "the queries that have other routes"
+                )
+        quality = means.quality[:, everywhere].mean(axis=0)
+        cost = means.cost[:, everywhere].mean(axis=0)
         hulls = Hulls.of(cost[None], quality[None])
         columns = np.array([*hulls.start, *hulls.after])[::-1]
         return cls(
-            node=tuple((endings.start + columns).tolist()),
+            node=tuple(means.node[everywhere][columns].tolist()),
             quality=tuple(quality[columns].tolist()),
             cost=tuple(cost[columns].tolist()),
         )
@@ -134,7 +151,10 @@ def policy_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
     Returns:
         float64[n], ascending; empty if cost decides nothing.
     """
-    endings = route_ends(tree.layout, allow_stop)
+    means = RouteMeans(tree, allow_stop)
+    plain = is_plain(tree)
+    costs = tree.cost[:, route_ends(tree.layout, allow_stop)] if plain else means.cost
+    scores = tree.score[:, route_ends(tree.layout, allow_stop)] if plain else means.quality
     quantiles = np.linspace(0, 1, GROUP_POINTS)
     alphas = [np.empty(0)]
     size = 1
@@ -142,9 +162,15 @@ def policy_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
         # Queries that do not fill a last group are left out.
         starts = np.arange(0, len(tree) - size + 1, size)
         grouped = len(starts) * size
-        cost = np.add.reduceat(tree.cost[:grouped], starts) / size
-        quality = np.add.reduceat(tree.score[:grouped], starts) / size
-        slopes = Hulls.of(cost[:, endings], quality[:, endings]).slope[::-1]  # ascending
+        cost = np.add.reduceat(costs[:grouped], starts) / size
+        quality = np.add.reduceat(scores[:grouped], starts) / size
+        if not plain:
+            # A route counts for a group if all of its queries offer it.
+            available = np.logical_and.reduceat(means.available[:grouped], starts)
+            has_routes = available.any(axis=1)
+            cost = np.where(available, cost, np.inf)[has_routes]
+            quality = np.where(available, quality, -np.inf)[has_routes]
+        slopes = Hulls.of(cost, quality).slope[::-1]  # ascending
         if len(slopes):
             alphas.append(np.quantile(slopes, quantiles))
         size *= 2
@@ -210,6 +236,9 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
     route, and the steps up their hulls are taken in the order of quality gained per cost, the last
     step partly. No policy does better, because this one knows all answers.
 
+    If calls have several draws, this policy knows which draw of each call comes. Its optimum is
+    then a mixture of two oracles of neighbouring alphas, found by bisection.
+
     Args:
         tree: the queries.
         budget: the greatest mean of C over the queries, in money.
@@ -221,16 +250,22 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
     Raises:
         InputError: the cheapest routes of all queries exceed the budget.
     """
-    endings = route_ends(tree.layout, allow_stop)
-    steps = Hulls.of(tree.cost[:, endings], tree.score[:, endings])
-    node = endings.start + steps.start
-    next_node = endings.start + steps.after
+    if tree.layout.draws > 1:
+        return _clairvoyant_optimum(tree, budget, allow_stop)
+    first = route_ends(tree.layout, allow_stop).start
+    costs = tree.cost[:, first:]
+    scores = tree.score[:, first:]
+    if not is_plain(tree):
+        first = 0
+        ends = possible_ends(tree, allow_stop)
+        costs = np.where(ends, tree.cost, np.inf)
+        scores = np.where(ends, tree.score, -np.inf)
+    steps = Hulls.of(costs, scores)
+    node = first + steps.start
+    next_node = first + steps.after
     cheapest = tree.cost[np.arange(len(tree)), node]
     if not within_budget(cheapest.mean(), budget):
-        raise InputError(
-            f"no policy is that cheap: a mean cost of {budget:g} per query; "
-            f"the cheapest routes cost {cheapest.mean():.6g}, allow at least that"
-        )
+        raise _too_cheap(budget, cheapest.mean())
     total_budget = budget * len(tree)
     spent = cheapest.sum() + np.cumsum(steps.cost)  # in all, after each step
     taken = int(np.searchsorted(spent, total_budget, side="right"))
@@ -243,3 +278,51 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
         probability[query] *= 1 - share
         probability[query, next_node[taken]] = share
     return from_endings(tree, probability, f"oracle at mean cost {budget:g}", "oracle")
+
+
+def _too_cheap(budget: float, cheapest: float) -> InputError:
+    """The error for a budget below the mean cost of the cheapest routes."""
+    return InputError(
+        f"no policy is that cheap: a mean cost of {budget:g} per query; "
+        f"the cheapest routes cost {cheapest:.6g}, allow at least that"
+    )
+
+
+def _clairvoyant_optimum(tree: RouteTree, budget: float, allow_stop: bool) -> Outcome:
+    """The result of `optimum_at_mean_cost` if calls have several draws."""
+
+    def endings_at(alpha: float) -> tuple[Floats, float]:
+        endings = clairvoyant_endings(tree, alpha, allow_stop)
+        return endings, float((endings * tree.cost).sum(axis=1).mean())
+
+    name = f"oracle at mean cost {budget:g}"
+    limit = budget * (1 + COST_ROUNDING)
+    generous, generous_cost = endings_at(0.0)
+    if generous_cost <= limit:
+        return from_endings(tree, generous, name, "oracle")
+    positive = tree.cost[tree.cost > 0]
+    # From this alpha on no gain of Q, at most 1, pays for the least difference of cost.
+    high = 1.0 / float(positive.min())
+    frugal, frugal_cost = endings_at(high)
+    for _ in range(DOUBLINGS):
+        if frugal_cost <= limit:
+            break
+        high *= 4
+        frugal, frugal_cost = endings_at(high)
+    else:
+        raise _too_cheap(budget, frugal_cost)
+    low = 0.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        endings, cost = endings_at(middle)
+        if cost <= limit:
+            high = middle
+            frugal = endings
+            frugal_cost = cost
+        else:
+            low = middle
+            generous = endings
+            generous_cost = cost
+    share = (budget - frugal_cost) / (generous_cost - frugal_cost)
+    share = min(max(share, 0.0), 1.0)
+    return from_endings(tree, share * generous + (1 - share) * frugal, name, "oracle")

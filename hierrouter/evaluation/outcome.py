@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import NEWEST, NOT_OFFERED, SEPARATOR, Calls, Layout, Level
 from hierrouter_cache.tree import RouteTree, net_reward
 
@@ -130,7 +132,8 @@ class Actions:
         offered = layout.children != NOT_OFFERED
         legal[inner, : layout.call_actions] = offered
         if self.allow_stop:
-            may_go_on = offered & (layout.children < layout.inner)
+            draws = layout.draws_of_calls
+            may_go_on = ((draws != NOT_OFFERED) & (draws < layout.inner)).any(axis=2)
             legal[inner, layout.call_actions : self.calls] = may_go_on
         legal[:, self.calls :] = layout.give_back != NOT_OFFERED
         return legal
@@ -163,9 +166,10 @@ class LegalActions:
         can_end = np.ones(tree.score.shape, np.bool_) if tree.can_end is None else tree.can_end
         for level in layout.levels:
             if actions.allow_stop and level.calls:
-                may_end = level.gather((can_end & (tree.weight > 0)).astype(np.float64)) > 0
+                unjudged = level.gather((~can_end & (tree.weight > 0)).astype(np.float64))
                 stopping = slice(layout.call_actions, actions.calls)
-                table[:, level.inner, stopping] &= may_end & tree.offered[:, level.inner]
+                may_end = (unjudged == 0) & tree.offered[:, level.inner]
+                table[:, level.inner, stopping] &= may_end
             for row, column, ending in _by_column(level.give_backs):
                 state = np.arange(layout.nodes)[level.states][row]
                 table[:, state, actions.calls + column] &= can_end[:, layout.answer_node[ending]]
@@ -248,6 +252,7 @@ def endings_by_node(layout: Layout, endings: Floats) -> Floats:
 
 
 Kind = Literal["single", "reference", "route", "router", "oracle", "baseline"]
+SHARE_ROUNDING = 1e-9  # probabilities are rounded sums: one this far below 1 is 1
 ROUTER = "hierrouter"  # the name of a trained router in tables
 
 
@@ -306,6 +311,9 @@ def from_endings(tree: RouteTree, probability: Floats, name: str, kind: Kind) ->
     # A fixed route or an oracle has probabilities of nodes only, which are the first endings.
     score, right, spent = (values[:, : probability.shape[1]] for values in ending_values(tree))
     node_probability = endings_by_node(tree.layout, probability)
+    if tree.can_end is not None:
+        # What nothing judges has no value, and no episode ends there.
+        score, right = (np.where(probability > 0, values, 0.0) for values in (score, right))
     # The root, column 0, is no call and has no latency.
     seconds = (node_probability * tree.latency)[:, 1:].sum(axis=1)
     quality = (probability * score).sum(axis=1)
@@ -363,7 +371,178 @@ def route_ends(layout: Layout, allow_stop: bool = False) -> slice:
         layout: the routes.
         allow_stop: whether a route may end before L calls.
     """
-    return slice(1 if allow_stop else layout.inner, layout.nodes)
+    ends_early = allow_stop or NEWEST in layout.give_backs
+    return slice(1 if ends_early else layout.inner, layout.nodes)
+
+
+def is_plain(tree: RouteTree) -> bool:
+    """Whether every query has all nodes, each call has one draw, and all answers are judged."""
+    return tree.weight is None and tree.can_end is None and tree.layout.draws == 1
+
+
+def reach_probability(tree: RouteTree) -> Floats:
+    """Compute float64[queries, nodes]: how probable a node is if its actions are taken.
+
+    It is the product of the weights of the draws on the way; 0 where the query lacks the node.
+    """
+    layout = tree.layout
+    reach = np.ones(tree.score.shape)
+    if tree.weight is not None:
+        for node in range(1, layout.nodes):
+            reach[:, node] = reach[:, layout.parent[node]] * tree.weight[:, node]
+    return reach
+
+
+def dead_ends(tree: RouteTree) -> Booleans:
+    """Compute bool[queries, nodes]: whether the query offers no further call at a node."""
+    dead = np.ones(tree.score.shape, np.bool_)
+    layout = tree.layout
+    if tree.offered is None:
+        dead[:, : layout.inner] = False
+    else:
+        dead[:, : layout.inner] = ~tree.offered.any(axis=2)
+    return dead
+
+
+def possible_ends(tree: RouteTree, allow_stop: bool = False) -> Booleans:
+    """Find the nodes at which an episode may end with the newest answer.
+
+    Where a query offers no further call, the episode ends: there is nothing else to do.
+
+    Args:
+        tree: the queries.
+        allow_stop: whether an episode may end before L calls.
+
+    Returns:
+        bool[queries, nodes]; False where the query lacks the node.
+    """
+    ends = dead_ends(tree)
+    first = route_ends(tree.layout, allow_stop).start
+    ends[:, first:] |= True if tree.can_end is None else tree.can_end[:, first:]
+    ends[:, 0] = False
+    if tree.weight is not None:
+        ends &= tree.weight > 0
+    return ends
+
+
+class RouteMeans:
+    """The expected result of each fixed route on each query, over the draws of its calls.
+
+    A fixed route is a sequence of actions. It is followed while a query offers its next action, and
+    ends where the query offers no call. If a query offers other calls only, the route is not
+    available for this query. On a tree where every query has all nodes, with one draw for each
+    call, the values are views of those of the nodes.
+
+    Args:
+        tree: the queries.
+        allow_stop: whether routes of fewer than L calls count.
+
+    Attributes:
+        node: int64[routes], the number of each route, see `Layout.route`, in ascending order.
+    """
+
+    def __init__(self, tree: RouteTree, allow_stop: bool = False) -> None:
+        self.tree = tree
+        self.allow_stop = allow_stop
+        ends = route_ends(tree.layout, allow_stop)
+        self._columns: Any = ends
+        self.node = np.arange(ends.start, ends.stop)
+        self._is_plain = is_plain(tree)
+        if not self._is_plain:
+            route = tree.layout.route
+            is_route = route[self.node] == self.node
+            if ends.start >= tree.layout.inner:
+                # A route that goes on after one of its draws includes the end after the others.
+                goes_on = np.isin(self.node, route[: tree.layout.inner])
+                is_route &= ~goes_on
+            self.node = self.node[is_route]
+            self._columns = self.node
+
+    @cached_property
+    def quality(self) -> Floats:
+        """float64[queries, routes], expected Q."""
+        return self._mean(self.tree.score)
+
+    @cached_property
+    def accuracy(self) -> Floats:
+        """float64[queries, routes], probability of a right answer."""
+        return self._mean(self.tree.accuracy)
+
+    @cached_property
+    def cost(self) -> Floats:
+        """float64[queries, routes], expected C."""
+        return self._mean(self.tree.cost)
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """float64[queries, routes], expected seconds of all calls."""
+        return self._mean(self.tree.latency)
+
+    def reward(self, alpha: float) -> Floats:
+        """Compute float64[queries, routes], expected R = Q - alpha * C."""
+        if self._is_plain:
+            return self.tree.node_reward(alpha)[:, self._columns]
+        return net_reward(self.quality, self.cost, alpha)
+
+    @cached_property
+    def available(self) -> Booleans:
+        """bool[queries, routes]: whether a query offers the route, whatever draws come."""
+        if self._is_plain:
+            return np.ones((len(self.tree), len(self.node)), np.bool_)
+        ends = possible_ends(self.tree, self.allow_stop)
+        return self._mean(ends.astype(np.float64)) > 1 - SHARE_ROUNDING
+
+    @cached_property
+    def everywhere(self) -> Integers:
+        """int64[n], the columns of the routes that are available for all queries."""
+        if self._is_plain:
+            return np.arange(len(self.node))
+        return np.flatnonzero(self.available.all(axis=0))
+
+    def outcome(self, column: int) -> Outcome:
+        """Return the outcome of one route, by its column."""
+        tree = self.tree
+        name = tree.layout.name(int(self.node[column]), tree.models)
+        values = (self.quality, self.accuracy, self.cost, self.seconds)
+        quality, accuracy, cost, seconds = (value[:, column] for value in values)
+        return Outcome(name, "route", quality, accuracy, cost, seconds)
+
+    @cached_property
+    def _reach(self) -> Floats:
+        return reach_probability(self.tree)
+
+    @cached_property
+    def _ended(self) -> Floats:
+        """float64[queries, nodes]: the probability of a node at which the query offers no call."""
+        return self._reach * dead_ends(self.tree)
+
+    def _mean(self, values: Floats) -> Floats:
+        """Compute float64[queries, routes], the means of float64[queries, nodes]."""
+        if self._is_plain:
+            return values[:, self._columns]
+        layout = self.tree.layout
+        result = self._by_route(self._reach, values)
+        # What has ended on the way is part of each route that goes on after it.
+        ended = self._by_route(self._ended, values)
+        ended_before = np.zeros_like(ended)
+        routes = np.unique(layout.route)
+        for number in routes[np.argsort(layout.depth()[routes], kind="stable")][1:]:
+            parent = layout.route[layout.parent[number]]
+            ended_before[:, number] = ended_before[:, parent] + ended[:, parent]
+        return (result + ended_before)[:, self._columns]
+
+    def _by_route(self, probability: Floats, values: Floats) -> Floats:
+        """Sum products over the nodes of each route: float64[queries, nodes], by its number."""
+        products = np.where(probability > 0, probability * values, 0.0)
+        layout = self.tree.layout
+        if layout.draws == 1:
+            return products
+        order = np.argsort(layout.route, kind="stable")
+        ordered = layout.route[order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        sums = np.zeros_like(products)
+        sums[:, ordered[starts]] = np.add.reduceat(products[:, order], starts, axis=1)
+        return sums
 
 
 def fixed_routes(tree: RouteTree, allow_stop: bool = False) -> list[Outcome]:
@@ -374,16 +553,30 @@ def fixed_routes(tree: RouteTree, allow_stop: bool = False) -> list[Outcome]:
         allow_stop: whether to include routes of fewer than L calls, such as `>first`.
 
     Returns:
-        The outcomes, in the order of the nodes where the routes end.
+        The outcomes of the routes that are available for all queries, in the order of the nodes
+        where the routes end.
     """
-    ends = range(tree.layout.nodes)[route_ends(tree.layout, allow_stop)]
-    return [fixed_route(tree, node) for node in ends]
+    means = RouteMeans(tree, allow_stop)
+    return [means.outcome(column) for column in means.everywhere.tolist()]
 
 
 def fixed_route(tree: RouteTree, node: int) -> Outcome:
-    """Take the route that ends at this node number on every query."""
-    nodes = np.full(len(tree), node, dtype=np.int64)
-    return from_nodes(tree, nodes, tree.layout.name(node, tree.models), "route")
+    """Take the route that ends at this node number on every query.
+
+    Raises:
+        InputError: some query does not offer it.
+    """
+    means = RouteMeans(tree, allow_stop=True)
+    column = int(np.searchsorted(means.node, tree.layout.route[node]))
+    outcome = means.outcome(column)
+    if not is_plain(tree):
+        lacking = np.flatnonzero(~means.available[:, column])
+        if len(lacking):
+            raise InputError(
+                f"route {outcome.name} is not offered for {len(lacking):,} of {len(tree):,} "
+                f"queries, such as {tree.query_ids[lacking[0]]}; choose a route that all offer"
+            )
+    return outcome
 
 
 def ending_probabilities(

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.outcome import (
     Actions,
-    Booleans,
     Floats,
     Integers,
+    LegalActions,
     ending_probabilities,
     states_reached,
 )
@@ -81,8 +81,10 @@ def policy_table(
     actions = Actions(tree.layout, allow_stop)
     layout = tree.layout
     tree_policy = _TreePolicy(tree, policy, alpha, actions, texts)
-    legal = actions.legal()
-    table = np.tile(legal / legal.sum(axis=1, keepdims=True), (len(tree), 1, 1))
+    legal = LegalActions.of(tree, actions).table
+    # A state that a query lacks may have no legal action.
+    uniform = legal / np.maximum(legal.sum(axis=2, keepdims=True), 1)
+    table = np.repeat(uniform, len(tree), axis=0) if len(legal) < len(tree) else uniform
     states = np.arange(layout.states)
     reach = np.ones((len(tree), 1))  # probability of each state of the level
     for level in layout.levels:
@@ -278,12 +280,13 @@ class _TreePolicy:
             InputError: an action has no effect, because it is not offered there.
         """
         calls = self.tree.layout.call_actions
-        illegal = probabilities * ~self._legal[node]
+        legal = self._legal.at(query, node)
+        illegal = probabilities * ~legal
         if not illegal.any():
             return
         if self.actions.allow_stop:
             stopping = slice(calls, self.actions.calls)
-            moved = illegal[:, stopping] * self._legal[node][:, :calls]
+            moved = illegal[:, stopping] * legal[:, :calls]
             probabilities[:, :calls] += moved
             probabilities[:, stopping] -= moved
             illegal[:, stopping] -= moved
@@ -298,9 +301,9 @@ class _TreePolicy:
         probabilities[:, self.actions.calls :] += is_last * illegal.sum(axis=1, keepdims=True)
 
     @cached_property
-    def _legal(self) -> Booleans:
-        """bool[S, A]: the legal actions at each state."""
-        return self.actions.legal()
+    def _legal(self) -> LegalActions:
+        """The legal actions at each state of each query."""
+        return LegalActions.of(self.tree, self.actions)
 
     def _predict(self, query: Integers, node: Integers) -> Integers:
         """Call a model that was trained on `hierrouter.replay.env.ReplayEnv`: int64[n], actions."""
@@ -315,7 +318,7 @@ class _TreePolicy:
         masks: dict[str, Any] = {}
         with own_code(f"policy failed: {where}", remedy):
             if takes_masks(self.policy.predict):
-                masks["action_masks"] = self._legal[node]
+                masks["action_masks"] = self._legal.at(query, node)
             action = np.asarray(self.policy.predict(observations, deterministic=True, **masks)[0])
         if action.shape != (len(query),) or not np.issubdtype(action.dtype, np.integer):
             raise InputError(
@@ -372,7 +375,7 @@ class _TreePolicy:
 
     def _no_such_action(self, action: Any, query: int, node: int) -> InputError:
         """The error for an action that does not exist or is illegal at a state."""
-        legal = np.flatnonzero(self._legal[node])
+        legal = np.flatnonzero(self._legal.at(np.array([query]), np.array([node]))[0])
         listed = [f"{number} {self.action_names[number]}" for number in legal]
         if len(listed) > MAX_LISTED_ACTIONS:
             rest = len(listed) - MAX_LISTED_ACTIONS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -18,9 +19,11 @@ from hierrouter.evaluation.outcome import (
     ROUTER,
     Floats,
     Outcome,
+    RouteMeans,
     ending_name,
     fixed_routes,
     from_endings,
+    is_plain,
     single_calls,
 )
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_distinct_names
@@ -131,6 +134,7 @@ def report_on_fold(
         *(ALL_FOLDS_NOTES if split == ALL_FOLDS else ()),
         *data_notes(tree),
         *cost_notes(fold, alpha),
+        *_route_notes(outcomes.fold, objective.ends_early),
         *_constant_notes(trained, outcomes.single_route),
         *_direct_notes(tree, fold, alpha, trained, outcomes.router),
         *_price_notes(trained, sweep, several_lists, tree),
@@ -302,7 +306,9 @@ def evaluate_policies(
         bounds.random_policy(fold, stop),
     ]
     if len(train):
-        reference_outcomes.append(bounds.best_route_per_dataset(train, alpha, fold, stop))
+        # Queries that differ in what they offer have perhaps no route in common.
+        with suppress(InputError):
+            reference_outcomes.append(bounds.best_route_per_dataset(train, alpha, fold, stop))
     reference_outcomes.append(bounds.oracle(fold, alpha, stop))
     require_distinct_names(policies, [ROUTER, *(outcome.name for outcome in reference_outcomes)])
     own = {
@@ -327,6 +333,21 @@ def _deferral_summary(
         chosen=on_fold.point(deferral.threshold, alpha),
         curve=tuple(on_fold.curve(alpha, DEFERRAL_CURVE_POINTS)),
     )
+
+
+def _route_notes(fold: RouteTree, allow_stop: bool) -> list[str]:
+    """Say how many fixed routes are left out, because some queries do not offer them."""
+    if is_plain(fold):
+        return []
+    means = RouteMeans(fold, allow_stop)
+    routes = len(means.node)
+    lacking = routes - len(means.everywhere)
+    if not lacking:
+        return []
+    return [
+        f"{lacking:,} of {routes:,} fixed routes are not offered for all of these questions; they "
+        "are left out."
+    ]
 
 
 CONSTANT_NOTE = "HierRouter is one fixed route here"
@@ -479,7 +500,8 @@ def add_analysis(
         policy = bound.name if bound.kind in ("single", "route") else rung
         metrics = {"quality": bound.quality, "cost": bound.cost, "reward": bound.reward(alpha)}
         table.add_means("ladder", metrics, table.positions, rung=rung, policy=policy)
-    if isinstance(tree, Tree) and len(train) and tree.hops > 1:
+    # A rule reads how confident one response is; another draw of its call has another confidence.
+    if isinstance(tree, Tree) and len(train) and tree.hops > 1 and is_plain(tree):
         _add_looks(table, tree, split, alpha, stop, ladder[bounds.BEST_ROUTE_PER_DATASET])
     if endings is not None:
         regret = bounds.split_regret(objective.view(fold), alpha, endings, stop)

@@ -127,6 +127,38 @@ def random_tree(routes: Layout, queries: int, seed: int) -> RouteTree:
     )
 
 
+def ragged_tree(
+    routes: Layout, queries: int, seed: int, *, missing: float = 0.3, unjudged: float = 0.0
+) -> RouteTree:
+    """A random tree whose queries lack nodes, each with the draws that are left, of unequal weight.
+
+    `missing`: probability that a query lacks a node, and all that follows it; `unjudged`: that the
+    response of a node is not judged. Every query has at least one call.
+    """
+    rng = np.random.default_rng(seed)
+    tree = random_tree(routes, queries, seed)
+    present = rng.random(tree.score.shape) >= missing
+    present[:, 0] = True
+    first = 1 + np.flatnonzero(routes.parent[1:] == 0)
+    present[np.arange(queries), rng.choice(first, queries)] = True
+    for node in range(1, routes.nodes):
+        present[:, node] &= present[:, routes.parent[node]]
+    weight = np.where(present, rng.integers(1, 4, present.shape), 0).astype(np.float64)
+    weight[:, 0] = 1
+    for node in range(routes.inner):
+        for action in range(routes.call_actions):
+            draws = routes.draws_of_calls[node, action]
+            draws = draws[draws >= 0]
+            total = weight[:, draws].sum(axis=1, keepdims=True)
+            weight[:, draws] /= np.where(total > 0, total, 1)
+    return replace(
+        tree,
+        **{name: np.where(present, getattr(tree, name), 0) for name in CALL_MEASURES},
+        weight=weight,
+        can_end=None if not unjudged else rng.random(present.shape) >= unjudged,
+    )
+
+
 def two_step_tree(
     *,
     models: int = 3,

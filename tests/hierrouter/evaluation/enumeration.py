@@ -1,11 +1,11 @@
 """Trees walked route by route, in plain loops: what the arithmetic is compared with."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
-from hypothesis import settings
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -78,3 +78,90 @@ def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> NDArray[np
     """The alphas at which the oracle takes another route on some query, ascending."""
     endings = Actions(tree.layout, allow_stop).endings
     return Hulls.of(tree.cost[:, endings], tree.score[:, endings]).slope[::-1]
+
+
+# Trees with draws and holes: recursion over what a query has.
+
+
+@st.composite
+def ragged_layouts(
+    draw: st.DrawFn, max_draws: int = 2, max_hops: int = 3, max_nodes: int = 40
+) -> Layout:
+    """Up to two actions, some of which are not offered, with one or several draws."""
+    actions = draw(st.integers(1, 2))
+    hops = draw(st.integers(1, max_hops))
+    counts = draw(st.lists(st.integers(1, max_draws), min_size=actions, max_size=actions))
+    rng = np.random.default_rng(draw(seeds))
+
+    def offered(path: Path) -> Sequence[int]:
+        if len(path) == hops:
+            return []
+        chosen = np.flatnonzero(rng.random(actions) < 0.7).tolist()
+        return chosen or ([0] if not path else [])
+
+    layout = Layout.grown(actions, offered, lambda action: counts[action])
+    assume(layout.nodes <= max_nodes)
+    return layout
+
+
+def draws(tree: RouteTree, query: int, state: int, action: int) -> list[tuple[float, int]]:
+    """The draws of a call that a query has, each with its weight."""
+    layout = tree.layout
+    nodes = [
+        child
+        for child in range(1, layout.nodes)
+        if (layout.parent[child], layout.action[child]) == (state, action)
+    ]
+    if tree.weight is None:
+        return [(1.0, child) for child in nodes]
+    return [(float(tree.weight[query, n]), n) for n in nodes if tree.weight[query, n] > 0]
+
+
+def offers(tree: RouteTree, query: int, state: int) -> list[int]:
+    """The actions that a query offers at a node."""
+    return [a for a in range(tree.layout.call_actions) if draws(tree, query, state, a)]
+
+
+def may_end(tree: RouteTree, query: int, state: int, stop: bool) -> bool:
+    """Whether an episode may, or must, end at a node."""
+    judged = tree.can_end is None or bool(tree.can_end[query, state])
+    return state > 0 and (not offers(tree, query, state) or (stop and judged))
+
+
+def followed(
+    tree: RouteTree, query: int, path: Path, stop: bool, state: int = 0
+) -> list[tuple[float, int]] | None:
+    """The ends of a fixed route with their probabilities; None if it is not available."""
+    offered = offers(tree, query, state)
+    if not offered or (not path and may_end(tree, query, state, stop)):
+        return [(1.0, state)]
+    if not path or path[0] not in offered:
+        return None
+    ends = []
+    for weight, child in draws(tree, query, state, path[0]):
+        after = followed(tree, query, path[1:], stop, child)
+        if after is None:
+            return None
+        ends += [(weight * share, end) for share, end in after]
+    return ends
+
+
+def node_cost(tree: RouteTree, query: int, state: int) -> float:
+    """All calls on the way, token by token."""
+    total = 0.0
+    for step in tree.layout.nodes_to(state):
+        rate_in, rate_out = tree.rate[tree.layout.action[step]][:2]
+        total += rate_in * tree.tokens_in[query, step] + rate_out * tree.tokens_out[query, step]
+    return total
+
+
+def node_value(tree: RouteTree, query: int, state: int, alpha: float) -> float:
+    return float(tree.score[query, state]) - alpha * node_cost(tree, query, state)
+
+
+def worlds(tree: RouteTree, query: int) -> Iterator[tuple[float, dict[tuple[int, int], int]]]:
+    """Every way in which one draw of each call comes, with its probability."""
+    calls = [(s, a) for s in range(tree.layout.inner) for a in offers(tree, query, s)]
+    for drawn in itertools.product(*(draws(tree, query, *call) for call in calls)):
+        probability = float(np.prod([weight for weight, _ in drawn]))
+        yield probability, dict(zip(calls, [child for _, child in drawn], strict=True))

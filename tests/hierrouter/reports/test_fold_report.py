@@ -19,8 +19,9 @@ from hierrouter.reports.fold_report import DeferralTarget, report_on_fold
 from hierrouter.reports.report import as_object
 from hierrouter.reports.results import ReportData
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.layout import NEWEST, Layout
 from hierrouter_cache.tree import Rate, RouteTree, reprice
-from tests.hierrouter.trees import planted_tree
+from tests.hierrouter.trees import planted_tree, ragged_tree
 
 ALPHA = 0.05
 GRID = (0.0, ALPHA)
@@ -197,3 +198,22 @@ def test_a_dataset_called_as_the_total_and_an_alpha_that_is_none_are_refused() -
         shown(None, tree=replace(tree, datasets=("all",) * len(tree)))
     with pytest.raises(InputError, match=r"alpha must be (finite|>= 0)"):
         shown(None, alpha=float("nan"))
+
+
+@pytest.mark.parametrize("give_backs", [(), (NEWEST,)])
+def test_a_tree_with_draws_and_holes_has_a_report(give_backs: tuple[int, ...]) -> None:
+    layout = Layout.grown(2, lambda path: [0, 1] if len(path) < 2 else [], lambda action: 2)
+    tree = ragged_tree(layout.with_give_backs(give_backs), 40, 1, missing=0.1)
+    tree = replace(tree, splits=("train", "test") * 20)
+    report = shown(None, tree=tree)
+    lines = report.estimates
+    routes = [line for line in lines if (line["table"], line["kind"]) == ("policies", "route")]
+    rungs = {line["rung"] for line in lines if line["table"] == "ladder"}
+    assert {"random", "one-hop oracle", "tree oracle", "anytime oracle"} <= rungs
+    count = 6 if give_backs else 4
+    lacking = count - len({line["policy"] for line in routes})
+    assert lacking > 0
+    assert (
+        f"{lacking} of {count} fixed routes are not offered for all of these questions; they are "
+        "left out."
+    ) in report.notes

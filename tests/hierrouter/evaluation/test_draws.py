@@ -1,0 +1,302 @@
+"""Trees with draws and holes, against recursion over what each query has."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hierrouter.evaluation.bounds import (
+    best_ahead,
+    best_ending,
+    best_fixed_route,
+    best_nodes,
+    best_route_per_dataset,
+    clairvoyant_endings,
+    greedy_decisions,
+    ladder,
+    oracle,
+    random_policy,
+    split_regret,
+)
+from hierrouter.evaluation.budget import RouteHull, optimum_at_mean_cost, policy_break_points
+from hierrouter.evaluation.outcome import (
+    Actions,
+    LegalActions,
+    RouteMeans,
+    ending_probabilities,
+    fixed_route,
+    fixed_routes,
+    from_endings,
+    policy_outcome,
+)
+from hierrouter.evaluation.policies import policy_table
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.layout import NEWEST, Layout
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.evaluation.enumeration import (
+    Path,
+    alphas,
+    draws,
+    followed,
+    may_end,
+    node_cost,
+    node_value,
+    offers,
+    ragged_layouts,
+    seeds,
+    unhurried,
+    worlds,
+)
+from tests.hierrouter.trees import ragged_tree, random_tree
+
+
+@st.composite
+def ragged_trees(draw: st.DrawFn, max_draws: int = 2, max_nodes: int = 40) -> RouteTree:
+    layout = draw(ragged_layouts(max_draws=max_draws, max_nodes=max_nodes))
+    unjudged = draw(st.sampled_from([0.0, 0.3]))
+    missing = draw(st.sampled_from([0.0, 0.3]))
+    queries = draw(st.integers(1, 3))
+    return ragged_tree(layout, queries, draw(seeds), missing=missing, unjudged=unjudged)
+
+
+def all_paths(tree: RouteTree) -> set[Path]:
+    return {tree.layout.path(node) for node in range(1, tree.layout.nodes)}
+
+
+@unhurried
+@given(ragged_trees(), st.booleans(), alphas)
+def test_a_fixed_route_is_the_mean_over_its_draws(
+    tree: RouteTree, stop: bool, alpha: float
+) -> None:
+    means = RouteMeans(tree, stop)
+    names = [tree.layout.path(node) for node in means.node.tolist()]
+    assert len(set(names)) == len(names)
+    if stop:
+        assert set(names) == all_paths(tree)
+    expected = {}
+    for column, path in enumerate(names):
+        for query in range(len(tree)):
+            ends = followed(tree, query, path, stop)
+            assert means.available[query, column] == (ends is not None)
+            if ends is not None:
+                for values, node_values in (
+                    (means.quality, tree.score[query]),
+                    (means.accuracy, tree.accuracy[query]),
+                    (means.cost, [node_cost(tree, query, n) for n in range(tree.layout.nodes)]),
+                ):
+                    mean = sum(share * node_values[end] for share, end in ends)
+                    assert values[query, column] == pytest.approx(mean, abs=1e-12)
+                reward = sum(share * node_value(tree, query, end, alpha) for share, end in ends)
+                expected[query, path] = reward
+    everywhere = [p for p in names if all((q, p) in expected for q in range(len(tree)))]
+    assert len(fixed_routes(tree, stop)) == len(everywhere)
+    if not everywhere:
+        with pytest.raises(
+            InputError, match=r"^no fixed route: none is offered for all of \d+ quer"
+        ):
+            best_ending(tree, alpha, stop)
+        return
+    totals = {path: sum(expected[q, path] for q in range(len(tree))) for path in everywhere}
+    best = best_ending(tree, alpha, stop)
+    assert totals[tree.layout.path(best)] == pytest.approx(max(totals.values()))
+    assert best_fixed_route(tree, alpha, tree, stop).reward(alpha).sum() == pytest.approx(
+        max(totals.values())
+    )
+    per_dataset = best_route_per_dataset(tree, alpha, tree, stop)
+    assert per_dataset.reward(alpha).sum() == pytest.approx(max(totals.values()))
+    hull = RouteHull.of(tree, stop)
+    assert totals[tree.layout.path(hull.best(alpha))] == pytest.approx(max(totals.values()))
+    assert np.isfinite(policy_break_points(tree, stop)).all()
+
+
+@unhurried
+@given(ragged_trees(max_nodes=16), st.booleans(), alphas)
+def test_the_clairvoyant_oracle_knows_which_draw_comes(
+    tree: RouteTree, stop: bool, alpha: float
+) -> None:
+    reward = oracle(tree, alpha, stop).reward(alpha)
+    for query in range(len(tree)):
+        sizes = [
+            len(draws(tree, query, s, a))
+            for s in range(tree.layout.inner)
+            for a in offers(tree, query, s)
+        ]
+        assume(math.prod(sizes) <= 2000)
+        expected = 0.0
+        for probability, drawn in worlds(tree, query):
+            ends = []
+            reached = [0]
+            for state in reached:
+                if may_end(tree, query, state, stop):
+                    ends.append(node_value(tree, query, state, alpha))
+                reached += [child for (parent, _), child in drawn.items() if parent == state]
+            expected += probability * max(ends)
+        assert reward[query] == pytest.approx(expected, abs=1e-9)
+    endings = clairvoyant_endings(tree, alpha, stop)
+    np.testing.assert_allclose(endings.sum(axis=1), 1)
+    assert (
+        (reward >= RouteMeans(tree, stop).reward(alpha).T - 1e-9)
+        .T[RouteMeans(tree, stop).available]
+        .all()
+    )
+
+
+@unhurried
+@given(st.builds(Layout.full, st.integers(1, 3), st.integers(1, 3)), seeds, st.booleans(), alphas)
+def test_with_one_draw_a_call_the_clairvoyant_oracle_is_the_tree_oracle(
+    layout: Layout, seed: int, stop: bool, alpha: float
+) -> None:
+    tree = random_tree(layout, 3, seed)
+    endings = clairvoyant_endings(tree, alpha, stop)
+    chosen = endings.argmax(axis=1)
+    np.testing.assert_array_equal(endings.max(axis=1), 1)
+    np.testing.assert_array_equal(chosen, best_nodes(tree, alpha, stop))
+
+
+def best_rule(tree: RouteTree, query: int, state: int, alpha: float, stop: bool) -> float:
+    """The value of the best rule that knows the means; a stop is chosen before the draw comes."""
+    offered = offers(tree, query, state)
+    if not offered:
+        return node_value(tree, query, state, alpha)
+    values = []
+    for action in offered:
+        drawn = draws(tree, query, state, action)
+        values.append(sum(w * best_rule(tree, query, n, alpha, stop) for w, n in drawn))
+        if stop and all(may_end(tree, query, n, stop) for _, n in drawn):
+            values.append(sum(w * node_value(tree, query, n, alpha) for w, n in drawn))
+    judged = tree.can_end is None or tree.can_end[query, state]
+    if NEWEST in tree.layout.give_backs and state and judged:
+        values.append(node_value(tree, query, state, alpha))
+    return max(values)
+
+
+@unhurried
+@given(ragged_trees(), st.booleans(), st.booleans(), alphas)
+def test_the_best_rule_knows_means_and_no_draw(
+    tree: RouteTree, stop: bool, ends: bool, alpha: float
+) -> None:
+    if ends:
+        tree = tree.with_layout(tree.layout.with_give_backs((NEWEST,)))
+    root = best_ahead(tree, alpha, stop)[:, 0]
+    expected = [best_rule(tree, query, 0, alpha, stop) for query in range(len(tree))]
+    np.testing.assert_allclose(root, expected, atol=1e-9)
+    assert (oracle(tree, alpha, stop).reward(alpha) >= root - 1e-9).all()
+
+
+def random_legal_table(tree: RouteTree, actions: Actions, seed: int) -> np.ndarray:
+    legal = LegalActions.of(tree, actions).table
+    shape = (len(tree), actions.states, actions.count)
+    table = np.random.default_rng(seed).gamma(1.0, size=shape) * legal
+    return table / np.maximum(table.sum(axis=2, keepdims=True), 1e-300)
+
+
+def played(
+    tree: RouteTree, table: np.ndarray, query: int, state: int, stop: bool
+) -> dict[int, float]:
+    """Where the episodes of a policy end, by walking each of them."""
+    if not offers(tree, query, state):
+        return {state: 1.0}
+    ends: dict[int, float] = {}
+    for action, probability in enumerate(table[query, state]):
+        if not probability:
+            continue
+        if action >= tree.layout.call_actions * (2 if stop else 1):
+            ends[state] = ends.get(state, 0.0) + probability
+            continue
+        for weight, child in draws(tree, query, state, action % tree.layout.call_actions):
+            over = action >= tree.layout.call_actions
+            after = {child: 1.0} if over else played(tree, table, query, child, stop)
+            for end, share in after.items():
+                ends[end] = ends.get(end, 0.0) + probability * weight * share
+    return ends
+
+
+@unhurried
+@given(ragged_trees(), st.booleans(), seeds, alphas)
+def test_a_policy_is_worth_what_its_episodes_are(
+    tree: RouteTree, stop: bool, seed: int, alpha: float
+) -> None:
+    tree = tree.with_layout(tree.layout.with_give_backs((NEWEST,)))
+    tree = replace(tree, can_end=None)
+    actions = Actions(tree.layout, stop)
+    table = random_legal_table(tree, actions, seed)
+    tabled = policy_table(tree, table, alpha, stop)
+    outcome = policy_outcome(tree, actions, tabled, "x", "router")
+    for query in range(len(tree)):
+        ends = played(tree, table, query, 0, stop)
+        assert sum(ends.values()) == pytest.approx(1)
+        expected = sum(share * node_value(tree, query, n, alpha) for n, share in ends.items())
+        assert outcome.reward(alpha)[query] == pytest.approx(expected, abs=1e-9)
+
+
+@unhurried
+@given(ragged_trees(max_draws=1), st.booleans())
+def test_chance_takes_every_route_of_a_query_as_often(tree: RouteTree, stop: bool) -> None:
+    chance = random_policy(tree, stop)
+    for query in range(len(tree)):
+        ends = [
+            n
+            for n in range(1, tree.layout.nodes)
+            if (tree.weight is None or tree.weight[query, n] > 0) and may_end(tree, query, n, stop)
+        ]
+        assert chance.quality[query] == pytest.approx(tree.score[query, ends].mean())
+        costs = [node_cost(tree, query, n) for n in ends]
+        assert chance.cost[query] == pytest.approx(np.mean(costs))
+
+
+@unhurried
+@given(ragged_trees(max_nodes=16), st.booleans(), st.floats(0.05, 0.95))
+def test_the_optimum_at_a_mean_cost_has_no_duality_gap(
+    tree: RouteTree, stop: bool, share: float
+) -> None:
+    cheapest = from_endings(tree, clairvoyant_endings(tree, 1e6, stop), "", "oracle").cost.mean()
+    dearest = from_endings(tree, clairvoyant_endings(tree, 0, stop), "", "oracle").cost.mean()
+    budget = float(cheapest + share * (dearest - cheapest)) + 1e-6
+    best = optimum_at_mean_cost(tree, budget, stop)
+    assert best.cost.mean() <= budget * (1 + 1e-6)
+    bound = min(
+        oracle(tree, alpha, stop).reward(alpha).mean() + alpha * budget
+        for alpha in (*np.linspace(0, 1, 41), *np.geomspace(1, 1e3, 20))
+    )
+    assert best.quality.mean() <= bound + 1e-6
+    with pytest.raises(InputError, match="no policy is that cheap"):
+        optimum_at_mean_cost(tree, cheapest * 0.5, stop)
+
+
+@unhurried
+@given(ragged_trees(), st.booleans(), seeds, alphas)
+def test_regret_and_decisions_go_over_draws_and_holes(
+    tree: RouteTree, stop: bool, seed: int, alpha: float
+) -> None:
+    tree = replace(tree.with_layout(tree.layout.with_give_backs((NEWEST,))), can_end=None)
+    actions = Actions(tree.layout, stop)
+    table = random_legal_table(tree, actions, seed)
+    outcome = policy_outcome(tree, actions, table, "x", "router")
+    endings = ending_probabilities(actions, table, tree.weight)
+    regret = split_regret(tree, alpha, endings, stop)
+    expected = best_ahead(tree, alpha, stop)[:, 0] - outcome.reward(alpha)
+    np.testing.assert_allclose(regret.sum(axis=1), expected, atol=1e-9)
+    assert (regret >= -1e-9).all()
+    query, probability, _ = greedy_decisions(tree, actions, table, alpha)
+    assert len(query) == len(probability)
+
+
+def test_a_route_that_some_queries_lack_is_named() -> None:
+    layout = Layout.full(2, 1)
+    tree = random_tree(layout, 3, 0)
+    weight = np.ones(tree.score.shape)
+    weight[2, 1] = 0
+    tree = replace(tree, weight=weight)
+    assert [route.name for route in fixed_routes(tree)] == [">model-1"]
+    message = (
+        "route >model-0 is not offered for 1 of 3 queries, such as q2; choose a route that all "
+        "offer"
+    )
+    with pytest.raises(InputError, match=f"^{message}$"):
+        fixed_route(tree, 1)
+    assert set(ladder(tree, 0.1, tree)) >= {"random", "best fixed route", "tree oracle"}
+    weight[1, 2] = 0
+    assert "best fixed route" not in ladder(replace(tree, weight=weight), 0.1, tree)
