@@ -93,7 +93,9 @@ class _Model:
     engine: Replayed
     name: str
 
-    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+    def generate(
+        self, prompts: Sequence[str], stop: Stop = never, draws: Sequence[int] = ()
+    ) -> Iterator[tuple[int, Answer]]:
         for place, prompt in enumerate(prompts):
             yield place, self.engine.answers[self.name, prompt]
 

@@ -90,8 +90,10 @@ class SeenModel:
     model: Generator
     seen: Seen
 
-    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
-        answers, spent = measure_cpu(lambda: list(self.model.generate(prompts, stop)))
+    def generate(
+        self, prompts: Sequence[str], stop: Stop = never, draws: Sequence[int] = ()
+    ) -> Iterator[tuple[int, Answer]]:
+        answers, spent = measure_cpu(lambda: list(self.model.generate(prompts, stop, draws)))
         self.seen.seconds += spent
         for place, answer in answers:
             self.seen.shown[self.seen.stage].append((self.name, prompts[place]))

@@ -51,23 +51,28 @@ class _MemoisedModel:
     def model(self) -> Generator:
         return backend("transformers").load(self.spec)
 
-    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+    def generate(
+        self, prompts: Sequence[str], stop: Stop = never, draws: Sequence[int] = ()
+    ) -> Iterator[tuple[int, Answer]]:
+        draws = draws or [0] * len(prompts)
+        keys = [(self.spec, *call) for call in zip(prompts, draws, strict=True)]
         new_positions: list[int] = []
-        for position, prompt in enumerate(prompts):
-            if (self.spec, prompt) not in _ANSWERS:
+        for position, key in enumerate(keys):
+            if key not in _ANSWERS:
                 new_positions.append(position)
         for position in sorted({*range(len(prompts))}.difference(new_positions)):
             if stop():
                 return
-            yield position, _ANSWERS[self.spec, prompts[position]]
+            yield position, _ANSWERS[keys[position]]
         if new_positions:
             new_prompts = [prompts[position] for position in new_positions]
-            for number, answer in self.model.generate(new_prompts, stop):
-                _ANSWERS[self.spec, new_prompts[number]] = answer
+            new_draws = [draws[position] for position in new_positions]
+            for number, answer in self.model.generate(new_prompts, stop, new_draws):
+                _ANSWERS[keys[new_positions[number]]] = answer
                 yield new_positions[number], answer
 
 
-_ANSWERS: dict[tuple[ModelSpec, str], Answer] = {}
+_ANSWERS: dict[tuple[ModelSpec, str, int], Answer] = {}
 
 
 def scripted_answer(model: str, prompt: str) -> Response:
@@ -80,7 +85,8 @@ class Scripted:
     """An engine whose models answer by a script, without any weights.
 
     Attributes:
-        script: returns or raises the answer to (model, prompt).
+        script: returns or raises the answer to (model, prompt); the models of further draws are
+            `drawn_model`.
         asked: number of calls by model and prompt.
     """
 
@@ -105,12 +111,15 @@ class _ScriptedModel:
     name: str
     script: Callable[[str, str], Answer]
 
-    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+    def generate(
+        self, prompts: Sequence[str], stop: Stop = never, draws: Sequence[int] = ()
+    ) -> Iterator[tuple[int, Answer]]:
         for position, prompt in enumerate(prompts):
             if stop():
                 return
             if len(prompt) <= WINDOW:
-                yield position, self.script(self.name, prompt)
+                name = drawn_model(self.name, draws[position] if draws else 0)
+                yield position, self.script(name, prompt)
             else:
                 yield position, Failure("too_long", f"{len(prompt)} characters, not {WINDOW}")
 
@@ -124,23 +133,29 @@ class _CountedModel:
     asked: Counter[tuple[str, str]]
 
     def generate(
-        self, prompts: Sequence[str] | Feed, stop: Stop = never
+        self, prompts: Sequence[str] | Feed, stop: Stop = never, draws: Sequence[int] = ()
     ) -> Iterator[tuple[int, Answer]]:
         if not isinstance(prompts, Feed):
-            for position, answer in self.model.generate(prompts, stop):
-                self.asked[self.name, prompts[position]] += 1
+            for position, answer in self.model.generate(prompts, stop, draws):
+                name = drawn_model(self.name, draws[position] if draws else 0)
+                self.asked[name, prompts[position]] += 1
                 yield position, answer
             return
-        for position, prompt in prompts_of(prompts):
+        for position, prompt, draw in prompts_of(prompts):
             if stop():
                 return
-            for _, answer in self.model.generate([prompt], stop):
-                self.asked[self.name, prompt] += 1
+            for _, answer in self.model.generate([prompt], stop, [draw]):
+                self.asked[drawn_model(self.name, draw), prompt] += 1
                 yield position, answer
 
 
-def prompts_of(feed: Feed) -> Iterator[tuple[int, str]]:
-    """Yield (position, prompt) from a feed as they are added, until it is closed."""
+def drawn_model(name: str, draw: int) -> str:
+    """Return how scripts and counts name a model that makes a further draw of a call."""
+    return f"{name}, draw {draw}" if draw else name
+
+
+def prompts_of(feed: Feed) -> Iterator[tuple[int, str, int]]:
+    """Yield (position, prompt, draw) from a feed as they are added, until it is closed."""
     while not feed.cancelled:
         entry = feed.take()
         if entry:

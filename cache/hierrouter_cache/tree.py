@@ -197,6 +197,9 @@ def total_cost(
 class DirectCalls:
     """Calls of single models on the question alone, without a stage instruction.
 
+    If a call has several draws, its values are the means over them: then tokens are float64, and
+    the cost is the mean cost, because it is linear in tokens.
+
     Source: the single-model baselines of the paper, table 1.
 
     Attributes:

@@ -37,7 +37,8 @@ class TreeSpec:
         models: names of the M models, in the order of actions.
         steps: `steps[level][action]` is the step key of calling a model at that level; of its first
             draw.
-        direct: (name, step key) of each direct call; models of the pool come first.
+        direct: (name, step key) of each direct call; models of the pool come first. The draws of
+            a call follow each other, under the same name.
         layout: which of these calls there are, and how many draws of each; by default every model
             at every level, with one draw.
     """
@@ -61,6 +62,12 @@ class TreeSpec:
     def first_hop(self) -> TreeSpec:
         """The same without the calls after the first hop."""
         return replace(self, steps=self.steps[:1], layout=self.layout.cut(1))
+
+    @property
+    def first_direct(self) -> NDArray[np.int64]:
+        """int64[K]: the position of the first draw of each direct call in `direct`."""
+        names = [name for name, _ in self.direct]
+        return np.array([names.index(name) for name in dict.fromkeys(names)], np.int64)
 
     def step(self, node: int) -> str:
         """The step key of the call that leads to a node, which must not be the root."""
@@ -582,8 +589,9 @@ def load_tree(
     queries = reader.queries(forest.keys, ("id", "dataset", "split"))
     tree = forest.tree
     direct = forest.direct
-    direct_models = tuple(name for name, _ in spec.direct)
     names = [spec.models, spec.steps, spec.direct, scorer, encoder, forest.keys]
+    if not spec.layout.is_full:
+        names.append(spec.layout.digest)
     measures = [score.tree, accuracy.tree, tree.tokens_in, tree.tokens_out]
     measures += [score.direct, accuracy.direct, direct.tokens_in, direct.tokens_out]
     # Trees without such tokens have the digest that they had before these were counted.
@@ -608,17 +616,8 @@ def load_tree(
         shared_time=shared_calls / max(calls_of_all, 1),
         rate=rate_table(spec.models, prices),
         parts=parts,
-        direct=DirectCalls(
-            models=direct_models,
-            score=score.direct,
-            accuracy=accuracy.direct,
-            tokens_in=direct.tokens_in,
-            tokens_out=direct.tokens_out,
-            seconds=direct.seconds,
-            tokens_cached=direct.tokens_cached,
-            tokens_thoughts=direct.tokens_thoughts,
-            rate=rate_table(direct_models, prices),
-        ),
+        direct=_direct_calls(spec, forest, score, accuracy, prices),
+        weight=_draw_weights(spec.layout, tree.present),
         scorer=scorer,
         content=_content_digest(names, measures),
     )
@@ -626,6 +625,60 @@ def load_tree(
         return route_tree
     pruned = route_tree.select(np.flatnonzero(is_pruned))
     return replace(route_tree.select(np.flatnonzero(~is_pruned)), pruned=pruned)
+
+
+def _direct_calls(
+    spec: TreeSpec, forest: Forest, score: Scores, accuracy: Scores, prices: Mapping[str, Rate]
+) -> DirectCalls:
+    """Return the direct calls of a forest; of several draws their mean.
+
+    Args:
+        spec: the pool as digests.
+        forest: the calls.
+        score: quality of each call.
+        accuracy: accuracy of each call.
+        prices: rate of every model.
+    """
+    names = [name for name, _ in spec.direct]
+    models = tuple(dict.fromkeys(names))
+    first = spec.first_direct
+    draws = np.diff(np.append(first, len(names)))
+    direct = forest.direct
+
+    def mean(values: NDArray[Any]) -> NDArray[Any]:
+        return values if len(models) == len(names) else np.add.reduceat(values, first, 1) / draws
+
+    return DirectCalls(
+        models=models,
+        score=mean(score.direct),
+        accuracy=mean(accuracy.direct),
+        tokens_in=mean(direct.tokens_in),
+        tokens_out=mean(direct.tokens_out),
+        seconds=mean(direct.seconds),
+        tokens_cached=mean(direct.tokens_cached),
+        tokens_thoughts=mean(direct.tokens_thoughts),
+        rate=rate_table(models, prices),
+    )
+
+
+def _draw_weights(layout: Layout, present: NDArray[np.bool_]) -> NDArray[np.float64] | None:
+    """Return float64[queries, nodes], one over the present draws of each call.
+
+    Args:
+        layout: which nodes there are.
+        present: bool[queries, nodes].
+
+    Returns:
+        The weights, 0 for absent nodes; None if no call has several draws.
+    """
+    if layout.draws == 1:
+        return None
+    calls = (layout.parent + 1) * (layout.call_actions + 1) + layout.action + 1
+    _, call = np.unique(calls, return_inverse=True)
+    counts = np.zeros((int(call.max()) + 1, len(present)))
+    np.add.at(counts, call, present.T)
+    counts = counts.T
+    return np.where(present, 1 / np.maximum(counts[:, call], 1), 0.0)
 
 
 def _require_scored(reader: CacheReader, nodes: Nodes, values: NDArray[np.float64]) -> None:

@@ -405,7 +405,7 @@ def may_be_best(chance: Floats) -> Booleans:
 def calls_line(pool: Pool, queries: Sequence[Query]) -> str:
     """One line: how many calls complete trees have, and how many calls only may be made."""
     pilot, *batches = rounds(queries)
-    per_query = pool.layout.calls + len(pool.all_models)
+    per_query = pool.calls_per_query
     line = f"adaptive: {per_query * len(pilot):,} calls of {len(pilot):,} whole trees are made"
     optional = per_query * sum(map(len, batches))
     if not optional:

@@ -366,7 +366,7 @@ def _run(
     shared = ray.put(job)
     shards = [Shard(index, count) for index in range(1, count + 1)]
     pending = [remote_work.remote(shared, shard, board) for shard in shards]
-    max_calls = len(job.queries) * (job.pool.layout.calls + len(job.pool.all_models))
+    max_calls = len(job.queries) * job.pool.calls_per_query
     progress.on_level(f"{count} workers", max_calls)
     outcomes = []
     while pending:

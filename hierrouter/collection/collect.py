@@ -39,6 +39,16 @@ class Collect:
     cache: flags.Cache = CACHE
     limit: flags.LimitToDraw = None
     seed: flags.SeedToDraw = None
+    draws: Annotated[
+        int | None,
+        Flag(
+            "--draws",
+            "K",
+            "Responses of each call at a temperature above 0; default: the pool's, 1.",
+            minimum=1,
+            maximum=64,
+        ),
+    ] = None
     data: flags.Data = DATA
     encoder: flags.Encoder = None
     show_signature: flags.ShowSignature = False
@@ -165,7 +175,7 @@ class Collect:
         """
         from hierrouter.collection.collection_plan import CollectionPlan
         from hierrouter.collection.plan import parse_shard, scorer_for
-        from hierrouter.pools.files import override_pool
+        from hierrouter.pools.files import override_pool, with_draws
         from hierrouter_cache.mirror import exchange
         from hierrouter_cache.stores import store_at
 
@@ -187,6 +197,7 @@ class Collect:
         )
         if self.no_references:
             pool = replace(pool, references=())
+        pool = with_draws(pool, self.draws)
         scorer = scorer_for(self.cache, pool, self.datasets or (), queries)
         pool = replace(pool, scorer=scorer)
         return CollectionPlan(
@@ -312,6 +323,7 @@ def collect(
     cache: str | Path = CACHE,
     limit: int | None = None,
     seed: int | None = None,
+    draws: int | None = None,
     data: str | Path = DATA,
     encoder: str | None = None,
     show_signature: bool = False,
@@ -349,7 +361,10 @@ def collect(
         pool: name or TOML file; default: that of the questions' group, else "paper".
         cache: its folder, which is made if it does not exist.
         limit: at most so many queries of each dataset; default 300, of a file all.
-        seed: of the draw and of the folds; default 42.
+        seed: of the draw of queries and of the folds; default 42.
+        draws: responses of each call at a temperature above 0, to tell luck from skill; None is
+            the pool's number, or that of the last collection. More can be added later: what is
+            there is not asked for again.
         data: folder of files that replace the paper's datasets.
         encoder: embeds the states, so that the tree opens at once; None is the pool's, and if that
             cannot be had embedding waits for the training.
@@ -396,6 +411,7 @@ def collect(
         cache=Path(cache),
         limit=limit,
         seed=seed,
+        draws=draws,
         data=Path(data),
         encoder=encoder,
         show_signature=show_signature,

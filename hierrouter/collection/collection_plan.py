@@ -155,7 +155,7 @@ class CollectionPlan:
     @property
     def max_calls(self) -> int:
         """Calls of all queries: nodes and direct calls, whether they are in the cache or not."""
-        return len(self.queries) * (self.pool.layout.calls + len(self.pool.all_models))
+        return len(self.queries) * self.pool.calls_per_query
 
     @property
     def spent(self) -> float:

@@ -157,7 +157,7 @@ def require_consent(pool: Pool, queries: Sequence[Query], root: Path) -> None:
         InputError: the collection is large; with the numbers.
         CacheError: the cache is damaged.
     """
-    calls = len(queries) * (pool.layout.calls + len(pool.all_models))
+    calls = len(queries) * pool.calls_per_query
     reader = reader_of(root)
     slowest = reader.sql(SLOWEST_STEP)[0][0].as_py() if reader else None  # seconds of a call
     if calls > CONSENT_CALLS or calls * (slowest or 0) > CONSENT_SECONDS:

@@ -113,7 +113,7 @@ def read_direct_calls(
     reader = CacheReader(root)
     plan = reader.latest_plan()
     complete_pool, identities = load_planned_pool(plan.pool)
-    pool = complete_pool.sub_pool(models, 1, without)
+    pool = replace(complete_pool.sub_pool(models, 1, without), draws=1)
     if models is not None:
         pool = replace(pool, references=())
     forest = walk(reader, pool.tree_spec(identities), plan.queries)

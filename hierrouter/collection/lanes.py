@@ -6,7 +6,7 @@ batches, in the thread of the scheduler. Both deliver through one queue of event
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -38,12 +38,14 @@ class Request:
         level: of its context: 0 before the first hop; L for a direct call, which nothing follows.
         texts: of its context: the question and all responses so far.
         attempt: 1 for the first one.
+        draw: which of the draws of the same call it is.
     """
 
     call: Call
     level: int
     texts: tuple[str, ...]
     attempt: int = 1
+    draw: int = 0
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class ServedLane(Lane):
 
     def ask(self, request: Request) -> None:
         """Put a request into the feed of the thread."""
-        self.open[self._feed.put(request.call.prompt)] = request
+        self.open[self._feed.put(request.call.prompt, request.draw)] = request
 
     def end(self) -> None:
         """Cancel what is under way, and wait for the thread."""
@@ -228,16 +230,20 @@ class LocalLane(Lane):
         while self._queue and not self._stop():
             positions = self._queue
             self._queue = []
-            prompts = [self.open[position].call.prompt for position in positions]
-            for index, answer in self._generate(prompts):
+            requests = [self.open[position] for position in positions]
+            for index, answer in self._generate(requests):
                 self._deliver(positions[index], answer)
                 yield
         self._queue = []
 
-    def _generate(self, prompts: list[str]) -> Iterator[tuple[int, Answer]]:
+    def _generate(self, requests: Sequence[Request]) -> Iterator[tuple[int, Answer]]:
+        prompts = [request.call.prompt for request in requests]
+        draws = [request.draw for request in requests]
+        # Where all draws are the first, an engine need not know of draws.
+        further = [draws] if any(draws) else []
         with blame_model(self.model):
             # No variable holds the generator, so that the residency can release the model.
-            yield from self._residency.generator(self.model).generate(prompts, self._stop)
+            yield from self._residency.generator(self.model).generate(prompts, self._stop, *further)
 
 
 @contextmanager

@@ -4,8 +4,10 @@ The plan itself is the pool and the queries, as the cache stores them. A context
 sees at a call: the question and the responses so far.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,7 @@ from hierrouter.questions.query import Query, stored_choices
 from hierrouter.questions.scoring import fitting_scorer
 from hierrouter.questions.sources import PAPER_DATASETS, canonical_dataset, is_dataset_file
 from hierrouter_cache.errors import CacheError, InputError
-from hierrouter_cache.keys import call_key, next_context, plan_key, root_context
+from hierrouter_cache.keys import call_key, draw_step, next_context, plan_key, root_context
 from hierrouter_cache.locks import shards_at_work
 from hierrouter_cache.parts import PLANS_SCHEMA, QUERIES_SCHEMA
 from hierrouter_cache.reader import CacheReader, StoredPlan, reader_of
@@ -48,12 +50,27 @@ class Stage:
         model: the model.
         step: key of model, settings and instruction.
         instruction: follows the context in the prompt; empty for none.
+        draw: which of the draws of these calls it makes.
     """
 
     label: str
     model: ModelSpec
     step: str
     instruction: str
+    draw: int = 0
+
+    def draws(self, count: int) -> list[Stage]:
+        """The stages of the first draws of these calls, of which this is the very first."""
+        further = [
+            replace(
+                self,
+                label=f"{self.label}, draw {draw + 1}",
+                step=draw_step(self.step, draw),
+                draw=draw,
+            )
+            for draw in range(1, count)
+        ]
+        return [self, *further]
 
     def calls(self, contexts: Contexts) -> Iterator[Call]:
         """The stage's call at each context, in the order of the contexts."""
@@ -88,16 +105,25 @@ def stages_of(pool: Pool, spec: TreeSpec) -> tuple[list[Stage], list[list[Stage]
 
     Returns:
         (direct calls of every model and reference model, the pool's models at each level of the
-        tree).
+        tree); the draws of a call follow each other.
     """
+    first_steps: dict[str, str] = {}
+    for name, step in spec.direct:
+        first_steps.setdefault(name, step)
     direct = [
-        Stage(f"direct {model.name}", model, step, "")
-        for model, (_, step) in zip(pool.all_models, spec.direct, strict=True)
+        stage
+        for model in pool.all_models
+        for stage in Stage(f"direct {model.name}", model, first_steps[model.name], "").draws(
+            pool.draws_of(model)
+        )
     ]
     levels = [
         [
-            Stage(f"hop {level + 1} {model.name}", model, step, pool.instruction(level))
+            stage
             for model, step in zip(pool.models, steps, strict=True)
+            for stage in Stage(
+                f"hop {level + 1} {model.name}", model, step, pool.instruction(level)
+            ).draws(pool.draws_of(model))
         ]
         for level, steps in enumerate(spec.steps)
     ]

@@ -200,7 +200,7 @@ class Collection:
         self.pool = pool
         self.queries = queries
         self.direct, self.levels = plan.stages_of(pool, spec)
-        self.per_query = pool.layout.calls + len(pool.all_models)
+        self.per_query = pool.calls_per_query
         # The state of each call, and reports on it.
         self.progress = progress
         progress.summary = Summary(len(queries), len(queries) * self.per_query)
@@ -424,7 +424,7 @@ class Collection:
         if not (self.ledger.is_settled(key) or key in self._requested or self._stop()):
             self._requested.add(key)
             self._outstanding[level] += 1
-            lane.ask(Request(stage.call(context, texts), level, texts))
+            lane.ask(Request(stage.call(context, texts), level, texts, draw=stage.draw))
         return None
 
     def _settle(self, level: int) -> None:

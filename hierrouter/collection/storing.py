@@ -209,7 +209,7 @@ def pool_of(answers: Answers, hops: int | None) -> Pool:
     names = pool_names(answers.models)
     models = tuple(ModelSpec(name, model, backend=IMPORTED) for model, name in names.items())
     pool = Pool(models, depth, ("",), context_free=context_free)
-    if depth > MAX_HOPS or pool.layout.calls > MAX_POOL_NODES:
+    if depth > MAX_HOPS or pool.calls > MAX_POOL_NODES:
         raise InputError(
             f"{len(models)} models at {depth} hops exceed {MAX_POOL_NODES:,} nodes per query or "
             f"{MAX_HOPS} hops; take fewer --hops"

@@ -173,6 +173,10 @@ Without = Annotated[
 Hops = Annotated[
     int | None, works_on("--hops", "N", "Fewer hops than the pool's: the first N.", minimum=1)
 ]
+OpenedDraws = Annotated[
+    int | None,
+    works_on("--draws", "N", "Fewer draws of each call than collected: the first N.", minimum=1),
+]
 scorer_flag = partial(works_on, "--scorer", "NAME|MODULE:FUNCTION", completions=SCORERS)
 Scorer = Annotated[
     str | None,

@@ -192,7 +192,7 @@ class EndpointGenerator:
         self._left_out = identified.left_out(spec.generation)  # as the model's identity says
 
     def generate(
-        self, prompts: Sequence[str] | Feed, stop: Stop = never
+        self, prompts: Sequence[str] | Feed, stop: Stop = never, draws: Sequence[int] = ()
     ) -> Iterator[tuple[int, Answer]]:
         """Answer prompts, many at a time. Closing the iterator cancels the calls under way.
 
@@ -201,6 +201,7 @@ class EndpointGenerator:
                 feed is closed.
             stop: once it returns true, no further prompt is begun, and calls that wait for their
                 next attempt are given up. Calls that the server is answering are finished.
+            draws: as `Generator.generate`; a feed has them itself.
 
         Yields:
             (position, answer) as the answers arrive.
@@ -214,7 +215,7 @@ class EndpointGenerator:
         if isinstance(prompts, Feed):
             feed = prompts
         else:
-            feed = Feed(prompts)
+            feed = Feed(prompts, draws)
             feed.close()
             max_pending = min(max_pending, len(prompts))
         stopping = Event()
@@ -237,8 +238,13 @@ class EndpointGenerator:
                     is_over = outage is not None or stop()
                     is_last = feed.closed
                     while not is_over and len(pending) < max_pending and (item := feed.take()):
-                        position, prompt = item
-                        call = partial(self.caller.complete, prompt=prompt, left_out=self._left_out)
+                        position, prompt, draw = item
+                        call = partial(
+                            self.caller.complete,
+                            prompt=prompt,
+                            options=CallOptions(draw=draw) if draw else NO_OPTIONS,
+                            left_out=self._left_out,
+                        )
                         future = portal.start_task_soon(_final_answer, patience, call)
                         pending[future] = position
                         future.add_done_callback(lambda _: feed.changed.set())
@@ -496,8 +502,8 @@ class Caller:
             if name in settings:
                 request[dialect.max_tokens_field] = settings.pop(name)
         if generation.temperature and not settings.keys() & {"temperature", "top_p", "seed"}:
-            # A different seed for each model and prompt: see docs/decisions.md on draws.
-            seed = digest(["draw", self._model, generation.seed, prompt])
+            # A different seed for each model, draw and prompt: see docs/decisions.md on draws.
+            seed = digest(["draw", self._model, generation.seed + options.draw, prompt])
             request["top_p"] = generation.top_p
             request["seed"] = int(seed[:7], 16)
         request = {**request, **self._fixed_settings(), **settings}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any, Protocol
@@ -165,10 +165,12 @@ class CallOptions:
     Attributes:
         settings: parameters of chat completions, by name; they override those of the pool.
         images: image parts of the message.
+        draw: which of the draws of the same call this is; each has a seed of its own.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     images: tuple[Mapping[str, Any], ...] = ()
+    draw: int = 0
 
     @property
     def needs(self) -> frozenset[str]:
@@ -338,6 +340,7 @@ class Feed:
 
     Args:
         prompts: the first prompts.
+        draws: which of the draws of the same call each prompt is for; empty if all are the first.
 
     Attributes:
         closed: whether no further prompts will be added.
@@ -345,18 +348,20 @@ class Feed:
         changed: set whenever there may be more to do.
     """
 
-    def __init__(self, prompts: Iterable[str] = ()) -> None:
-        self._waiting = deque(enumerate(prompts))
-        self._count = len(self._waiting)
+    def __init__(self, prompts: Sequence[str] = (), draws: Sequence[int] = ()) -> None:
+        self._waiting = deque[tuple[int, str, int]]()
+        self._count = 0
         self.closed = False
         self.cancelled = False
         self.changed = Event()
+        for prompt, draw in zip(prompts, draws or [0] * len(prompts), strict=True):
+            self.put(prompt, draw)
 
-    def put(self, prompt: str) -> int:
+    def put(self, prompt: str, draw: int = 0) -> int:
         """Add a prompt and return its position."""
         position = self._count
         self._count += 1
-        self._waiting.append((position, prompt))
+        self._waiting.append((position, prompt, draw))
         self.changed.set()
         return position
 
@@ -370,20 +375,24 @@ class Feed:
         self.cancelled = True
         self.close()
 
-    def take(self) -> tuple[int, str] | None:
-        """Remove and return the next (position, prompt); None if none is waiting."""
+    def take(self) -> tuple[int, str, int] | None:
+        """Remove and return the next (position, prompt, draw); None if none is waiting."""
         return self._waiting.popleft() if self._waiting else None
 
 
 class Generator(Protocol):
     """A loaded model."""
 
-    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
-        """Answer prompts; the same prompt always gets the same response.
+    def generate(
+        self, prompts: Sequence[str], stop: Stop = never, draws: Sequence[int] = ()
+    ) -> Iterator[tuple[int, Answer]]:
+        """Answer prompts; the same draw of the same prompt always gets the same response.
 
         Args:
             prompts: the prompts.
             stop: once it returns true, no further prompt is begun; those under way are finished.
+            draws: which of the draws of the same call each prompt is for, which decides the seed of
+                its random numbers; empty if all are the first.
 
         Yields:
             (position in `prompts`, answer) as the answers are finished.

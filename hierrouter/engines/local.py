@@ -166,13 +166,17 @@ class TransformersGenerator:
         self._decoder = StaticBatches(model, pad, self._ends, spec.generation)
 
     def generate(
-        self, prompts: Sequence[str], stop: generator.Stop = generator.never
+        self,
+        prompts: Sequence[str],
+        stop: generator.Stop = generator.never,
+        draws: Sequence[int] = (),
     ) -> Iterator[tuple[int, generator.Answer]]:
         """Answer prompts; failures of prompts too long for the window come first.
 
         Args:
             prompts: the prompts.
             stop: once it returns true, no further batch is begun.
+            draws: as `Generator.generate`.
 
         Yields:
             (position in `prompts`, answer) as the answers are finished.
@@ -180,7 +184,7 @@ class TransformersGenerator:
         Raises:
             RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
         """
-        fitting, failures = self._fitting(prompts)
+        fitting, failures = self._fitting(prompts, draws)
         yield from failures.items()
         for position, decoded in self._decoder.decode(fitting, stop):
             yield position, self._response(len(fitting[position].tokens), decoded)
@@ -225,20 +229,21 @@ class TransformersGenerator:
             yield position, answer
 
     def _fitting(
-        self, prompts: Sequence[str]
+        self, prompts: Sequence[str], draws: Sequence[int] = ()
     ) -> tuple[dict[int, Prompt], dict[int, generator.Failure]]:
         """Split prompts by position into those that fit the window, and failures for the others."""
         new_tokens = self._generation.max_new_tokens
         tokens, failures = generator.split_by_window(
             self._tokenizer, prompts, new_tokens, self._window
         )
-        fitting = {
-            position: Prompt(tokens[position], self._seed(prompts[position])) for position in tokens
-        }
+        fitting = {}
+        for position in tokens:
+            seed = self._seed(prompts[position], draws[position] if draws else 0)
+            fitting[position] = Prompt(tokens[position], seed)
         return fitting, failures
 
-    def _seed(self, prompt: str) -> int:
-        return batches.prompt_seed(self._weights, self._generation.seed, prompt)
+    def _seed(self, prompt: str, draw: int = 0) -> int:
+        return batches.prompt_seed(self._weights, self._generation.seed + draw, prompt)
 
     def _response(self, tokens_in: int, decoded: DecodedResponse) -> generator.Response:
         tokens = decoded.tokens

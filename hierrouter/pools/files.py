@@ -17,6 +17,7 @@ from hierrouter.pools.pool import (
     PRICE_NAMES,
     RESERVED_NAMES,
     Currency,
+    Draws,
     Endpoint,
     FittingScorer,
     Identity,
@@ -121,7 +122,7 @@ def _pool_of(raw: dict[str, Any], where: str) -> Pool:
     """Make a pool of the tables of its file; see `parse_pool`."""
     _require_known_keys(raw, ("pool", "models", "references"), where)
     head = validate(dict[str, Any], raw.pop("pool", {}), where, "pool")
-    head_keys = ("hops", "stage_prompts", "encoder", "thoughts", *RATE_UNITS)
+    head_keys = ("hops", "stage_prompts", "encoder", "thoughts", "draws", *RATE_UNITS)
     _require_known_keys(head, head_keys, f"{where} [pool]")
     pool: Pool = validate(Pool, {**head, **raw}, where, "pool")
     _check_pool(pool, where, CALLABLE_BACKENDS)
@@ -245,12 +246,41 @@ def _check_pool(pool: Pool, where: str, backends: Sequence[str]) -> None:
     for model in pool.all_models:
         _check_model(model, f"{where}, model {model.name}", backends)
     require_distinct([model.name for model in pool.all_models], where)
-    if pool.layout.calls > MAX_POOL_NODES:
+    _check_draws(pool, where)
+
+
+def _check_draws(pool: Pool, where: str) -> None:
+    """Check that draws can differ, and that a query's tree is not too large.
+
+    Raises:
+        InputError: every model is greedy, or there are too many nodes.
+    """
+    if pool.draws > 1 and not any(model.generation.temperature for model in pool.all_models):
         raise InputError(
-            f"{pool.layout.calls:,} nodes per query: {where}; "
-            f"{len(pool.models)} models at {pool.hops} hops exceed {MAX_POOL_NODES:,}, "
+            f"every model is at temperature 0, where all draws are equal: {where}; give "
+            "generation.temperature, or draws = 1"
+        )
+    if pool.calls > MAX_POOL_NODES:
+        draws = f" with {pool.draws} draws" if pool.draws > 1 else ""
+        raise InputError(
+            f"{pool.calls:,} nodes per query: {where}; "
+            f"{len(pool.models)} models at {pool.hops} hops{draws} exceed {MAX_POOL_NODES:,}, "
             "take fewer of either"
         )
+
+
+def with_draws(pool: Pool, draws: int | None, where: str = "--draws") -> Pool:
+    """Return a pool with another number of draws of each call; None leaves it as it is.
+
+    Raises:
+        InputError: not a number of draws, every model is greedy, or there are too many nodes.
+    """
+    if draws is None:
+        return pool
+    validate(Draws, draws, where, "draws")
+    changed = replace(pool, draws=draws)
+    _check_draws(changed, f"{where} {draws}")
+    return changed
 
 
 def _check_model(model: ModelSpec, where: str, backends: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import inf, isfinite
 from pathlib import Path
@@ -15,13 +16,14 @@ from urllib.parse import urlsplit
 
 from hierrouter.pools.validation import FORBID_EXTRA_KEYS, FieldCheck, must_be, validate
 from hierrouter_cache.errors import InputError, suggestion
-from hierrouter_cache.keys import step_key
+from hierrouter_cache.keys import draw_step, step_key
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import Rate, RouteTree
 from hierrouter_cache.walk import TreeSpec
 
 MAX_POOL_NODES = 10_000  # calls of one query's tree
 MAX_HOPS = 20
+MAX_DRAWS = 64
 MAX_SEED = 2**31 - 1
 OPENAI = "openai"  # the backend of models on a server
 IMPORTED = "imported"  # the backend of models whose responses were imported
@@ -129,6 +131,9 @@ Thoughts = Literal["keep", "drop"]
 KEEP_THOUGHTS: Thoughts = "keep"
 DROP_THOUGHTS: Thoughts = "drop"
 LATER_RATES = ("rate_cached", "rate_thoughts", "rate_call", "rate_batch")  # fields of `ModelSpec`
+Draws = Annotated[
+    int, must_be(f"at least 1 and at most {MAX_DRAWS}", lambda draws: 1 <= draws <= MAX_DRAWS)
+]
 Parameters = Annotated[  # 3e9 or "3B"
     float, FieldCheck(_parse_size, before=True), FieldCheck(_require_parameter_count)
 ]
@@ -430,6 +435,7 @@ class Pool:
         references: models outside the pool, which are only called directly.
         context_free: whether later hops are independent responses that saw no earlier one, as
             imported from a table of single calls.
+        draws: responses of each call at a temperature above 0; greedy decoding has one.
         per_tokens: the number of tokens that the rates are the price of; None is one, see
             `unit_note`.
         currency: of the rates.
@@ -451,6 +457,7 @@ class Pool:
     stage_prompts: tuple[str, ...] = ("",)
     references: tuple[ModelSpec, ...] = ()
     context_free: bool = False
+    draws: Draws = 1
     per_tokens: PerTokens | None = None
     currency: Currency = DEFAULT_CURRENCY
     encoder: Annotated[Text, FieldCheck(_refuse_server)] | None = None
@@ -460,7 +467,22 @@ class Pool:
     @property
     def layout(self) -> Layout:
         """The routes of the tree."""
-        return Layout.full(len(self.models), self.hops)
+        return _layout(tuple(map(self.draws_of, self.models)), self.hops)
+
+    @property
+    def calls(self) -> int:
+        """Calls of one query's tree; counted without making the layout, which may be huge."""
+        width = sum(map(self.draws_of, self.models))
+        return sum(width**hop for hop in range(1, self.hops + 1))
+
+    def draws_of(self, model: ModelSpec) -> int:
+        """The number of responses of each call of a model."""
+        return self.draws if model.generation.temperature else 1
+
+    @property
+    def calls_per_query(self) -> int:
+        """Calls of one query: the nodes of its tree, and the direct calls."""
+        return self.layout.calls + sum(map(self.draws_of, self.all_models))
 
     @property
     def all_models(self) -> tuple[ModelSpec, ...]:
@@ -498,7 +520,12 @@ class Pool:
                 tuple(key(model, self.instruction(level)) for model in self.models)
                 for level in range(self.hops)
             ),
-            direct=tuple((model.name, key(model, "")) for model in self.all_models),
+            direct=tuple(
+                (model.name, draw_step(key(model, ""), draw))
+                for model in self.all_models
+                for draw in range(self.draws_of(model))
+            ),
+            layout=self.layout,
         )
 
     def rates(self) -> dict[str, Rate]:
@@ -584,12 +611,30 @@ class Pool:
             del values["thoughts"]
         if values["scorer"] is None:
             del values["scorer"]
+        if values["draws"] == 1:
+            del values["draws"]
         value = {"pool": values, "identities": dict(identities)}
         if datasets:
             value["datasets"] = dict(datasets)
         if imported:
             value["import"] = dict(imported)
         return json.dumps(value, sort_keys=True)
+
+
+@lru_cache(maxsize=32)
+def _layout(draws: tuple[int, ...], hops: int) -> Layout:
+    """The layout of every model at every hop.
+
+    Args:
+        draws: of a call of each model.
+        hops: L.
+    """
+    if set(draws) == {1}:
+        return Layout.full(len(draws), hops)
+    every = range(len(draws))
+    return Layout.grown(
+        len(draws), lambda path: every if len(path) < hops else (), draws.__getitem__
+    )
 
 
 def _require_members(names: Sequence[str], members: Sequence[str]) -> None:

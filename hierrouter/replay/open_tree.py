@@ -44,6 +44,7 @@ class OpenTree:
     models: flags.Models = None
     without: flags.Without = ()
     hops: flags.Hops = None
+    draws: flags.OpenedDraws = None
     datasets: flags.Datasets = None
     limit: flags.Limit = None
     encoder: flags.Encoder = None
@@ -136,6 +137,7 @@ def open(
     models: str | Sequence[str] | None = None,
     without: str | Sequence[str] = (),
     hops: int | None = None,
+    draws: int | None = None,
     datasets: str | Sequence[str] | None = None,
     limit: int | None = None,
     price_of_second: float | None = None,
@@ -159,6 +161,7 @@ def open(
         models: some of the pool's, in this order, as a list or as "a,b"; None is all.
         without: models and references to leave out, given likewise.
         hops: the first so many; None is all.
+        draws: the first so many of each call; None is all.
         datasets: some of those that were collected, given likewise; None is all.
         limit: at most so many queries of each dataset, the ones that `collect` draws with the same
             limit.
@@ -197,6 +200,7 @@ def open(
         models=models,
         without=without,
         hops=hops,
+        draws=draws,
         datasets=datasets,
         limit=limit,
         price_of_second=price_of_second,

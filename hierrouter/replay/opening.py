@@ -142,7 +142,9 @@ def open_trees(
         scorers = load_scorers(name)
         opening = replace(opening, scorer=name)
     scorer, accuracy = scorers
-    opened = open_pool(plan.pool, opening.pool, opening.models, opening.hops, opening.without)
+    opened = open_pool(
+        plan.pool, opening.pool, opening.models, opening.hops, opening.without, opening.draws
+    )
     pool = opened.pool
     if pool.thoughts == KEEP_THOUGHTS:  # else there are no thoughts left to read
         scorer = scorer.for_models(pool.thought_tags)
@@ -312,7 +314,14 @@ def _request(opened: OpenedPool, opening: OpenTree, derivation: Derivation) -> l
     # Pool and encoder are named by what they came to, not by what the user typed; prices are
     # applied later.
     settings = replace(
-        opening, cache=Path(), pool=None, encoder=None, prices=(), price=(), price_of_second=None
+        opening,
+        cache=Path(),
+        pool=None,
+        encoder=None,
+        prices=(),
+        price=(),
+        price_of_second=None,
+        draws=None,
     )
     return [
         __version__,
@@ -484,8 +493,8 @@ def _shares_of_models(reader: CacheReader, spec: TreeSpec) -> dict[str, dict[str
         `given_costs`, see `Tree`.
     """
     model_of_step = {step: name for name, step in spec.direct}
-    for steps in spec.steps:
-        model_of_step.update(zip(steps, spec.models, strict=True))
+    for node in range(1, spec.layout.nodes):
+        model_of_step[spec.step(node)] = spec.models[spec.layout.action[node]]
     calls: Counter[str] = Counter()
     capped: Counter[str] = Counter()
     thinking: Counter[str] = Counter()

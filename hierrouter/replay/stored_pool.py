@@ -72,6 +72,7 @@ def open_pool(
     models: Sequence[str] | None = None,
     hops: int | None = None,
     without: Sequence[str] = (),
+    draws: int | None = None,
 ) -> OpenedPool:
     """Select the plan's pool or another one, or a part of it.
 
@@ -81,14 +82,19 @@ def open_pool(
         models: names of some models, in action order; None is all of them.
         hops: at most those of the pool; None is all of them.
         without: names of models and reference models to leave out.
+        draws: at most as many of each call as were collected; None is all of them.
 
     Raises:
-        InputError: an unknown pool, model or number of hops, or a folder that is no model.
+        InputError: an unknown pool, model or number of hops or draws, or a folder that is no model.
         WorldError: a model that the plan does not have and that cannot be found.
     """
     stored, stored_identities = load_planned_pool(plan)
     complete_pool = stored if name is None else load_pool(name)
-    pool = complete_pool.sub_pool(models, hops, without)
+    if draws is None:
+        draws = complete_pool.draws if complete_pool.draws > 1 else stored.draws
+    elif not 1 <= draws <= stored.draws:
+        raise InputError(f"draws must be 1 to {stored.draws}, as collected, got {draws}: --draws")
+    pool = replace(complete_pool.sub_pool(models, hops, without), draws=draws)
     identities = stored_identities
     if name is not None:
         identities = _identities(pool, stored, stored_identities)

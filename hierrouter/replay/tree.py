@@ -125,7 +125,7 @@ def calls_of(
             f"{missing} of {len(tree)} queries are not in the cache: {reader.root}; give the "
             "cache that the tree was opened from"
         )
-    resolved = open_pool(plan.pool, pool, tree.models, tree.hops)
+    resolved = open_pool(plan.pool, pool, tree.models, tree.hops, draws=tree.layout.draws)
     # Leave out the reference models that were left out when the tree was opened.
     left_out = [
         model.name for model in resolved.pool.references if model.name not in tree.direct.models
@@ -329,9 +329,9 @@ class Tree(RouteTree):
 
     def _responses(self) -> pa.Array:
         """Read the response of each row of `to_arrow`."""
-        reader, _, forest = calls_of(self.root, self, self.pool)
+        reader, spec, forest = calls_of(self.root, self, self.pool)
         _require_complete(forest, self.root)
-        calls = _in_rows(forest.tree.key, forest.direct.key)
+        calls = _in_rows(forest.tree.key, forest.direct.key[:, spec.first_direct])
         # Many nodes share a call: each is read once.
         distinct, position = np.unique(calls, return_inverse=True)
         stored_calls = reader.texts(distinct)

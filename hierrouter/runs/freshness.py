@@ -37,6 +37,8 @@ def trained_on(tree: Tree) -> dict[str, Any]:
         CacheError: the cache is gone or damaged.
     """
     source = {"cache": str(tree.root), "pool": tree.pool, "models": tree.models, "hops": tree.hops}
+    if tree.layout.draws > 1:
+        source["draws"] = tree.layout.draws
     state = _cache_state(CacheReader(tree.root), source)
     state["prices"] = [tree.rate.tolist(), tree.second]
     state["scorer"] = getattr(SCORERS_BY_NAME.get(tree.scorer), "key", tree.scorer)
@@ -48,10 +50,13 @@ def _cache_state(reader: CacheReader, source: Mapping[str, Any]) -> dict[str, An
 
     Args:
         reader: of the cache.
-        source: of a run, with "pool", "models" and "hops"; see `trained_on`.
+        source: of a run, with "pool", "models", "hops" and, if there are several, "draws"; see
+            `trained_on`.
     """
     plan = reader.latest_plan()
-    opened = open_pool(plan.pool, source["pool"], source["models"], source["hops"])
+    opened = open_pool(
+        plan.pool, source["pool"], source["models"], source["hops"], (), source.get("draws", 1)
+    )
     return {
         "models or settings": digest([opened.spec.steps, opened.spec.direct]),
         "prices": [rate_table(opened.spec.models, opened.pool.rates()).tolist(), 0.0],

@@ -1,21 +1,32 @@
 """Rows are those of a dataset, an id, a path and a draw; the question's text is no key."""
 
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hierrouter.collection.plan import Shard, shard_status
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.collection.storing import pool_of, store_answers, with_prices
 from hierrouter.collection.tables import Answers, gather, read_table
 from hierrouter.collection.transfer import import_
-from hierrouter.pools.files import stored_import
-from hierrouter.replay.inspection import verify_cache
+from hierrouter.engines import backend
+from hierrouter.engines.endpoint import Caller
+from hierrouter.engines.generator import NO_OPTIONS, Answer, CallOptions, Failure, Response
+from hierrouter.pools.files import load_pool, stored_import, stored_pool, with_draws
+from hierrouter.pools.pool import Endpoint, Generation, Pool
+from hierrouter.replay.inspection import cache_info, verify_cache
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import IncompleteTree, InputError
+from hierrouter_cache.layout import Layout
 from hierrouter_cache.reader import CacheReader
-from tests.hierrouter.collection.examples import Rows, answers_of, save, single_answers
+from tests.conftest import Run, Start, calls_made, works
+from tests.engines import Scripted, scripted_answer
+from tests.hierrouter.collection.examples import POOL, Rows, answers_of, save, single_answers, sums
 
 RUNS = ("0", "1", "2")
 
@@ -231,3 +242,185 @@ def test_paths_with_equal_answers_may_go_on_differently(tmp_path: Path) -> None:
     assert routes.nodes == 7
     assert (after_tiny.max(), after_large.min()) == (0.0, 1.0)
     assert verify_cache(tmp_path / "cache")
+
+
+# Draws that a collection makes itself.
+
+WARM = Generation(max_new_tokens=16, temperature=0.7, seed=3)
+DRAWN = replace(POOL, models=tuple(replace(model, generation=WARM) for model in POOL.models))
+QUERIES = sums(6)
+KILLS = 3
+
+
+def with_two_draws(pool: Pool) -> Pool:
+    return with_draws(pool, 2)
+
+
+def test_a_pool_without_draws_is_stored_as_before() -> None:
+    identities = {model.name: {"engine": "scripted"} for model in DRAWN.models}
+    assert '"draws"' not in DRAWN.to_json(identities)
+    stored, _ = stored_pool(with_two_draws(DRAWN).to_json(identities), "here")
+    assert (stored.draws, stored.calls_per_query) == (2, 6 + 36 + 6)
+    assert DRAWN.layout.digest == Layout.full(3, 2).digest
+
+
+def test_a_greedy_model_has_one_draw() -> None:
+    models = (DRAWN.models[0], POOL.models[1])
+    pool = with_two_draws(replace(DRAWN, models=models))
+    assert pool.layout.action.tolist()[1:4] == [0, 0, 1]
+    assert pool.layout.draw.tolist()[1:4] == [0, 1, 0]
+    spec = pool.tree_spec({model.name: {"engine": "scripted"} for model in models})
+    assert [name for name, _ in spec.direct] == ["a", "a", "b"]
+    assert spec.first_direct.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("draws", [0, -1, 65, 1.5, "many"])
+def test_a_number_of_draws_is_refused(draws: object) -> None:
+    with pytest.raises(InputError, match=r"draws must be .*--draws"):
+        with_draws(DRAWN, draws)  # type: ignore[arg-type]
+
+
+def test_draws_of_greedy_models_are_refused() -> None:
+    with pytest.raises(InputError, match="every model is at temperature 0"):
+        with_two_draws(POOL)
+
+
+def test_too_many_nodes_are_refused() -> None:
+    with pytest.raises(InputError, match=r"3 models at 3 hops with 20 draws exceed 10,000"):
+        with_draws(replace(DRAWN, hops=3), 20)
+
+
+def test_a_cache_goes_on_with_draws_and_calls_nothing_twice(tmp_path: Path) -> None:
+    engines = Scripted()
+    first = fill_cache(DRAWN, QUERIES, tmp_path, engines=engines)
+    before = OpenTree(cache=tmp_path).run()
+    pool = with_two_draws(DRAWN)
+    summary = fill_cache(pool, QUERIES, tmp_path, engines=engines)
+    assert set(engines.asked.values()) == {1}
+    assert (first.calls, summary.calls) == (6 * 15, 6 * (48 - 15))
+    assert fill_cache(pool, QUERIES, tmp_path, engines=engines).calls == 0
+
+    tree = OpenTree(cache=tmp_path).run()
+    assert tree.layout == pool.layout
+    assert tree.weight is not None
+    assert np.all(tree.weight[:, 1:] == 0.5)
+    one = OpenTree(cache=tmp_path, draws=1).run()
+    assert one.fingerprint == before.fingerprint
+    assert one.layout.is_full
+    assert one.weight is None
+    with pytest.raises(InputError, match="draws must be 1 to 2, as collected, got 3"):
+        OpenTree(cache=tmp_path, draws=3).run()
+
+
+def test_direct_calls_are_means_over_draws(tmp_path: Path) -> None:
+    def script(model: str, prompt: str) -> Response:
+        return Response(f"{model} {len(prompt)}", 10, 4 if "draw" in model else 1, "stop")
+
+    fill_cache(with_two_draws(DRAWN), QUERIES, tmp_path, engines=Scripted(script))
+    tree = OpenTree(cache=tmp_path).run()
+    assert tree.direct.models == ("a", "b", "c")
+    assert np.all(tree.direct.tokens_out == 2.5)
+    assert np.all(tree.direct.cost == 12.5)
+    assert tree.to_arrow().num_rows == 6 * (42 + 3)
+    assert len(tree.texts[0].answers) == tree.layout.nodes
+    saved = OpenTree(cache=tmp_path).run()  # of the saved tree
+    assert np.array_equal(saved.direct.cost, tree.direct.cost)
+    assert saved.weight is not None
+    assert np.array_equal(saved.weight, tree.weight)
+
+
+def test_equal_texts_of_two_draws_go_on_as_one(tmp_path: Path) -> None:
+    def script(model: str, prompt: str) -> Response:
+        return Response(model[0], 10, 1, "stop")  # both draws are equal
+
+    engines = Scripted(script)
+    summary = fill_cache(with_two_draws(DRAWN), QUERIES, tmp_path, engines=engines)
+    assert summary.calls == 6 * (6 + 3 * 6 + 6)
+    assert cache_info(tmp_path)["missing_nodes"] == 0
+    assert verify_cache(tmp_path)
+
+
+def test_a_missing_draw_makes_a_query_incomplete(tmp_path: Path) -> None:
+    def script(model: str, prompt: str) -> Answer:
+        if model == "b, draw 1" and "What is 2 + 2?" in prompt:
+            return Failure("filtered", "no")
+        return scripted_answer(model, prompt)
+
+    summary = fill_cache(with_two_draws(DRAWN), QUERIES, tmp_path, engines=Scripted(script))
+    assert summary.incomplete == 1
+    assert summary.missing == cache_info(tmp_path)["missing_nodes"] + 1
+    with pytest.raises(IncompleteTree, match="of b in 1"):
+        OpenTree(cache=tmp_path).run()
+    assert len(OpenTree(cache=tmp_path, allow_incomplete=True).run()) == 5
+    assert len(OpenTree(cache=tmp_path, draws=1).run()) == 6
+
+
+def test_shards_have_all_draws(tmp_path: Path) -> None:
+    pool = with_two_draws(DRAWN)
+    engines = Scripted()
+    for index in (1, 2):
+        fill_cache(pool, QUERIES, tmp_path, engines=engines, shard=Shard(index, 2))
+    status = shard_status(tmp_path, 2)
+    assert (len(status.complete), status.present, status.expected) == (2, 6 * 48, 6 * 48)
+    assert set(engines.asked.values()) == {1}
+
+
+def test_local_models_draw_other_texts(tmp_path: Path) -> None:
+    """A real model; draw 0 is what is drawn without draws."""
+    spec = load_pool("testbed").models[0]
+    warm = replace(spec, generation=Generation(max_new_tokens=16, temperature=2.0))
+    model = backend("transformers").load(warm)
+    prompts = ["compute 12 + 13", "compute 7 * 8"]
+    plain = dict(model.generate(prompts))
+    drawn = dict(model.generate([*prompts, *prompts], draws=[0, 0, 1, 1]))
+    assert {0: drawn[0], 1: drawn[1]} == plain
+    assert [drawn[2], drawn[3]] != [drawn[0], drawn[1]]
+
+
+def test_served_models_get_another_seed_for_each_draw() -> None:
+    endpoint = Endpoint("http://127.0.0.1:1/v1")
+    spec = replace(DRAWN.models[0], backend="openai", endpoint=endpoint)
+    caller = Caller(spec, endpoint)
+    bodies = [
+        caller.request_body("q", CallOptions(draw=draw), caller.dialect) for draw in (0, 1, 2)
+    ]
+    assert len({body["seed"] for body in bodies}) == 3
+    assert bodies[0] == caller.request_body("q", NO_OPTIONS, caller.dialect)
+    refusing = replace(caller.dialect, refused=frozenset({"seed"}))
+    assert "seed" not in caller.request_body("q", CallOptions(draw=1), refusing)
+
+
+def test_kills_lose_and_repeat_no_draw(tmp_path: Path, hierrouter: Run, start: Start) -> None:
+    models = "".join(
+        f'[[models]]\nname = "{model.name}"\nmodel = "{model.model}"\nbase_rate = 1.0\n'
+        "generation = { max_new_tokens = 16, temperature = 0.7 }\n"
+        for model in load_pool("testbed").models
+    )
+    file = tmp_path / "warm.toml"
+    file.write_text(f'[pool]\nhops = 2\nper_tokens = 1000\nencoder = "hashed-ngrams"\n{models}')
+    arguments = ("collect", "--datasets", "arith", "--limit", 40, "--pool", file, "--draws", 2)
+
+    def committed(root: Path) -> dict[str, str]:
+        if not list(root.glob("parts/calls-*")):
+            return {}
+        return CacheReader(root).responses()
+
+    root = tmp_path / "killed"
+    kept: dict[str, str] = {}
+    for _ in range(KILLS):
+        process = start(*arguments, "--cache", root, cwd=tmp_path)
+        before = set(root.glob("parts/calls-*"))
+        while set(root.glob("parts/calls-*")) == before and process.poll() is None:
+            time.sleep(0.005)  # until a part more has been committed
+        process.send_signal(signal.SIGKILL)
+        process.result()
+        now = committed(root)
+        assert kept.items() < now.items()
+        kept = now
+    last = works(hierrouter(*arguments, "--cache", root, cwd=tmp_path))
+    all_calls = committed(root)
+    assert kept.items() < all_calls.items()
+    made, reused = calls_made(last.stderr)
+    assert (made, reused) == (len(all_calls) - len(kept), len(kept))
+    assert CacheReader(root).number("SELECT count(*) FROM calls_rows") == len(all_calls)
+    assert OpenTree(cache=root).run().layout.draws == 2
