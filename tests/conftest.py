@@ -34,6 +34,10 @@ settings.load_profile("untimed")
 # Begun first and longest first: begun last, one would keep a worker busy after all others are done.
 LONG = (
     "cli/test_readme.py",
+    "security/test_doors.py",
+    "hierrouter/collection/test_served_and_local.py",
+    "hierrouter/serving/test_operations.py",
+    "cli/test_hub.py",
     "cli/test_interrupted.py",
     "cli/test_integrity.py",
     "hierrouter/questions/test_programs.py",

@@ -148,6 +148,7 @@ class Server:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits 40 ms for the client to confirm its headers
     told: Server
 
     def do_GET(self) -> None:

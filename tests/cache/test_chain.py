@@ -157,11 +157,12 @@ def test_a_merged_part_that_a_listing_missed_but_not_its_seal_is_no_damage(
     assert sound_chain(root).sound("seals")
 
 
-def test_two_interrupted_compactions_leave_no_part_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_two_interrupted_compactions_leave_no_part_missing(every: int, tmp_path: Path) -> None:
     """The first has removed a part, its seal and the one before are removed by the second."""
     start = filled(tmp_path / "start")
     due = [kind for kind in (*ROW_SCHEMAS, "seals") for _ in parts_of(start, kind)]
-    for first in range(2, len(due) + 1):
+    for first in range(2, len(due) + 1, every):
         once = Path(shutil.copytree(start, tmp_path / f"{first}"))
         interrupt_compaction(once, "compact: unlink", first)
         for second in (2, 3):

@@ -84,12 +84,13 @@ def test_nothing_is_open_and_the_code_still_says_what_became_of_it(home: Place) 
     assert works(run_cold("verify", cwd=home.folder))  # nothing was written into a file
 
 
-def test_a_limit_of_open_files_is_not_blamed_on_the_cache(home: Place) -> None:
+@pytest.mark.parametrize("step", [12, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_limit_of_open_files_is_not_blamed_on_the_cache(step: int, home: Place) -> None:
     """Every limit from one at which nothing can be imported to one at which all is well."""
     command = f"{sys.executable} -m hierrouter_cli"
     statement = "cache sql 'SELECT count(*) AS n FROM nodes' --format json"
     codes = []
-    for limit in range(8, 65, 4):
+    for limit in range(8, 69, step):
         done = spawned("sh", "-c", f"ulimit -n {limit}; {command} {statement}", cwd=home.folder)
         codes.append(done.returncode)
         if done.returncode:

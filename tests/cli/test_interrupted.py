@@ -82,6 +82,7 @@ def test_a_stopped_training_ends_as_it_would(bare: Place, start: Start, tmp_path
     assert len({file_digest(end) for end in ends}) == 1
 
 
+SLOW = pytest.mark.slow  # the same promise of the other trainings
 COMMANDS = {
     "train": "train --epochs 11",
     "by enumeration": "train --alpha 0.5 --algo exact --epochs 33",
@@ -115,7 +116,9 @@ def kept(run: Path) -> dict[str, bytes]:
     return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", ["train", pytest.param("by enumeration", marks=SLOW), pytest.param("sweep", marks=SLOW)]
+)
 def test_the_same_bytes_after_any_number_of_kills(name: str, derived: Place, start: Start) -> None:
     """Too short to be saved, it is trained anew; another hash seed gives the same bytes, too."""
     words = COMMANDS[name]
@@ -145,7 +148,10 @@ def test_the_same_bytes_after_any_number_of_kills(name: str, derived: Place, sta
     assert "already there" in derived.does(words, "--out", run).stderr
 
 
-@pytest.mark.parametrize("name", GOING_ON)
+@pytest.mark.parametrize(
+    "name",
+    ["train", pytest.param("by enumeration", marks=SLOW), pytest.param("sweep of PPO", marks=SLOW)],
+)
 def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(
     name: str, derived: Place, warm: Warm
 ) -> None:

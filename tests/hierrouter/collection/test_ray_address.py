@@ -83,7 +83,7 @@ def test_a_name_that_no_machine_has_is_named() -> None:
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="ray is not installed")
-@pytest.mark.parametrize("scheme", ["", "ray://"])
+@pytest.mark.parametrize("scheme", ["", pytest.param("ray://", marks=pytest.mark.slow)])
 def test_what_is_no_head_is_named_in_time(scheme: str, silent: str) -> None:
     require_refusal(scheme + silent)
     with serving(Server(good)) as server:

@@ -355,7 +355,7 @@ def test_an_unknown_status_is_a_mistake_in_the_backend() -> None:
         Failure("odd", "?")
 
 
-KILLS = 10
+KILLS = 10  # every night; four otherwise
 ARGUMENTS = ["collect", "--limit", "12", "--cache"]
 
 
@@ -372,7 +372,8 @@ def committed(root: Path) -> dict[str, str]:
     return responses
 
 
-def test_ten_kills_then_a_rerun(tmp_path: Path, hierrouter: Run, start: Start) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(KILLS, marks=pytest.mark.slow)])
+def test_kills_then_a_rerun(kills: int, tmp_path: Path, hierrouter: Run, start: Start) -> None:
     works(hierrouter(*ARGUMENTS, tmp_path / "whole", cwd=tmp_path))
     expected = committed(tmp_path / "whole")
 
@@ -380,7 +381,7 @@ def test_ten_kills_then_a_rerun(tmp_path: Path, hierrouter: Run, start: Start) -
     root = tmp_path / "killed"
     seen: dict[str, str] = {}
     sizes = []
-    for _ in range(KILLS):
+    for _ in range(kills):
         process = start(*ARGUMENTS, root, cwd=tmp_path)
         before = set(root.glob("parts/calls-*"))
         while set(root.glob("parts/calls-*")) == before and process.poll() is None:

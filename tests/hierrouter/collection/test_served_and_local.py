@@ -40,7 +40,7 @@ from tests.servers import Reply, Server, completion, serving
 ROUTERS = Adaptive((0.005, 1.6))
 PILOT = 8
 TESTBED = load_pool("testbed")
-QUERIES = load_queries(["arith", "copies"], 30, 5, Path())
+QUERIES = load_queries(["arith", "copies"], 20, 5, Path())
 
 
 @dataclass
@@ -117,7 +117,7 @@ def in_rounds(place: Place, root: Path) -> None:
 
 
 def interrupted_in_rounds(place: Place, root: Path) -> None:
-    for limit in (60, 200, 260):
+    for limit in (60, 140, 180):
         stop = partial(lambda most: place.asked.total() > most, limit)
         try:
             fill_adaptively(place.pool, QUERIES, root, ROUTERS, engines=place.engines, stop=stop)

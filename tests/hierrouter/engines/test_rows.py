@@ -279,6 +279,7 @@ def test_pauses_become_rarer() -> None:
     assert all(width_for(length) == length for length in PAUSES)  # where rows begin, too
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_a_gpu_runs_on_a_processor() -> None:
     """It compares the texts of rows and of rectangles, and fails if they differ."""
     flags = ["--shrink", "--models", "phi-3.5-mini", "--lengths", "tail"]

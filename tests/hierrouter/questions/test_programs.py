@@ -301,7 +301,17 @@ def traces(judging: JudgeProcess) -> list[object]:
     return [processes, *(Path(name).read_text().count("\n") for name in kernel)]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+# Each ends by the same limit of time as "sleeps" and "loops" do, only later.
+SLOW_PROGRAMS = ("sleeps briefly", "forks and goes on", "ignores signals", "loops in C")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW_PROGRAMS else [])
+        for name in HOSTILE
+    ],
+)
 def test_a_hostile_program_is_wrong_and_leaves_nothing(
     name: str, judging: JudgeProcess, tmp_path: Path
 ) -> None:
