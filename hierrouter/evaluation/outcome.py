@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from hierrouter_cache.tree import RouteTree, net_reward
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
+
+# The node that each of some calls leads to, from the states and the numbers of the calls.
+MakeCall = Callable[[Any, Any], Any]
 
 STOP_SUFFIX = f"{SEPARATOR}stop"  # ends the name of an action that stops
 STOP_NAME = "stop"  # name of the action that ends with the newest answer, without a call
@@ -84,15 +87,19 @@ class Actions:
         """Whether `action` itself ends the episode; for arrays and ints."""
         return action >= self.layout.call_actions
 
-    def transition(self, node: Any, action: Any) -> tuple[Any, Any, Any]:
-        """Take an action at a state; of several draws of a call, the first comes.
+    def transition(
+        self, node: Any, action: Any, make_call: MakeCall | None = None
+    ) -> tuple[Any, Any, Any]:
+        """Take an action at a state.
 
-        Returning an answer that does not exist yet returns the last one, and so does a call after
-        the last call; at the root there is no answer.
+        Returning an answer that does not exist yet returns the last one, and so does a call that is
+        not offered, as after the last call; at the root there is no answer.
 
         Args:
             node: int64[n] or int, the state.
             action: int64[n] or int.
+            make_call: returns the node that a call leads to, see `Draws.drawn`; by default the
+                first draw.
 
         Returns:
             The next node, the number of the ending, and whether the episode ends; of the shape of
@@ -100,16 +107,19 @@ class Actions:
         """
         layout = self.layout
         stops = self.stops(action)
-        if not self.returns:
+        if layout.is_full and not self.returns and make_call is None:
             child = layout.child(node, self.model(action))
             return child, child, stops | (child >= layout.inner)
         answer = action - self.calls
         is_leaf = node >= layout.inner
-        returns = (answer >= 0) | is_leaf
         # At a node where no call follows, any call counts as returning the last answer.
-        child = layout.child(np.where(is_leaf, 0, node), self.model(action))
-        offer = layout.give_back[node, np.where(answer >= 0, answer, 0)]
-        ending = np.where((answer >= 0) & (offer != NOT_OFFERED), offer, node)
+        state = np.where(is_leaf, 0, node)
+        child = (make_call or layout.child)(state, self.model(action))
+        returns = (answer >= 0) | is_leaf | (child == NOT_OFFERED)
+        ending = node
+        if self.returns:
+            offer = layout.give_back[node, np.where(answer >= 0, answer, 0)]
+            ending = np.where((answer >= 0) & (offer != NOT_OFFERED), offer, node)
         child = np.where(returns, node, child)
         is_over = returns | stops | (child >= layout.states)
         return child, np.where(returns, ending, child), is_over
@@ -137,6 +147,75 @@ class Actions:
             legal[inner, layout.call_actions : self.calls] = may_go_on
         legal[:, self.calls :] = layout.give_back != NOT_OFFERED
         return legal
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Chooses which draw of a call comes, by the weights of a tree.
+
+    Attributes:
+        layout: which routes there are.
+        weight: float64[queries, nodes], see `RouteTree`.
+        rng: source of chance; it is not used if each call has one draw.
+        ends: bool[queries, nodes], where the query offers nothing, so that the episode ends.
+    """
+
+    layout: Layout
+    weight: Floats
+    rng: np.random.Generator
+    ends: Booleans
+
+    @classmethod
+    def of(cls, tree: RouteTree, rng: np.random.Generator) -> Self | None:
+        """Return the draws of a tree; None if every query has all nodes, and each call one draw."""
+        if tree.weight is None:
+            return None
+        ends = dead_ends(tree)
+        if tree.layout.give_backs:
+            ends[:, : tree.layout.states] = False
+        return cls(tree.layout, tree.weight, rng, ends)
+
+    def transition(
+        self, actions: Actions, query: Integers, node: Integers, action: Integers
+    ) -> tuple[Integers, Integers, Booleans]:
+        """Take an action at a state of each of some episodes, see `Actions.transition`.
+
+        Args:
+            actions: the actions.
+            query: int64[n], as for `drawn`.
+            node: int64[n], the states.
+            action: int64[n].
+        """
+        child, ending, is_over = actions.transition(node, action, self.drawn(query))
+        return child, ending, is_over | self.ends[query % len(self.ends), child]
+
+    def drawn(self, query: Integers) -> MakeCall:
+        """Return the function that makes a call in each of some episodes.
+
+        Args:
+            query: int64[n], position of each episode's query; positions count on from copy to copy
+                of the queries.
+
+        Returns:
+            Function of n states and n numbers of calls to int64[n], the nodes; `NOT_OFFERED` where
+            the query does not have the call.
+        """
+        own = query % len(self.weight)
+
+        def make_call(node: Integers, call: Integers) -> Integers:
+            nodes = self.layout.draws_of_calls[node, call]
+            offered = nodes != NOT_OFFERED
+            weight = np.where(offered, self.weight[own[:, None], nodes], 0.0)
+            if self.layout.draws == 1:
+                return np.where(weight[:, 0] > 0, nodes[:, 0], NOT_OFFERED)
+            total = weight.cumsum(axis=1)
+            chance = self.rng.random(len(own)) * total[:, -1]
+            position = (total <= chance[:, None]).sum(axis=1)
+            # Without any draw the position is beyond the last one.
+            nodes = np.pad(nodes, ((0, 0), (0, 1)), constant_values=NOT_OFFERED)
+            return nodes[np.arange(len(own)), position]
+
+        return make_call
 
 
 @dataclass(frozen=True)
@@ -602,6 +681,10 @@ def ending_probabilities(
         flat = taken.reshape(queries, -1)
         for row, column, ending in _by_column(level.give_backs):
             endings[:, ending] += flat[:, row * actions.count + actions.calls + column]
+        if weight is not None and level.calls and not layout.give_backs:
+            # Where a query offers no call, the episode ends with the newest answer.
+            is_dead = ~(level.gather(weight) > 0).any(axis=2)
+            endings[:, level.inner] += np.where(is_dead, reach, 0.0)
         reach = np.empty((queries, 0))
         for calls in level.calls:
             called = _reached(calls, taken[:, :, : layout.call_actions], weight)

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hierrouter.evaluation.outcome import ending_values, from_nodes, greedy
+from hierrouter.evaluation.outcome import ending_values, from_endings, from_nodes, greedy
 from hierrouter.learning.config import (
     NetworkConfig,
     Objective,
@@ -53,7 +53,6 @@ from hierrouter.learning.resumption import Array, Resumption, TrainingState, pre
 from hierrouter.learning.training import learner_class
 from hierrouter.replay.env import walk
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree, net_reward
 
 # Called with the state of a checkpoint and the networks with the weights of its epoch.
@@ -84,7 +83,7 @@ class AlphaNetwork(RouterNetwork):
         self.alphas = alphas
         self.modulation = nn.Embedding(alphas, len(MODULATIONS) * shape.hidden)
         nn.init.zeros_(self.modulation.weight)
-        self._states = Layout.full(shape.models, shape.hops).states
+        self._states = shape.states
 
     def features(self, states: States) -> Tensor:
         """float32[n, hidden]: the input of both heads."""
@@ -199,8 +198,14 @@ class AlphaFold(TrainingFold):
         Returns:
             float64[alphas] each.
         """
-        endings = self._greedy_endings(router).reshape(len(self.alphas), -1)
-        outcomes = [from_nodes(self.tree, ending, "", "router") for ending in endings]
+        if self.tree.weight is None:
+            endings = self._greedy_endings(router).reshape(len(self.alphas), -1)
+            outcomes = [from_nodes(self.tree, ending, "", "router") for ending in endings]
+        else:
+            outcomes = [
+                from_endings(self.tree, self.greedy_endings(router, copy), "", "router")
+                for copy in range(len(self.alphas))
+            ]
         quality = np.array([outcome.quality.mean() for outcome in outcomes])
         return quality, np.array([outcome.cost.mean() for outcome in outcomes])
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hierrouter.evaluation.outcome import Actions
+from hierrouter.evaluation.outcome import Actions, reach_probability
 from hierrouter.learning.config import ExactConfig
 from hierrouter.learning.forward import ILLEGAL_LOGIT
 from hierrouter.learning.network import (
@@ -57,6 +57,8 @@ class ExactLearner:
         self._config = config
         self._rng = rng
         self._reward = fold.episode_reward(alpha, config.standardise_reward)
+        self._weight = fold.tree.weight
+        self._presence = None if self._weight is None else reach_probability(fold.tree)
         self._total_steps = total_steps(fold.queries, config)
         self._adam = make_adam(router.parameters(), config, self._total_steps)
 
@@ -85,11 +87,26 @@ class ExactLearner:
         legal = states.legal.reshape(logits.shape)
         progress = steps_taken(self._adam) / self._total_steps
         reward = torch.from_numpy(self._reward[query.numpy()].astype(np.float32))
-        loss = exact_loss(actions, logits, legal, reward, self._config, progress)
+        own = query.numpy() % len(self._fold.tree)
+        loss = exact_loss(
+            actions,
+            logits,
+            legal,
+            reward,
+            self._config,
+            progress,
+            _rows(self._weight, own),
+            _rows(self._presence, own),
+        )
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._adam.step()
         return loss.item()
+
+
+def _rows(values: NDArray[np.float64] | None, query: NDArray[np.int64]) -> Tensor | None:
+    """float32[n, nodes]: the values of some queries, if there are any values."""
+    return None if values is None else torch.from_numpy(values[query].astype(np.float32))
 
 
 def passes_per_epoch(queries: int, config: ExactConfig) -> int:
@@ -128,6 +145,8 @@ def exact_loss(
     reward: Tensor,
     config: ExactConfig,
     progress: float,
+    weight: Tensor | None = None,
+    presence: Tensor | None = None,
 ) -> Tensor:
     """The loss of a gradient step.
 
@@ -138,17 +157,29 @@ def exact_loss(
         reward: float32[queries, endings], reward of an episode with this ending.
         config: temperature, and weight of the expected return.
         progress: completed share of the training, in [0, 1].
+        weight: as for `action_values`.
+        presence: as for `improvement_loss`.
     """
     log_policy = torch.log_softmax(logits, dim=2)
-    improvement = improvement_loss(actions, log_policy, legal, reward, config.temperature)
-    value = expected_return(actions, log_policy.exp(), reward).mean()
+    improvement = improvement_loss(
+        actions, log_policy, legal, reward, config.temperature, weight, presence
+    )
+    value = expected_return(actions, log_policy.exp(), reward, weight).mean()
     return (1 - progress) * improvement - progress * config.return_weight * value
 
 
 def improvement_loss(
-    actions: Actions, log_policy: Tensor, legal: Tensor, reward: Tensor, temperature: float
+    actions: Actions,
+    log_policy: Tensor,
+    legal: Tensor,
+    reward: Tensor,
+    temperature: float,
+    weight: Tensor | None = None,
+    presence: Tensor | None = None,
 ) -> Tensor:
     """Mean cross-entropy from softmax(Q / temperature) to the policy, over all states.
+
+    The draws of a call count as one state, and states that a query lacks not at all.
 
     Args:
         actions: what may be chosen.
@@ -156,12 +187,20 @@ def improvement_loss(
         legal: bool[queries, S, A].
         reward: float32[queries, endings], reward of an episode with this ending.
         temperature: of the improved policy, in units of the reward.
+        weight: as for `action_values`.
+        presence: float32[queries, nodes], the probability of each node if its calls are made, 0 if
+            the query lacks it; None if every query has all nodes and each call one draw.
     """
     with torch.no_grad():
-        values = action_values(actions, log_policy.exp(), reward)
+        values = action_values(actions, log_policy.exp(), reward, weight)
         scores = (values / temperature).masked_fill(~legal, ILLEGAL_LOGIT)
         target = torch.softmax(scores, dim=2)
-    return -(target * log_policy).sum(dim=2).mean()
+    entropy = -(target * log_policy).sum(dim=2)
+    if presence is None:
+        return entropy.mean()
+    # Of a state that ends without a choice there is nothing to learn.
+    share = presence[:, : actions.states] * legal.any(dim=2)
+    return (entropy * share).sum() / share.sum()
 
 
 def action_values(
@@ -196,8 +235,10 @@ def action_values(
             # After the last call a further call counts as giving the last answer.
             leaves = _leaves(layout, level)
             values[:, leaves, : actions.calls] = reward[:, leaves, None]
-        chosen = probabilities[:, level.states] * values[:, level.states]
-        value[:, level.states] = chosen.sum(dim=2)
+        chosen = (probabilities[:, level.states] * values[:, level.states]).sum(dim=2)
+        if weight is not None and level.calls and not actions.returns:
+            chosen = torch.where(_offers_nothing(level, weight), reward[:, level.inner], chosen)
+        value[:, level.states] = chosen
     return values
 
 
@@ -227,6 +268,9 @@ def expected_return(
         if actions.returns:
             returned = reward[:, _returned(layout, level)]
             total = total + (joint[:, :, actions.calls :] * returned).sum(dim=(1, 2))
+        elif weight is not None and level.calls:
+            ended = torch.where(_offers_nothing(level, weight), reached, 0.0)
+            total = total + (ended * reward[:, level.inner]).sum(dim=1)
         next_reached = []
         for calls in level.calls:
             chance = 1 if weight is None else weight[:, calls.nodes]
@@ -254,6 +298,12 @@ def _gather(level: Level, values: Tensor, weight: Tensor | None) -> Tensor:
         reached = reached if weight is None else reached * weight[:, calls.nodes]
         result.index_add_(1, torch.from_numpy(calls.source), reached)
     return result.reshape(shape)
+
+
+def _offers_nothing(level: Level, weight: Tensor) -> Tensor:
+    """bool[queries, inner nodes of the level]: where a query offers no call: the episode ends."""
+    ones = torch.ones_like(weight)
+    return ~(_gather(level, ones, weight) > 0).any(dim=2)
 
 
 def _returned(layout: Layout, level: Level) -> NDArray[np.int64]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.outcome import Actions, Booleans, Floats, Integers
+from hierrouter.evaluation.outcome import Actions, Booleans, Floats, Integers, LegalActions
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree
 
@@ -38,6 +39,9 @@ class RouterShape:
         cost_scale: divisor of costs.
         plain_start: how a new router starts, see `NetworkConfig`.
         numbers: how many of `dim`, the last ones, are numbers that are standardised.
+        layout: which routes there are; None for the paper's tree, `Layout.full`. On other layouts
+            a state is read by its stage and the mean of a learned embedding of each action so far,
+            whatever the number of its node is.
     """
 
     actions: int
@@ -51,17 +55,62 @@ class RouterShape:
     cost_scale: float
     plain_start: bool
     numbers: int = 0
+    layout: Layout | None = None
+
+    @classmethod
+    def from_object(cls, values: Mapping[str, Any]) -> RouterShape:
+        """Return the shape that `as_object` describes.
+
+        Raises:
+            ValueError, TypeError, KeyError: it describes none.
+        """
+        layout = values.get("layout")
+        return cls(**{**values, "layout": None if layout is None else Layout.from_object(layout)})
+
+    def as_object(self) -> dict[str, Any]:
+        """The shape as JSON values; files of earlier versions have no layout."""
+        values = {name: getattr(self, name) for name in (each.name for each in fields(self))}
+        del values["layout"]
+        return values if self.layout is None else {**values, "layout": self.layout.as_object()}
+
+    @property
+    def routes(self) -> Layout:
+        """The layout whose nodes are read; with return it has a further hop if it is full."""
+        return self.layout or Layout.full(self.models, self.hops)
+
+    @property
+    def states(self) -> int:
+        """S, the number of nodes where a decision is due."""
+        return self.routes.states
+
+    @property
+    def stages(self) -> Integers:
+        """int64[nodes], the row of the stage embedding that each node reads."""
+        is_node = self.knows_route and self.layout is None
+        return np.arange(self.states) if is_node else self.routes.depth()
+
+    @property
+    def shares(self) -> Array | None:
+        """float32[nodes, M]: the share of each action among those so far; None if not read."""
+        if self.layout is None:
+            return None
+        counts = np.zeros((self.layout.nodes, self.models), np.float32)
+        for node in range(1, self.layout.nodes):
+            counts[node] = counts[self.layout.parent[node]]
+            counts[node, self.layout.action[node]] += 1
+        return counts / np.maximum(self.layout.depth(), 1).astype(np.float32)[:, None]
 
     @property
     def stage_rows(self) -> int:
         """How many stages, or nodes, have a learned embedding."""
-        return Layout.full(self.models, self.hops).states if self.knows_route else self.hops
+        return self.states if self.knows_route and self.layout is None else self.hops
 
     @property
     def weights(self) -> int:
         """How many numbers a router learns, biases aside."""
         width = self.dim + self.stage_dim + 1 + self.hidden + self.actions + 1
-        return self.stage_rows * self.stage_dim + self.hidden * width
+        rows = self.stage_rows + (self.models if self.layout else 0)
+        return rows * self.stage_dim + self.hidden * width
 
     @property
     def tensors(self) -> dict[str, tuple[int, ...]]:
@@ -81,6 +130,8 @@ class RouterShape:
         }
         if self.numbers:
             shapes |= {"centre": (self.numbers,), "spread": (self.numbers,)}
+        if self.layout:
+            shapes["called.weight"] = (self.models, self.stage_dim)
         return shapes
 
 
@@ -101,7 +152,8 @@ class TrainedNetwork:
             raise ValueError("weights of another shape")
         self.shape = shape
         self.weights = dict(weights)
-        self._depth = Layout.full(shape.models, shape.hops).depth()
+        self._stages = shape.stages
+        self._shares = shape.shares
 
     def has_learned(self, number: int) -> bool:
         """Whether one of the numbers was present in training."""
@@ -119,9 +171,11 @@ class TrainedNetwork:
             float32[n, hidden].
         """
         shape = self.shape
-        stage = node if shape.knows_route else self._depth[node]
+        stage = self.weights["stage.weight"][self._stages[node]]
+        if self._shares is not None:
+            stage = stage + self._shares[node] @ self.weights["called.weight"]
         scaled_cost = (cost / np.float32(shape.cost_scale))[:, None]
-        progress = np.concatenate([self.weights["stage.weight"][stage], scaled_cost], axis=1)
+        progress = np.concatenate([stage, scaled_cost], axis=1)
         first = self._linear("progress", progress) + self._context(embedding)
         return np.tanh(self._linear("second", np.tanh(first)))
 
@@ -144,10 +198,10 @@ class TrainedNetwork:
 
     def policy(self, tree: RouteTree, actions: Actions) -> Floats:
         """float64[queries, S, A]: the policy at every state of a tree with embeddings."""
-        legal = actions.legal()
+        legal = LegalActions.of(tree.with_layout(actions.layout), actions)
         chunks = [
-            self.probabilities(embedding, node, cost, legal[node])
-            for embedding, node, cost in _state_chunks(tree, actions)
+            self.probabilities(embedding, node, cost, legal.at(query, node))
+            for embedding, query, node, cost in _state_chunks(tree, actions)
         ]
         return np.concatenate(chunks).reshape(len(tree), actions.states, -1)
 
@@ -155,7 +209,7 @@ class TrainedNetwork:
         """float64[queries, S, hidden]: the features of every state of a tree with embeddings."""
         chunks = [
             self.features(embedding, node, cost).astype(np.float64)
-            for embedding, node, cost in _state_chunks(tree, actions)
+            for embedding, _, node, cost in _state_chunks(tree, actions)
         ]
         return np.concatenate(chunks).reshape(len(tree), actions.states, -1)
 
@@ -244,11 +298,13 @@ def softmax(logits: Floats) -> Floats:
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def _state_chunks(tree: RouteTree, actions: Actions) -> Iterator[tuple[Array, Integers, Array]]:
+def _state_chunks(
+    tree: RouteTree, actions: Actions
+) -> Iterator[tuple[Array, Integers, Integers, Array]]:
     """The inputs of a network at all states of a tree, chunk by chunk, query after query.
 
     Yields:
-        Embeddings float32[n, dim], nodes int64[n], and costs so far float32[n].
+        Embeddings float32[n, dim], queries int64[n], nodes int64[n], and costs so far float32[n].
     """
     tree = tree.with_layout(actions.layout)
     tree.require_embedded()
@@ -256,4 +312,5 @@ def _state_chunks(tree: RouteTree, actions: Actions) -> Iterator[tuple[Array, In
     for start in range(0, total, STATES_PER_PASS):
         state = np.arange(start, min(start + STATES_PER_PASS, total))
         query, node = np.divmod(state, actions.states)
-        yield tree.embedding_at(query, node), node, tree.cost[query, node].astype(np.float32)
+        cost = tree.cost[query, node].astype(np.float32)
+        yield tree.embedding_at(query, node), query, node, cost

@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hierrouter.engines.devices import torch_threads
-from hierrouter.evaluation.outcome import Actions, ending_reward, greedy
+from hierrouter.evaluation.outcome import (
+    Actions,
+    LegalActions,
+    ending_probabilities,
+    ending_reward,
+    greedy,
+    possible_ends,
+    reach_probability,
+)
 from hierrouter.learning.config import (
     NetworkConfig,
     Objective,
@@ -43,7 +51,6 @@ from hierrouter.learning.forward import (
 from hierrouter.learning.resumption import Array, Resumption, TrainingState, prefix, select
 from hierrouter.replay.env import EndingRewards, walk
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree
 
 MIN_SPREAD = 1e-6  # a standard deviation below this is rounding: the values are all the same
@@ -151,10 +158,17 @@ def state_table(tree: RouteTree, objective: Objective) -> StateTable:
         row=tuple(torch.from_numpy(part.row[:, :states].ravel()) for part in parts),
         node=torch.arange(states).repeat(queries),
         cost=torch.from_numpy(tree.cost[:, :states].astype(np.float32).ravel()),
-        legal=torch.from_numpy(actions.legal()).repeat(queries, 1),
+        legal=_legal_rows(tree, actions),
         per_query=states,
         numbers=tree.numbers,
     )
+
+
+def _legal_rows(tree: RouteTree, actions: Actions) -> Tensor:
+    """bool[queries * S, A]: which actions may be chosen at each state."""
+    table = torch.from_numpy(LegalActions.of(tree, actions).table)
+    repeats = len(tree) // len(table) if len(table) else 1
+    return table.reshape(-1, actions.count).repeat(repeats, 1)
 
 
 def add_noise(
@@ -198,6 +212,7 @@ def shape_for(tree: RouteTree, actions: Actions, config: NetworkConfig) -> Route
         cost_scale=cost_scale(tree, actions.states) if config.scale_cost else 1.0,
         plain_start=config.plain_start,
         numbers=tree.numbers,
+        layout=None if tree.layout.is_full else actions.layout,
     )
 
 
@@ -216,7 +231,8 @@ class RouterNetwork(nn.Module):
     """The paper's router: two layers and two heads on text, stage and cost.
 
     Its input is the embedding, a learned embedding of the stage, and the cost so far,
-    concatenated. With `knows_route` each node has a learned embedding instead of each stage.
+    concatenated. With `knows_route` each node has a learned embedding instead of each stage. On a
+    layout that is not full the mean of a learned embedding of each action so far is added to it.
 
     The first layer is written as the sum of one map of the embedding and one of the rest. It is
     the same function as one map of the concatenation, but no gradient is computed towards the
@@ -225,7 +241,8 @@ class RouterNetwork(nn.Module):
     text for many epochs.
     """
 
-    depth: Tensor
+    stages: Tensor
+    shares: Tensor
     centre: Tensor
     spread: Tensor
 
@@ -233,9 +250,11 @@ class RouterNetwork(nn.Module):
         super().__init__()
         self.shape = shape
         self.stage = nn.Embedding(shape.stage_rows, shape.stage_dim)
-        if not shape.knows_route:
-            depth = torch.from_numpy(Layout.full(shape.models, shape.hops).depth())
-            self.register_buffer("depth", depth, persistent=False)
+        self.register_buffer("stages", torch.from_numpy(shape.stages.copy()), persistent=False)
+        shares = shape.shares
+        if shares is not None:
+            self.called = nn.Embedding(shape.models, shape.stage_dim)
+            self.register_buffer("shares", torch.from_numpy(shares), persistent=False)
         # torch warns if there is nothing to initialise.
         make_linear = nn.Linear if shape.dim else _linear_without_warning
         self.context = make_linear(shape.dim, shape.hidden, bias=False)
@@ -283,8 +302,10 @@ class RouterNetwork(nn.Module):
     def first(self, states: States) -> Tensor:
         """float32[n, hidden]: the first layer, before its nonlinearity."""
         cost = states.cost[:, None] / self.shape.cost_scale
-        stage = states.node if self.shape.knows_route else self.depth[states.node]
-        progress = torch.cat([self.stage(stage), cost], dim=1)
+        stage = self.stage(self.stages[states.node])
+        if self.shape.layout is not None:
+            stage = stage + self.shares[states.node] @ self.called.weight
+        progress = torch.cat([stage, cost], dim=1)
         if self.shape.numbers:
             context = self.context(self._scaled(states.embedding))
         else:
@@ -394,12 +415,47 @@ class TrainingFold:
         Returns:
             float64[queries], the mean of each query, and the standard deviation.
         """
-        reward = ending_reward(self.tree, alpha)[:, self.actions.endings]
-        mean = reward.mean(axis=1)
-        return mean, float((reward - mean[:, None]).std()) or 1.0
+        share = self._shares_of_endings()
+        if share is None:
+            reward = ending_reward(self.tree, alpha)[:, self.actions.endings]
+            mean = reward.mean(axis=1)
+            return mean, float((reward - mean[:, None]).std()) or 1.0
+        reward = ending_reward(self.tree, alpha)
+        reward = np.where(share > 0, reward, 0.0)
+        mean = (share * reward).sum(axis=1) / share.sum(axis=1).clip(min=MIN_SPREAD)
+        variance = (share * (reward - mean[:, None]) ** 2).sum() / max(share.sum(), MIN_SPREAD)
+        return mean, float(np.sqrt(variance)) or 1.0
+
+    def _shares_of_endings(self) -> NDArray[np.float64] | None:
+        """How much each possible ending counts: those of several draws together as one.
+
+        Returns:
+            float64[queries, endings]; 0 if an episode on the query cannot end there. None if all
+            possible endings count the same.
+        """
+        if self.tree.weight is None:
+            return None
+        reach = reach_probability(self.tree)
+        layout = self.actions.layout
+        ends = possible_ends(self.tree, self.actions.allow_stop)
+        if self.actions.returns:
+            # Any answer may be returned, wherever an episode may go on.
+            ends[:, 1 : layout.inner] |= self.tree.can_end is None
+            if self.tree.can_end is not None:
+                ends[:, 1:] |= self.tree.can_end[:, 1:]
+        share = reach[:, layout.ending_node] * ends[:, layout.answer_node]
+        share[:, 0] = 0.0
+        return share
 
     def value(self, router: RouterNetwork, alpha: float) -> float:
-        """Exact mean R of the greedy policy; only states that it visits are evaluated."""
+        """Exact mean R of the greedy policy.
+
+        If each call has one draw, only states that the policy visits are evaluated.
+        """
+        if self.tree.weight is not None:
+            endings = self.greedy_endings(router)
+            rewards = ending_reward(self.tree, alpha)
+            return float(np.where(endings > 0, endings * rewards, 0.0).sum(axis=1).mean())
 
         def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
             probabilities = action_probabilities(router, self.table, torch.from_numpy(state))
@@ -409,6 +465,24 @@ class TrainingFold:
         reward = ending_reward(self.tree, alpha)
         rollouts = walk(self.actions, reward, np.arange(len(self.tree)), act)
         return float(rollouts.reward.sum(axis=1).mean())
+
+    def greedy_endings(self, router: RouterNetwork, copy: int = 0) -> NDArray[np.float64]:
+        """The ending of each query under the greedy policy; all states are evaluated.
+
+        Args:
+            router: the network.
+            copy: which copy of the states is evaluated, see `StateTable`.
+
+        Returns:
+            float64[queries, endings], the probability of each.
+        """
+        queries = len(self.tree)
+        count = queries * self.actions.states
+        state = copy * count + torch.arange(count)
+        probabilities = action_probabilities(router, self.table, state)
+        choice = greedy(probabilities, self.tree.base_rate, self.actions.returns)
+        choice = choice.reshape(queries, self.actions.states, -1)
+        return ending_probabilities(self.actions, choice, self.tree.weight)
 
 
 def fold_pair(

@@ -145,7 +145,7 @@ class ExploringCollector(TreeCollector):
 
     def _act(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[n]: actions of the policy at these states, int64[n]."""
-        legal = self.actions.legal()[state % self.actions.states]
+        legal = self.legal_at(state)
         # Tianshou's policies for Q-values explore within the mask, if there is one.
         batch: Any = Batch(obs=Batch(obs=state, mask=legal), info=Batch())
         output: Any = self.policy(Batch(obs=state, info=Batch()))
@@ -219,6 +219,7 @@ class OwnAlgorithmLearner:
             fold.tree,
             alpha,
             fold.actions.allow_stop,
+            seed=rng,
             buffer=ReplayBuffer(memory),
             draw=QueryStream(len(fold.tree), rng).draw,
             reward=fold.episode_reward(alpha, config.standardise_reward),

@@ -41,7 +41,7 @@ from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from hierrouter.evaluation.outcome import ending_reward
+from hierrouter.evaluation.outcome import Draws, LegalActions, ending_reward
 from hierrouter.learning.config import NetworkConfig, PPOConfig
 from hierrouter.learning.network import (
     LearnerState,
@@ -120,8 +120,8 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         alpha: reward lost per unit of cost; with `reward` it has no effect.
         allow_stop: whether an episode may end before L calls.
         buffer: a plain `ReplayBuffer` for the transitions; by default a new one.
-        seed: seed of the order of the queries and of random actions. No query is drawn twice before
-            all have been drawn once.
+        seed: seed of the order of the queries, of random actions and of the draws of calls; or the
+            generator itself. No query is drawn twice before all have been drawn once.
         draw: function from n to int64[n], the queries of the next n episodes, instead of that
             order; a test collector takes `np.arange`, and as many episodes as there are queries.
         reward: float64[queries, endings], reward of an episode with this ending. By default
@@ -136,7 +136,7 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         allow_stop: bool = False,
         *,
         buffer: ReplayBuffer | None = None,
-        seed: int = 0,
+        seed: int | np.random.Generator = 0,
         draw: Callable[[int], NDArray[np.int64]] | None = None,
         reward: EndingRewards | None = None,
     ) -> None:
@@ -149,6 +149,8 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         self.tree = tree
         self.actions = env.actions
         self._rng = np.random.default_rng(seed)
+        self._legal = LegalActions.of(tree, self.actions)
+        self._draws = Draws.of(tree, self._rng)
         self._draw = QueryStream(len(tree), self._rng).draw if draw is None else draw
         self._reward: EndingRewards = ending_reward(tree, alpha) if reward is None else reward
 
@@ -176,7 +178,8 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         returns = [np.zeros(0)]
         lengths = [np.zeros(0, dtype=np.int64)]
         while episodes_due > 0:
-            rollouts = walk(self.actions, self._reward, self._draw(episodes_due), act)
+            query = self._draw(episodes_due)
+            rollouts = walk(self.actions, self._reward, query, act, self._draws)
             self.buffer.update(to_buffer(rollouts))
             returns.append(rollouts.reward.sum(axis=1))
             lengths.append(rollouts.length)
@@ -202,9 +205,14 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
 
     def _act_at_random(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[n]: legal actions at these states, int64[n], all equally likely."""
-        legal = self.actions.legal()[state % self.actions.states]
+        legal = self.legal_at(state)
         scores = legal * self._rng.random(legal.shape)
         return scores.argmax(axis=1)
+
+    def legal_at(self, state: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """bool[n, A]: which actions may be chosen at these states, int64[n]."""
+        query, node = np.divmod(state, self.actions.states)
+        return self._legal.at(query % len(self.tree), node)
 
 
 # ------------------------------------------------------------------------------------- 2. Network
@@ -495,6 +503,7 @@ class PPOLearner:
             fold.tree,
             alpha,
             fold.actions.allow_stop,
+            seed=rng,
             buffer=ReplayBuffer(config.rollouts * fold.actions.steps),
             draw=self._queries.draw,
             reward=fold.episode_reward(alpha, config.standardise_reward),

@@ -18,6 +18,7 @@ from hierrouter.evaluation.outcome import (
     ROUTER,
     Actions,
     Floats,
+    LegalActions,
     Outcome,
     ending_probabilities,
     fixed_route,
@@ -43,7 +44,7 @@ from hierrouter.learning.resumption import Resumption, TrainingState, select
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.layout import Layout
+from hierrouter_cache.layout import NEWEST, Layout
 from hierrouter_cache.tree import Rate, RouteTree
 
 if TYPE_CHECKING:  # training a network needs torch, deciding with a trained one does not
@@ -214,6 +215,7 @@ class Origin:
         fingerprint: of the tree it was trained on.
         version: hierrouter's at the time of training.
         second: cost of a second of a call.
+        routes: the routes of the tree, if it is not the paper's tree of M models and L hops.
     """
 
     models: tuple[str, ...]
@@ -226,6 +228,7 @@ class Origin:
     fingerprint: str
     version: str
     second: float = 0.0
+    routes: Layout | None = None
 
     @classmethod
     def of(cls, tree: RouteTree, config: TrainConfig, seed: int) -> Origin:
@@ -241,6 +244,7 @@ class Origin:
             fingerprint=tree.fingerprint,
             version=__version__,
             second=tree.second,
+            routes=None if tree.layout.is_full else tree.layout.without_give_backs,
         )
 
     @property
@@ -250,8 +254,8 @@ class Origin:
 
     @property
     def layout(self) -> Layout:
-        """The shape of the trees that the policy walks."""
-        return Layout.full(len(self.models), self.hops)
+        """The routes of the trees that the policy walks."""
+        return self.routes or Layout.full(len(self.models), self.hops)
 
     @property
     def base_rate(self) -> NDArray[np.float64]:
@@ -279,6 +283,8 @@ class Origin:
             raise InputError(
                 f"checkpoint is for {self.hops} hops, the cache has {tree.hops}; {remedy}"
             )
+        if self.layout.without_give_backs != tree.layout.without_give_backs:
+            raise InputError(f"checkpoint is for other routes than those of the cache; {remedy}")
         if self.view != tree.view:
             raise InputError(
                 f"checkpoint reads another view of the state: {self.view}, opened was {tree.view};"
@@ -329,24 +335,47 @@ class Constant:
 
     def policy(self, actions: Actions) -> Floats:
         """float64[S, A], one-hot: the route, and off it the first legal action."""
+        return np.eye(actions.count)[self._choice(actions)]
+
+    def policy_on(self, tree: RouteTree, actions: Actions) -> Floats:
+        """float64[queries, S, A], one-hot: the route by query.
+
+        Where a query does not offer the next call, the episode ends with the newest answer, or else
+        goes on with the first legal action.
+        """
+        legal = LegalActions.of(tree.with_layout(actions.layout), actions).table
+        choice = np.repeat(self._choice(actions)[None], len(tree), axis=0)
+        if len(legal) == len(tree) and tree.weight is not None:
+            candidates = [choice, np.where(choice < actions.calls, actions.model(choice), choice)]
+            if NEWEST in actions.layout.give_backs:
+                newest = actions.calls + actions.layout.give_backs.index(NEWEST)
+                candidates.append(np.full_like(choice, newest))
+            choice = legal.argmax(axis=2)
+            for candidate in reversed(candidates):
+                is_legal = np.take_along_axis(legal, candidate[:, :, None], axis=2)[:, :, 0]
+                choice = np.where(is_legal, candidate, choice)
+        return np.eye(actions.count)[choice]
+
+    def _choice(self, actions: Actions) -> NDArray[np.int64]:
+        """int64[S], the action at each state."""
         layout = actions.layout
         choice = actions.legal().argmax(axis=1)
+        route = layout.route[: actions.states]
         path = layout.path(self.node)
-        is_short = len(path) < layout.hops
-        stops = actions.allow_stop and is_short
-        node = 0
-        for model in path:
-            child = int(layout.child(node, model))
-            action = model
-            if stops and child == self.node:
-                action += layout.call_actions  # calls this model and ends with its answer
-            choice[node] = action
-            node = child
-        if actions.returns and not stops:
-            # The route does not end by itself: give its last answer.
-            gives_last = layout.give_back[node] == node
-            choice[node] = actions.calls + int(gives_last.argmax())
-        return np.eye(actions.count)[choice]
+        stops = actions.allow_stop and len(path) < layout.hops
+        # All draws of a call are on the route.
+        for step, state in enumerate(self.states(layout)):
+            is_on = route == layout.route[state]
+            if step < len(path):
+                is_last = stops and step == len(path) - 1
+                # With stop this calls the model and ends with its answer.
+                choice[is_on] = path[step] + (layout.call_actions if is_last else 0)
+            elif actions.returns and not stops:
+                # The route does not end by itself: give its last answer.
+                nodes = np.flatnonzero(is_on)
+                gives_last = layout.give_back[nodes] == nodes[:, None]
+                choice[nodes] = actions.calls + gives_last.argmax(axis=1)
+        return choice
 
     def states(self, layout: Layout) -> list[int]:
         """The nodes on the route, the root and its end included."""
@@ -460,7 +489,7 @@ class TrainedRouter:
         """
         self.origin.check_matches(tree, self.dim)
         if self.constant:
-            return np.repeat(self.constant.policy(self.actions)[None], len(tree), axis=0)
+            return self.constant.policy_on(tree, self.actions)
         if isinstance(self.router, ValueRouter):
             return self.router.probabilities(self.objective.view(tree))
         return self.router.policy(self.objective.view(tree), self.actions)
@@ -566,7 +595,8 @@ class TrainedRouter:
         chances = self._learned_each(embedding, paths, costs)
         if self.constant:
             nodes = self._nodes(paths)
-            on_route = np.isin(nodes, self.constant.states(self.actions.layout))
+            route = self.actions.layout.route
+            on_route = np.isin(route[nodes], route[self.constant.states(self.actions.layout)])
             chances[on_route] = self.constant.policy(self.actions)[nodes][on_route]
         return chances
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol
 
 import gymnasium
@@ -13,7 +13,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from hierrouter.evaluation.outcome import Actions, ending_reward
+from hierrouter.evaluation.outcome import Actions, Draws, LegalActions, ending_reward
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, net_reward
 
 Observation = dict[str, Any]
@@ -46,7 +47,7 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     A router has a pool of M models and L hops. At each hop it calls one model on the context so
     far; the response r_t is appended, c_{t+1} = c_t || r_t. Every response has been collected
     beforehand, so a transition is a lookup and the same actions on the same query give the same
-    episode.
+    episode. If a call has several draws, one of them comes by chance, by `tree.weight`.
 
     ## Action Space
     `Discrete(M)`: a_t is the model to call next, in the order of the tree's `models`. With
@@ -55,7 +56,8 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     `give_backs` of the tree's layout come last; they make no call. Those of `tree.with_returns` end
     the episode with answer 1, 2, ... of the route, and the last call does not end it. Returning an
     answer that does not exist yet returns the last one, and so does a call after the last call; at
-    the root there is no answer, and Q is 0.
+    the root there is no answer, and Q is 0. The same holds for a call that the query does not
+    offer, see `hierrouter_cache.layout.Layout`; models then are the layout's actions that call.
 
     `action_masks()` says which actions are legal, see `Actions.legal`: no two of them do the same,
     and none does nothing. An agent that keeps to it loses no route.
@@ -112,7 +114,8 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         self.actions = Actions(tree.layout, allow_stop)
         self.action_space = spaces.Discrete(self.actions.count)
         self.observation_space = feature_space(tree)
-        self._legal = self.actions.legal()
+        self._legal = LegalActions.of(tree, self.actions)
+        self._draws = Draws.of(tree, np.random.default_rng(0))
         self._query = 0
         self._node = 0
         self._stage = 0
@@ -148,7 +151,7 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
             raise gymnasium.error.ResetNeeded("no episode is under way; call reset()")
         if not 0 <= action < self.actions.count:
             raise gymnasium.error.InvalidAction(f"no action {action} among {self.actions.count}")
-        node, ending, ended = self.actions.transition(self._node, int(action))
+        node, ending, ended = self._transition(int(action))
         # Returning an answer stays at the node: no model was called.
         self._stage += int(node != self._node)
         self._node = int(node)
@@ -168,7 +171,16 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         """
         if self._ended:
             return np.zeros(self.actions.count, dtype=np.bool_)
-        return self._legal[self._node].copy()
+        return self._legal.at(np.array([self._query]), np.array([self._node]))[0]
+
+    def _transition(self, action: int) -> tuple[int, int, bool]:
+        """The next node, the number of the ending, and whether the episode ends."""
+        if self._draws is None:
+            return self.actions.transition(self._node, action)
+        draws = replace(self._draws, rng=self.np_random)
+        query, node, taken = (np.array([each]) for each in (self._query, self._node, action))
+        child, ending, ended = draws.transition(self.actions, query, node, taken)
+        return int(child[0]), int(ending[0]), bool(ended[0])
 
     def _observe(self) -> Observation:
         """The observation of the current state."""
@@ -271,7 +283,13 @@ class Rollouts:
         return np.arange(1, self.state.shape[1] + 1) == self.length[:, None]
 
 
-def walk(actions: Actions, reward: EndingRewards, query: NDArray[np.int64], act: Act) -> Rollouts:
+def walk(
+    actions: Actions,
+    reward: EndingRewards,
+    query: NDArray[np.int64],
+    act: Act,
+    draws: Draws | None = None,
+) -> Rollouts:
     """Play one episode on each of some queries.
 
     Args:
@@ -280,6 +298,11 @@ def walk(actions: Actions, reward: EndingRewards, query: NDArray[np.int64], act:
         query: int64[episodes], positions of queries; they may repeat.
         act: the policy; it is called at most T times, with the states of all episodes that have
             not ended.
+        draws: chooses the draw of each call; None if every query has all nodes, and each call one
+            draw.
+
+    Raises:
+        InputError: the policy makes a call that the query does not offer.
     """
     shape = (len(query), actions.steps)
     rollouts = Rollouts(
@@ -293,7 +316,12 @@ def walk(actions: Actions, reward: EndingRewards, query: NDArray[np.int64], act:
     for step in range(actions.steps):
         state = query[playing] * actions.states + node
         action = act(state)
-        node, ending, over = actions.transition(node, action)
+        if draws is None:
+            node, ending, over = actions.transition(node, action)
+        else:
+            before = node
+            node, ending, over = draws.transition(actions, query[playing], before, action)
+            _require_offered(actions, before, action, node)
         rollouts.state[playing, step] = state
         rollouts.action[playing, step] = action
         if over.any():
@@ -305,6 +333,30 @@ def walk(actions: Actions, reward: EndingRewards, query: NDArray[np.int64], act:
         if not len(playing):
             break
     return rollouts
+
+
+def _require_offered(
+    actions: Actions, node: NDArray[np.int64], action: NDArray[np.int64], reached: NDArray[np.int64]
+) -> None:
+    """Require that each call was offered.
+
+    Args:
+        actions: the actions.
+        node: int64[n], the states.
+        action: int64[n], the actions that were taken there.
+        reached: int64[n], the next nodes.
+
+    Raises:
+        InputError: a call led nowhere.
+    """
+    # After the last call a further one counts as returning the answer.
+    lost = (action < actions.calls) & (reached == node) & (node < actions.layout.inner)
+    if lost.any():
+        row = int(lost.argmax())
+        raise InputError(
+            f"the policy takes action {action[row]} at node {node[row]} of a query that does not "
+            "offer it there; choose among the legal actions"
+        )
 
 
 class QueryStream:
@@ -399,7 +451,8 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         self._reward = ending_reward(tree, alpha)
         self._depth = tree.layout.depth()
         self._ids = np.array(tree.query_ids, dtype=object)
-        self._legal = self.actions.legal()
+        self._legal = LegalActions.of(tree, self.actions)
+        self._draws = Draws.of(tree, np.random.default_rng(0))
         self._queries: QueryStream | None = None
         self._query = np.zeros(num_envs, dtype=np.int64)
         self._node = np.zeros(num_envs, dtype=np.int64)
@@ -441,7 +494,13 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
             )
         if action.min() < 0 or action.max() >= self.actions.count:
             raise gymnasium.error.InvalidAction(f"an action is not among {self.actions.count}")
-        self._node, ending, ended = self.actions.transition(self._node, action)
+        draws = self._draws
+        if draws is None:
+            self._node, ending, ended = self.actions.transition(self._node, action)
+        else:
+            draws = replace(draws, rng=self.np_random)
+            steps = draws.transition(self.actions, self._query, self._node, action)
+            self._node, ending, ended = steps
         reward = np.where(ended, self._reward[self._query, ending], 0.0)
         final = self._start_next_episodes(ended, self._queries) if ended.any() else {}
         return self._observe(), reward, ended, np.zeros_like(ended), {**self._infos(), **final}
@@ -453,7 +512,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         """
         if self._queries is None:
             return np.zeros((self.num_envs, self.actions.count), dtype=np.bool_)
-        return self._legal[self._node]
+        return self._legal.at(self._query, self._node)
 
     def _start_next_episodes(self, ended: NDArray[np.bool_], queries: QueryStream) -> Info:
         """Start the next episode in place of each that has ended.

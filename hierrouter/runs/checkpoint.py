@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -31,6 +31,7 @@ from hierrouter.learning.training import Constant, Origin, TrainedRouter
 from hierrouter.learning.value import StateRegression, TextProjection, ValueModel, ValueRouter
 from hierrouter.runs import folders
 from hierrouter_cache.errors import InputError, open_plain
+from hierrouter_cache.layout import Layout
 from hierrouter_cache.writer import write_atomically
 
 Array = NDArray[Any]
@@ -145,7 +146,7 @@ def describe(policy: Policy) -> dict[str, Any]:
     """Return everything about a policy except its tensors, as JSON values."""
     origin = policy.origin
     description: dict[str, Any] = {
-        **asdict(origin),
+        **asdict(replace(origin, routes=None)),
         "format": CHECKPOINT_FORMAT,
         "models": list(origin.models),
         "rate": [list(prices) for prices in origin.rate],
@@ -154,6 +155,9 @@ def describe(policy: Policy) -> dict[str, Any]:
     }
     if not origin.second:  # checkpoints without a price of time have no such key
         del description["second"]
+    del description["routes"]
+    if origin.routes:  # those of the paper's tree follow from models and hops
+        description["layout"] = origin.routes.as_object()
     if isinstance(policy, TrainedSweep):
         if isinstance(policy.model, NetworkGrid):
             description.update(_describe_networks(policy.model))
@@ -176,7 +180,7 @@ def describe(policy: Policy) -> dict[str, Any]:
     if isinstance(policy.router, ValueRouter):
         description.update(_describe_value_model(policy.router.model))
     else:
-        description["shape"] = asdict(policy.router.shape)
+        description["shape"] = policy.router.shape.as_object()
     return description
 
 
@@ -198,7 +202,7 @@ def _describe_value_model(model: ValueModel) -> dict[str, Any]:
 def _describe_networks(grid: NetworkGrid) -> dict[str, Any]:
     """Return what the tensors of a grid of networks do not hold, as JSON values."""
     return {
-        "shape": asdict(grid.networks[0].shape),
+        "shape": grid.networks[0].shape.as_object(),
         "quality": list(grid.quality),
         "cost": list(grid.cost),
         "histories": [list(history) for history in grid.histories],
@@ -288,10 +292,11 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
         config=config_class(description["algo"])(**description["config"]),
         **{key: description[key] for key in PLAIN_ORIGIN_KEYS},
         second=float(description.get("second", 0.0)),
+        routes=Layout.from_object(description["layout"]) if "layout" in description else None,
     )
     if origin.config.algo != description["algo"]:
         raise ValueError(f"settings of {origin.config.algo}")
-    shape = RouterShape(**description["shape"]) if "shape" in description else None
+    shape = RouterShape.from_object(description["shape"]) if "shape" in description else None
     _check_fit(origin, objective, shape)
     if "alphas" in description:
         return _sweep(description, origin, objective, shape, tensors)
@@ -441,14 +446,16 @@ def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) 
     Raises:
         ValueError: they do not.
     """
-    if origin.hops * math.log(len(origin.models) + 1) >= math.log(MAX_TREE_NODES):
+    is_full = origin.routes is None
+    if is_full and origin.hops * math.log(len(origin.models) + 1) >= math.log(MAX_TREE_NODES):
         raise ValueError("more nodes than can be counted")
     actions = objective.actions(origin.layout)
     texts = (*origin.models, origin.encoder, origin.view, origin.fingerprint, origin.version)
     fits = [
         all(isinstance(text, str) for text in texts),
         isinstance(origin.seed, int) and isinstance(origin.hops, int),
-        len(origin.rate) == len(origin.models),
+        len(origin.rate) == len(origin.models) == origin.layout.call_actions,
+        origin.hops == origin.layout.hops,
         actions.states * actions.count <= MAX_NUMBERS,
         # Two prices of each model, or five, see `hierrouter_cache.tree.rate_table`.
         {len(prices) for prices in origin.rate} in ({2}, {5}),
@@ -462,6 +469,7 @@ def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) 
             isinstance(shape.actions, int) and shape.actions == actions.count,
             0 < shape.cost_scale < np.inf and 0 < shape.embedding_scale < np.inf,
             (shape.models, shape.hops) == (len(origin.models), actions.steps),
+            shape.layout == (None if is_full else actions.layout),
             0 <= shape.numbers <= shape.dim and shape.hidden > 0 and shape.stage_dim >= 0,
         ]
     if not all(fits):

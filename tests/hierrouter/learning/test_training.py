@@ -15,14 +15,22 @@ from torch import nn
 
 from benchmarks.featured import train_featured
 from hierrouter.evaluation import bounds
-from hierrouter.evaluation.outcome import Actions, ending_probabilities, greedy
+from hierrouter.evaluation.outcome import (
+    Actions,
+    LegalActions,
+    ending_probabilities,
+    ending_reward,
+    greedy,
+    policy_outcome,
+)
 from hierrouter.learning import config as presets
 from hierrouter.learning import exact, network
-from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
+from hierrouter.learning.config import ExactConfig, NetworkConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.forward import STATES_PER_PASS
 from hierrouter.learning.network import RouterNetwork, evaluate_in_chunks, state_table
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree
@@ -30,7 +38,14 @@ from tests.conftest import SOURCES, environment
 from tests.hierrouter.evaluation.test_outcome import random_table
 from tests.hierrouter.learning import trainings
 from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE, OBJECTIVE, digest, small_tree
-from tests.hierrouter.trees import FOLDS, planted_tree, random_tree, sub_pool, two_step_tree
+from tests.hierrouter.trees import (
+    FOLDS,
+    planted_tree,
+    ragged_tree,
+    random_tree,
+    sub_pool,
+    two_step_tree,
+)
 from tests.warm import Warm
 
 Training = Callable[[RouteTree, int], TrainedRouter | TrainedSweep]
@@ -379,3 +394,53 @@ def test_values_of_an_action_are_those_of_all_that_may_follow(
         assert policy[place] == pytest.approx(value(*place))
     found = exact.expected_return(actions, torch.from_numpy(table), reward)
     assert found.numpy() == pytest.approx((table[:, 0] * policy[:, 0]).sum(axis=1))
+
+
+def ragged_fold(seed: int, stop: bool = True) -> tuple[RouteTree, Objective]:
+    """A tree of roles with two draws of a call and holes, whose parts are of all three folds."""
+    layout = Layout.grown(
+        2, lambda path: [0, 1][len(path) :] if len(path) < 2 else [], lambda action: 1 + action
+    )
+    tree = ragged_tree(layout, 12, seed)
+    splits = ("train",) * 6 + ("validation",) * 3 + ("test",) * 3
+    return replace(tree, splits=splits), Objective(alpha=ALPHA, allow_stop=stop)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_exact_values_on_draws_and_holes_are_those_of_the_episodes(seed: int) -> None:
+    tree, objective = ragged_fold(seed)
+    actions = objective.actions(tree.layout)
+    legal = LegalActions.of(tree, actions).table
+    table = np.random.default_rng(seed).gamma(1.0, size=legal.shape) * legal
+    table /= np.maximum(table.sum(axis=2, keepdims=True), 1e-300)
+    reward = torch.from_numpy(ending_reward(tree, ALPHA)).double()
+    weight = torch.from_numpy(tree.weight)
+    policy = torch.from_numpy(table)
+    exact_reward = policy_outcome(tree, actions, table, "x", "router").reward(ALPHA)
+    values = exact.action_values(actions, policy, reward, weight)
+    root = (policy[:, 0] * values[:, 0]).sum(dim=1)
+    np.testing.assert_allclose(root.numpy(), exact_reward, atol=1e-9)
+    returned = exact.expected_return(actions, policy, reward, weight)
+    np.testing.assert_allclose(returned.numpy(), exact_reward, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [ExactConfig(epochs=2, hidden=8), PPOConfig(epochs=2, hidden=8)])
+def test_a_router_learns_on_draws_and_holes_and_is_stored(
+    config: NetworkConfig, tmp_path: Path
+) -> None:
+    tree, objective = ragged_fold(2)
+    router = train(tree, objective, config, seed=0)
+    outcome = router.outcome(tree)
+    table = router.probabilities(tree)
+    legal = LegalActions.of(tree, router.actions).table
+    assert not table[~legal & legal.any(axis=2, keepdims=True)].any()
+    assert np.isfinite(outcome.reward(ALPHA)).all()
+    validation = tree.split("validation")
+    assert max(router.history) == pytest.approx(router.outcome(validation).reward(ALPHA).mean())
+    save_checkpoint(router, tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    assert loaded.origin.layout == tree.layout
+    np.testing.assert_array_equal(loaded.probabilities(tree), table)
+    other = ragged_tree(Layout.full(2, 2), 3, 0)
+    with pytest.raises(InputError, match=r"^checkpoint is for other routes than those"):
+        loaded.probabilities(other)

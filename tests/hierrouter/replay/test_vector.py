@@ -7,19 +7,29 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.evaluation.outcome import Actions
+from hierrouter.evaluation.outcome import (
+    Actions,
+    Draws,
+    LegalActions,
+    ending_reward,
+    policy_outcome,
+)
 from hierrouter.replay.env import QueryStream, ReplayEnv, ReplayVectorEnv, walk
-from hierrouter_cache.layout import Layout
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.layout import NEWEST, Layout
 from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.evaluation.enumeration import ragged_layouts, unhurried
 from tests.hierrouter.evaluation.test_outcome import all_actions
 from tests.hierrouter.trees import (
     planted_tree,
+    ragged_tree,
     random_tree,
     returning,
     showing_leaves,
@@ -259,3 +269,115 @@ def test_no_query_comes_twice_before_all_have_come_once_however_many_are_drawn(
 def test_there_must_be_a_query_to_draw() -> None:
     with pytest.raises(ValueError, match="no queries"):
         QueryStream(0, np.random.default_rng(0))
+
+
+# Trees with draws, and with routes that some queries lack.
+
+
+@st.composite
+def ragged_games(draw: st.DrawFn) -> tuple[RouteTree, bool]:
+    """A ragged tree whose states have vectors, perhaps with `stop` after an answer."""
+    layout = draw(ragged_layouts())
+    tree = ragged_tree(layout, QUERIES, draw(st.integers(0, 2**16)))
+    if draw(st.booleans()):
+        tree = tree.with_layout(layout.with_give_backs((NEWEST,)))
+    return tree, draw(st.booleans())
+
+
+def advanced(rng: np.random.Generator, numbers: int) -> np.random.Generator:
+    """A copy of a generator after it has drawn some numbers."""
+    bits = np.random.PCG64()
+    bits.state = rng.bit_generator.state
+    bits.advance(numbers)
+    return np.random.Generator(bits)
+
+
+@unhurried
+@given(ragged_games(), st.integers(0, 2**16))
+def test_with_draws_and_holes_each_step_is_that_of_single_environments(
+    game: tuple[RouteTree, bool], seed: int
+) -> None:
+    """Both take the draw to which the same number of the generator leads."""
+    tree, stop = game
+    single = [ReplayEnv(tree, ALPHA, stop) for _ in range(EPISODES)]
+    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, stop, observation="features")
+    observations, infos = envs.reset(seed=seed)
+    begin(single, infos, range(EPISODES), observations)
+    rng = np.random.default_rng(seed)
+    for _ in range(3 * tree.hops):
+        scores = envs.action_masks() * rng.random((EPISODES, envs.actions.count))
+        chosen = scores.argmax(axis=1)
+        for number, env in enumerate(single):
+            env.np_random = advanced(envs.np_random, number if tree.layout.draws > 1 else 0)
+        observations, reward, ended, _, infos = envs.step(chosen)
+        steps = [env.step(action) for env, action in zip(single, chosen, strict=True)]
+        assert reward.tolist() == [step[1] for step in steps]
+        assert ended.tolist() == [step[2] for step in steps]
+        for number, (observation, *_, info) in enumerate(steps):
+            values = {key: value[number] for key, value in observations.items()}
+            over = ended[number]
+            same(infos["final_obs"][number] if over else values, observation)
+            same(row(infos["final_info"] if over else infos, number), info)
+            if not over:
+                assert info["action_mask"].any()
+                assert tree.weight is not None
+                assert tree.weight[tree.query_ids.index(info["query"]), info["node"]] > 0
+        begin(single, infos, np.flatnonzero(ended), observations)
+
+
+@unhurried
+@given(ragged_games(), st.integers(0, 2**16))
+def test_the_mean_over_episodes_is_the_exact_value(game: tuple[RouteTree, bool], seed: int) -> None:
+    tree, stop = game
+    actions = Actions(tree.layout, stop)
+    rng = np.random.default_rng(seed)
+    legal = LegalActions.of(tree, actions).table
+    table = rng.gamma(1.0, size=(QUERIES, actions.states, actions.count)) * legal
+    table /= np.maximum(table.sum(axis=2, keepdims=True), 1e-300)
+    exact = policy_outcome(tree, actions, table, "x", "router").reward(ALPHA)
+    chances = table.reshape(-1, actions.count).cumsum(axis=1)
+
+    def act(state: np.ndarray) -> np.ndarray:
+        drawn = rng.random(len(state)) * chances[state, -1]
+        return (chances[state] <= drawn[:, None]).sum(axis=1)
+
+    episodes = 400
+    query = np.repeat(np.arange(QUERIES), episodes)
+    draws = Draws.of(tree, np.random.default_rng(seed))
+    rollouts = walk(actions, ending_reward(tree, ALPHA), query, act, draws)
+    rewards = rollouts.reward.sum(axis=1).reshape(QUERIES, episodes)
+    error = rewards.std(axis=1) / np.sqrt(episodes)
+    # Seven queries an example: six standard errors are passed by chance in none of them. An ending
+    # of small probability may come in no episode, so the error is 0 there.
+    assert (np.abs(rewards.mean(axis=1) - exact) <= 6 * error + 0.02).all()
+    assert legal.reshape(-1, actions.count)[
+        rollouts.state[rollouts.alive], rollouts.action[rollouts.alive]
+    ].all()
+
+
+def test_a_policy_that_chooses_what_a_query_does_not_offer_is_told_so() -> None:
+    tree = ragged_tree(Layout.full(2, 2), QUERIES, 3, missing=0.6)
+    actions = Actions(tree.layout)
+    draws = Draws.of(tree, np.random.default_rng(0))
+    assert tree.offered is not None
+    query = int(np.flatnonzero(~tree.offered[:, 0, 1])[0])
+    with pytest.raises(InputError, match=r"^the policy takes action 1 at node 0 of a query that"):
+        walk(
+            actions,
+            tree.node_reward(ALPHA),
+            np.array([query]),
+            lambda state: np.ones(len(state), np.int64),
+            draws,
+        )
+    # An environment has a reward for each action: of a call that is not there, the last answer's.
+    env = ReplayEnv(tree, ALPHA)
+    env.reset(options={"query": query})
+    _, reward, ended, _, info = env.step(np.int64(1))
+    assert ended and info["node"] == 0 and reward == tree.node_reward(ALPHA)[query, 0]
+
+
+@unhurried
+@given(ragged_games())
+def test_a_ragged_tree_passes_the_checks_of_gymnasium(game: tuple[RouteTree, bool]) -> None:
+    tree, stop = game
+    check_env(ReplayEnv(tree, ALPHA, stop), skip_render_check=True)
