@@ -28,14 +28,14 @@ CREATE VIEW nodes AS
         c.logprob_sum, c.logprob_min, c.logprob_tokens,
         coalesce(c.seconds, c.latency_s) AS seconds, c.first_token_s,
         c.seconds IS NULL AND c.latency_s IS NOT NULL AS shared_time,
-        c.tokens_cached, c.tokens_thoughts, c.cost_given, c.kind, c.usage, c.visible
+        c.tokens_cached, c.tokens_thoughts, c.cost_given, c.kind, c.usage, c.visible, n.draw
     FROM found n JOIN asked USING (position) JOIN cache.queries q USING (query)
     JOIN cache.calls c ON hash(c.key) = n.call_hash;
 CREATE VIEW scores AS
     SELECT n.query, n.id, n.dataset, n.split, n.route, n.hop,
         split_part(s.scorer, '@', 1) AS scorer, split_part(s.scorer, '@', 2) AS version,
         s.value, n.call, s.read_type, s.read_start, s.read_end,
-        substring(n.response, s.read_start + 1, s.read_end - s.read_start) AS read
+        substring(n.response, s.read_start + 1, s.read_end - s.read_start) AS read, n.draw
     FROM nodes n JOIN cache.queries q USING (query)
     JOIN cache.scores s ON s.call = n.call AND s."references" = q."references";
 CREATE VIEW verdicts AS
@@ -67,9 +67,12 @@ CREATE VIEW verdicts AS
     LEFT JOIN cache.scores s ON s.call = j.call AND s."references" = j."references"
         AND s.scorer = 'judge@' || left(m.step, 12);
 CREATE VIEW routes AS
-    SELECT route, hop, scorer, version, count(*) AS queries, avg(value) AS value,
-        avg(total_cost) AS total_cost
-    FROM scores JOIN nodes USING (query, route, hop) GROUP BY route, hop, scorer, version;
+    SELECT n.route, n.hop, split_part(s.scorer, '@', 1) AS scorer,
+        split_part(s.scorer, '@', 2) AS version, count(DISTINCT n.query) AS queries,
+        avg(s.value) AS value, avg(n.total_cost) AS total_cost
+    FROM nodes n JOIN cache.queries q USING (query)
+    JOIN cache.scores s ON s.call = n.call AND s."references" = q."references"
+    GROUP BY n.route, n.hop, s.scorer;
 CREATE VIEW spend AS
     WITH RECURSIVE reached AS (  -- where a call was made; equal questions are those of one dataset
         SELECT context, min(dataset) AS dataset, 1 AS hop FROM cache.queries GROUP BY context
@@ -221,7 +224,8 @@ def _list_calls(
     direct_rates = rate_table(direct_names, prices)
     direct_cost = _cost(forest.direct, direct_rates)
     direct_hops = np.zeros(len(direct_names), np.int64)
-    direct_rows = _call_rows(forest.direct, 1, direct_hops, direct_cost, direct_cost)
+    direct_draws = np.array([direct_names[:at].count(name) for at, name in enumerate(direct_names)])
+    direct_rows = _call_rows(forest.direct, 1, direct_hops, direct_draws, direct_cost, direct_cost)
     nodes = range(1, layout.nodes)  # the root is no call
     rates = rate_table(spec.models, prices)
     total = total_cost(
@@ -236,7 +240,8 @@ def _list_calls(
     actions = [layout.action[node] for node in nodes]
     cost = _cost(tree, rates[actions])
     route_names = [layout.name(node, spec.models) for node in nodes]
-    rows = _call_rows(tree, 1 + len(direct_names), layout.depth()[1:], cost, total)
+    first_place = 1 + len(direct_names)
+    rows = _call_rows(tree, first_place, layout.depth()[1:], layout.draw[1:], cost, total)
     return [*direct_names, *route_names], pa.concat_tables([direct_rows, rows])
 
 
@@ -257,6 +262,7 @@ def _call_rows(
     nodes: Nodes,
     first_place: int,
     hops: NDArray[np.int64],
+    draws: NDArray[np.int64],
     cost: NDArray[np.float64],
     total: NDArray[np.float64],
 ) -> pa.Table:
@@ -266,6 +272,7 @@ def _call_rows(
         nodes: the calls.
         first_place: the place of the first column's name.
         hops: int64[columns], hop of each call; 0 for direct calls.
+        draws: int64[columns], which of the draws of its call each column is.
         cost: float64[queries, columns], cost of each call.
         total: float64[queries, columns], cost of each call and all calls before it.
     """
@@ -274,6 +281,7 @@ def _call_rows(
         "position": position,
         "place": first_place + column,
         "hop": hops[column],
+        "draw": draws[column],
         "call_hash": nodes.key[position, column],
         "cost": cost[position, column],
         "total_cost": total[position, column],

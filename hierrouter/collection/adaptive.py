@@ -343,11 +343,14 @@ class _Growth:
                     chance = np.maximum(chance, other_chance)
                     is_made = is_made | is_made_elsewhere
                 by_context[context] = (chance, is_made)
+        models = [model.name for model in collection.pool.models]
         decisions: list[tuple[plan.Stage, str, float, bool]] = []
         for context, (chance, is_made) in by_context.items():
-            stages = collection.levels[level]
-            values = zip(stages, chance.tolist(), is_made.tolist(), strict=True)
-            decisions += [(stage, context, *decision) for stage, *decision in values]
+            chance_of = dict(zip(models, chance.tolist(), strict=True))
+            made_of = dict(zip(models, is_made.tolist(), strict=True))
+            for stage in collection.levels[level]:  # all draws of a call, or none
+                name = stage.model.name
+                decisions.append((stage, context, chance_of[name], made_of[name]))
         if level == 0:  # direct calls are needed only in folds on which models are evaluated
             for context in by_context:
                 decisions += [(stage, context, 0.0, False) for stage in collection.direct]
@@ -378,13 +381,15 @@ def chances(learned: TrainedSweep, fold: RouteTree, level: int) -> Floats:
         level: of the states from which the calls are made.
 
     Returns:
-        float64[queries, M^level, M].
+        float64[queries, states of the level, M]; M^level states in the paper's tree.
     """
     layout = fold.layout
     calls = learned.at(0.0).actions.calls
-    largest = np.zeros((len(fold), layout.call_actions**level, layout.call_actions))
+    states = layout.level(level)
+    count = np.count_nonzero(layout.depth() == level)
+    largest = np.zeros((len(fold), count, layout.call_actions))
     for alpha in learned.alphas:
-        actions = learned.at(alpha).probabilities(fold)[:, layout.level(level), :calls]
+        actions = learned.at(alpha).probabilities(fold)[:, states, :calls]
         by_model = actions.reshape(*largest.shape[:2], -1, layout.call_actions).sum(axis=2)
         largest = np.maximum(largest, by_model)
     return largest

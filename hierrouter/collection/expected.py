@@ -178,7 +178,10 @@ class StageExpectation:
         self._measures = measures
 
     def _sample(self, dataset: str) -> Sample | None:
-        return self._measures.sample(self._due.stage.step, self._due.depth, dataset)
+        stage = self._due.stage
+        sample = self._measures.sample(stage.step, self._due.depth, dataset)
+        # A further draw that was never made will be like the first one.
+        return sample or self._measures.sample(stage.first_step, self._due.depth, dataset)
 
     def stage(self, counter: TokenCounter, rate: Rate) -> ExpectedStage:
         """Return what the stage takes.

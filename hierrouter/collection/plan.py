@@ -51,6 +51,7 @@ class Stage:
         step: key of model, settings and instruction.
         instruction: follows the context in the prompt; empty for none.
         draw: which of the draws of these calls it makes.
+        first_step: key of the step of the first draw, if this is a further one.
     """
 
     label: str
@@ -58,6 +59,7 @@ class Stage:
     step: str
     instruction: str
     draw: int = 0
+    first_step: str = ""
 
     def draws(self, count: int) -> list[Stage]:
         """The stages of the first draws of these calls, of which this is the very first."""
@@ -67,6 +69,7 @@ class Stage:
                 label=f"{self.label}, draw {draw + 1}",
                 step=draw_step(self.step, draw),
                 draw=draw,
+                first_step=self.step,
             )
             for draw in range(1, count)
         ]

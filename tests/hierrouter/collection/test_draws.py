@@ -8,6 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hierrouter.collection.adaptive import PILOT_QUERIES, Adaptive, fill_adaptively
+from hierrouter.collection.due import due_levels
+from hierrouter.collection.expected import expected_stages
+from hierrouter.collection.measures import Measures
 from hierrouter.collection.plan import Shard, shard_status
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.collection.storing import pool_of, store_answers, with_prices
@@ -16,6 +20,7 @@ from hierrouter.collection.transfer import import_
 from hierrouter.engines import backend
 from hierrouter.engines.endpoint import Caller
 from hierrouter.engines.generator import NO_OPTIONS, Answer, CallOptions, Failure, Response
+from hierrouter.engines.token_counts import TokenCounter
 from hierrouter.pools.files import load_pool, stored_import, stored_pool, with_draws
 from hierrouter.pools.pool import Endpoint, Generation, Pool
 from hierrouter.replay.inspection import cache_info, verify_cache
@@ -424,3 +429,65 @@ def test_kills_lose_and_repeat_no_draw(tmp_path: Path, hierrouter: Run, start: S
     assert (made, reused) == (len(all_calls) - len(kept), len(kept))
     assert CacheReader(root).number("SELECT count(*) FROM calls_rows") == len(all_calls)
     assert OpenTree(cache=root).run().layout.draws == 2
+
+
+def test_views_tell_draws_and_count_no_query_twice(tmp_path: Path) -> None:
+    fill_cache(with_two_draws(DRAWN), QUERIES, tmp_path, engines=Scripted())
+    tree = OpenTree(cache=tmp_path).run()
+    draws = tree.sql("SELECT hop, draw, count(*) AS n FROM nodes GROUP BY ALL ORDER BY ALL")
+    assert draws["n"].to_pylist() == [18, 18, 18, 18, 108, 108]
+    routes = tree.sql("SELECT * FROM routes WHERE hop = 2 AND scorer = 'token_f1'").to_pylist()
+    assert len(routes) == 9
+    assert {row["queries"] for row in routes} == {6}
+    first_route = routes[0]["route"]
+    nodes = [
+        node
+        for node in range(1, tree.layout.nodes)
+        if tree.layout.name(node, tree.models) == first_route
+    ]
+    assert len(nodes) == 4
+    assert routes[0]["total_cost"] == pytest.approx(tree.cost[:, nodes].mean())
+
+
+def test_adaptive_collections_make_all_draws_of_a_call_or_none(tmp_path: Path) -> None:
+    """One model is right, so that the other two are left out."""
+
+    def script(model: str, prompt: str) -> Response:
+        number = int(prompt.split()[2])
+        is_right = model.startswith("a")
+        return Response(str(2 * number) if is_right else f"no, {model}", 10, 5, "stop")
+
+    pool = with_two_draws(replace(DRAWN, hops=1))
+    queries = sums(150)
+    engines = Scripted(script)
+    fill_adaptively(pool, queries, tmp_path, Adaptive((0.01,)), engines=engines)
+    assert set(engines.asked.values()) == {1}
+    tree = OpenTree(cache=tmp_path).run()
+    assert tree.layout == pool.layout
+    assert len(tree) == 100 + PILOT_QUERIES
+    assert tree.pruned is not None
+    assert tree.pruned.weight is not None
+    first, second = tree.pruned.weight[:, 1:7:2], tree.pruned.weight[:, 2:7:2]
+    assert np.array_equal(first, second)
+    assert {0.0, 0.5} == set(np.unique(first))
+    again = fill_adaptively(pool, queries, tmp_path, Adaptive((0.01,)), engines=engines)
+    assert again.calls == 0
+
+
+def test_further_draws_are_expected_to_be_like_the_first(tmp_path: Path) -> None:
+    pool = replace(DRAWN, hops=1)
+    identities = {model.name: Scripted().identify(model) for model in pool.models}
+    fill_cache(pool, QUERIES, tmp_path, engines=Scripted())
+    reader = CacheReader(tmp_path)
+    drawn = with_two_draws(pool)
+    levels = list(due_levels(drawn, drawn.tree_spec(identities), QUERIES, reader.responses()))
+    assert [[len(due.calls) for due in level.stages] for level in levels] == [[0, 6] * 3] * 2
+    stage = levels[1].stages[1]
+    sample = Measures(reader).sample(stage.stage.first_step, 0, "sums")
+    assert sample is not None
+    datasets = {query.question: "sums" for query in QUERIES}
+    counters = {model.name: TokenCounter(model) for model in drawn.models}
+    stages = expected_stages(levels, datasets, reader, Measures(reader), counters, drawn.rates())
+    for expected in stages:
+        assert expected.tokens_out is not None
+        assert expected.tokens_out.likely == 6 * len(expected.due.calls)
