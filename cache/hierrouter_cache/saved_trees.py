@@ -162,7 +162,7 @@ def _table_of_tree(tree: RouteTree, facts: Facts) -> pa.Table:
     for number, calls in enumerate((combined, combined.direct)):
         for name in CALL_MEASURES:
             values: NDArray[Any] = getattr(calls, name)
-            if name not in RARE_MEASURES or values.any():
+            if values.shape[1] and (name not in RARE_MEASURES or values.any()):
                 columns[f"{name} {number}"] = _list_column(values)
     part_shapes: list[tuple[bool, int]] = []
     for number, part in enumerate(combined.parts):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.keys import digest, draw_step, text_digest
-from hierrouter_cache.layout import Layout
+from hierrouter_cache.layout import NEWEST, Layout
 from hierrouter_cache.reader import FIRST_ROW_ORDER, CacheReader, first_match
 from hierrouter_cache.tree import DirectCalls, Rate, RouteTree, StatePart, rate_table
 
@@ -214,9 +214,12 @@ def walk(reader: CacheReader, spec: TreeSpec, keys: Sequence[str]) -> Forest:
     roots = reader.hashes(rows["context"].combine_chunks())
     references = reader.hashes(rows["references"].combine_chunks())
     direct_steps = [step for _, step in spec.direct]
-    direct_rows = np.stack([table.rows_of(step, roots) for step in direct_steps], axis=1)
+    direct_rows = np.empty((len(roots), len(direct_steps)), np.int64)
+    skipped = np.empty(direct_rows.shape, np.bool_)
+    for column, step in enumerate(direct_steps):
+        direct_rows[:, column] = table.rows_of(step, roots)
+        skipped[:, column] = table.has_decision(step, roots, False)
     direct = table.take(direct_rows)
-    skipped = np.stack([table.has_decision(step, roots, False) for step in direct_steps], axis=1)
     direct = replace(direct, pruned=skipped & ~direct.present)
     tree = _find_tree(table, spec, roots)
     decided = np.zeros(len(roots), np.bool_)
@@ -267,6 +270,7 @@ class _CallTable:
         """
         distinct_steps = {spec.step(node) for node in range(1, spec.layout.nodes)}
         distinct_steps |= {step for _, step in spec.direct}
+        distinct_steps |= set(spec.steps[0])
         steps = sorted(distinct_steps)
         placeholders = ", ".join("?" * len(steps))
         restriction = ""
@@ -402,6 +406,144 @@ def _find_tree(table: _CallTable, spec: TreeSpec, roots: NDArray[np.uint64]) -> 
     nodes.present[:, 0] = True
     nodes.outcome[:, 0] = roots
     return replace(nodes, pruned=pruned)
+
+
+def stored_layout(reader: CacheReader, spec: TreeSpec, keys: Sequence[str]) -> TreeSpec:
+    """Return the spec with the routes that some query has in the cache.
+
+    They are followed from the queries' roots, so that what is looked at are stored calls only, and
+    not every sequence of actions.
+
+    Args:
+        reader: the open cache.
+        spec: the pool as digests; its layout is not looked at.
+        keys: keys of the queries.
+
+    Raises:
+        IncompleteTree: the queries have no call.
+    """
+    calls_after = _stored_calls(reader, spec)
+    contexts = reader.queries(keys, ("context",))["context"].to_pylist()
+    parent = [-1]
+    actions = [-1]
+    draws = [0]
+    level = {0: contexts}  # by node: the contexts of the queries that have it
+    for hop in range(len(spec.steps)):
+        following: dict[tuple[int, int, int], list[str]] = {}
+        for node, node_contexts in level.items():
+            for context in node_contexts:
+                for action, draw, outcome in calls_after[hop].get(context, ()):
+                    following.setdefault((node, action, draw), []).append(outcome)
+        level = {}
+        for (node, action, draw), outcomes in following.items():
+            level[len(parent)] = outcomes
+            parent.append(node)
+            actions.append(action)
+            draws.append(draw)
+    if len(parent) == 1:
+        raise IncompleteTree(f"no call of these models is there: {reader.root}; import the log")
+    layout, _ = Layout.sorted(
+        len(spec.models),
+        np.array(parent, np.int64),
+        np.array(actions, np.int64),
+        np.array(draws, np.int64),
+    )
+    return replace(spec, layout=layout)
+
+
+def _stored_calls(
+    reader: CacheReader, spec: TreeSpec
+) -> list[dict[str, list[tuple[int, int, str]]]]:
+    """For each level and context, (action, draw, outcome) of the calls that are in the cache."""
+    stored_steps = set(reader.sql("SELECT DISTINCT step FROM calls_rows")["step"].to_pylist())
+    by_steps: dict[tuple[str, ...], dict[str, list[tuple[int, int, str]]]] = {}
+    for steps in spec.steps:
+        if steps in by_steps:
+            continue
+        calls: dict[str, list[tuple[int, int, str]]] = {}
+        for action, step in enumerate(steps):
+            draw = 0
+            # The draws of a call are numbered without gaps.
+            while draw_step(step, draw) in stored_steps:
+                rows = reader.sql(
+                    "SELECT context, first(outcome ORDER BY " + FIRST_ROW_ORDER + ") AS outcome "
+                    "FROM calls_rows WHERE step = $1 GROUP BY context",
+                    [draw_step(step, draw)],
+                ).to_pydict()
+                for context, outcome in zip(rows["context"], rows["outcome"], strict=True):
+                    calls.setdefault(context, []).append((action, draw, outcome))
+                draw += 1
+        by_steps[steps] = calls
+    return [by_steps[steps] for steps in spec.steps]
+
+
+@dataclass(frozen=True)
+class JudgedRoutes:
+    """The routes of each query of a log that end with a judged response.
+
+    Attributes:
+        layout: the routes that some query has; the stop `NEWEST` is offered if a response is judged
+            after which others go on.
+        rows: int64[n], positions of the queries that have such routes.
+        nodes: int64[nodes of `layout`], their numbers in the layout of before.
+        weight: float64[n, nodes], see `RouteTree`.
+        can_end: bool[n, nodes], see `RouteTree`.
+        holes: number of calls that were left out, by reason.
+    """
+
+    layout: Layout
+    rows: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    can_end: NDArray[np.bool_]
+    holes: dict[str, int]
+
+
+def judged_routes(
+    spec: TreeSpec, forest: Forest, score: NDArray[np.float64], shares: NDArray[np.float64]
+) -> JudgedRoutes:
+    """Leave out the calls after which no response is judged, and weigh the draws of the others.
+
+    Args:
+        spec: with the layout of `stored_layout`.
+        forest: the calls of the queries.
+        score: float64[queries, nodes], NaN for responses without a verdict.
+        shares: float64[queries, nodes], the share of the runs of a call that a draw has; NaN if the
+            draws of a call are equally frequent.
+    """
+    layout = spec.layout
+    present = forest.tree.present.copy()
+    can_end = present & ~np.isnan(score)
+    can_end[:, 0] = False
+    kept = can_end.copy()
+    for node in range(layout.nodes - 1, 0, -1):
+        # Numbers of inner nodes are below those of their inner children, and of all leaves.
+        kept[:, layout.parent[node]] |= kept[:, node]
+    left_out = int(np.count_nonzero(present[:, 1:] & ~kept[:, 1:]))
+    rows = np.flatnonzero(kept[:, 0])
+    kept = kept[rows]
+    if not len(rows):
+        return JudgedRoutes(layout, rows, rows, np.empty((0, 0)), kept, {})
+    is_used = kept.any(axis=0)
+    nodes = np.flatnonzero(is_used)
+    number = np.cumsum(is_used) - 1
+    parent = np.where(layout.parent[nodes] < 0, -1, number[layout.parent[nodes]])
+    columns = (parent, layout.action[nodes], layout.draw[nodes])
+    smaller, order = Layout.sorted(layout.call_actions, *columns)
+    nodes = nodes[order]
+    kept = kept[:, nodes]
+    can_end = can_end[np.ix_(rows, nodes)]
+    weight = np.where(kept, np.nan_to_num(shares[np.ix_(rows, nodes)], nan=1.0), 0.0)
+    for draws in smaller.draws_of_calls.reshape(-1, smaller.draws):
+        draws = draws[draws >= 0]
+        if len(draws):
+            total = weight[:, draws].sum(axis=1, keepdims=True)
+            weight[:, draws] /= np.where(total > 0, total, 1.0)
+    weight[:, 0] = 1.0
+    if can_end[:, 1 : smaller.inner].any():
+        smaller = smaller.with_give_backs((NEWEST,))
+    holes = {"ended without a verdict": left_out} if left_out else {}
+    return JudgedRoutes(smaller, rows, nodes, weight, can_end, holes)
 
 
 @dataclass(frozen=True)
@@ -555,6 +697,8 @@ def load_tree(
     accuracy: Scores,
     scorer: str,
     is_pruned: NDArray[np.bool_] | None = None,
+    weight: NDArray[np.float64] | None = None,
+    can_end: NDArray[np.bool_] | None = None,
 ) -> RouteTree:
     """Build the dense arrays of a forest.
 
@@ -571,21 +715,20 @@ def load_tree(
         scorer: name of the scorer of `score`.
         is_pruned: bool[queries], the queries that may lack calls and become the tree's `pruned`;
             None for no query.
+        weight: float64[queries, nodes], see `RouteTree`; None if queries have all nodes, once.
+        can_end: bool[queries, nodes], see `RouteTree`; with `weight` only: other responses need no
+            score.
 
     Raises:
         IncompleteTree: a node or a direct call is absent, or a call is not scored.
     """
     if is_pruned is None:
         is_pruned = np.zeros(len(forest.keys), np.bool_)
-    absent = describe_holes(forest.select(np.flatnonzero(~is_pruned)), spec)
-    if absent:
-        raise IncompleteTree(f"the tree is incomplete: {reader.root}: {absent}; collect again")
-    _require_scored(reader, forest.tree, score.tree)
-    _require_scored(reader, forest.direct, score.direct)
-    is_judged = ~np.isnan(accuracy.direct).all(axis=1) | ~np.isnan(accuracy.tree).all(axis=1)
-    judged = forest.select(np.flatnonzero(is_judged))
-    _require_scored(reader, judged.tree, accuracy.tree[is_judged])
-    _require_scored(reader, judged.direct, accuracy.direct[is_judged])
+    if weight is None or can_end is None:
+        _require_complete(reader, spec, forest, score, accuracy, is_pruned)
+    else:
+        score, accuracy = _scores_of_endings(score, accuracy, can_end)
+        forest = replace(forest, tree=_without_absent(forest.tree))
     queries = reader.queries(forest.keys, ("id", "dataset", "split"))
     tree = forest.tree
     direct = forest.direct
@@ -598,6 +741,9 @@ def load_tree(
     for calls in (tree, direct):
         further = (calls.tokens_cached, calls.tokens_thoughts)
         measures += [tokens for tokens in further if tokens.any()]
+    if weight is not None and can_end is not None:
+        names.append(spec.layout.digest)
+        measures += [weight, can_end.astype(np.float64)]
     shared_calls = int(tree.shared.sum() + direct.shared.sum())
     calls_of_all = int(tree.present[:, 1:].sum() + direct.present.sum())
     route_tree = RouteTree(
@@ -617,9 +763,10 @@ def load_tree(
         rate=rate_table(spec.models, prices),
         parts=parts,
         direct=_direct_calls(spec, forest, score, accuracy, prices),
-        weight=_draw_weights(spec.layout, tree.present),
         scorer=scorer,
         content=_content_digest(names, measures),
+        weight=_draw_weights(spec.layout, tree.present) if weight is None else weight,
+        can_end=can_end,
     )
     if not is_pruned.any():
         return route_tree
@@ -679,6 +826,50 @@ def _draw_weights(layout: Layout, present: NDArray[np.bool_]) -> NDArray[np.floa
     np.add.at(counts, call, present.T)
     counts = counts.T
     return np.where(present, 1 / np.maximum(counts[:, call], 1), 0.0)
+
+
+def _require_complete(
+    reader: CacheReader,
+    spec: TreeSpec,
+    forest: Forest,
+    score: Scores,
+    accuracy: Scores,
+    is_pruned: NDArray[np.bool_],
+) -> None:
+    """Require that all calls of queries that are not pruned are present and scored.
+
+    Raises:
+        IncompleteTree: a node or a direct call is absent, or a call is not scored.
+    """
+    absent = describe_holes(forest.select(np.flatnonzero(~is_pruned)), spec)
+    if absent:
+        raise IncompleteTree(f"the tree is incomplete: {reader.root}: {absent}; collect again")
+    _require_scored(reader, forest.tree, score.tree)
+    _require_scored(reader, forest.direct, score.direct)
+    is_judged = ~np.isnan(accuracy.direct).all(axis=1) | ~np.isnan(accuracy.tree).all(axis=1)
+    judged = forest.select(np.flatnonzero(is_judged))
+    _require_scored(reader, judged.tree, accuracy.tree[is_judged])
+    _require_scored(reader, judged.direct, accuracy.direct[is_judged])
+
+
+def _scores_of_endings(
+    score: Scores, accuracy: Scores, can_end: NDArray[np.bool_]
+) -> tuple[Scores, Scores]:
+    """Return the scores with 0 at nodes where no episode may end.
+
+    A query whose responses nothing judges right or wrong keeps NaN.
+    """
+    known = can_end & ~np.isnan(accuracy.tree)
+    right = np.where(known, accuracy.tree, 0.0)
+    right[(known != can_end).any(axis=1)] = np.nan
+    return (replace(score, tree=np.where(can_end, score.tree, 0.0)), replace(accuracy, tree=right))
+
+
+def _without_absent(nodes: Nodes) -> Nodes:
+    """Return calls that measure 0 where they are absent."""
+    measures = ("tokens_in", "tokens_out", "seconds", "tokens_cached", "tokens_thoughts")
+    values = {name: np.where(nodes.present, getattr(nodes, name), 0) for name in measures}
+    return replace(nodes, **values)
 
 
 def _require_scored(reader: CacheReader, nodes: Nodes, values: NDArray[np.float64]) -> None:

@@ -95,7 +95,12 @@ class ImportResult:
 def _table_notes(format: str, answers: tables.Answers, pool: Pool, unpriced: bool) -> list[str]:
     """Describe a table of answers, with its gaps and what it does not say, a line each."""
     kind = "chains: only the paths that the file has, so open some with --models"
-    if pool.context_free:
+    if answers.runs is not None:
+        kind = (
+            f"a log: {sum(map(len, answers.by_path)):,} calls, "
+            f"up to {answers.draws} draws of one; the routes are those of the file"
+        )
+    elif pool.context_free:
         kind = "context-free: later hops are the models' own answers, no model saw an earlier one"
     notes = [
         f"{format}, {len(answers.queries):,} queries x {len(pool.models)} models, "
@@ -105,7 +110,8 @@ def _table_notes(format: str, answers: tables.Answers, pool: Pool, unpriced: boo
         if model.name != model.model:
             notes.append(f"model {model.model} is called {model.name} here")
     notes += _repetition_notes(answers)
-    notes += _gap_notes(answers, pool)
+    if answers.runs is None:
+        notes += _gap_notes(answers, pool)
     if not unpriced:
         notes += _given_cost_notes(answers, pool)
     has_references = all(query.answers for query in answers.queries)
@@ -114,16 +120,18 @@ def _table_notes(format: str, answers: tables.Answers, pool: Pool, unpriced: boo
         notes.append("no reference answers in the file, so no other --scorer than given")
     elif not has_references:
         notes.append("no reference answers in the file; use --scorer given")
-    elif is_given:
+    elif is_given and answers.runs is None:
         notes.append("all answers have a given score: it is Q unless you name another --scorer")
-    if unpriced:
+    if unpriced and answers.runs is not None and not answers.has_tokens:
+        notes.append("no tokens and no prices: cost counts calls; reprice with --prices")
+    elif unpriced:
         notes.append("prices unknown: 1 per token for every model; reprice with --prices")
         notes.append("cost counts tokens; take a small alpha such as 1e-5")
     unscored = answers.scores.count(None)
     has_scores = unscored < len(answers.scores)
     if has_scores and has_references and not is_given:
         notes.append("it has given scores: --scorer given")
-    if has_scores and unscored:
+    if has_scores and unscored and answers.runs is None:
         notes.append(f"{unscored:,} answers have no score; --scorer given will refuse them")
     if format in NOTES:
         notes.append(NOTES[format])
@@ -160,9 +168,9 @@ def _given_cost_notes(answers: tables.Answers, pool: Pool) -> list[str]:
     names = _names_in_pool(pool)
     costs: dict[str, tuple[float, float, int]] = {}
     for by_path in answers.by_path:
-        for path, answer in by_path.items():
+        for answer in by_path.values():
             bill = answer.bill
-            name = names[path[-1]]
+            name = names[answer.path[-1]]
             if bill.cost is None:
                 continue
             given, own, calls = costs.get(name, (0.0, 0.0, 0))
@@ -240,22 +248,35 @@ def import_answers(
         CacheError: the cache is damaged, in use by a collector, or cannot be written.
         WorldError: the disk is full or failed.
     """
+    is_log = format == "table" and tables.is_log(path)
     rows, rate_of_format = READERS[format](path)
     if rate_of_format and rates:
         raise InputError(
             f"a {format} file says what calls cost and has no token counts: --price; leave it out"
         )
-    answers = tables.gather(rows, seed, draw)
+    if is_log:
+        answers = tables.gather_log(path, seed)
+    else:
+        answers = tables.gather(rows, seed, draw)
+        names_paths = format == "table" and tables.names_paths(path)
+        if names_paths and hops is None and answers.hops > 1 and not answers.is_product:
+            answers = answers.as_log
+    if answers.runs is not None and hops is not None:
+        raise InputError(f"a log's routes are what they are: --hops {hops}; leave it out")
     pool = storing.pool_of(answers, hops)
     if rate_of_format:
         rates = dict.fromkeys((model.name for model in pool.models), rate_of_format)
-    unpriced = not rates and bool(storing.names_without_size(pool))
+    counts_calls = not rates and answers.runs is not None and not answers.has_tokens
+    unpriced = not rates and (counts_calls or bool(storing.names_without_size(pool)))
+    if counts_calls:
+        rates = dict.fromkeys((model.name for model in pool.models), storing.CALL_RATE)
     pool = storing.with_prices(pool, rates)
     duplicates_note = near_duplicates_note(answers.queries)
-    counts_tokens = rate_of_format is None
+    counts_tokens = rate_of_format is None and (answers.runs is None or answers.has_tokens)
     audit = _audit(answers, pool, counts_tokens)
-    decided = _decisions(answers, counts_tokens)
-    merge = storing.store_answers(answers, pool, root, on_progress, decided)
+    decided = _decisions(answers, rate_of_format is None)
+    store = storing.store_answers if answers.runs is None else storing.store_log
+    merge = store(answers, pool, root, on_progress, decided)
     return ImportResult(
         root, format, merge, answers, pool, unpriced, duplicates_note=duplicates_note, audit=audit
     )
@@ -267,6 +288,8 @@ def _default_scorer(answers: tables.Answers) -> str | None:
     Given scores are taken if all answers have one, and if they tell answers from one another.
     """
     scores = set(answers.scores)
+    if answers.runs is not None:  # what no run ended with has no score
+        scores.discard(None)
     return GIVEN_SCORER.name if None not in scores and len(scores) > 1 else None
 
 
@@ -303,11 +326,11 @@ def _audit(answers: tables.Answers, pool: Pool, counts_tokens: bool) -> Audit:
         [(f"{query.dataset}/{query.id}", SEPARATOR.join(path)) for query, path, _ in rows]
     )
     responses = []
-    for query, path, answer in (rows[position] for position in drawn):
+    for query, _, answer in (rows[position] for position in drawn):
         response = Response(
             query=f"{query.dataset}/{query.id}",
             dataset=query.dataset,
-            model=names[path[-1]],
+            model=names[answer.path[-1]],
             question=query.question,
             references=query.answers,
             choices=query.choices,
@@ -342,7 +365,7 @@ def guess_format(path: Path) -> str:
         return "llmrouter"
     if any(name.endswith((peers.RESPONSE_SUFFIX, peers.COST_SUFFIX)) for name in row):
         return "routerbench"
-    if set(row) & set(tables.TABLE_COLUMNS):
+    if set(row) & {*tables.TABLE_COLUMNS, *tables.LOG_COLUMNS}:
         return "table"
     raise InputError(
         f"columns of no known format: {path}: {', '.join(row):.80}; see docs/interchange.md or "

@@ -28,10 +28,10 @@ from hierrouter.pools.pool import (
     size_in_name,
 )
 from hierrouter.questions.query import Query
-from hierrouter.questions.scoring import GIVEN_SCORER
+from hierrouter.questions.scoring import GIVEN_SCORER, RUNS_SCORER
 from hierrouter_cache.chain import seal_loose
 from hierrouter_cache.errors import InputError, suggestion
-from hierrouter_cache.keys import call_key, digest, next_context
+from hierrouter_cache.keys import call_key, digest, draw_step, next_context
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import IDENTITY_COLUMNS, ROW_SCHEMAS
 from hierrouter_cache.reader import CacheReader, reader_of
@@ -44,6 +44,7 @@ MERGED_ROWS_PER_PART = 8192
 CONTENT_COLUMNS = {"calls": "outcome", "scores": "value"}
 CONTEXT_FREE_HOPS = 2
 TOKEN_RATE = Rate.base(1.0)  # if prices are unknown; cost then counts tokens
+CALL_RATE = Rate(0.0, 0.0, call=1.0)  # if tokens are unknown, too; cost then counts calls
 
 
 @dataclass
@@ -189,6 +190,70 @@ def store_answers(
     return merge
 
 
+def store_log(
+    answers: Answers,
+    pool: Pool,
+    root: Path,
+    on_progress: OnTask = ignore_task,
+    decided: Mapping[str, str] | None = None,
+) -> Merge:
+    """Write the calls, the scores and the plan of a log into a cache.
+
+    Arguments, result and errors are those of `store_answers`.
+    """
+    assert answers.runs is not None
+    identities = _identities(answers, pool)
+    spec = pool.tree_spec(identities)
+    steps = dict(zip((model.model for model in pool.models), spec.steps[0], strict=True))
+    with open_merge(root) as merge:
+        queries = zip(answers.queries, answers.by_path, answers.runs, strict=True)
+        for done, (query, by_path, runs) in enumerate(queries, 1):
+            contexts: dict[Route, str] = {(): query.context}
+            runs_of_call: Counter[tuple[Route, str]] = Counter()
+            draws_of_call: Counter[tuple[Route, str]] = Counter()
+            for path, answer in by_path.items():
+                runs_of_call[path[:-1], answer.path[-1]] += runs[path]
+                draws_of_call[path[:-1], answer.path[-1]] += 1
+            for path, answer in by_path.items():
+                step = draw_step(steps[answer.path[-1]], int(answer.draw or 0))
+                row = _call_row(step, contexts[path[:-1]], answer, pool)
+                # Equal responses to different actions are different states of a log.
+                row["outcome"] = next_context(row["context"], answer.response, step)
+                contexts[path] = row["outcome"]
+                merge.add("calls", row)
+                score = {"call": row["key"], "references": query.references}
+                call = (path[:-1], answer.path[-1])
+                if answer.score is not None:
+                    merge.add(
+                        "scores", {**score, "scorer": GIVEN_SCORER.key, "value": answer.score}
+                    )
+                if draws_of_call[call] > 1:
+                    share = runs[path] / runs_of_call[call]
+                    merge.add("scores", {**score, "scorer": RUNS_SCORER.key, "value": share})
+            on_progress("import", done, len(answers.queries))
+        merge.flush()
+        merge.another_plan = store_plan(
+            merge.writer, merge.reader, pool, identities, answers.queries, imported=decided
+        )
+    return merge
+
+
+def _call_row(step: str, context: str, answer: Answer, pool: Pool) -> dict[str, Any]:
+    """The row of `calls` of one response of a log."""
+    call = Call(call_key(step, context), step, context, answer.prompt)
+    time = None if answer.latency_s is None else CallTime(answer.latency_s)
+    response = Response(
+        answer.response,
+        answer.tokens_in,
+        answer.tokens_out,
+        finish_reason="unknown",
+        bill=answer.bill,
+        time=time,
+    )
+    names = {model.model: model.name for model in pool.models}
+    return call_row(names[answer.path[-1]], call, response, answer.latency_s)
+
+
 def pool_of(answers: Answers, hops: int | None) -> Pool:
     """The models of a file as a pool, without prices.
 
@@ -202,13 +267,16 @@ def pool_of(answers: Answers, hops: int | None) -> Pool:
     Raises:
         InputError: more hops than the chains have, or trees that are too large.
     """
-    context_free = answers.hops == 1
+    is_log = answers.runs is not None
+    context_free = answers.hops == 1 and not is_log
     depth = hops or (CONTEXT_FREE_HOPS if context_free else answers.hops)
     if not context_free and depth > answers.hops:
         raise InputError(f"the longest chain has {answers.hops} hops: --hops {hops}; ask for fewer")
     names = pool_names(answers.models)
     models = tuple(ModelSpec(name, model, backend=IMPORTED) for model, name in names.items())
-    pool = Pool(models, depth, ("",), context_free=context_free)
+    pool = Pool(models, depth, ("",), context_free=context_free, as_stored=is_log)
+    if is_log:
+        return pool
     if depth > MAX_HOPS or pool.calls > MAX_POOL_NODES:
         raise InputError(
             f"{len(models)} models at {depth} hops exceed {MAX_POOL_NODES:,} nodes per query or "
@@ -288,7 +356,7 @@ def _identities(answers: Answers, pool: Pool) -> dict[str, Identity]:
                 [answer.latency_s, answer.score],
                 *(["ended"] if answer.ended else []),
             ]
-            digests[path[-1]].append(digest(content))
+            digests[answer.path[-1]].append(digest(content))
     return {
         model.name: {
             "imported": model.model,

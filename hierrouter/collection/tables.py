@@ -91,6 +91,8 @@ class Answers:
         repeated_rows: rows that repeat another one exactly and were counted once.
         draws: how many runs of a query there are at most; 1 if each was run once.
         rule: how one answer was made of several draws, a word of `flags.DRAWS`; None without draws.
+        runs: of a log, the number of runs that had each answer, by query and path; the paths then
+            have a step of `log_step` for each call. None if the routes are those of a full tree.
     """
 
     queries: tuple[Query, ...]
@@ -99,6 +101,7 @@ class Answers:
     repeated_rows: int = 0
     draws: int = 1
     rule: str | None = None
+    runs: tuple[Mapping[Route, int], ...] | None = None
 
     @property
     def hops(self) -> int:
@@ -111,6 +114,37 @@ class Answers:
         return Counter(
             name for by_path in self.by_path for name in self.models if (name,) not in by_path
         )
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the file has counts of tokens."""
+        return any(
+            answer.tokens_in or answer.tokens_out
+            for by_path in self.by_path
+            for answer in by_path.values()
+        )
+
+    @property
+    def is_product(self) -> bool:
+        """Whether each query has every model after every path that has not ended."""
+        hops = self.hops
+        for by_path in self.by_path:
+            going_on = sum(
+                len(path) < hops and not answer.ended for path, answer in by_path.items()
+            )
+            if len(by_path) != (1 + going_on) * len(self.models):
+                return False
+        return True
+
+    @property
+    def as_log(self) -> Answers:
+        """The same, as a log of which each call was run once; its routes stay what they are."""
+        runs = tuple(dict.fromkeys(by_path, 1) for by_path in self.by_path)
+        numbered = tuple(
+            {path: replace(answer, draw="0") for path, answer in by_path.items()}
+            for by_path in self.by_path
+        )
+        return replace(self, by_path=numbered, runs=runs)
 
     @property
     def scores(self) -> list[float | None]:
@@ -172,6 +206,358 @@ def gather(answers: Iterable[Answer], seed: int, draw: str | None = None) -> Ans
         most_draws,
         draw if most_draws > 1 else None,
     )
+
+
+# Logs: tables whose rows say which row they follow, whatever shape the routes have.
+
+LOG_COLUMNS = ("query_id", "question", "action", "response", "node", "parent")
+# Other names of columns that logs have.
+LOG_NAMES = {"query_id": "task_id", "response": "text", "action": "model"}
+MAX_LOG_ROUTES = 100_000  # distinct routes; every query has a column for each of them
+MAX_LOG_CELLS = 200_000_000  # queries times routes
+
+
+def log_step(action: str, draw: int) -> str:
+    """Name one draw of an action in a path; the first draw has the name of the action."""
+    return f"{action}\0{draw}" if draw else action
+
+
+def is_log(path: Path) -> bool:
+    """Whether the rows of a table say which row they follow: by a node, or by actions.
+
+    Raises:
+        InputError: the file is not readable, or has no rows.
+    """
+    names = next(read_rows(path)).values.keys()
+    has_actions = "action" in names and ("path" in names or "parent" in names)
+    return has_actions or {"node", "parent"} <= set(names)
+
+
+def names_paths(path: Path) -> bool:
+    """Whether a table has a column `path`, so that the routes may have any shape."""
+    return "path" in next(read_rows(path)).values
+
+
+@dataclass
+class _LogRow:
+    """One response of a log.
+
+    Attributes:
+        answer: the response; its path is that of the actions.
+        action: the last action.
+        parent: position of the row it follows; -1 for the question.
+        runs: number of runs that had it.
+        verdicts: sum of the scores of runs that ended with it, and their number.
+        draw: the number that the file gives it; None without one.
+    """
+
+    answer: Answer
+    action: str
+    parent: int
+    runs: int
+    verdicts: tuple[float, float]
+    draw: int | None
+
+
+def gather_log(path: Path, seed: int) -> Answers:
+    """Read a log: calls with the call, or the actions, that each of them follows.
+
+    A row has `action` (or `model`, with `role` where a model has several) and either `node` and
+    `parent`, or `path`, the names of the actions before. Equal responses to the same action after
+    the same responses are one node with several runs; different ones are draws.
+
+    Args:
+        path: a file that `is_log`.
+        seed: of the draw of folds.
+
+    Raises:
+        InputError: a bad row, or routes that are no trees.
+    """
+    rows = list(read_rows(path))
+    actions = _log_actions(rows)
+    parents = _parents_by_node(rows) if "node" in rows[0].values else None
+    first: dict[tuple[str, str], Answer] = {}
+    log: list[_LogRow] = []
+    numbers: dict[tuple[str, str, Route], dict[int | None, int]] = {}
+    order: Sequence[int] = range(len(rows))
+    if parents is None:
+        order = sorted(order, key=lambda number: len(_actions_before(rows[number])))
+    position: dict[int, int] = {}  # in `log`, by position in the file
+    for number in order:
+        row = rows[number]
+        query = _log_query(row, path.stem)
+        draw = _log_draw(row)
+        if parents is None:
+            parent = _parent_by_path(row, query, draw, numbers)
+        else:
+            parent = position.get(parents[number], -1)
+        before: Route = () if parent < 0 else log[parent].answer.path
+        if len(before) >= MAX_HOPS:
+            raise InputError(f"route of more than {MAX_HOPS} calls: {row.where}; shorten the log")
+        answer = _log_answer(row, query, (*before, actions[number]))
+        earlier = first.setdefault((query.dataset, query.id), answer)
+        if query != earlier.query:
+            raise InputError(
+                f"query {query.id} has two questions, answers or splits: {earlier.where} and "
+                f"{row.where}; give different queries different ids"
+            )
+        if parent >= 0 and query != log[parent].answer.query:
+            raise InputError(
+                f"a call of query {query.id} follows one of another query, "
+                f"{log[parent].answer.query.id}: {row.where}; correct parent"
+            )
+        position[number] = len(log)
+        if parents is None:
+            places = numbers.setdefault((query.dataset, query.id, answer.path), {})
+            places[draw if draw is not None or not places else -len(places)] = len(log)
+        runs = row.count("runs", 1)
+        if not runs:
+            raise InputError(f"runs must be at least 1: {row.where}; leave the row out")
+        log.append(_LogRow(answer, actions[number], parent, runs, _verdicts(row, runs), draw))
+    return _answers_of_log(log, tuple(dict.fromkeys(actions)), first, seed)
+
+
+def _log_value(row: Row, name: str) -> str:
+    """The column of a log's row that has this meaning."""
+    if name in row.values:
+        return name
+    other = LOG_NAMES[name]
+    if other in row.values:
+        return other
+    raise InputError(f"column {name} is missing: {row.where}; it has {', '.join(row.values)}")
+
+
+def _log_actions(rows: Sequence[Row]) -> list[str]:
+    """The action of each row: its name, or that of its model, perhaps with a role."""
+    column = _log_value(rows[0], "action")
+    names = [row.label(column) for row in rows]
+    if column == "action" and "model" in rows[0].values:
+        models: dict[str, tuple[str, Row]] = {}
+        for name, row in zip(names, rows, strict=True):
+            model = row.label("model", "") if row.values.get("model") is not None else ""
+            earlier, where = models.setdefault(name, (model, row))
+            if earlier != model:
+                raise InputError(
+                    f"action {name} has two models, {earlier} and {model}: {where.where} and "
+                    f"{row.where}; give each its own action"
+                )
+    elif "role" in rows[0].values:
+        roles: dict[str, set[str]] = {}
+        for name, row in zip(names, rows, strict=True):
+            roles.setdefault(name, set()).add(row.label("role", "-"))
+        names = [
+            f"{row.label('role', '-')}@{name}" if len(roles[name]) > 1 else name
+            for name, row in zip(names, rows, strict=True)
+        ]
+    for name, row in zip(names, rows, strict=True):
+        if "\0" in name or SEPARATOR in name:
+            raise InputError(f"an action's name must not have {SEPARATOR}: {row.where}; rename it")
+    return names
+
+
+def _parents_by_node(rows: Sequence[Row]) -> list[int]:
+    """The position of the row that each row follows; -1 for none."""
+    numbers: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        node = row.label("node")
+        if node in numbers:
+            raise InputError(
+                f"node {node} stands twice: {rows[numbers[node]].where} and {row.where}; rename one"
+            )
+        numbers[node] = number
+    parents = []
+    for row in rows:
+        name = None if row.values.get("parent") in (None, "") else row.label("parent")
+        if name is not None and name not in numbers:
+            raise InputError(f"parent {name} is missing: {row.where}; add its row, or correct it")
+        parents.append(-1 if name is None else numbers[name])
+    for number, parent in enumerate(parents):
+        if parent < number:
+            continue
+        if _is_on_cycle(number, parents):
+            raise InputError(
+                f"a node follows itself, a cycle: {rows[number].where}; correct parent"
+            )
+        raise InputError(
+            f"parent {rows[number].label('parent')} comes later: {rows[number].where} and "
+            f"{rows[parent].where}; put parents first"
+        )
+    return parents
+
+
+def _is_on_cycle(number: int, parents: Sequence[int]) -> bool:
+    visited = set()
+    node = number
+    while node >= 0 and node not in visited:
+        visited.add(node)
+        node = parents[node]
+    return node >= 0
+
+
+def _actions_before(row: Row) -> Route:
+    """The names of the actions before a row's own: a list, or names that are joined."""
+    value = row.values.get("path")
+    if value is None or value == "":
+        return ()
+    names = value if isinstance(value, list) else row.words("path").split(SEPARATOR)
+    if not all(isinstance(name, str) and name.strip() for name in names):
+        raise InputError(f"path must be names of actions, got {value!r:.40}: {row.where}")
+    return tuple(name.strip() for name in names)
+
+
+def _parent_by_path(
+    row: Row,
+    query: Query,
+    draw: int | None,
+    numbers: Mapping[tuple[str, str, Route], Mapping[int | None, int]],
+) -> int:
+    """The position of the row that a row with a path follows: one of its draw, or the only one."""
+    before = _actions_before(row)
+    if not before:
+        return -1
+    draws = numbers.get((query.dataset, query.id, before), {})
+    if not draws:
+        raise InputError(
+            f"nothing leads to path {SEPARATOR.join(before)} of query {query.id}: {row.where}; "
+            "add the row of its last action"
+        )
+    if draw in draws:
+        return draws[draw]
+    if len(draws) == 1:
+        return next(iter(draws.values()))
+    raise InputError(
+        f"{len(draws)} draws of path {SEPARATOR.join(before)} of query {query.id}, and it is not "
+        f"clear which one this row follows: {row.where}; number them in a column draw"
+    )
+
+
+def _log_query(row: Row, dataset: str) -> Query:
+    answers: tuple[str, ...] = ()
+    if row.values.get("answer") is not None:
+        reference = row.label("answer")
+        answers = with_final_answer((reference,), row.label("final_answer", reference))
+    return Query(
+        id=row.label(_log_value(row, "query_id")),
+        dataset=row.label("dataset", dataset),
+        question=row.words("question"),
+        answers=answers,
+        split=_split(row),
+        tests=tests_of(row.values, row.where),
+    )
+
+
+def _log_draw(row: Row) -> int | None:
+    if "draw" not in row.values:
+        return None
+    if row.values["draw"] is None:
+        raise InputError(f"a draw without a number: {row.where}; number it from 0")
+    return row.count("draw")
+
+
+def _log_answer(row: Row, query: Query, path: Route) -> Answer:
+    bill = row.bill()
+    return Answer(
+        where=row.where,
+        query=query,
+        path=path,
+        prompt=row.text("prompt", ""),
+        response=row.text(_log_value(row, "response")),
+        tokens_in=row.count("tokens_in", bill.tokens_in or 0),
+        tokens_out=row.count("tokens_out", bill.tokens_out or 0),
+        latency_s=row.number("latency_s"),
+        bill=bill,
+    )
+
+
+def _verdicts(row: Row, runs: int) -> tuple[float, float]:
+    """The sum of the scores of the runs that ended with a row's response, and their number."""
+    score = row.share("score") if row.values.get("score") is not None else row.share("right")
+    if score is not None:
+        return score * runs, float(runs)
+    right = row.count("ends_right", 0)
+    count = right + row.count("ends_wrong", 0)
+    if count > runs:
+        raise InputError(f"{count} of {runs} runs end here: {row.where}; correct the counts")
+    return float(right), float(count)
+
+
+def _answers_of_log(
+    log: Sequence[_LogRow],
+    actions: Sequence[str],
+    first: Mapping[tuple[str, str], Answer],
+    seed: int,
+) -> Answers:
+    """Make trees of the rows of a log, see `gather_log`; parents come before their children."""
+    merged: dict[tuple[str, str, int, str, str], int] = {}
+    node_of_row: list[int] = []
+    nodes: list[_LogRow] = []
+    for row in log:
+        query = row.answer.query
+        parent = node_of_row[row.parent] if row.parent >= 0 else -1
+        key = (query.dataset, query.id, parent, row.action, row.answer.response)
+        if key in merged:
+            node = nodes[merged[key]]
+            node.runs += row.runs
+            node.verdicts = (node.verdicts[0] + row.verdicts[0], node.verdicts[1] + row.verdicts[1])
+        else:
+            merged[key] = len(nodes)
+            nodes.append(replace(row, parent=parent))
+        node_of_row.append(merged[key])
+    _number_draws(nodes)
+    by_query: dict[tuple[str, str], dict[Route, Answer]] = {name: {} for name in first}
+    runs_by_query: dict[tuple[str, str], dict[Route, int]] = {name: {} for name in first}
+    routes: list[Route] = []
+    for node in nodes:
+        before = routes[node.parent] if node.parent >= 0 else ()
+        route = (*before, log_step(node.action, node.draw or 0))
+        routes.append(route)
+        total, count = node.verdicts
+        answer = replace(
+            node.answer, score=total / count if count else None, draw=str(node.draw or 0)
+        )
+        name = (answer.query.dataset, answer.query.id)
+        by_query[name][route] = answer
+        runs_by_query[name][route] = node.runs
+    distinct = len(set(routes))
+    if distinct > MAX_LOG_ROUTES or distinct * len(first) > MAX_LOG_CELLS:
+        raise InputError(
+            f"{distinct:,} distinct routes of {len(first):,} queries; at most {MAX_LOG_ROUTES:,} "
+            f"routes, and {MAX_LOG_CELLS:,} times queries: import fewer rows"
+        )
+    queries = with_folds([answer.query for answer in first.values()], seed)
+    refuse_leaks(queries)
+    text_counts = Counter(query.question for query in queries)
+    return Answers(
+        tuple(replace(query, has_own_calls=text_counts[query.question] > 1) for query in queries),
+        tuple(actions),
+        tuple(by_query.values()),
+        repeated_rows=0,
+        draws=1 + max(node.draw or 0 for node in nodes),
+        runs=tuple(runs_by_query.values()),
+    )
+
+
+def _number_draws(nodes: Sequence[_LogRow]) -> None:
+    """Number the draws of each call from 0: by the file's numbers, or the most frequent first.
+
+    So the draws that most queries have share their numbers, and the layout stays small.
+    """
+    siblings: dict[tuple[Any, ...], list[_LogRow]] = {}
+    for node in nodes:
+        query = node.answer.query
+        siblings.setdefault((query.dataset, query.id, node.parent, node.action), []).append(node)
+    for draws in siblings.values():
+        has_numbers = all(node.draw is not None for node in draws)
+        if has_numbers and len({node.draw for node in draws}) < len(draws):
+            raise InputError(
+                f"two responses of one draw of {draws[0].action}: {draws[0].answer.where} and "
+                f"{draws[1].answer.where}; number them"
+            )
+        draws.sort(
+            key=lambda node: node.draw if has_numbers and node.draw is not None else -node.runs
+        )
+        for number, node in enumerate(draws):
+            node.draw = number
 
 
 def _is_repeated(answer: Answer, other: Answer) -> bool:

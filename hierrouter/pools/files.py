@@ -260,7 +260,7 @@ def _check_draws(pool: Pool, where: str) -> None:
             f"every model is at temperature 0, where all draws are equal: {where}; give "
             "generation.temperature, or draws = 1"
         )
-    if pool.calls > MAX_POOL_NODES:
+    if not pool.as_stored and pool.calls > MAX_POOL_NODES:
         draws = f" with {pool.draws} draws" if pool.draws > 1 else ""
         raise InputError(
             f"{pool.calls:,} nodes per query: {where}; "

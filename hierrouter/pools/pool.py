@@ -446,6 +446,9 @@ class Pool:
             routers read, see `hierrouter.engines.generator.visible_text`.
         scorer: what Q is of the questions that the pool was collected for, unless the user names
             another scorer; None is that of the paper. No pool file has it.
+        as_stored: whether the routes are those that an imported log has, which a cache knows, and
+            not each model at each hop; see `hierrouter_cache.walk.stored_layout`. No pool file has
+            it.
     """
 
     __pydantic_config__ = FORBID_EXTRA_KEYS
@@ -463,10 +466,13 @@ class Pool:
     encoder: Annotated[Text, FieldCheck(_refuse_server)] | None = None
     thoughts: Thoughts = KEEP_THOUGHTS
     scorer: FittingScorer | None = None
+    as_stored: bool = False
 
     @property
     def layout(self) -> Layout:
-        """The routes of the tree."""
+        """The routes of the tree; if they are those of a log, the first calls only."""
+        if self.as_stored:
+            return Layout.full(len(self.models), 1)
         return _layout(tuple(map(self.draws_of, self.models)), self.hops)
 
     @property
@@ -520,9 +526,10 @@ class Pool:
                 tuple(key(model, self.instruction(level)) for model in self.models)
                 for level in range(self.hops)
             ),
+            # In a log the calls on the question alone are the first ones of its routes.
             direct=tuple(
                 (model.name, draw_step(key(model, ""), draw))
-                for model in self.all_models
+                for model in (() if self.as_stored else self.all_models)
                 for draw in range(self.draws_of(model))
             ),
             layout=self.layout,
@@ -613,6 +620,8 @@ class Pool:
             del values["scorer"]
         if values["draws"] == 1:
             del values["draws"]
+        if not values["as_stored"]:
+            del values["as_stored"]
         value = {"pool": values, "identities": dict(identities)}
         if datasets:
             value["datasets"] = dict(datasets)
@@ -827,10 +836,10 @@ def price_by_size(parameters: float) -> Price:
 def guessed_prices_note(tree: RouteTree) -> str | None:
     """A note that names the models whose price comes from their size; None if there are none."""
     guessed = []
-    for name, rate in zip(tree.direct.models, tree.direct.rate[:, 0].tolist(), strict=True):
+    for name, (price, *_) in _rates_of_tree(tree).items():
         source = tree.priced_by.get(name, "")
         if source.startswith(SIZE_PRICES):
-            guessed.append(f"price of {name} unknown: {rate:g} per token by its {source}")
+            guessed.append(f"price of {name} unknown: {price:g} per token by its {source}")
     return f"{', '.join(guessed)}; give base_rate or --price" if guessed else None
 
 
@@ -842,8 +851,14 @@ def price_table(tree: RouteTree) -> dict[str, dict[str, Any]]:
             **dict(zip(PRICE_NAMES, rate, strict=False)),
             "source": tree.priced_by.get(name, POOL_PRICES),
         }
-        for name, rate in zip(tree.direct.models, tree.direct.rate.tolist(), strict=True)
+        for name, rate in _rates_of_tree(tree).items()
     }
+
+
+def _rates_of_tree(tree: RouteTree) -> dict[str, list[float]]:
+    """The prices of every model of a tree, those that are called directly included, by name."""
+    rates = dict(zip(tree.models, tree.rate.tolist(), strict=True))
+    return rates | dict(zip(tree.direct.models, tree.direct.rate.tolist(), strict=True))
 
 
 def rates_of(prices: Mapping[str, Price]) -> dict[str, Rate]:

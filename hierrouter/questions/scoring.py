@@ -522,6 +522,9 @@ def _refuse_to_score(response: str, references: Sequence[str]) -> float:
 
 # Scores that were imported with the responses; they are read from the cache and never computed.
 GIVEN_SCORER = Scorer("given", "1", _refuse_to_score)
+# No scorer for users: under this name a cache keeps, of an imported log, the share of the runs of a
+# call that had the response.
+RUNS_SCORER = Scorer("share_of_runs", "1", _refuse_to_score)
 
 
 # A user's own function.

@@ -56,6 +56,8 @@ def data_notes(tree: RouteTree) -> list[str]:
         )
     if tree.left_out:
         notes.append(f"{left_out_note(tree)}.")
+    if isinstance(tree, Tree) and tree.holes:
+        notes.append(f"{holes_note(tree)}.")
     if tree.pruned:
         notes.append(pruned_note(tree))
     opened = tree if isinstance(tree, Tree) else None  # else it was made in memory
@@ -178,6 +180,12 @@ def left_out_note(tree: RouteTree) -> str:
     shift = tree.shift if isinstance(tree, Tree) else ""
     reason = tree.left_out_reason if isinstance(tree, Tree) else HOLES_REASON
     return f"{tree.left_out} queries are left out: {reason}; {shift}".rstrip("; ")
+
+
+def holes_note(tree: Tree) -> str:
+    """Say how many calls of an imported log are left out, and why."""
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in tree.holes.items())
+    return f"calls of the log that no route to a verdict goes through are left out: {reasons}"
 
 
 def population_shift(

@@ -33,6 +33,7 @@ from hierrouter.questions.scoring import (
     ACCURACY,
     GIVEN_SCORER,
     REFERENCE_FORMS,
+    RUNS_SCORER,
     TEST_SCORER,
     Scorer,
 )
@@ -43,6 +44,7 @@ from hierrouter.replay.inspection import (
     GIVEN_BY_DEFAULT_NOTE,
     HOLES_REASON,
     fitting_scorer_note,
+    holes_note,
     left_out_note,
     merged_note,
     population_shift,
@@ -189,7 +191,7 @@ def open_trees(
     return [
         replace(
             reprice(tree, rates_of(table), opening.price_of_second or 0.0),
-            priced_by={name: table[name].source for name in tree.direct.models},
+            priced_by={name: table[name].source for name in (*tree.models, *tree.direct.models)},
         )
         for table in tables
     ]
@@ -210,6 +212,8 @@ def opening_notes(trees: Sequence[Tree], pool: str | None) -> Iterator[str]:
         yield f"note: {trees[0].judged_now}"
     if trees[0].left_out:
         yield f"note: {left_out_note(trees[0])}"
+    if trees[0].holes:
+        yield f"note: {holes_note(trees[0])}"
     if trees[0].pruned:
         yield f"note: {pruned_note(trees[0])}"
     if trees[0].merged:
@@ -349,6 +353,8 @@ def _read_tree(
     Returns:
         The tree without prices, and what else is known of it.
     """
+    if opened.pool.as_stored:
+        return _read_log(reader, queries, opened, opening, derivation, on_derive)
     spec = opened.spec
     scorer = derivation.scorer
     keys = _selected_queries(reader, queries, opening.datasets, opening.limit)
@@ -371,20 +377,7 @@ def _read_tree(
     if derivation.accuracy.key != scorer.key:
         accuracy = measure_forest(reader, complete, derivation.accuracy, run_code, on_score)
 
-    parts: tuple[StatePart, ...] = ()
-    certainty = None
-    leaves = opening.allow_return
-    covered = complete.covered
-    if derivation.encoder:
-        on_embed = partial(on_derive, "embed")
-        parts = embed_states(
-            reader, spec, covered, derivation.encoder, opening.view, on_embed, leaves
-        )
-    numbers = numbers_kind(opening.view)
-    if numbers and not derivation.unembedded:
-        part, certainty = read_numbers(reader, spec, covered, numbers, leaves)
-        parts = (*parts, part)
-
+    parts, certainty = _read_states(reader, spec, complete, opening, derivation, on_derive)
     no_prices = dict.fromkeys((name for name, _ in spec.direct), Rate.base(0))
     tree = walk.load_tree(
         reader,
@@ -420,6 +413,102 @@ def _read_tree(
         "left_out_reason": " or ".join(filter(None, reasons)),
         "judged_now": _judged_note(scorer),
         "is_final": measured.is_final,
+        **_shares_of_models(reader, spec),
+        "sure": certainty,
+    }
+
+
+def _read_states(
+    reader: CacheReader,
+    spec: TreeSpec,
+    forest: Forest,
+    opening: OpenTree,
+    derivation: Derivation,
+    on_derive: OnTask,
+) -> tuple[tuple[StatePart, ...], float | None]:
+    """Read what a policy sees of each state, and the share of answers whose confidence is known."""
+    parts: tuple[StatePart, ...] = ()
+    certainty = None
+    leaves = opening.allow_return
+    covered = forest.covered
+    if derivation.encoder:
+        on_embed = partial(on_derive, "embed")
+        parts = embed_states(
+            reader, spec, covered, derivation.encoder, opening.view, on_embed, leaves
+        )
+    numbers = numbers_kind(opening.view)
+    if numbers and not derivation.unembedded:
+        part, certainty = read_numbers(reader, spec, covered, numbers, leaves)
+        parts = (*parts, part)
+    return parts, certainty
+
+
+def _read_log(
+    reader: CacheReader,
+    queries: Sequence[str],
+    opened: OpenedPool,
+    opening: OpenTree,
+    derivation: Derivation,
+    on_derive: OnTask,
+) -> tuple[RouteTree, dict[str, Any]]:
+    """Read the tree of an imported log, whose routes are those that the cache has.
+
+    A route that ends with a response without a verdict is left out of the query's tree.
+
+    Returns:
+        As `_read_tree`.
+
+    Raises:
+        IncompleteTree: no query has a route that ends with a verdict.
+    """
+    scorer = derivation.scorer
+    keys = _selected_queries(reader, queries, opening.datasets, opening.limit)
+    spec = walk.stored_layout(reader, opened.spec, keys)
+    forest = walk.walk(reader, spec, keys)
+    on_score = partial(on_derive, "score")
+    if scorer is GIVEN_SCORER:  # what the source has not judged, nothing can judge
+        quality = stored_scores(reader, forest, scorer.key)
+    else:
+        quality = measure_forest(reader, forest, scorer, opening.run_code, on_score)
+    accuracy = quality
+    if derivation.accuracy.key != scorer.key:
+        accuracy = measure_forest(reader, forest, derivation.accuracy, opening.run_code, on_score)
+    shares = stored_scores(reader, forest, RUNS_SCORER.key).tree
+    routes = walk.judged_routes(spec, forest, quality.tree, shares)
+    if not len(routes.rows):
+        raise IncompleteTree(
+            f"no route ends with a verdict of {scorer.name}: {reader.root}; import a table with "
+            "scores, or take another --scorer"
+        )
+    spec = replace(spec, layout=routes.layout)
+    kept = np.ix_(routes.rows, routes.nodes)
+    judged = replace(forest.select(routes.rows), tree=forest.tree.select(kept))
+    judged.tree.present[:] = routes.weight > 0
+    parts, certainty = _read_states(reader, spec, judged, opening, derivation, on_derive)
+    no_prices = dict.fromkeys(spec.models, Rate.base(0))
+    tree = walk.load_tree(
+        reader,
+        spec,
+        judged,
+        parts,
+        derivation.encoder_name,
+        no_prices,
+        Scores(quality.tree[kept], quality.direct[routes.rows]),
+        Scores(accuracy.tree[kept], accuracy.direct[routes.rows]),
+        scorer.name,
+        weight=routes.weight,
+        can_end=routes.can_end,
+    )
+    left_out = len(keys) - len(routes.rows)
+    return tree, {
+        "left_out": left_out,
+        "shift": "",
+        "rescored": rescored_note(reader, (scorer, derivation.accuracy)),
+        "merged": merged_note(reader, queries),
+        "left_out_reason": "no route of them ends with a verdict" if left_out else "",
+        "judged_now": _judged_note(scorer),
+        "is_final": True,
+        "holes": routes.holes,
         **_shares_of_models(reader, spec),
         "sure": certainty,
     }

@@ -70,16 +70,18 @@ def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Tex
         CacheError: there is no cache, it is damaged, or it is not the cache of this tree.
     """
     reader, _, forest = calls_of(root, tree, pool)
-    _require_complete(forest.tree, root)
+    if tree.weight is None:
+        _require_complete(forest.tree, root)
     calls = forest.tree.key[:, 1:]  # the root, column 0, is no call
-    stored_calls = reader.texts(calls.ravel())
+    stored_calls = reader.texts(calls[calls != 0])
     rows = reader.queries(
         forest.keys, ("question", "answers", "choices", "answer_type")
     ).to_pylist()
     texts = []
     for row, query_calls in zip(rows, calls.tolist(), strict=True):
-        responses = (stored_calls[call].response for call in query_calls)
-        visible = (stored_calls[call].visible for call in query_calls)
+        # A query of a log may lack calls, whose key is 0.
+        responses = (stored_calls[call].response if call else "" for call in query_calls)
+        visible = (stored_calls[call].visible if call else "" for call in query_calls)
         references = tuple(row["answers"])
         texts.append(
             Texts(
@@ -131,6 +133,8 @@ def calls_of(
         model.name for model in resolved.pool.references if model.name not in tree.direct.models
     ]
     spec = replace(resolved, pool=resolved.pool.sub_pool(None, None, left_out)).spec
+    if resolved.pool.as_stored:
+        spec = replace(spec, layout=tree.layout)
     if first_hop:
         spec = spec.first_hop
     return reader, spec, walk(reader, spec, tree_keys)
@@ -190,6 +194,7 @@ class Tree(RouteTree):
         is_fitting_scorer: whether Q is by the scorer that was chosen at collection, as it fits the
             references of a user's own files, because the user named none.
         given_by_default: whether Q is the given scores because the user named no scorer.
+        holes: number of calls of an imported log that the tree leaves out, by reason.
         given_costs: of the calls whose cost a server or an imported file states, by model: the sum
             of these costs, the number of the calls, and their tokens in, tokens out, cached tokens
             in, and tokens of thoughts.
@@ -206,6 +211,7 @@ class Tree(RouteTree):
     rescored: str = ""
     judged_now: str = ""
     left_out_reason: str = ""
+    holes: Mapping[str, int] = field(default_factory=dict)
     merged: str = ""
     given_by_default: bool = False
     is_fitting_scorer: bool = False

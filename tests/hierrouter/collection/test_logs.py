@@ -1,0 +1,233 @@
+"""Logs whose routes have any shape: imported, opened whole, and valued as an enumeration does."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from hierrouter.collection.transfer import import_
+from hierrouter.replay.open_tree import OpenTree
+from hierrouter.replay.tree import Tree
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.layout import NEWEST
+from tests.hierrouter.collection.examples import DATA, Rows, save
+
+MINT = DATA / "mint_tree_nodes_half.parquet"
+
+
+def node(name: str, parent: str | None, action: str, text: str, **columns: Any) -> dict[str, Any]:
+    """A row of the log of one question."""
+    return {
+        "query_id": "q0",
+        "question": "What is 1+1?",
+        "node": name,
+        "parent": parent,
+        "action": action,
+        "response": text,
+        "runs": 1,
+        "score": None,
+        **columns,
+    }
+
+
+def ragged(queries: int = 6) -> Rows:
+    """A solver of two draws; a critic follows the second one, whose verdict may be absent."""
+    rows = []
+    for number in range(queries):
+        query = {"query_id": f"q{number}", "question": f"What is {number}+1?"}
+        rows += [
+            node(f"{number}a", None, "solve", "first", runs=3, score=1.0, **query),
+            node(f"{number}b", None, "solve", "second", score=0.0, **query),
+            node(f"{number}c", f"{number}b", "critic", "no", **query),
+            node(f"{number}d", f"{number}c", "solve", "third", score=1.0, **query),
+            node(f"{number}e", f"{number}b", "other", "ends here", **query),
+        ]
+    return rows
+
+
+def opened(rows: Rows, folder: Path) -> Tree:
+    cache = folder / "cache"
+    import_(save(rows, folder / "log.parquet"), cache)
+    return OpenTree(cache=cache, encoder="hashed-ngrams").run()
+
+
+def test_a_log_is_opened_with_the_routes_that_it_has(tmp_path: Path) -> None:
+    tree = opened(ragged(), tmp_path)
+    names = [tree.layout.name(number, tree.models) for number in range(1, tree.layout.nodes)]
+    assert sorted(names) == sorted([">solve", ">solve", "solve>critic", "solve>critic>solve"])
+    assert tree.layout.give_backs == (NEWEST,)  # the second answer is judged, and may go on
+    assert tree.holes == {"ended without a verdict": 6}
+    assert tree.weight is not None
+    # Of the first call three runs of four had the first answer.
+    first = tree.layout.level(1)
+    assert sorted(tree.weight[:, first][0]) == [0.25, 0.75]
+    assert tree.direct.models == ()
+    assert tree.cost.max() == 3  # no tokens: cost counts calls
+    assert np.isfinite(tree.embedding).all()
+
+
+def test_paths_and_parents_describe_the_same_log(tmp_path: Path) -> None:
+    rows = [row for row in ragged() if row["action"] != "other"]
+    paths = {"a": (None, 0), "b": (None, 1), "c": ("solve", 1), "d": ("solve>critic", 1)}
+    by_path = []
+    for row in rows:
+        path, draw = paths[row["node"][-1]]
+        columns = {name: row[name] for name in row if name not in ("node", "parent")}
+        by_path.append({**columns, "path": path, "draw": draw})
+    trees = []
+    for name, table in (("nodes", rows), ("paths", by_path)):
+        (tmp_path / name).mkdir()
+        trees.append(opened(table, tmp_path / name))
+    first, second = trees
+    assert first.layout == second.layout
+    assert np.array_equal(first.score, second.score)
+    assert np.array_equal(first.weight, second.weight)  # type: ignore[arg-type]
+
+
+def test_equal_responses_of_runs_are_one_node(tmp_path: Path) -> None:
+    rows = ragged()
+    twin = [{**row, "node": f"{row['node']}-again"} for row in rows if row["node"][-1] == "b"]
+    tree = opened(rows + twin, tmp_path)
+    assert tree.layout.nodes == 5
+    assert tree.weight is not None
+    assert sorted(tree.weight[0, tree.layout.level(1)]) == [0.4, 0.6]
+
+
+def test_an_incomplete_table_of_models_and_paths_is_a_log(tmp_path: Path) -> None:
+    rows = []
+    for number in range(6):
+        for path in ("a", "a>b", "b"):
+            rows.append(
+                {
+                    "query_id": f"q{number}",
+                    "question": f"{number}?",
+                    "answer": "1",
+                    "model": path[-1],
+                    "path": path,
+                    "response": path,
+                    "score": number % 2,
+                    "tokens_in": 3,
+                    "tokens_out": 4,
+                }
+            )
+    tree = opened(rows, tmp_path)
+    assert tree.layout.nodes == 4
+    assert tree.offered is None or tree.offered.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"parent": "nowhere"}, "parent nowhere is missing: .* row 2"),
+        ({"parent": "0d"}, "a cycle: .* row 2"),
+        ({"parent": "1a"}, "parent 1a comes later: .* row 2"),
+        ({"node": "0a"}, "node 0a stands twice"),
+        ({"parent": "0b", "node": "0b"}, "a cycle"),
+        ({"model": "another"}, "action solve has two models"),
+        ({"draw": None}, "a draw without a number"),
+        ({"score": 2.0}, "score must be from 0 to 1"),
+        ({"runs": 0}, "runs must be at least 1"),
+    ],
+)
+def test_a_bad_row_is_named_and_nothing_is_stored(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    rows: Rows = [{**row, "model": row["action"], "draw": 0} for row in ragged()]
+    for number, row in enumerate(rows):
+        row["draw"] = number % 5
+    rows[1] = {**rows[1], **change}
+    with pytest.raises(InputError, match=message) as refused:
+        import_(save(rows, tmp_path / "log.parquet"), tmp_path / "cache")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_call_of_another_question_and_an_open_path_are_refused(tmp_path: Path) -> None:
+    rows = ragged()
+    rows[7] = {**rows[7], "parent": "0b"}
+    with pytest.raises(InputError, match=r"follows one of another query, q0: .* row 8"):
+        import_(save(rows, tmp_path / "log.parquet"), tmp_path / "cache")
+    rows = [{"query_id": "q", "question": "?", "action": "a", "path": "b", "response": "r"}]
+    with pytest.raises(InputError, match=r"nothing leads to path b of query q: .* row 1"):
+        import_(save(rows, tmp_path / "paths.parquet"), tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.fixture(scope="module")
+def mint(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    if not MINT.is_file():
+        pytest.skip("the log is not here")
+    cache = tmp_path_factory.mktemp("mint") / "cache"
+    import_(MINT, cache)
+    return OpenTree(cache=cache, encoder="hashed-ngrams", state="stage").run()
+
+
+class Enumeration:
+    """MINT's trees as plain dictionaries: rows by name, and the draws after each row and model."""
+
+    def __init__(self) -> None:
+        rows = pq.read_table(MINT).to_pylist()
+        self.rows = {row["node"]: row for row in rows}
+        self.tasks = list(dict.fromkeys((row["dataset"], row["task_id"]) for row in rows))
+        parents = {row["parent"] for row in rows}
+        self.kept = {
+            row["node"]
+            for row in rows
+            if row["node"] in parents or row["ends_right"] + row["ends_wrong"]
+        }
+        self.after: dict[Any, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for row in rows:
+            if row["node"] in self.kept:
+                before = row["parent"] or (row["dataset"], row["task_id"])
+                self.after[before][row["model"]].append(row["node"])
+
+    def score(self, name: str) -> float | None:
+        """The share of the runs that ended at a row and were right; None if none ended there."""
+        row = self.rows[name]
+        ends = row["ends_right"] + row["ends_wrong"]
+        return row["ends_right"] / ends if ends else None
+
+    def mean(self, draws: list[str], values: list[float]) -> float:
+        """The mean over the draws of a call, by their numbers of runs."""
+        runs = [self.rows[draw]["runs"] for draw in draws]
+        pairs = zip(runs, values, strict=True)
+        return sum(count * value for count, value in pairs) / sum(runs)
+
+    def best(self, name: Any) -> float:
+        """The highest expected score from a row on, if the policy may stop at a verdict."""
+        values = [
+            self.mean(draws, [self.best(draw) for draw in draws])
+            for draws in self.after.get(name, {}).values()
+        ]
+        own = self.score(name) if name in self.rows else None
+        return max(values if own is None else [*values, own])
+
+
+def test_every_row_of_mint_is_a_node_or_a_hole(mint: Tree) -> None:
+    log = Enumeration()
+    assert mint.weight is not None
+    assert mint.can_end is not None
+    assert len(mint) == len(log.tasks) == 231
+    assert int((mint.weight > 0)[:, 1:].sum()) == len(log.kept) == 19_845
+    assert mint.holes == {"ended without a verdict": len(log.rows) - len(log.kept)}
+    scores = [log.score(name) for name in log.kept]
+    judged = [score for score in scores if score is not None]
+    assert int(mint.can_end.sum()) == len(judged) == 3_175
+    assert mint.score.sum() == pytest.approx(sum(judged), abs=1e-9)
+
+
+def test_the_best_policy_that_sees_each_question_is_that_of_an_enumeration(mint: Tree) -> None:
+    from hierrouter.evaluation.bounds import best_ahead
+
+    log = Enumeration()
+    values = dict(
+        zip(zip(mint.datasets, mint.query_ids, strict=True), range(len(mint)), strict=True)
+    )
+    expected = np.array([log.best(task) for task in log.tasks])
+    rows = [values[task] for task in log.tasks]
+    offered = best_ahead(mint, 0.0)[rows, 0]
+    assert expected.max() <= 1
+    np.testing.assert_allclose(offered, expected, atol=1e-9)
