@@ -331,6 +331,7 @@ def test_direct_calls_are_means_over_draws(tmp_path: Path) -> None:
     saved = OpenTree(cache=tmp_path).run()  # of the saved tree
     assert np.array_equal(saved.direct.cost, tree.direct.cost)
     assert saved.weight is not None
+    assert tree.weight is not None
     assert np.array_equal(saved.weight, tree.weight)
 
 
