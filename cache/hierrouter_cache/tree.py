@@ -322,6 +322,8 @@ class RouteTree:
             if every query has all nodes and each call has one draw.
         can_end: bool[queries, nodes], whether an episode may end at the node, because its response
             is judged; None if it may end at all of them but the root.
+        sampled: by action that calls, whether its responses are drawn, at a temperature above 0 or
+            in a log, so that another run would give others; None if that is unknown.
     """
 
     models: tuple[str, ...]
@@ -354,6 +356,7 @@ class RouteTree:
     shared_time: float = 0.0
     weight: NDArray[np.float64] | None = None
     can_end: NDArray[np.bool_] | None = None
+    sampled: tuple[bool, ...] | None = None
 
     def __post_init__(self) -> None:
         _spread_measures(self)

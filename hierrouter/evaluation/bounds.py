@@ -1,18 +1,23 @@
 """Bounds on what a router can earn, and the regret of a policy, split by decision."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from hierrouter.evaluation import outcome
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.layout import Layout, Level
+from hierrouter_cache.layout import NOT_OFFERED, Layout, Level
 from hierrouter_cache.tree import RouteTree, net_reward
 
 # Below this gap, the share of the gap that is closed would be a quotient of two noises.
 SMALLEST_GAP = 0.005
+LUCK_SPLITS = 8  # random splits of the draws, for the oracles without luck
+LUCK_SEED = 0
 CLAIRVOYANT_CELLS = 2**22  # numbers in memory at once for the distribution of the best end
 UNJUDGED_REWARD = -1e12  # below that of any answer: of ending with one that nothing judges
 REWARD_ROUNDING = 1e-9  # differences of R up to this are rounding errors of a sum
@@ -21,6 +26,8 @@ REWARD_ROUNDING = 1e-9  # differences of R up to this are rounding errors of a s
 ONE_HOP_ORACLE = "one-hop oracle"
 TREE_ORACLE = "tree oracle"
 ANYTIME_ORACLE = "anytime oracle"
+SPLIT_ORACLE = "split oracle"
+SPLIT_PLAN_ORACLE = "split plan oracle"
 BEST_ROUTE_PER_DATASET = "best route per dataset"
 
 SURE_PROBABILITY = 0.9  # from here on a policy counts as sure of its choice
@@ -631,3 +638,332 @@ def greedy_decisions(
     query, node = np.concatenate(decisions, axis=1)
     is_best = loss[query, node] <= REWARD_ROUNDING
     return query, probabilities.max(axis=2)[query, node], is_best
+
+
+# Luck: bounds of trees whose calls have several draws.
+
+
+def sampled_actions(tree: RouteTree) -> outcome.Booleans:
+    """Find bool[C], the actions whose responses are drawn.
+
+    Where the tree does not say it, all are, if any call has several draws.
+    """
+    if tree.sampled is not None:
+        return np.array(tree.sampled, np.bool_)
+    return np.full(tree.layout.call_actions, tree.layout.draws > 1)
+
+
+def has_several_draws(tree: RouteTree) -> bool:
+    """Whether some query has several draws of some call, so that luck can be told from skill."""
+    layout = tree.layout
+    if layout.draws == 1:
+        return False
+    if tree.weight is None:
+        return True
+    drawn = tree.weight > 0
+    return any(
+        bool((level.gather(drawn.astype(np.int64)) > 1).any())
+        for level in layout.levels
+        if level.calls
+    )
+
+
+@dataclass(frozen=True)
+class _Halves:
+    """The draws of the calls of one level, which a split puts into two halves.
+
+    Attributes:
+        nodes: int64[states, C, D], the draws of each call; 0 where there is none.
+        weight: float64[queries, states, C, D], 0 where the query lacks a draw.
+        is_single: bool[queries, states, C]: one draw of an action whose responses are drawn.
+        is_certain: bool[C]: actions whose responses are not drawn.
+    """
+
+    nodes: outcome.Integers
+    weight: outcome.Floats
+    is_single: outcome.Booleans
+    is_certain: outcome.Booleans
+
+    @classmethod
+    def of(cls, tree: RouteTree, level: Level) -> _Halves:
+        """Look up the draws of a level."""
+        table = tree.layout.draws_of_calls[level.inner]
+        nodes = np.where(table == NOT_OFFERED, 0, table)
+        weight = np.ones(tree.score.shape) if tree.weight is None else tree.weight
+        drawn = np.where(table == NOT_OFFERED, 0.0, weight[:, nodes])
+        is_certain = ~sampled_actions(tree)
+        is_single = ((drawn > 0).sum(axis=3) == 1) & ~is_certain[:, None].T
+        return cls(nodes, drawn, is_single, is_certain)
+
+    def split(self, rng: np.random.Generator) -> tuple[outcome.Floats, outcome.Floats]:
+        """Split the draws of each call at random.
+
+        Returns:
+            Two arrays float64[queries, states, C, D], the weights in each half, which sum to 1 over
+            the draws of a call, or are all 0 for a call with no draw in that half. A draw that is
+            certain is in both halves; so is a single one, which no chooser may look at.
+        """
+        key = np.where(self.weight > 0, rng.random(self.weight.shape), np.inf)
+        rank = key.argsort(axis=3).argsort(axis=3)
+        count = (self.weight > 0).sum(axis=3, keepdims=True)
+        in_both = self.is_certain[:, None] | (count == 1)
+        first = self.weight * ((rank < count // 2) | in_both)
+        second = self.weight * ((rank >= count // 2) | in_both)
+        return _normalized(first), _normalized(second)
+
+
+def _normalized(weight: outcome.Floats) -> outcome.Floats:
+    """Divide weights by their sum over the last axis, where it is above 0."""
+    total = weight.sum(axis=-1, keepdims=True)
+    return np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)
+
+
+def split_oracle(
+    tree: RouteTree, alpha: float, allow_stop: bool = False, splits: int = LUCK_SPLITS
+) -> outcome.Outcome | None:
+    """Choose at each state on one half of the draws, and value the choice on the other half.
+
+    Both ways, and in the mean over some random splits, level by level: the value of a node is that
+    of the same rule at this node. So the value is that of a real rule, without bias: it knows less
+    than the means over all draws, and no draw that comes. It is a lower bound, in expectation, of
+    what the best rule without luck earns; `oracle` is an upper one.
+
+    An action with one draw, though its responses are drawn, is estimated by the mean of this action
+    at this place over the other queries, and valued by its draw.
+
+    Args:
+        tree: the queries.
+        alpha: cost penalty of R = Q - alpha * C.
+        allow_stop: whether episodes may end before L calls. An action that calls and stops is
+            chosen before its draw comes.
+        splits: number of random splits; their seed is fixed.
+
+    Returns:
+        The outcome on each query; None if no call has several draws, so that luck cannot be told.
+    """
+    if not has_several_draws(tree):
+        return None
+    layout = tree.layout
+    rng = np.random.default_rng(LUCK_SEED)
+    present = outcome.reach_probability(tree) > 0
+    dead = outcome.dead_ends(tree)
+    ends = outcome.possible_ends(tree, allow_stop)
+    judged = np.ones(present.shape, np.bool_) if tree.can_end is None else tree.can_end
+    ended = {
+        "quality": np.where(present, tree.score, 0.0),
+        "accuracy": np.where(present, tree.accuracy, 0.0),
+        "cost": np.where(present, tree.cost, 0.0),
+        "seconds": np.where(present, tree.latency, 0.0),
+    }
+    going_on = {name: values.copy() for name, values in ended.items()}
+    for level in reversed(layout.levels):
+        if not level.calls:
+            continue
+        halves = _Halves.of(tree, level)
+        options = [_Option(tree, halves, going_on, alpha, None)]
+        if allow_stop:
+            options.append(_Option(tree, halves, ended, alpha, ends))
+        own = {name: values[:, level.inner] for name, values in ended.items()}
+        may_return = _newest_offered(layout, level) & judged[:, level.inner]
+        sums = {name: np.zeros(values.shape) for name, values in own.items()}
+        for _ in range(splits):
+            pair = halves.split(rng)
+            for chooser, judge in (pair, pair[::-1]):
+                # Side by side: all calls, all calls with a stop, and the end without a call.
+                estimate = [option.estimates(chooser) for option in options]
+                reward = np.concatenate([rewards for rewards, _ in estimate], axis=2)
+                cost = np.concatenate([costs for _, costs in estimate], axis=2)
+                returned = net_reward(own["quality"], own["cost"], alpha)
+                returned = np.where(may_return, returned, -np.inf)
+                reward = np.concatenate([reward, returned[:, :, None]], axis=2)
+                cost = np.concatenate([cost, own["cost"][:, :, None]], axis=2)
+                flat = reward.reshape(-1, reward.shape[2])
+                choice = cheapest_best(flat, cost.reshape(flat.shape)).reshape(reward.shape[:2])
+                for name, total in sums.items():
+                    values = [option.values(name, judge) for option in options]
+                    every = np.concatenate([*values, own[name][:, :, None]], axis=2)
+                    total += np.take_along_axis(every, choice[:, :, None], axis=2)[:, :, 0]
+        for name, total in sums.items():
+            value = np.where(dead[:, level.inner], own[name], total / (2 * splits))
+            going_on[name][:, level.inner] = np.where(present[:, level.inner], value, 0.0)
+    root = {name: values[:, 0] for name, values in going_on.items()}
+    return outcome.Outcome(SPLIT_ORACLE, "oracle", **root)
+
+
+def _newest_offered(layout: Layout, level: Level) -> outcome.Booleans:
+    """bool[inner states of the level]: whether the layout offers to end with the newest answer."""
+    offered = np.zeros(level.inner.stop - level.inner.start, np.bool_)
+    for row, _, ending in level.give_backs:
+        node = np.arange(layout.nodes)[level.states][row]
+        offered[node - level.inner.start] |= ending == node
+    return offered
+
+
+class _Option:
+    """The calls of one level, to go on after them or to stop with them, for `split_oracle`.
+
+    Args:
+        tree: the queries.
+        halves: the draws of the level.
+        values: float64[queries, nodes] by name, of having reached a node.
+        alpha: cost penalty.
+        ends: bool[queries, nodes], where an episode may end, if the option is to stop; None if it
+            is to go on.
+    """
+
+    def __init__(
+        self,
+        tree: RouteTree,
+        halves: _Halves,
+        values: Mapping[str, outcome.Floats],
+        alpha: float,
+        ends: outcome.Booleans | None,
+    ) -> None:
+        self.alpha = alpha
+        self.drawn = {name: array[:, halves.nodes] for name, array in values.items()}
+        self.is_offered = (halves.weight > 0).any(axis=3)
+        if ends is not None:
+            self.is_offered &= ~((halves.weight > 0) & ~ends[:, halves.nodes]).any(axis=3)
+        self.is_single = halves.is_single
+        self.others = {
+            name: _mean_of_others(tree, halves, self.drawn[name]) for name in ("quality", "cost")
+        }
+
+    def values(self, name: str, weight: outcome.Floats) -> outcome.Floats:
+        """float64[queries, states, C]: means over the draws of one half."""
+        means: outcome.Floats = (self.drawn[name] * weight).sum(axis=3)
+        return means
+
+    def estimates(self, weight: outcome.Floats) -> tuple[outcome.Floats, outcome.Floats]:
+        """What the chooser thinks of R and C of each call, float64[queries, states, C]."""
+        quality, cost = (
+            np.where(self.is_single, self.others[name], self.values(name, weight))
+            for name in ("quality", "cost")
+        )
+        reward = net_reward(quality, cost, self.alpha)
+        is_known = self.is_offered & ~np.isnan(reward)
+        # A call that nobody else has tried is the last choice, before what is not offered.
+        reward = np.where(is_known, reward, np.where(self.is_offered, UNJUDGED_REWARD, -np.inf))
+        return reward, np.where(is_known, cost, 0.0)
+
+
+def _mean_of_others(tree: RouteTree, halves: _Halves, drawn: outcome.Floats) -> outcome.Floats:
+    """Compute the mean of each call over the other queries, at states of the same route.
+
+    Returns:
+        float64[queries, states, C]; NaN where no other query has the call.
+    """
+    route = tree.layout.route[halves.nodes[:, :, 0]]  # by state and action; 0 if not offered
+    for position in range(1, halves.nodes.shape[2]):
+        other = halves.nodes[:, :, position]
+        route = np.where(route == 0, tree.layout.route[other], route)
+    is_there = halves.weight > 0
+    count = is_there.sum(axis=3).reshape(len(drawn), -1)
+    total = np.where(is_there, drawn, 0.0).sum(axis=3).reshape(len(drawn), -1)
+    _, place = np.unique(route.ravel(), return_inverse=True)
+    counts = np.zeros((place.max() + 1, len(drawn)))
+    totals = np.zeros_like(counts)
+    np.add.at(counts, place, count.T)
+    np.add.at(totals, place, total.T)
+    other_count = counts.sum(axis=1, keepdims=True) - counts
+    other_total = totals.sum(axis=1, keepdims=True) - totals
+    mean = np.full_like(other_total, np.nan)
+    np.divide(other_total, other_count, out=mean, where=other_count > 0)
+    return mean[place].T.reshape(len(drawn), *route.shape)
+
+
+def split_plan_oracle(
+    tree: RouteTree, alpha: float, allow_stop: bool = False, splits: int = LUCK_SPLITS
+) -> outcome.Outcome | None:
+    """Choose a fixed route for each query on one half of the draws, valued on the other half.
+
+    Both ways, and in the mean over some random splits of the draws of each call. Routes with a
+    single draw of a call are estimated by their mean over the other queries.
+
+    Args:
+        tree: the queries.
+        alpha: cost penalty of R = Q - alpha * C.
+        allow_stop: whether routes of fewer than L calls count.
+        splits: number of random splits; their seed is fixed.
+
+    Returns:
+        The outcome on each query; None if no call has several draws, or if some query offers no
+        fixed route.
+    """
+    if not has_several_draws(tree):
+        return None
+    rng = np.random.default_rng(LUCK_SEED)
+    means = outcome.RouteMeans(tree, allow_stop)
+    if not means.available.any(axis=1).all():
+        return None
+    count = means.available.sum(axis=0)
+    everywhere = np.where(means.available, means.reward(alpha), 0.0)
+    others = everywhere.sum(axis=0) - everywhere
+    others = np.divide(
+        others,
+        count - means.available,
+        out=np.full_like(others, UNJUDGED_REWARD),
+        where=count - means.available > 0,
+    )
+    levels = [(_Halves.of(tree, level)) for level in tree.layout.levels if level.calls]
+    names = ("quality", "accuracy", "cost", "seconds")
+    sums = {name: np.zeros(len(tree)) for name in names}
+    rows = np.arange(len(tree))
+    for _ in range(splits):
+        weights = [np.zeros(tree.score.shape), np.zeros(tree.score.shape)]
+        unseen = np.zeros(tree.score.shape, np.bool_)
+        for halves in levels:
+            states, calls, draws = np.nonzero(halves.nodes)
+            nodes = halves.nodes[states, calls, draws]
+            for weight, half in zip(weights, halves.split(rng), strict=True):
+                weight[:, nodes] = half[:, states, calls, draws]
+            unseen[:, nodes] = halves.is_single[:, states, calls]
+        for chooser, judge in (weights, weights[::-1]):
+            seen = means.with_weight(np.where(unseen, 0.0, chooser))
+            estimate = np.where(seen.available, seen.reward(alpha), others)
+            estimate = np.where(means.available, estimate, -np.inf)
+            choice = cheapest_best(estimate, np.where(seen.available, seen.cost, 0.0))
+            valued = means.with_weight(judge)
+            for name, total in sums.items():
+                total += getattr(valued, name)[rows, choice]
+    result = {name: total / (2 * splits) for name, total in sums.items()}
+    return outcome.Outcome(SPLIT_PLAN_ORACLE, "oracle", **result)
+
+
+def luck_of_regret(
+    tree: RouteTree,
+    alpha: float,
+    router: outcome.Outcome,
+    fixed: outcome.Outcome | None,
+    allow_stop: bool = False,
+) -> dict[str, outcome.Floats] | None:
+    """Split the regret of a policy against the clairvoyant oracle into luck and three losses.
+
+    luck = clairvoyant oracle - split oracle: what only knowing the draws brings.
+    adaptivity = split oracle - split plan oracle: what choosing after each answer brings.
+    plan = split plan oracle - fixed route: what a route for each query brings.
+    generalisation = fixed route - policy: what the policy lacks of the fixed route; below 0 is what
+    it has over it.
+
+    Args:
+        tree: the queries.
+        alpha: cost penalty of R = Q - alpha * C.
+        router: the policy's outcome.
+        fixed: outcome of the best fixed route, chosen on the train fold; None if there is none.
+        allow_stop: whether policy and bounds may end before L calls.
+
+    Returns:
+        float64[queries] by term; they sum to R of the clairvoyant oracle less R of the policy.
+        "whole" is that sum. None if no call has several draws, or there is no fixed route.
+
+    Source: docs/metrics.md.
+    """
+    split = split_oracle(tree, alpha, allow_stop)
+    plan = split_plan_oracle(tree, alpha, allow_stop)
+    if split is None or plan is None or fixed is None:
+        return None
+    rungs = [oracle(tree, alpha, allow_stop), split, plan, fixed, router]
+    rewards = [rung.reward(alpha) for rung in rungs]
+    names = ("luck", "adaptivity", "plan", "generalisation")
+    terms = dict(zip(names, (upper - lower for upper, lower in pairwise(rewards)), strict=True))
+    return {"whole": rewards[0] - rewards[-1], **terms}

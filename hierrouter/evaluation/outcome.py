@@ -459,16 +459,21 @@ def is_plain(tree: RouteTree) -> bool:
     return tree.weight is None and tree.can_end is None and tree.layout.draws == 1
 
 
-def reach_probability(tree: RouteTree) -> Floats:
+def reach_probability(tree: RouteTree, weight: Floats | None = None) -> Floats:
     """Compute float64[queries, nodes]: how probable a node is if its actions are taken.
 
     It is the product of the weights of the draws on the way; 0 where the query lacks the node.
+
+    Args:
+        tree: the queries.
+        weight: float64[queries, nodes], weights of the draws; None is those of the tree.
     """
+    weight = tree.weight if weight is None else weight
     layout = tree.layout
     reach = np.ones(tree.score.shape)
-    if tree.weight is not None:
+    if weight is not None:
         for node in range(1, layout.nodes):
-            reach[:, node] = reach[:, layout.parent[node]] * tree.weight[:, node]
+            reach[:, node] = reach[:, layout.parent[node]] * weight[:, node]
     return reach
 
 
@@ -585,6 +590,17 @@ class RouteMeans:
         values = (self.quality, self.accuracy, self.cost, self.seconds)
         quality, accuracy, cost, seconds = (value[:, column] for value in values)
         return Outcome(name, "route", quality, accuracy, cost, seconds)
+
+    def with_weight(self, weight: Floats) -> RouteMeans:
+        """Return the same routes with other probabilities of the draws.
+
+        Args:
+            weight: float64[queries, nodes]; 0 for draws that are left out. What a query offers
+                stays the same; a route whose draws are all left out is not available.
+        """
+        means = RouteMeans(self.tree, self.allow_stop)
+        means.__dict__["_reach"] = reach_probability(self.tree, weight)
+        return means
 
     @cached_property
     def _reach(self) -> Floats:

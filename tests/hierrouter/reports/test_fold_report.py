@@ -207,8 +207,10 @@ def test_a_tree_with_draws_and_holes_has_a_report(give_backs: tuple[int, ...]) -
     tree = replace(tree, splits=("train", "test") * 20)
     report = shown(None, tree=tree)
     lines = report.estimates
-    routes = [line for line in lines if (line["table"], line["kind"]) == ("policies", "route")]
-    rungs = {line["rung"] for line in lines if line["table"] == "ladder"}
+    routes = [
+        line for line in lines if (line["section"], line.get("kind")) == ("policies", "route")
+    ]
+    rungs = {line["rung"] for line in lines if line["section"] == "ladder"}
     assert {"random", "one-hop oracle", "tree oracle", "anytime oracle"} <= rungs
     count = 6 if give_backs else 4
     lacking = count - len({line["policy"] for line in routes})
