@@ -1,7 +1,7 @@
 """How often intervals hold what they should, at nominal 95 %.
 
     OMP_NUM_THREADS=1 python benchmarks/interval_coverage.py [--samples 2000] [--resamples 2000]
-        [--table FILE | --timing]
+        [--table FILE | --timing | --luck]
 
 Samples of 30, 90 and 900 queries from populations whose means are known, see
 `tests/hierrouter/evaluation/simulated.py`. Ours is named first, other ways beside it:
@@ -12,7 +12,9 @@ Samples of 30, 90 and 900 queries from populations whose means are known, see
 
 With --table FILE the first of these on real answers: a table of scores (parquet; query_id, model,
 score) of models that answered the same questions, each alone and every two. With --timing: CPU
-seconds and memory of the 10,000 resamples of a report, ours and by scipy alone.
+seconds and memory of the 10,000 resamples of a report, ours and by scipy alone. With --luck: trees
+of one and of two hops with 2, 4 and 8 draws a call and known luck, `--samples` each: how often the
+intervals of both bounds and of each term of regret hold the planted value.
 """
 
 import argparse
@@ -32,13 +34,24 @@ import scipy
 from numpy.typing import NDArray
 from scipy import stats
 
+from hierrouter.evaluation.bounds import oracle, split_oracle, split_plan_oracle
 from hierrouter.evaluation.intervals import (
     gap_closed_interval,
     percentile_interval,
     resampled_means,
     simultaneous_intervals,
 )
-from tests.hierrouter.evaluation.simulated import ALPHA, QUERIES, contest, costs, coverage
+from hierrouter.evaluation.outcome import fixed_routes
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.evaluation.simulated import (
+    ALPHA,
+    QUERIES,
+    contest,
+    costs,
+    coverage,
+    lucky_truth,
+)
+from tests.hierrouter.trees import lucky_tree
 
 LEVEL = 0.95
 SIZES = (30, 90, 900)
@@ -53,10 +66,14 @@ def main() -> None:
     parser.add_argument("--resamples", type=int, default=2000)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--timing", action="store_true")
+    parser.add_argument("--luck", action="store_true")
     args = parser.parse_args()
     print(measuring.versions(np, scipy))
     if args.timing:
         timing()
+        return
+    if args.luck:
+        luck(args.samples, args.resamples)
         return
     warnings.simplefilter("ignore")  # BCa and t of samples that do not vary
     print(f"{args.samples} samples, a quarter at 900 queries; {args.resamples} resamples")
@@ -260,6 +277,76 @@ def show(title: str, rows: list[str], table: Mapping[str, Floats | list[float]])
     print(f"\n{title:<36}" + "".join(f"{name:>16}" for name in table))
     for row, held in zip(rows, zip(*table.values(), strict=True), strict=True):
         print(f"{row:<36}" + "".join(f"{one:>16.3f}" for one in held), flush=True)
+
+
+LUCKY_QUERIES = 60
+LUCKY_POPULATION = 60_000  # queries for the true values of two hops that have no closed form
+
+
+def luck(samples: int, n: int) -> None:
+    """Coverage of both bounds and of each term of regret, where luck is planted.
+
+    The policy is the fixed route that calls action 1 at each hop.
+    """
+    rng = np.random.default_rng(1)
+    for hops in (1, 2):
+        for draws in (2, 4, 8):
+            truth = lucky_truth(draws, hops)
+            size = max(LUCKY_POPULATION // (draws**hops), 5_000) if hops == 2 else 10_000
+            trees = [lucky_tree(draws, 1_000, hops, 10**6 + seed) for seed in range(size // 1_000)]
+            values = np.concatenate([terms(tree) for tree in trees], axis=1).mean(axis=1)
+            if hops == 1:
+                values[1] = truth["split oracle"]
+                values[2] = truth["split oracle"]
+            values[0] = truth["oracle"]
+            values[3] = truth["fixed"]
+            values[4] = truth["policy"]
+            expected = np.concatenate([values, -np.diff(values)])
+            covered = np.zeros(len(expected))
+            apart = 0
+            for seed in range(samples):
+                rows = terms(lucky_tree(draws, LUCKY_QUERIES, hops, seed))
+                rows = np.concatenate([rows, -np.diff(rows, axis=0)])
+                low, high = percentile_interval(resampled_means(rows, n, rng), LUCKY_QUERIES, LEVEL)
+                covered += (low <= expected) & (expected <= high)
+                apart += bool(low[1] <= truth["best"] <= high[0])
+            print(f"{hops} hops, {draws} draws, best rule {truth['best']:.4f} between: {apart}")
+            for name, value, count in zip(LUCKY_ROWS, expected, covered, strict=True):
+                print(f"  {name:20} true {value:7.4f}, held {count:.0f} of {samples}", flush=True)
+
+
+LUCKY_ROWS = (
+    "clairvoyant oracle",
+    "split oracle",
+    "split plan oracle",
+    "best fixed route",
+    "policy",
+    "luck",
+    "adaptivity",
+    "plan",
+    "generalisation",
+)
+
+
+def terms(tree: RouteTree) -> Floats:
+    """float64[5, queries]: R of both bounds, the plan, the best fixed route, and the policy."""
+    routes = {route.name: route.reward(1.0) for route in fixed_routes(tree)}
+    first, second = tree.models[:2]
+    best = f">{first}" if tree.hops == 1 else f"{second}>{first}"
+    policy = f">{second}" if tree.hops == 1 else f"{second}>{second}"
+    split = split_oracle(tree, 1.0)
+    plan = split_plan_oracle(tree, 1.0)
+    assert split is not None
+    assert plan is not None
+    return np.stack(
+        [
+            oracle(tree, 1.0).reward(1.0),
+            split.reward(1.0),
+            plan.reward(1.0),
+            routes[best],
+            routes[policy],
+        ]
+    )
 
 
 def timing() -> None:

@@ -18,6 +18,8 @@ from hierrouter_cache.tree import RouteTree, net_reward
 SMALLEST_GAP = 0.005
 LUCK_SPLITS = 8  # random splits of the draws, for the oracles without luck
 LUCK_SEED = 0
+MAX_RUNS = 128  # of a call, that weights of draws may be shares of
+RUNS_TOLERANCE = 1e-6
 CLAIRVOYANT_CELLS = 2**22  # numbers in memory at once for the distribution of the best end
 UNJUDGED_REWARD = -1e12  # below that of any answer: of ending with one that nothing judges
 REWARD_ROUNDING = 1e-9  # differences of R up to this are rounding errors of a sum
@@ -677,12 +679,15 @@ class _Halves:
         weight: float64[queries, states, C, D], 0 where the query lacks a draw.
         is_single: bool[queries, states, C]: one draw of an action whose responses are drawn.
         is_certain: bool[C]: actions whose responses are not drawn.
+        runs: int64[queries, states, C, D]: how many runs each draw stands for, as its weight says:
+            a log that merges equal responses gives shares of runs.
     """
 
     nodes: outcome.Integers
     weight: outcome.Floats
     is_single: outcome.Booleans
     is_certain: outcome.Booleans
+    runs: outcome.Integers
 
     @classmethod
     def of(cls, tree: RouteTree, level: Level) -> _Halves:
@@ -693,7 +698,7 @@ class _Halves:
         drawn = np.where(table == NOT_OFFERED, 0.0, weight[:, nodes])
         is_certain = ~sampled_actions(tree)
         is_single = ((drawn > 0).sum(axis=3) == 1) & ~is_certain[:, None].T
-        return cls(nodes, drawn, is_single, is_certain)
+        return cls(nodes, drawn, is_single, is_certain, _runs(drawn))
 
     def split(self, rng: np.random.Generator) -> tuple[outcome.Floats, outcome.Floats]:
         """Split the draws of each call at random.
@@ -703,13 +708,41 @@ class _Halves:
             the draws of a call, or are all 0 for a call with no draw in that half. A draw that is
             certain is in both halves; so is a single one, which no chooser may look at.
         """
-        key = np.where(self.weight > 0, rng.random(self.weight.shape), np.inf)
-        rank = key.argsort(axis=3).argsort(axis=3)
-        count = (self.weight > 0).sum(axis=3, keepdims=True)
-        in_both = self.is_certain[:, None] | (count == 1)
-        first = self.weight * ((rank < count // 2) | in_both)
-        second = self.weight * ((rank >= count // 2) | in_both)
-        return _normalized(first), _normalized(second)
+        half = self.runs.sum(axis=3) // 2
+        if self.runs.max(initial=0) <= 1:
+            key = np.where(self.runs > 0, rng.random(self.runs.shape), np.inf)
+            first = (key.argsort(axis=3).argsort(axis=3) < half[:, :, :, None]) * self.runs
+        else:
+            first = np.zeros_like(self.runs)
+            left = self.runs.sum(axis=3)
+            for draw in range(self.runs.shape[3]):
+                count = self.runs[:, :, :, draw]
+                left = left - count
+                first[:, :, :, draw] = rng.hypergeometric(count, left, half)
+                half = half - first[:, :, :, draw]
+        in_both = self.is_certain[:, None] | ((self.weight > 0).sum(axis=3, keepdims=True) == 1)
+        first_weight = np.where(in_both, self.weight, first)
+        second_weight = np.where(in_both, self.weight, self.runs - first)
+        return _normalized(first_weight), _normalized(second_weight)
+
+
+def _runs(weight: outcome.Floats) -> outcome.Integers:
+    """Find the least whole numbers that are in the ratio of weights over the last axis.
+
+    Args:
+        weight: float64[..., D], which sum to 1, or are all 0.
+    """
+    runs = np.ceil(weight).astype(np.int64)
+    is_open = np.ones(weight.shape[:-1], np.bool_)
+    for total in range(1, MAX_RUNS + 1):
+        shares = weight * total
+        rounded = np.rint(shares)
+        fits = is_open & (np.abs(shares - rounded) < RUNS_TOLERANCE).all(axis=-1)
+        runs[fits] = rounded[fits].astype(np.int64)
+        is_open &= ~fits
+        if not is_open.any():
+            break
+    return runs
 
 
 def _normalized(weight: outcome.Floats) -> outcome.Floats:
@@ -826,7 +859,10 @@ class _Option:
             self.is_offered &= ~((halves.weight > 0) & ~ends[:, halves.nodes]).any(axis=3)
         self.is_single = halves.is_single
         self.others = {
-            name: _mean_of_others(tree, halves, self.drawn[name]) for name in ("quality", "cost")
+            name: _mean_of_others(tree, halves, self.drawn[name])
+            if self.is_single.any()
+            else np.empty(())  # nothing is estimated by others
+            for name in ("quality", "cost")
         }
 
     def values(self, name: str, weight: outcome.Floats) -> outcome.Floats:

@@ -159,6 +159,60 @@ def ragged_tree(
     )
 
 
+# Probability of a right answer by kind of question, first action, what the first response shows
+# (twice as likely 0 as 1), and second action; with one hop only the first action counts.
+LUCKY_ONE_HOP = np.array([[0.9, 0.5, 0.2], [0.3, 0.6, 0.4], [0.5, 0.5, 0.5], [0.2, 0.1, 0.7]])
+LUCKY_TWO_HOPS = np.array(
+    [
+        [[[0.8, 0.3], [0.2, 0.7]], [[0.5, 0.4], [0.5, 0.4]]],
+        [[[0.3, 0.2], [0.3, 0.4]], [[0.9, 0.6], [0.1, 0.5]]],
+        [[[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]]],
+    ]
+)
+LUCKY_SHOWN = 1 / 3  # probability that the first response shows 1
+
+
+def lucky_tree(draws: int, queries: int, hops: int, seed: int) -> RouteTree:
+    """Queries of equally likely kinds, whose answers are drawn anew at each call.
+
+    A call of action i costs .01 * (1 + i).
+    """
+    rng = np.random.default_rng(seed)
+    table = LUCKY_ONE_HOP if hops == 1 else LUCKY_TWO_HOPS
+    actions = table.shape[-1]
+    layout = Layout.grown(
+        actions, lambda path: range(actions) if len(path) < hops else (), lambda _: draws
+    )
+    kind = rng.integers(0, len(table), queries)
+    chance = np.zeros((queries, layout.nodes))
+    shown = (rng.random(chance.shape) < LUCKY_SHOWN).astype(np.int64)
+    for node in range(1, layout.nodes):
+        parent = int(layout.parent[node])
+        action = layout.action[node]
+        if hops == 1:
+            chance[:, node] = table[kind, action]
+        elif parent:
+            chance[:, node] = table[kind, layout.action[parent], shown[:, parent], action]
+    right = (rng.random(chance.shape) < chance).astype(np.float64)
+    weight = np.full(chance.shape, 1 / draws)
+    weight[:, 0] = 1
+    tokens = np.full(chance.shape, 5)
+    tokens[:, 0] = 0
+    return _tree(
+        layout,
+        rate=0.001 * (1 + np.arange(actions)),
+        datasets=("lucky",) * queries,
+        splits=("test",) * queries,
+        score=right,
+        accuracy=right,
+        tokens_in=tokens,
+        tokens_out=tokens,
+        parts=one_part(shown[:, : layout.inner, None].astype(np.float64)),
+        rng=rng,
+        weight=weight,
+    )
+
+
 def two_step_tree(
     *,
     models: int = 3,

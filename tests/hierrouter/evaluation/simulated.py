@@ -3,10 +3,14 @@
 Each population has 20,000 queries, so that what intervals should cover is known.
 """
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
+
+from tests.hierrouter.trees import LUCKY_ONE_HOP, LUCKY_SHOWN, LUCKY_TWO_HOPS
 
 Floats = NDArray[np.float64]
 QUERIES = 20_000
@@ -50,3 +54,60 @@ def coverage(
         for _ in range(samples)
     ]
     return np.mean(found, axis=0)
+
+
+def lucky_truth(draws: int, hops: int) -> dict[str, float]:
+    """True values of rules on `tests.hierrouter.trees.lucky_tree` at alpha 1, by enumeration.
+
+    "oracle": which draw comes is known; "best": the best rule that knows the probabilities;
+    "split oracle", for one hop: the rule that chooses by half of `draws` draws; "fixed": the best
+    fixed route for all, which calls action 0 last, after action 1 if there are two calls; "policy":
+    the fixed route that calls action 1 only.
+    """
+    if hops == 1:
+        kinds = [_lucky_kind(np.array(row), draws) for row in LUCKY_ONE_HOP]
+        routes = LUCKY_ONE_HOP.mean(axis=0) - 0.01 * (1 + np.arange(3))
+        policy = routes[1]
+    else:
+        kinds = [_lucky_two_hops(table) for table in LUCKY_TWO_HOPS]
+        shown = np.array([1 - LUCKY_SHOWN, LUCKY_SHOWN])
+        means = np.einsum("kasb,s->ab", LUCKY_TWO_HOPS, shown) / len(LUCKY_TWO_HOPS)
+        routes = means - LUCKY_COST
+        policy = routes[1, 1]
+    truth = {name: float(np.mean([kind[name] for kind in kinds])) for name in kinds[0]}
+    return {**truth, "fixed": float(routes.max()), "policy": float(policy)}
+
+
+LUCKY_COST = 0.01 * np.array([[2, 3], [3, 4]])  # of both calls
+
+
+def _lucky_kind(chance: Floats, draws: int) -> dict[str, float]:
+    """One call: what each rule earns on one kind of question."""
+    cost = 0.01 * (1 + np.arange(len(chance)))
+    clairvoyant = 0.0
+    for right in itertools.product((0, 1), repeat=len(chance)):
+        probability = np.prod(np.where(right, chance, 1 - chance))
+        clairvoyant += probability * (np.array(right) - cost).max()
+    half = draws // 2
+    split = 0.0
+    for counts in itertools.product(range(half + 1), repeat=len(chance)):
+        probability = np.prod(stats.binom.pmf(counts, half, chance))
+        chosen = (np.array(counts) / max(half, 1) - cost).argmax()
+        split += probability * (chance - cost)[chosen]
+    best = (chance - cost).max()
+    return {"oracle": clairvoyant, "best": float(best), "split oracle": split}
+
+
+def _lucky_two_hops(chance: Floats) -> dict[str, float]:
+    """Two calls: what each rule earns on one kind of question."""
+    shown = np.array([1 - LUCKY_SHOWN, LUCKY_SHOWN])
+    best = ((chance - LUCKY_COST[:, None]).max(axis=2) * shown).sum(axis=1).max()
+    clairvoyant = 0.0
+    for first in itertools.product((0, 1), repeat=2):
+        ends = chance[[0, 1], first]  # float64[first action, second action]
+        for right in itertools.product((0, 1), repeat=4):
+            answers = np.array(right).reshape(2, 2)
+            probability = np.prod(shown[list(first)])
+            probability *= np.prod(np.where(answers, ends, 1 - ends))
+            clairvoyant += probability * (answers - LUCKY_COST).max()
+    return {"oracle": clairvoyant, "best": float(best)}

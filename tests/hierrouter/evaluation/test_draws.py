@@ -17,11 +17,15 @@ from hierrouter.evaluation.bounds import (
     clairvoyant_endings,
     greedy_decisions,
     ladder,
+    luck_of_regret,
     oracle,
     random_policy,
+    split_oracle,
+    split_plan_oracle,
     split_regret,
 )
 from hierrouter.evaluation.budget import RouteHull, optimum_at_mean_cost, policy_break_points
+from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.evaluation.outcome import (
     Actions,
     LegalActions,
@@ -50,7 +54,8 @@ from tests.hierrouter.evaluation.enumeration import (
     unhurried,
     worlds,
 )
-from tests.hierrouter.trees import ragged_tree, random_tree
+from tests.hierrouter.evaluation.simulated import lucky_truth
+from tests.hierrouter.trees import lucky_tree, ragged_tree, random_tree
 
 
 @st.composite
@@ -300,3 +305,122 @@ def test_a_route_that_some_queries_lack_is_named() -> None:
     assert set(ladder(tree, 0.1, tree)) >= {"random", "best fixed route", "tree oracle"}
     weight[1, 2] = 0
     assert "best fixed route" not in ladder(replace(tree, weight=weight), 0.1, tree)
+
+
+def per_query_mean(values: np.ndarray) -> tuple[float, float]:
+    return float(values.mean()), float(values.std() / len(values) ** 0.5)
+
+
+@pytest.mark.parametrize("draws", [2, 4, 8])
+def test_the_split_oracle_is_worth_what_its_rule_is(draws: int) -> None:
+    truth = lucky_truth(draws, hops=1)
+    tree = lucky_tree(draws, 3000, 1, 5)
+    for bound, expected in (
+        (split_oracle(tree, 1.0), truth["split oracle"]),
+        (split_plan_oracle(tree, 1.0), truth["split oracle"]),
+        (oracle(tree, 1.0), truth["oracle"]),
+    ):
+        assert bound is not None
+        mean, error = per_query_mean(bound.reward(1.0))
+        assert abs(mean - expected) < 4 * error
+    assert truth["split oracle"] <= truth["best"] <= truth["oracle"]
+
+
+@pytest.mark.parametrize("draws", [2, 4])
+def test_both_bounds_hold_the_best_rule_between_them(draws: int) -> None:
+    truth = lucky_truth(draws, hops=2)
+    tree = lucky_tree(draws, 600, 2, 5)
+    split = split_oracle(tree, 1.0)
+    assert split is not None
+    lower, error = per_query_mean(split.reward(1.0))
+    assert lower < truth["best"] + 3 * error
+    upper, error = per_query_mean(oracle(tree, 1.0).reward(1.0))
+    assert abs(upper - truth["oracle"]) < 4 * error
+    plan = split_plan_oracle(tree, 1.0)
+    assert plan is not None
+    assert plan.reward(1.0).mean() < lower  # the first response tells which call is the next
+    # More draws close the distance.
+    assert split_oracle(lucky_tree(6, 400, 2, 5), 1.0).reward(1.0).mean() > lower  # type: ignore[union-attr]
+
+
+def test_intervals_of_the_split_oracle_hold_its_true_value() -> None:
+    truth = lucky_truth(4, hops=1)["split oracle"]
+    covered = 0
+    rng = np.random.default_rng(0)
+    for seed in range(100):
+        split = split_oracle(lucky_tree(4, 60, 1, seed), 1.0)
+        assert split is not None
+        means = resampled_means(split.reward(1.0)[None], 500, rng)
+        low, high = percentile_interval(means, 60)
+        covered += bool(low[0] <= truth <= high[0])
+    assert 88 <= covered <= 99
+
+
+def test_with_one_draw_luck_is_not_told() -> None:
+    tree = lucky_tree(1, 20, 2, 0)
+    assert split_oracle(tree, 1.0) is None
+    assert split_plan_oracle(tree, 1.0) is None
+    route = fixed_routes(tree)[0]
+    assert luck_of_regret(tree, 1.0, route, route) is None
+
+
+@unhurried
+@given(ragged_trees(), st.booleans(), seeds, alphas)
+def test_the_terms_of_regret_sum_to_it(
+    tree: RouteTree, stop: bool, seed: int, alpha: float
+) -> None:
+    tree = replace(tree.with_layout(tree.layout.with_give_backs((NEWEST,))), can_end=None)
+    actions = Actions(tree.layout, stop)
+    policy = policy_outcome(tree, actions, random_legal_table(tree, actions, seed), "x", "router")
+    split = split_oracle(tree, alpha, stop)
+    if split is not None:
+        assert np.isfinite(split.reward(alpha)).all()
+    routes = fixed_routes(tree, stop)
+    terms = luck_of_regret(tree, alpha, policy, routes[0] if routes else None, stop)
+    if terms is None:
+        return
+    whole = terms.pop("whole")
+    assert list(terms) == ["luck", "adaptivity", "plan", "generalisation"]
+    np.testing.assert_allclose(sum(terms.values()), whole, atol=1e-9)
+    expected = oracle(tree, alpha, stop).reward(alpha) - policy.reward(alpha)
+    np.testing.assert_array_equal(whole, expected)
+
+
+def test_an_action_that_is_certain_is_in_both_halves() -> None:
+    """The certain action, always right, is chosen wherever two draws of the other are not."""
+    layout = Layout.grown(2, lambda path: () if path else (0, 1), lambda action: 1 + action)
+    tree = random_tree(layout, 4, 0)
+    score = np.zeros(tree.score.shape)
+    score[:, 1] = 0.75
+    score[:, 2:] = [[0, 0], [0, 1], [1, 0], [1, 1]]
+    weight = np.tile([1.0, 1.0, 0.5, 0.5], (4, 1))
+    tree = replace(tree, score=score, weight=weight, sampled=(False, True))
+    split = split_oracle(tree, 0.0)
+    assert split is not None
+    # Chosen on a wrong draw: .75; on a right one: the other draw.
+    np.testing.assert_allclose(split.quality, [0.75, 0.375, 0.375, 1.0])
+
+
+def test_a_single_draw_is_estimated_by_the_other_questions() -> None:
+    """Of action 0 there is one draw at a temperature: its own result decides nothing."""
+    layout = Layout.grown(2, lambda path: () if path else (0, 1), lambda action: 1 + action)
+    tree = random_tree(layout, 3, 0)
+    score = np.zeros(tree.score.shape)
+    score[:, 1] = [1.0, 0.0, 0.8]
+    score[:, 2:] = 0.45
+    weight = np.tile([1.0, 1.0, 0.5, 0.5], (3, 1))
+    tree = replace(tree, score=score, weight=weight, sampled=(True, True))
+    split = split_oracle(tree, 0.0)
+    assert split is not None
+    # The others say .4, .9 and .5 of action 0: so action 1, action 0, action 0.
+    np.testing.assert_allclose(split.quality, [0.45, 0.0, 0.8])
+
+
+def test_a_response_that_came_several_times_is_several_draws() -> None:
+    layout = Layout.grown(1, lambda path: () if path else (0,), lambda action: 2)
+    tree = random_tree(layout, 2, 0)
+    score = np.tile([0.0, 1.0, 0.0], (2, 1))
+    weight = np.array([[1.0, 0.25, 0.75], [1.0, 0.5, 0.5]])
+    split = split_oracle(replace(tree, score=score, weight=weight), 0.0)
+    assert split is not None
+    np.testing.assert_allclose(split.quality, [0.25, 0.5])
