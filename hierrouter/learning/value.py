@@ -28,6 +28,7 @@ from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.forward import softmax
 from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.layout import NOT_OFFERED
 from hierrouter_cache.tree import RouteTree
 
 Array = NDArray[np.float32]
@@ -484,8 +485,13 @@ def fit(
         on_state: called with (done, total) after each state.
 
     Raises:
-        InputError: there is nothing to learn from.
+        InputError: there is nothing to learn from, or some queries lack nodes.
     """
+    if tree.can_end is not None or (tree.weight is not None and (tree.weight[:, 1:] == 0).any()):
+        raise InputError(
+            "the value model reads trees on which each question has all routes, and this one has "
+            "other routes for some; train with --algo exact or ppo"
+        )
     actions = objective.actions(tree.layout)
     fold = objective.view(training_queries(tree).with_pruned())
     # A fixed subset, as good as random: the first queries in the order of their digests.
@@ -643,19 +649,48 @@ class _BackwardInduction:
         Returns:
             float64[queries, a, K, 2]; NaN for a call that was never made.
         """
-        cost = self.tree.cost
+        weight = self.tree.weight
         target = np.empty((len(self.tree), len(choices), len(self._alphas), 2))
+        # A stop with a call and the call itself go to the same nodes.
+        values: dict[int, Floats] = {}
         for column, action in enumerate(choices.tolist()):
-            child, ending, is_over = self.actions.transition(state, action)
-            if is_over:
-                end_node = self.tree.layout.ending_node[ending]
-                answer_node = self.tree.layout.answer_node[ending]
-                target[:, column, :, 0] = self.tree.score[:, answer_node, None]
-                target[:, column, :, 1] = (cost[:, end_node] - cost[:, state])[:, None]
-            else:
-                target[:, column] = self._values.pop(int(child))
-                target[:, column, :, 1] += (cost[:, child] - cost[:, state])[:, None]
+            if weight is None or action >= self.actions.calls:
+                target[:, column] = self._after(state, action, None, values)
+                continue
+            draws = self.tree.layout.draws_of_calls[state, self.actions.model(action)]
+            target[:, column] = 0.0
+            for child in draws[draws != NOT_OFFERED].tolist():
+                after = self._after(state, action, child, values)
+                target[:, column] += weight[:, child, None, None] * after
         return target
+
+    def _after(
+        self, state: int, action: int, drawn: int | None, values: dict[int, Floats]
+    ) -> Floats:
+        """Q and C from a state on, after an action, float64[queries, K, 2].
+
+        Args:
+            state: its number.
+            action: one of its legal actions.
+            drawn: the node that the call of the action leads to; None is the first draw.
+            values: the values of children that were used already.
+        """
+        make_call = None if drawn is None else lambda node, call: np.int64(drawn)
+        child, ending, is_over = self.actions.transition(state, action, make_call)
+        cost = self.tree.cost
+        result = np.empty((len(self.tree), len(self._alphas), 2))
+        if is_over:
+            end_node = self.tree.layout.ending_node[ending]
+            answer_node = self.tree.layout.answer_node[ending]
+            result[..., 0] = self.tree.score[:, answer_node, None]
+            result[..., 1] = (cost[:, end_node] - cost[:, state])[:, None]
+            return result
+        child = int(child)
+        if child not in values:
+            values[child] = self._values.pop(child)
+        result[:] = values[child]
+        result[..., 1] += (cost[:, child] - cost[:, state])[:, None]
+        return result
 
     def set_value(self, state: int, target: Floats, predicted: Floats) -> None:
         """Set the state's value, which its parent uses.

@@ -17,6 +17,7 @@ from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import train
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.replay.opening import LEARNED_FROM
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.hierrouter.learning.trainings import ALPHA, GRID, OBJECTIVE, VALUE, digest, small_tree
@@ -348,3 +349,48 @@ def test_where_the_text_tells_the_best_route_it_is_nearly_the_oracle(
     bound = oracle(judging, alpha).reward(alpha).mean()
     gap = bound - router.outcome(judging).reward(alpha).mean()
     assert 0 < gap < 0.05
+
+
+# Several draws of a call.
+
+
+def lucky_tree(questions: int = 60) -> RouteTree:
+    """One hop, two actions: the first draw of action 0 is always right, the second always wrong.
+
+    Action 1 has the same two draws, of .7 both. A learner that looks at first draws alone takes
+    action 0.
+    """
+    layout = Layout.grown(2, lambda path: () if path else (0, 1), lambda action: 2)
+    tree = random_tree(layout, questions, seed=0)
+    luck = np.where(layout.draw[1:] == 0, 1.0, 0.0)
+    score = np.zeros(tree.score.shape)
+    score[:, 1:] = np.where(layout.action[1:] == 0, luck, 0.7)
+    weight = np.full(score.shape, 0.5)
+    weight[:, 0] = 1.0
+    splits = ("train",) * (questions // 2) + ("test",) * (questions - questions // 2)
+    zeros = np.zeros_like(tree.tokens_in)
+    return replace(
+        tree,
+        score=score,
+        accuracy=score,
+        tokens_in=zeros,
+        tokens_out=zeros,
+        weight=weight,
+        splits=splits,
+    )
+
+
+def test_an_action_is_worth_the_mean_of_its_draws() -> None:
+    tree = lucky_tree()
+    trained = train(tree, Objective(0.0), VALUE, seed=0)
+    for fold in ("train", "test"):
+        outcome = trained.outcome(tree.split(fold))
+        np.testing.assert_allclose(outcome.quality, 0.7)
+
+
+def test_trees_with_other_routes_for_some_questions_are_refused() -> None:
+    tree = lucky_tree()
+    weight = np.array(tree.weight)
+    weight[0, 1] = 0.0
+    with pytest.raises(InputError, match="--algo exact"):
+        train(replace(tree, weight=weight), Objective(0.0), VALUE, seed=0)
