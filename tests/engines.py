@@ -2,12 +2,21 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hierrouter.engines import backend
-from hierrouter.engines.generator import Answer, Failure, Feed, Generator, Response, Stop, never
-from hierrouter.pools.pool import Identity, ModelSpec
+from hierrouter.engines.generator import (
+    AdjustableGenerator,
+    Answer,
+    Failure,
+    Feed,
+    Generator,
+    Response,
+    Stop,
+    never,
+)
+from hierrouter.pools.pool import Generation, Identity, ModelSpec
 from hierrouter_cache.keys import digest
 
 WINDOW = 2_000  # characters that a scripted model takes
@@ -46,6 +55,9 @@ class _MemoisedModel:
     """A shipped model; prompts that it has answered in this process are not computed again."""
 
     spec: ModelSpec
+
+    def with_generation(self, generation: Generation) -> Generator:
+        return _MemoisedModel(replace(self.spec, generation=generation))
 
     @cached_property
     def model(self) -> Generator:
@@ -132,6 +144,9 @@ class _CountedModel:
     model: Generator
     asked: Counter[tuple[str, str]]
 
+    def with_generation(self, generation: Generation) -> Generator:
+        return replace(self, model=with_settings(self.model, generation))
+
     def generate(
         self, prompts: Sequence[str] | Feed, stop: Stop = never, draws: Sequence[int] = ()
     ) -> Iterator[tuple[int, Answer]]:
@@ -149,6 +164,11 @@ class _CountedModel:
                 yield position, answer
 
 
+def with_settings(model: Generator, generation: Generation) -> Generator:
+    """Return a model with other settings; a script answers as it does without them."""
+    return model.with_generation(generation) if isinstance(model, AdjustableGenerator) else model
+
+
 def drawn_model(name: str, draw: int) -> str:
     """Return how scripts and counts name a model that makes a further draw of a call."""
     return f"{name}, draw {draw}" if draw else name
@@ -159,7 +179,7 @@ def prompts_of(feed: Feed) -> Iterator[tuple[int, str, int]]:
     while not feed.cancelled:
         entry = feed.take()
         if entry:
-            yield entry
+            yield entry[:3]
         elif feed.closed:
             return
         else:

@@ -32,7 +32,10 @@ TREE_NAME_PATTERN = re.compile(
 )
 MAX_SAVED_TREES = 4  # the newest ones are kept
 # Attributes of a `RouteTree` that are stored as JSON.
-JSON_ATTRIBUTES = ("models", "query_ids", "datasets", "splits", "scorer", "content", "shared_time")
+JSON_ATTRIBUTES = (
+    *("models", "callers", "query_ids", "datasets", "splits"),
+    *("scorer", "content", "shared_time"),
+)
 # Measures that most trees have not; they are stored only if they are not 0.
 RARE_MEASURES = ("tokens_cached", "tokens_thoughts")
 # Arrays [queries, nodes] of trees with several draws of a call, or with missing nodes.

@@ -277,7 +277,7 @@ class RouteTree:
     Source: paper section 3.1.
 
     Attributes:
-        models: M names; action a calls `models[a]`.
+        models: names of the M actions that call a model. In the paper's tree they are models.
         layout: which routes there are.
         query_ids: id of each query.
         datasets: dataset of each query.
@@ -324,6 +324,8 @@ class RouteTree:
             is judged; None if it may end at all of them but the root.
         sampled: by action that calls, whether its responses are drawn, at a temperature above 0 or
             in a log, so that another run would give others; None if that is unknown.
+        callers: name of the model that each action calls, as `direct` names it; by default the name
+            of the action.
     """
 
     models: tuple[str, ...]
@@ -357,9 +359,11 @@ class RouteTree:
     weight: NDArray[np.float64] | None = None
     can_end: NDArray[np.bool_] | None = None
     sampled: tuple[bool, ...] | None = None
+    callers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _spread_measures(self)
+        object.__setattr__(self, "callers", self.callers or self.models)
 
     @property
     def hops(self) -> int:

@@ -34,29 +34,37 @@ class TreeSpec:
     """The calls that make up a tree: the pool, reduced to digests.
 
     Attributes:
-        models: names of the M models, in the order of actions.
-        steps: `steps[level][action]` is the step key of calling a model at that level; of its first
-            draw.
+        models: names of the M actions that call a model, in their order; in the paper's tree these
+            are the names of the models.
+        steps: `steps[level][action]` is the step key of an action at that level, of its first draw;
+            "" if it is offered nowhere at that level.
         direct: (name, step key) of each direct call; models of the pool come first. The draws of
             a call follow each other, under the same name.
         layout: which of these calls there are, and how many draws of each; by default every model
             at every level, with one draw.
+        callers: name of the model that each action calls; by default that of the action.
     """
 
     models: tuple[str, ...]
     steps: tuple[tuple[str, ...], ...]
     direct: tuple[tuple[str, str], ...]
     layout: Layout = field(default=None)  # type: ignore[assignment]
+    callers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.layout is None:
             layout = Layout.full(len(self.models), len(self.steps))
             object.__setattr__(self, "layout", layout)
+        object.__setattr__(self, "callers", self.callers or self.models)
 
     def as_object(self) -> dict[str, Any]:
         """The spec as JSON values, to identify what was made of it."""
-        values = {"models": self.models, "steps": self.steps, "direct": self.direct}
-        return values if self.layout.is_full else {**values, "layout": self.layout.digest}
+        values: dict[str, Any] = {"models": self.models, "steps": self.steps, "direct": self.direct}
+        if not self.layout.is_full:
+            values["layout"] = self.layout.digest
+        if self.callers != self.models:
+            values["callers"] = self.callers
+        return values
 
     @property
     def first_hop(self) -> TreeSpec:
@@ -224,7 +232,7 @@ def walk(reader: CacheReader, spec: TreeSpec, keys: Sequence[str]) -> Forest:
     tree = _find_tree(table, spec, roots)
     decided = np.zeros(len(roots), np.bool_)
     # A query was decided on if at least one call of its first hop was to be made.
-    for step in spec.steps[0]:
+    for step in filter(None, spec.steps[0]):
         decided |= table.has_decision(step, roots, True)
     return Forest(tuple(keys), references, tree, direct, decided)
 
@@ -732,7 +740,7 @@ def load_tree(
     queries = reader.queries(forest.keys, ("id", "dataset", "split"))
     tree = forest.tree
     direct = forest.direct
-    names = [spec.models, spec.steps, spec.direct, scorer, encoder, forest.keys]
+    names: list[Any] = [spec.models, spec.steps, spec.direct, scorer, encoder, forest.keys]
     if not spec.layout.is_full:
         names.append(spec.layout.digest)
     measures = [score.tree, accuracy.tree, tree.tokens_in, tree.tokens_out]
@@ -748,6 +756,7 @@ def load_tree(
     calls_of_all = int(tree.present[:, 1:].sum() + direct.present.sum())
     route_tree = RouteTree(
         models=spec.models,
+        callers=spec.callers,
         layout=spec.layout,
         query_ids=tuple(queries["id"].to_pylist()),
         datasets=tuple(queries["dataset"].to_pylist()),

@@ -268,8 +268,12 @@ class _Growth:
         ledger = collection.ledger
         learned = None
         contexts = plan.root_contexts(query.question for query in batch)
-        for level, stages in enumerate(collection.levels):
-            keys = (call.key for stage in stages for call in stage.calls(contexts))
+        for level in range(len(collection.levels)):
+            keys = (
+                call_key(stage.step, context)
+                for context in contexts
+                for stage in collection.offered.at(level, context)
+            )
             if any(key not in ledger.responses and key not in ledger.pruned for key in keys):
                 tree = growing_tree(self.root, self.adaptive, self.encoder)
                 learned = learned or self._learn(tree, collected)
@@ -343,14 +347,12 @@ class _Growth:
                     chance = np.maximum(chance, other_chance)
                     is_made = is_made | is_made_elsewhere
                 by_context[context] = (chance, is_made)
-        models = [model.name for model in collection.pool.models]
         decisions: list[tuple[plan.Stage, str, float, bool]] = []
         for context, (chance, is_made) in by_context.items():
-            chance_of = dict(zip(models, chance.tolist(), strict=True))
-            made_of = dict(zip(models, is_made.tolist(), strict=True))
-            for stage in collection.levels[level]:  # all draws of a call, or none
-                name = stage.model.name
-                decisions.append((stage, context, chance_of[name], made_of[name]))
+            decisions += [
+                (stage, context, float(chance[stage.action]), bool(is_made[stage.action]))
+                for stage in collection.offered.at(level, context)
+            ]
         if level == 0:  # direct calls are needed only in folds on which models are evaluated
             for context in by_context:
                 decisions += [(stage, context, 0.0, False) for stage in collection.direct]
@@ -381,15 +383,14 @@ def chances(learned: TrainedSweep, fold: RouteTree, level: int) -> Floats:
         level: of the states from which the calls are made.
 
     Returns:
-        float64[queries, states of the level, M]; M^level states in the paper's tree.
+        float64[queries, inner nodes of the level, M].
     """
     layout = fold.layout
     calls = learned.at(0.0).actions.calls
-    states = layout.level(level)
-    count = np.count_nonzero(layout.depth() == level)
-    largest = np.zeros((len(fold), count, layout.call_actions))
+    inner = layout.levels[level].inner
+    largest = np.zeros((len(fold), inner.stop - inner.start, layout.call_actions))
     for alpha in learned.alphas:
-        actions = learned.at(alpha).probabilities(fold)[:, states, :calls]
+        actions = learned.at(alpha).probabilities(fold)[:, inner, :calls]
         by_model = actions.reshape(*largest.shape[:2], -1, layout.call_actions).sum(axis=2)
         largest = np.maximum(largest, by_model)
     return largest

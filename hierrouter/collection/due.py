@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hierrouter.collection import plan
 from hierrouter.engines.generator import Call
-from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import Query
 from hierrouter_cache.walk import TreeSpec
 
@@ -24,20 +24,48 @@ class HiddenContexts:
 
     Attributes:
         texts: the known texts of each beginning: a question and the responses so far.
-        chains: the models whose responses follow, in their order.
+        chains: the stages whose responses follow, in their order.
     """
 
     texts: Sequence[tuple[str, ...]]
-    chains: Sequence[tuple[ModelSpec, ...]]
+    chains: Sequence[tuple[plan.Stage, ...]]
 
     @property
     def most(self) -> int:
         """The most contexts that there may be."""
         return len(self.texts) * len(self.chains)
 
-    def behind(self, stages: Sequence[plan.Stage]) -> HiddenContexts:
-        """The contexts after one more response, of any of these stages."""
-        chains = [(*chain, stage.model) for chain in self.chains for stage in stages]
+    def offering(
+        self, stage: plan.Stage, level: int, offered: plan.OfferedStages
+    ) -> HiddenContexts:
+        """Those of the contexts at which a stage is offered.
+
+        Args:
+            stage: of the level.
+            level: of the contexts.
+            offered: says what is offered after an action.
+        """
+        chains = [
+            chain
+            for chain in self.chains
+            if any(other.step == stage.step for other in offered.after(level, chain[-1].action))
+        ]
+        return HiddenContexts(self.texts, chains)
+
+    def behind(self, level: int, offered: plan.OfferedStages) -> HiddenContexts:
+        """The contexts after one more response, of any stage that is offered there.
+
+        Args:
+            level: of the contexts.
+            offered: says what is offered after an action.
+        """
+        chains = []
+        for chain in self.chains:
+            steps = set[str]()  # if one model has two names, the first stage counts
+            for stage in offered.after(level, chain[-1].action):
+                if stage.step not in steps:
+                    steps.add(stage.step)
+                    chains.append((*chain, stage))
         return HiddenContexts(self.texts, chains)
 
 
@@ -102,11 +130,13 @@ def due_levels(
         The direct calls, then each level. Of equal calls the first stage counts.
     """
     direct, levels = plan.stages_of(pool, spec)
+    offered = plan.OfferedStages(pool, levels)
     contexts = plan.root_contexts(query.question for query in queries)
     hidden: list[HiddenContexts] = []
     counted = set[str]()
     for number, level_stages in enumerate([direct, *levels]):
         is_direct = number == 0
+        level = number - 1
         # If one model has two names, the first stage counts.
         by_step: dict[str, plan.Stage] = {}
         for stage in level_stages:
@@ -115,7 +145,12 @@ def due_levels(
         due_stages = []
         unanswered = []
         for stage in stages:
-            calls = list(stage.calls(contexts))
+            calls = [
+                stage.call(context, texts)
+                for context, texts in contexts.items()
+                if is_direct
+                or any(other.step == stage.step for other in offered.at(level, context))
+            ]
             missing = [call for call in calls if call.key not in responses]
             new = [call for call in calls if call.key not in counted]
             counted.update(call.key for call in new)
@@ -127,14 +162,16 @@ def due_levels(
                     there=len(new) - len(due),
                     calls=due,
                     texts=[contexts[call.context] for call in due],
-                    hidden=[] if is_direct else hidden,
+                    hidden=[]
+                    if is_direct
+                    else [group.offering(stage, level, offered) for group in hidden],
                 )
             )
             unanswered.append(
-                HiddenContexts([contexts[call.context] for call in missing], [(stage.model,)])
+                HiddenContexts([contexts[call.context] for call in missing], [(stage,)])
             )
         yield DueLevel(due_stages, is_direct, unanswered)
         if not is_direct:
-            further = [group.behind(stages) for group in hidden]
+            further = [group.behind(level, offered) for group in hidden]
             hidden = [group for group in [*unanswered, *further] if group.most]
-            contexts = plan.next_contexts(stages, contexts, responses)
+            contexts = offered.next_contexts(level, contexts, responses)

@@ -372,7 +372,7 @@ def _response_tokens(
         + SEPARATOR_TOKENS
         for writer in counters.values()
     }
-    return Counter(sum(tokens_of[model.name] for model in chain) for chain in contexts.chains)
+    return Counter(sum(tokens_of[stage.model.name] for stage in chain) for chain in contexts.chains)
 
 
 def _answerable(

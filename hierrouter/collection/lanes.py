@@ -24,8 +24,9 @@ from hierrouter.engines.generator import (
     Residency,
     Response,
     Stop,
+    with_generation,
 )
-from hierrouter.pools.pool import ModelSpec
+from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
 
 
@@ -39,6 +40,7 @@ class Request:
         texts: of its context: the question and all responses so far.
         attempt: 1 for the first one.
         draw: which of the draws of the same call it is.
+        generation: decoding settings of an action; None is those of the model.
     """
 
     call: Call
@@ -46,6 +48,7 @@ class Request:
     texts: tuple[str, ...]
     attempt: int = 1
     draw: int = 0
+    generation: Generation | None = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,8 @@ class ServedLane(Lane):
 
     def ask(self, request: Request) -> None:
         """Put a request into the feed of the thread."""
-        self.open[self._feed.put(request.call.prompt, request.draw)] = request
+        feed = self._feed
+        self.open[feed.put(request.call.prompt, request.draw, request.generation)] = request
 
     def end(self) -> None:
         """Cancel what is under way, and wait for the thread."""
@@ -230,20 +234,28 @@ class LocalLane(Lane):
         while self._queue and not self._stop():
             positions = self._queue
             self._queue = []
-            requests = [self.open[position] for position in positions]
-            for index, answer in self._generate(requests):
-                self._deliver(positions[index], answer)
-                yield
+            by_generation: dict[Generation | None, list[int]] = {}
+            for position in positions:
+                by_generation.setdefault(self.open[position].generation, []).append(position)
+            for group in by_generation.values():
+                requests = [self.open[position] for position in group]
+                for index, answer in self._generate(requests):
+                    self._deliver(group[index], answer)
+                    yield
         self._queue = []
 
     def _generate(self, requests: Sequence[Request]) -> Iterator[tuple[int, Answer]]:
+        """Answer requests that have the same settings."""
         prompts = [request.call.prompt for request in requests]
         draws = [request.draw for request in requests]
+        generation = requests[0].generation or self.model.generation
         # Where all draws are the first, an engine need not know of draws.
         further = [draws] if any(draws) else []
         with blame_model(self.model):
             # No variable holds the generator, so that the residency can release the model.
-            yield from self._residency.generator(self.model).generate(prompts, self._stop, *further)
+            yield from with_generation(
+                self._residency.generator(self.model), generation, self.model
+            ).generate(prompts, self._stop, *further)
 
 
 @contextmanager

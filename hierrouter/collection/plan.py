@@ -41,17 +41,18 @@ Contexts = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Stage:
-    """One model at one level: the calls that differ only in their context.
+    """One action at one level: the calls that differ only in their context.
 
     Not the stage l_t of the paper, which is the number of calls made so far.
 
     Attributes:
         label: for people, e.g. `hop 1 calc`.
-        model: the model.
+        model: the model, with the settings of the action.
         step: key of model, settings and instruction.
         instruction: follows the context in the prompt; empty for none.
         draw: which of the draws of these calls it makes.
         first_step: key of the step of the first draw, if this is a further one.
+        action: number of the action; -1 for a direct call.
     """
 
     label: str
@@ -60,6 +61,7 @@ class Stage:
     instruction: str
     draw: int = 0
     first_step: str = ""
+    action: int = -1
 
     def draws(self, count: int) -> list[Stage]:
         """The stages of the first draws of these calls, of which this is the very first."""
@@ -107,8 +109,8 @@ def stages_of(pool: Pool, spec: TreeSpec) -> tuple[list[Stage], list[list[Stage]
         spec: the keys of their steps.
 
     Returns:
-        (direct calls of every model and reference model, the pool's models at each level of the
-        tree); the draws of a call follow each other.
+        (direct calls of every model and reference model, the actions that are offered at each level
+        of the tree); the draws of a call follow each other.
     """
     first_steps: dict[str, str] = {}
     for name, step in spec.direct:
@@ -120,16 +122,16 @@ def stages_of(pool: Pool, spec: TreeSpec) -> tuple[list[Stage], list[list[Stage]
             pool.draws_of(model)
         )
     ]
-    levels = [
-        [
-            stage
-            for model, step in zip(pool.models, steps, strict=True)
-            for stage in Stage(
-                f"hop {level + 1} {model.name}", model, step, pool.instruction(level)
-            ).draws(pool.draws_of(model))
-        ]
-        for level, steps in enumerate(spec.steps)
-    ]
+    levels = []
+    for level, steps in enumerate(spec.steps):
+        stages: list[Stage] = []
+        for number, (action, step) in enumerate(zip(pool.actions, steps, strict=True)):
+            if step:  # offered somewhere at this level
+                label = f"hop {level + 1} {action.name}"
+                instruction = pool.instruction(level, action)
+                first = Stage(label, action.model, step, instruction, action=number)
+                stages += first.draws(pool.draws_of(action.model))
+        levels.append(stages)
     return direct, levels
 
 
@@ -138,26 +140,87 @@ def root_contexts(questions: Iterable[str]) -> Contexts:
     return {root_context(question): (question,) for question in questions}
 
 
-def next_contexts(
-    stages: Sequence[Stage], contexts: Contexts, responses: Mapping[str, str]
-) -> Contexts:
-    """The contexts after one more hop, as far as its calls are answered.
+class OfferedStages:
+    """Which stages call at a context: those that the pool offers after the actions that led there.
+
+    Several actions may lead to one context, with equal responses. Then what is offered after any of
+    them is called there.
 
     Args:
-        stages: those of the level.
-        contexts: before the hop.
-        responses: what is visible of every answered call's response, by key.
-
-    Returns:
-        The contexts, in the order of those before and of the stages.
+        pool: says what is offered.
+        levels: the stages of each hop, see `stages_of`.
     """
-    following = {}
-    for context, texts in contexts.items():
-        for stage in stages:
-            response = responses.get(call_key(stage.step, context))
-            if response is not None:
-                following[next_context(context, response)] = (*texts, response)
-    return following
+
+    def __init__(self, pool: Pool, levels: Sequence[Sequence[Stage]]) -> None:
+        self._levels = levels
+        self._is_free = not pool.roles
+        self._offers = pool.offers
+        # By context after a call: the numbers of the actions that led there.
+        self._previous: dict[str, set[int]] = {}
+
+    def at(self, level: int, context: str) -> Sequence[Stage]:
+        """The stages that call at a context; all of the level in a pool without roles.
+
+        Args:
+            level: of the context, 0 before the first hop.
+            context: key of the context.
+        """
+        stages = self._levels[level]
+        if self._is_free:
+            return stages
+        previous = self._previous.get(context, {-1})
+        return [stage for stage in stages if self._is_offered(level, previous, stage)]
+
+    def after(self, level: int, action: int) -> Sequence[Stage]:
+        """The stages that are offered after an action, at the level after it.
+
+        Args:
+            level: of the stages.
+            action: number of the action before.
+        """
+        if self._is_free:
+            return self._levels[level]
+        return [stage for stage in self._levels[level] if self._is_offered(level, {action}, stage)]
+
+    def _is_offered(self, level: int, previous: Iterable[int], stage: Stage) -> bool:
+        return any(stage.action in self._offers[level][action + 1] for action in previous)
+
+    def follow(self, level: int, context: str, step: str, response: str) -> str:
+        """Return the key of the context after a response, and note which actions lead there.
+
+        Args:
+            level: of the call.
+            context: of the call.
+            step: of the call; several actions may share it.
+            response: what is visible of its response.
+        """
+        following = next_context(context, response)
+        if not self._is_free:
+            actions = {stage.action for stage in self.at(level, context) if stage.step == step}
+            self._previous.setdefault(following, set()).update(actions)
+        return following
+
+    def next_contexts(
+        self, level: int, contexts: Contexts, responses: Mapping[str, str]
+    ) -> Contexts:
+        """The contexts after one more hop, as far as its calls are answered.
+
+        Args:
+            level: of the contexts.
+            contexts: before the hop.
+            responses: what is visible of every answered call's response, by key.
+
+        Returns:
+            The contexts, in the order of those before and of the stages.
+        """
+        following = {}
+        for context, texts in contexts.items():
+            for stage in self.at(level, context):
+                response = responses.get(call_key(stage.step, context))
+                if response is not None:
+                    key = self.follow(level, context, stage.step, response)
+                    following[key] = (*texts, response)
+        return following
 
 
 def _queries_table(queries: Sequence[Query]) -> pa.Table:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import cached_property
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -170,6 +171,7 @@ class Collection:
         queries: whose trees are to be filled.
         direct: the stages of the direct calls, see `plan.stages_of`.
         levels: the stages of each hop.
+        offered: which of them call at a context.
         per_query: nodes and direct calls of one query.
         ledger: what is known of each call.
         outages: by name, why a model's server cannot be reached.
@@ -200,6 +202,9 @@ class Collection:
         self.pool = pool
         self.queries = queries
         self.direct, self.levels = plan.stages_of(pool, spec)
+        self._spec = spec
+        self.offered = plan.OfferedStages(pool, self.levels)
+        self._generations = {model.name: model.generation for model in pool.all_models}
         self.per_query = pool.calls_per_query
         # The state of each call, and reports on it.
         self.progress = progress
@@ -216,9 +221,9 @@ class Collection:
         self._requested = set[str]()
         self._outstanding = Counter[int]()
         # Servers are asked ahead of the models on this machine: the last level at which they are
-        # asked, and the contexts at which they have been asked already.
+        # asked, and the contexts at which they have been asked already, with the number of stages.
         self._last_level = 0
-        self._visited = set[str]()
+        self._visited = set[tuple[str, int]]()
 
     @property
     def summary(self) -> Summary:
@@ -340,14 +345,15 @@ class Collection:
         if not self._may_ask_servers(level):
             return
         for context, texts in contexts.items():
-            if context in self._visited:
+            stages = self.offered.at(level, context)
+            if (context, len(stages)) in self._visited:
                 continue
-            self._visited.add(context)
-            for stage in self.levels[level]:
+            self._visited.add((context, len(stages)))
+            for stage in stages:
                 response = self._request(stage, context, texts, level, self._served_lane(stage))
                 if response is not None:
-                    following = {next_context(context, response): (*texts, response)}
-                    self._ask_servers(following, level + 1)
+                    following = self.offered.follow(level, context, stage.step, response)
+                    self._ask_servers({following: (*texts, response)}, level + 1)
             for stage in direct:
                 lane = self._served_lane(stage)
                 self._request(stage, context, texts, len(self.levels), lane)
@@ -376,7 +382,7 @@ class Collection:
         for stage in sorted(stages, key=lambda stage: stage.model.name not in self._residency):
             self._run_batch(stage, contexts, level)
         self._settle(level)
-        following = plan.next_contexts(stages, contexts, self.ledger.responses)
+        following = self.offered.next_contexts(level, contexts, self.ledger.responses)
         self._ask_servers(following, level + 1)
         return following
 
@@ -390,8 +396,10 @@ class Collection:
             return
         # In the order of the queries: prompts that begin alike are neighbours, which prefix caches
         # like.
+        is_direct = level == len(self.levels)
         for context, texts in contexts.items():
-            self._request(stage, context, texts, level, lane)
+            if is_direct or stage in self.offered.at(level, context):
+                self._request(stage, context, texts, level, lane)
         if not lane.open:
             return
         if not self._has_servers:
@@ -424,7 +432,10 @@ class Collection:
         if not (self.ledger.is_settled(key) or key in self._requested or self._stop()):
             self._requested.add(key)
             self._outstanding[level] += 1
-            lane.ask(Request(stage.call(context, texts), level, texts, draw=stage.draw))
+            generation = stage.model.generation
+            own = generation if generation != self._generations[stage.model.name] else None
+            call = stage.call(context, texts)
+            lane.ask(Request(call, level, texts, draw=stage.draw, generation=own))
         return None
 
     def _settle(self, level: int) -> None:
@@ -508,7 +519,8 @@ class Collection:
     def _follow(self, request: Request, response: str) -> None:
         """Ask the servers at the context after what is visible of a response."""
         if self._may_ask_servers(request.level + 1):
-            context = next_context(request.call.context, response)
+            call = request.call
+            context = self.offered.follow(request.level, call.context, call.step, response)
             self._ask_servers({context: (*request.texts, response)}, request.level + 1)
 
     def _store_response(self, lane: Lane, request: Request, response: generator.Response) -> str:
@@ -578,7 +590,7 @@ class Collection:
     # Looking at the trees.
 
     def contexts_before(self, question: str, level: int) -> list[str | None]:
-        """Key of the context of each node before a hop, in the order of the nodes.
+        """Key of the context of each node before a hop at which calls are offered, in their order.
 
         Args:
             question: at the root of the tree.
@@ -587,18 +599,40 @@ class Collection:
         Returns:
             A key a node; None if a call above the node is not answered.
         """
-        contexts: list[str | None] = [root_context(question)]
-        for stages in self.levels[:level]:
-            contexts = [
-                self._context_after(stage, context) for context in contexts for stage in stages
-            ]
-        return contexts
+        inner = self.pool.layout.levels[level].inner
+        return self._node_contexts(question, inner.stop)[0][inner]
 
-    def _context_after(self, stage: plan.Stage, context: str | None) -> str | None:
-        if context is None:
-            return None
-        response = self.ledger.responses.get(call_key(stage.step, context))
-        return None if response is None else next_context(context, response)
+    def _node_contexts(
+        self, question: str, nodes: int
+    ) -> tuple[list[str | None], list[str | None]]:
+        """The context after each of the first nodes of a tree, and the call that is absent there.
+
+        Args:
+            question: at the root of the tree.
+            nodes: how many nodes.
+
+        Returns:
+            Keys of contexts, None if a call is not answered; and then the key of the first absent
+            call on the way, else None.
+        """
+        responses = self.ledger.responses
+        contexts: list[str | None] = [root_context(question)]
+        absent: list[str | None] = [None]
+        for parent, step in self._node_steps[1:nodes]:
+            context = contexts[parent]
+            key = absent[parent] if context is None else call_key(step, context)
+            response = None if context is None else responses.get(str(key))
+            is_there = context is not None and response is not None
+            contexts.append(next_context(str(context), str(response)) if is_there else None)
+            absent.append(None if is_there else key)
+        return contexts, absent
+
+    @cached_property
+    def _node_steps(self) -> list[tuple[int, str]]:
+        """The parent and the step of each node of a tree; those of the root mean nothing."""
+        layout = self._spec.layout
+        steps = ["", *(self._spec.step(node) for node in range(1, layout.nodes))]
+        return list(zip(layout.parent.tolist(), steps, strict=True))
 
     def count_missing(self) -> None:
         """Count in the summary what is not there: after failed calls, and what was left out."""
@@ -614,23 +648,13 @@ class Collection:
 
     def _count_absent(self, question: str) -> tuple[int, int]:
         """Count (missing, pruned) nodes and direct calls of one query."""
-        responses = self.ledger.responses
         absent = Counter[bool]()  # by whether the call was left out
-        contexts = [root_context(question)]
         for stage in self.direct:
-            key = call_key(stage.step, contexts[0])
-            if key not in responses:
+            key = call_key(stage.step, root_context(question))
+            if key not in self.ledger.responses:
                 absent[key in self.ledger.pruned] += 1
-        for level, stages in enumerate(self.levels):
-            # Without a call's response its node is absent, and so are all nodes below.
-            subtree = sum(len(stages) ** hop for hop in range(len(self.levels) - level))
-            following = []
-            for context in contexts:
-                for stage in stages:
-                    key = call_key(stage.step, context)
-                    if key in responses:
-                        following.append(next_context(context, responses[key]))
-                    else:
-                        absent[key in self.ledger.pruned] += subtree
-            contexts = following
+        # Without a call's response its node is absent, and so are all nodes below.
+        for first_absent in self._node_contexts(question, len(self._node_steps))[1]:
+            if first_absent is not None:
+                absent[first_absent in self.ledger.pruned] += 1
         return absent[False], absent[True]

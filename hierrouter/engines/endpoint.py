@@ -65,7 +65,7 @@ from hierrouter.engines.generator import (
 from hierrouter.engines.health import TICK_S, Deployment, Patience
 from hierrouter.engines.identity import endpoint_of, named_folder, served_identity, tokenizer_commit
 from hierrouter.hub.repository import quiet_loading
-from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
+from hierrouter.pools.pool import Endpoint, Generation, Identity, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
 from hierrouter_cache.keys import digest, sound_json, sound_text
 
@@ -238,11 +238,12 @@ class EndpointGenerator:
                     is_over = outage is not None or stop()
                     is_last = feed.closed
                     while not is_over and len(pending) < max_pending and (item := feed.take()):
-                        position, prompt, draw = item
+                        position, prompt, draw, generation = item
+                        options = CallOptions(draw=draw, generation=generation)
                         call = partial(
                             self.caller.complete,
                             prompt=prompt,
-                            options=CallOptions(draw=draw) if draw else NO_OPTIONS,
+                            options=options,
                             left_out=self._left_out,
                         )
                         future = portal.start_task_soon(_final_answer, patience, call)
@@ -483,7 +484,7 @@ class Caller:
         Returns:
             The body.
         """
-        generation = self._generation
+        generation = options.generation or self._generation
         settings = dict(options.settings)
         request: dict[str, Any] = {
             "model": self._model,
@@ -506,14 +507,15 @@ class Caller:
             seed = digest(["draw", self._model, generation.seed + options.draw, prompt])
             request["top_p"] = generation.top_p
             request["seed"] = int(seed[:7], 16)
-        request = {**request, **self._fixed_settings(), **settings}
+        further = generation.further_fields
+        request = {**request, **self._fixed_settings(generation), **further, **settings}
         return {name: value for name, value in request.items() if name not in dialect.refused}
 
-    def _fixed_settings(self) -> dict[str, float]:
+    def _fixed_settings(self, generation: Generation) -> dict[str, float]:
         """Return the settings that must not be left to the server's defaults."""
-        penalty = self._generation.repetition_penalty
+        penalty = generation.repetition_penalty
         settings = {**NEUTRAL_PENALTIES, "repetition_penalty": penalty, "repeat_penalty": penalty}
-        return {**settings, **NEUTRAL_DRAWS} if self._generation.temperature else settings
+        return {**settings, **NEUTRAL_DRAWS} if generation.temperature else settings
 
     def adapt(
         self, dialect: Dialect, complaint: Complaint, request: Mapping[str, Any], address: str

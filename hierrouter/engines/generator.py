@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from hierrouter.engines.bills import NO_BILL, Bill
-from hierrouter.pools.pool import KEEP_THOUGHTS, OPENAI, Identity, ModelSpec, Pool
+from hierrouter.pools.pool import KEEP_THOUGHTS, OPENAI, Generation, Identity, ModelSpec, Pool
 from hierrouter.questions.final import without_thoughts
-from hierrouter_cache.errors import WorldError, typed_reason
+from hierrouter_cache.errors import InputError, WorldError, typed_reason
 from hierrouter_cache.keys import next_context, sound_text
 from hierrouter_cache.parts import FAILURES_SCHEMA
 from hierrouter_cache.tree import Rate
@@ -166,11 +166,13 @@ class CallOptions:
         settings: parameters of chat completions, by name; they override those of the pool.
         images: image parts of the message.
         draw: which of the draws of the same call this is; each has a seed of its own.
+        generation: decoding settings of an action; None is those of the model.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     images: tuple[Mapping[str, Any], ...] = ()
     draw: int = 0
+    generation: Generation | None = None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -349,7 +351,7 @@ class Feed:
     """
 
     def __init__(self, prompts: Sequence[str] = (), draws: Sequence[int] = ()) -> None:
-        self._waiting = deque[tuple[int, str, int]]()
+        self._waiting = deque[tuple[int, str, int, Generation | None]]()
         self._count = 0
         self.closed = False
         self.cancelled = False
@@ -357,11 +359,17 @@ class Feed:
         for prompt, draw in zip(prompts, draws or [0] * len(prompts), strict=True):
             self.put(prompt, draw)
 
-    def put(self, prompt: str, draw: int = 0) -> int:
-        """Add a prompt and return its position."""
+    def put(self, prompt: str, draw: int = 0, generation: Generation | None = None) -> int:
+        """Add a prompt and return its position.
+
+        Args:
+            prompt: the prompt.
+            draw: which of the draws of the same call it is for.
+            generation: decoding settings of an action; None is those of the model.
+        """
         position = self._count
         self._count += 1
-        self._waiting.append((position, prompt, draw))
+        self._waiting.append((position, prompt, draw, generation))
         self.changed.set()
         return position
 
@@ -375,8 +383,8 @@ class Feed:
         self.cancelled = True
         self.close()
 
-    def take(self) -> tuple[int, str, int] | None:
-        """Remove and return the next (position, prompt, draw); None if none is waiting."""
+    def take(self) -> tuple[int, str, int, Generation | None] | None:
+        """Remove and return the next (position, prompt, draw, settings), if one is waiting."""
         return self._waiting.popleft() if self._waiting else None
 
 
@@ -404,6 +412,40 @@ class Generator(Protocol):
             OSError: likewise.
         """
         ...
+
+
+@runtime_checkable
+class AdjustableGenerator(Protocol):
+    """A loaded model that several actions may share, each with decoding settings of its own."""
+
+    def with_generation(self, generation: Generation) -> Generator:
+        """Return the same loaded model with other decoding settings.
+
+        Args:
+            generation: the settings.
+        """
+        ...
+
+
+def with_generation(loaded: Generator, generation: Generation, spec: ModelSpec) -> Generator:
+    """Return a loaded model with the decoding settings of an action.
+
+    Args:
+        loaded: the model.
+        generation: the settings.
+        spec: that it was loaded with.
+
+    Raises:
+        InputError: the engine cannot take them.
+    """
+    if generation == spec.generation:
+        return loaded
+    if isinstance(loaded, AdjustableGenerator):
+        return loaded.with_generation(generation)
+    raise InputError(
+        f"the engine {spec.backend} has one setting a model: {spec.name}; give its actions no "
+        "generation of their own"
+    )
 
 
 class Backend(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from importlib.metadata import version
 from typing import Any
 
@@ -13,8 +14,8 @@ from hierrouter.engines.batches import DecodedResponse, Prompt, StaticBatches
 from hierrouter.engines.devices import candidates, placement
 from hierrouter.engines.soundness import fault_of
 from hierrouter.hub.repository import quiet_loading
-from hierrouter.pools.pool import Identity, ModelSpec
-from hierrouter_cache.errors import WorldError, reason_of
+from hierrouter.pools.pool import Generation, Identity, ModelSpec
+from hierrouter_cache.errors import InputError, WorldError, reason_of
 
 
 class TransformersBackend:
@@ -74,6 +75,7 @@ class TransformersBackend:
             WorldError: the files are missing, damaged or need remote code; or the model cannot
                 chat, or is broken.
         """
+        _require_local(spec.generation, spec.name)
         folder = identity.local_folder(spec)
         source = str(folder or spec.model)
         # The very commit that `identify` names: a branch may have moved in between.
@@ -138,6 +140,8 @@ class TransformersGenerator:
                 f"model {spec.name} has no chat template: {spec.model}; use an instruct model"
             )
         self._model = model
+        self._spec = spec
+        self._pad = 0
         self._tokenizer = tokenizer
         self._generation = spec.generation
         self._weights = weights
@@ -156,6 +160,7 @@ class TransformersGenerator:
         pad = tokenizer.pad_token_id
         if pad is None:
             pad = min(self._ends)
+        self._pad = pad
         # Settings that come with a model, such as a repetition penalty, would change its responses
         # without being in the pool. See `identity.ignored_settings`.
         model.generation_config = GenerationConfig(
@@ -164,6 +169,23 @@ class TransformersGenerator:
             pad_token_id=pad,
         )
         self._decoder = StaticBatches(model, pad, self._ends, spec.generation)
+
+    def with_generation(self, generation: Generation) -> TransformersGenerator:
+        """Return the same loaded model with other decoding settings.
+
+        Args:
+            generation: the settings.
+
+        Raises:
+            InputError: they are for a server.
+        """
+        _require_local(generation, self._spec.name)
+        other = copy(self)
+        other._generation = generation
+        if generation.temperature and not other._weights:
+            other._weights = identity.weights_of(self._spec)
+        other._decoder = StaticBatches(self._model, self._pad, self._ends, generation)
+        return other
 
     def generate(
         self,
@@ -259,6 +281,18 @@ class TransformersGenerator:
 
     def _text(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def _require_local(generation: Generation, name: str) -> None:
+    """Refuse settings of servers.
+
+    Raises:
+        InputError: there are some.
+    """
+    if generation.further_fields:
+        raise InputError(
+            f"effort and extra_body are for models on a server: model {name}; leave them out"
+        )
 
 
 # Tokenizers decode the first bytes of a character to this while its last bytes are missing.

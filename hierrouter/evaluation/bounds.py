@@ -377,7 +377,7 @@ def gap_closed(router: float, fixed: float, best: float) -> float | None:
 
 def _pool_columns(tree: RouteTree) -> outcome.Integers:
     """Columns of the direct calls of models that a router may call."""
-    columns = [column for column, name in enumerate(tree.direct.models) if name in tree.models]
+    columns = [column for column, name in enumerate(tree.direct.models) if name in tree.callers]
     return np.array(columns, dtype=np.int64)
 
 

@@ -433,7 +433,7 @@ def single_calls(tree: RouteTree) -> list[Outcome]:
     return [
         Outcome(
             name=model,
-            kind="single" if model in tree.models else "reference",
+            kind="single" if model in tree.callers else "reference",
             quality=direct.score[:, column],
             accuracy=direct.accuracy[:, column],
             cost=direct.cost[:, column],

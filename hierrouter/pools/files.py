@@ -16,6 +16,7 @@ from hierrouter.pools.pool import (
     POOL_PRICES,
     PRICE_NAMES,
     RESERVED_NAMES,
+    START,
     Currency,
     Draws,
     Endpoint,
@@ -39,6 +40,7 @@ RATE_UNITS = {"per_tokens": PerTokens, "currency": Currency}  # keys of the unit
 CALLABLE_BACKENDS = ("transformers", "openai")  # backends that a file may name
 STORED_BACKENDS = (*CALLABLE_BACKENDS, "imported")  # backends that a plan may name
 MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+ACTION_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*")
 DEVICE_PATTERN = re.compile(r"auto|cpu|cuda(:\d{1,3})?|balanced")
 
 
@@ -120,7 +122,11 @@ MAX_SCORE = 1e6  # of a judge's scale
 
 def _pool_of(raw: dict[str, Any], where: str) -> Pool:
     """Make a pool of the tables of its file; see `parse_pool`."""
-    _require_known_keys(raw, ("pool", "models", "references"), where)
+    _require_known_keys(raw, ("pool", "models", "references", "actions"), where)
+    if "actions" in raw:
+        if not raw["actions"]:
+            raise InputError(f"actions is empty: {where}; write [[actions]] entries, or no actions")
+        raw["roles"] = raw.pop("actions")
     head = validate(dict[str, Any], raw.pop("pool", {}), where, "pool")
     head_keys = ("hops", "stage_prompts", "encoder", "thoughts", "draws", *RATE_UNITS)
     _require_known_keys(head, head_keys, f"{where} [pool]")
@@ -246,7 +252,74 @@ def _check_pool(pool: Pool, where: str, backends: Sequence[str]) -> None:
     for model in pool.all_models:
         _check_model(model, f"{where}, model {model.name}", backends)
     require_distinct([model.name for model in pool.all_models], where)
+    _check_roles(pool, where)
     _check_draws(pool, where)
+
+
+def _check_roles(pool: Pool, where: str) -> None:
+    """Check the actions of a pool, and that they make a tree.
+
+    Raises:
+        InputError: a rule is broken.
+    """
+    if not pool.roles:
+        return
+    names = [role.name for role in pool.roles]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"duplicate action {name}: {where}; names must differ")
+    models = {model.name: model for model in pool.models}
+    for role in pool.roles:
+        place = f"{where}, action {role.name:.60}"
+        if not ACTION_NAME_PATTERN.fullmatch(role.name):
+            raise InputError(f"invalid action name: {place}; use letters, digits and . _ : @ -")
+        if role.name in (*RESERVED_NAMES, START):
+            raise InputError(f"action name is taken: {place}; choose another")
+        if role.model not in models:
+            hint = suggestion(role.model, models)
+            raise InputError(f"unknown model {role.model:.60}: {place}; {hint}".rstrip("; "))
+        is_own_name = role.name == role.model
+        if not is_own_name and role.name in [model.name for model in pool.all_models]:
+            raise InputError(f"action has the name of another model: {place}; choose another")
+        if is_own_name and (role.rates or role.settings):
+            raise InputError(
+                f"action has the name of its model, but not its settings or price: {place}; "
+                "choose another name"
+            )
+        for previous in role.after or ():
+            if previous not in (*names, START):
+                hint = suggestion(previous, (*names, START))
+                raise InputError(
+                    f"unknown action {previous:.60} in after: {place}; {hint}".rstrip("; ")
+                )
+        _check_rates(role.spec(models[role.model]), place)
+    offered = [pool.offered(level) for level in range(pool.hops)]
+    if not offered[0]:
+        raise InputError(
+            f"no action is offered at hop 1: {where}; offer one without after there, or after = []"
+        )
+    for number, name in enumerate(names):
+        if not any(number in numbers for numbers in offered):
+            raise InputError(
+                f"action {name} is never offered: {where}; at and after leave no hop for it"
+            )
+    for level, numbers in enumerate(offered):
+        if not numbers:
+            raise InputError(f"no action is offered at hop {level + 1}: {where}; take fewer hops")
+
+
+def _check_rates(model: ModelSpec, where: str) -> None:
+    """Require one way to state a price.
+
+    Raises:
+        InputError: there is none, or several.
+    """
+    has_base = model.base_rate is not None
+    has_in = model.rate_in is not None
+    has_out = model.rate_out is not None
+    if has_in != has_out or (has_base and has_in):
+        raise InputError(f"give base_rate alone, or both rate_in and rate_out: {where}")
+    model.price(where)  # raises an error if there is none
 
 
 def _check_draws(pool: Pool, where: str) -> None:
@@ -255,16 +328,18 @@ def _check_draws(pool: Pool, where: str) -> None:
     Raises:
         InputError: every model is greedy, or there are too many nodes.
     """
-    if pool.draws > 1 and not any(model.generation.temperature for model in pool.all_models):
+    callers = [*pool.all_models, *(action.model for action in pool.actions)]
+    if pool.draws > 1 and not any(model.generation.temperature for model in callers):
         raise InputError(
             f"every model is at temperature 0, where all draws are equal: {where}; give "
             "generation.temperature, or draws = 1"
         )
     if not pool.as_stored and pool.calls > MAX_POOL_NODES:
         draws = f" with {pool.draws} draws" if pool.draws > 1 else ""
+        kind = "actions" if pool.roles else "models"
         raise InputError(
             f"{pool.calls:,} nodes per query: {where}; "
-            f"{len(pool.models)} models at {pool.hops} hops{draws} exceed {MAX_POOL_NODES:,}, "
+            f"{len(pool.actions)} {kind} at {pool.hops} hops{draws} exceed {MAX_POOL_NODES:,}, "
             "take fewer of either"
         )
 
@@ -296,12 +371,7 @@ def _check_model(model: ModelSpec, where: str, backends: Sequence[str]) -> None:
     _check_device(model.device, where)
     if model.endpoint:
         model.endpoint.check(f"{where} endpoint")
-    has_base = model.base_rate is not None
-    has_in = model.rate_in is not None
-    has_out = model.rate_out is not None
-    if has_in != has_out or (has_base and has_in):
-        raise InputError(f"give base_rate alone, or both rate_in and rate_out: {where}")
-    model.price(where)  # raises an error if there is none
+    _check_rates(model, where)
 
 
 def _check_device(device: str, where: str) -> None:
@@ -447,6 +517,9 @@ def prices_of(
             )
         if name in prices:
             prices[name] = price.of_a_token(pool.per_tokens)
+    for action in pool.actions:  # an action without a price of its own has that of its model
+        if action.name not in replacements and not action.has_own_price:
+            prices[action.name] = prices[action.model.name]
     return prices
 
 

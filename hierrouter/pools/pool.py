@@ -29,6 +29,7 @@ OPENAI = "openai"  # the backend of models on a server
 IMPORTED = "imported"  # the backend of models whose responses were imported
 # Names of policies in reports, and the end of an action that stops, `first>stop`.
 RESERVED_NAMES = ("hierrouter", "oracle", "random", "stop")
+START = "start"  # in `after` of an action: the question itself, before any call
 # The weights or the server of a model, as they enter a step key beside the generation settings and
 # the instruction.
 Identity = Mapping[str, str]
@@ -107,6 +108,43 @@ def _require_tags(value: object) -> object:
     return tuple(map(tuple, pairs))
 
 
+def _require_instruction(text: str) -> str:
+    # Newlines and tabs are a text's own; a chat template may read other control characters.
+    if any((ord(letter) < 32 and letter not in "\n\t") or letter == "\x7f" for letter in text):
+        raise ValueError("must have no control characters; write lines and tabs only")
+    return text
+
+
+def _require_one_model(value: object) -> object:
+    if isinstance(value, list):
+        raise ValueError("must be the name of one model; write an [[actions]] entry for each")
+    return value
+
+
+def _require_hops(hops: tuple[int, ...]) -> tuple[int, ...]:
+    if not hops or any(not 1 <= hop <= MAX_HOPS for hop in hops):
+        raise ValueError(f"must be numbers of hops from 1, got {list(hops)}; write at = [1]")
+    return tuple(sorted(set(hops)))
+
+
+def _parse_body(value: object) -> object:
+    """Turn a table into JSON with sorted keys; a stored plan has that text already."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value else {}
+        except (ValueError, RecursionError):
+            raise ValueError("must be a table") from None
+    if not isinstance(value, dict):
+        raise ValueError("must be a table")
+    for name in value:
+        if name in RESERVED_FIELDS:
+            raise ValueError(f"must not have {name}, which the tool sends; leave it out")
+    try:
+        return json.dumps(value, sort_keys=True, allow_nan=False) if value else ""
+    except ValueError:
+        raise ValueError("must have finite numbers") from None
+
+
 def _refuse_server(name: str) -> str:
     # A pool may come from others: it must not send texts to a server.
     if "://" in name or name.endswith(".toml"):
@@ -139,6 +177,25 @@ Parameters = Annotated[  # 3e9 or "3B"
 ]
 
 
+# Fields of a request that `extra_body` must not replace.
+RESERVED_FIELDS = (
+    *("model", "messages", "stream", "stream_options", "n", "logprobs", "seed", "tools"),
+    *("temperature", "top_p", "max_tokens", "max_completion_tokens", "response_format"),
+    *("repetition_penalty", "repeat_penalty", "reasoning_effort"),
+)
+MaxNewTokens = Annotated[int, must_be("at least 1", lambda count: count >= 1)]
+Temperature = Annotated[
+    float, must_be("0 (greedy) or 0.01 to 100", lambda t: t == 0 or 0.01 <= t <= 100)
+]
+TopP = Annotated[float, must_be("above 0 and at most 1", lambda p: 0 < p <= 1)]
+Seed = Annotated[int, must_be(f"0 to {MAX_SEED}", lambda seed: 0 <= seed <= MAX_SEED)]
+RepetitionPenalty = Annotated[
+    float, must_be("above 0 and at most 10", lambda penalty: 0 < penalty <= 10)
+]
+ExtraBody = Annotated[str, FieldCheck(_parse_body, before=True)]
+LATER_SETTINGS = ("effort", "extra_body")  # fields of `Generation` that are for servers
+
+
 @dataclass(frozen=True)
 class Generation:
     """Decoding settings of a model.
@@ -151,22 +208,22 @@ class Generation:
         seed: of the draw.
         repetition_penalty: divides the positive logits of tokens that prompt or response have
             already, and multiplies the negative ones; 1 changes nothing.
+        effort: `reasoning_effort` of the request, such as "low"; for models on a server.
+        extra_body: further fields of the request, as JSON; for models on a server.
     """
 
     __pydantic_config__ = FORBID_EXTRA_KEYS
 
-    max_new_tokens: Annotated[int, must_be("at least 1", lambda count: count >= 1)] = 512
-    temperature: Annotated[
-        float, must_be("0 (greedy) or 0.01 to 100", lambda t: t == 0 or 0.01 <= t <= 100)
-    ] = 0.0
-    top_p: Annotated[float, must_be("above 0 and at most 1", lambda p: 0 < p <= 1)] = 1.0
-    seed: Annotated[int, must_be(f"0 to {MAX_SEED}", lambda seed: 0 <= seed <= MAX_SEED)] = 0
-    repetition_penalty: Annotated[
-        float, must_be("above 0 and at most 10", lambda penalty: 0 < penalty <= 10)
-    ] = NO_PENALTY
+    max_new_tokens: MaxNewTokens = 512
+    temperature: Temperature = 0.0
+    top_p: TopP = 1.0
+    seed: Seed = 0
+    repetition_penalty: RepetitionPenalty = NO_PENALTY
+    effort: Text | None = None
+    extra_body: ExtraBody = ""
 
     @property
-    def settings(self) -> dict[str, float]:
+    def settings(self) -> dict[str, Any]:
         """The settings that a response depends on, for its key.
 
         Greedy decoding depends on neither top_p nor seed.
@@ -178,7 +235,17 @@ class Generation:
         settings.pop("repetition_penalty", None)
         if self.repetition_penalty != NO_PENALTY:
             settings["repetition_penalty"] = self.repetition_penalty
+        for name in LATER_SETTINGS:
+            settings.pop(name, None)
+            if getattr(self, name):
+                settings[name] = getattr(self, name)
         return settings
+
+    @property
+    def further_fields(self) -> dict[str, Any]:
+        """Fields of a request to a server besides those of every call."""
+        effort = {"reasoning_effort": self.effort} if self.effort else {}
+        return {**effort, **(json.loads(self.extra_body) if self.extra_body else {})}
 
 
 Ability = Literal["tools", "response_format", "images"]
@@ -424,12 +491,153 @@ def refuse_stored_keys(
             )
 
 
+# Fields of `ModelSpec` that an action may have for itself.
+RATE_FIELDS = ("base_rate", "rate_in", "rate_out", *LATER_RATES)
+
+
+@dataclass(frozen=True)
+class RoleGeneration:
+    """Decoding settings of an action; None is that of its model. See `Generation`."""
+
+    __pydantic_config__ = FORBID_EXTRA_KEYS
+
+    max_new_tokens: MaxNewTokens | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    seed: Seed | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+
+
+@dataclass(frozen=True)
+class Role:
+    """An entry of `[[actions]]`: a model with an instruction, and where it is offered.
+
+    Attributes:
+        name: of the action, in routes and tables, such as `plan@qwen`.
+        model: name of its model in the pool.
+        instruction: follows the context in the prompt; None is the pool's stage instruction of the
+            hop.
+        at: the hops at which it is offered, counted from 1; None is all of them.
+        after: names of the actions after which it is offered, and `START` for the question before
+            any call; empty is `START` alone; None is the question and all actions.
+        generation: decoding settings that replace those of the model.
+        effort: see `Generation`.
+        extra_body: see `Generation`.
+        base_rate: as in `ModelSpec`, as all further rates; None is that of the model.
+    """
+
+    __pydantic_config__ = FORBID_EXTRA_KEYS
+
+    name: Text
+    model: Annotated[str, FieldCheck(_require_one_model, before=True)]
+    instruction: Annotated[str, FieldCheck(_require_instruction)] | None = None
+    at: Annotated[tuple[int, ...], FieldCheck(_require_hops)] | None = None
+    after: tuple[str, ...] | None = None
+    generation: RoleGeneration = field(default_factory=RoleGeneration)
+    effort: Text | None = None
+    extra_body: ExtraBody = ""
+    base_rate: TokenRate | None = None
+    rate_in: TokenRate | None = None
+    rate_out: TokenRate | None = None
+    rate_cached: TokenRate | None = None
+    rate_thoughts: TokenRate | None = None
+    rate_call: TokenRate | None = None
+    rate_batch: Annotated[float, must_be("above 0 and at most 1", lambda f: 0 < f <= 1)] | None = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        # JSON has lists; a frozen class with lists could not be hashed.
+        for name in ("at", "after"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The action's own rates, by field; empty if it has those of its model."""
+        rates = {name: getattr(self, name) for name in RATE_FIELDS}
+        return {name: rate for name, rate in rates.items() if rate is not None}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields of `Generation` that the action replaces."""
+        settings = {**asdict(self.generation), "effort": self.effort, "extra_body": self.extra_body}
+        return {name: value for name, value in settings.items() if value not in (None, "")}
+
+    def follows(self, previous: str) -> bool:
+        """Whether the action is offered after an action; `START` is the question."""
+        return self.after is None or previous in (self.after or (START,))
+
+    def spec(self, model: ModelSpec) -> ModelSpec:
+        """The model with the settings and the price of the action.
+
+        Args:
+            model: of the pool.
+        """
+        rates: dict[str, float | None] = dict(self.rates)
+        if "base_rate" in rates or "rate_in" in rates or "rate_out" in rates:
+            rates = {**dict.fromkeys(("base_rate", "rate_in", "rate_out")), **rates}
+        changes: dict[str, Any] = dict(rates)
+        if self.settings:
+            changes["generation"] = replace(model.generation, **self.settings)
+        return replace(model, **changes) if changes else model
+
+
+@dataclass(frozen=True)
+class Action:
+    """What a router may choose at a hop: a model with an instruction and settings.
+
+    In a pool without roles each model is an action of its name.
+
+    Attributes:
+        name: of the action.
+        model: the model, with the settings and the price of the action. Its name is the model's.
+        instruction: follows the context in the prompt; None is the pool's stage instruction.
+        role: the entry of the pool; None if the pool has no roles.
+    """
+
+    name: str
+    model: ModelSpec
+    instruction: str | None = None
+    role: Role | None = None
+
+    @property
+    def has_own_price(self) -> bool:
+        """Whether its price is not that of its model."""
+        return self.role is not None and bool(self.role.rates)
+
+
+# The actions that are offered: by level, from 0, and the number of the action before, plus 1.
+Offers = tuple[tuple[tuple[int, ...], ...], ...]
+
+
+@lru_cache(maxsize=32)
+def _layout(offers: Offers, draws: tuple[int, ...]) -> Layout:
+    """The layout of these offers.
+
+    Args:
+        offers: at each level.
+        draws: of a call of each action.
+    """
+    actions = tuple(range(len(draws)))
+    is_complete = all(offered == actions for level in offers for offered in level)
+    if is_complete and set(draws) == {1}:
+        return Layout.full(len(draws), len(offers))
+
+    def offered(path: tuple[int, ...]) -> tuple[int, ...]:
+        if len(path) == len(offers):
+            return ()
+        return offers[len(path)][path[-1] + 1 if path else 0]
+
+    return Layout.grown(len(draws), offered, draws.__getitem__)
+
+
 @dataclass(frozen=True)
 class Pool:
     """M candidate models, L hops, the stage instructions, and larger models to compare with.
 
     Attributes:
-        models: the candidates; action a calls `models[a]`.
+        models: the candidates. Without roles, action a calls `models[a]`.
         hops: L, the largest number of calls of a route.
         stage_prompts: instruction of each stage; the last one is used for all later stages.
         references: models outside the pool, which are only called directly.
@@ -449,6 +657,8 @@ class Pool:
         as_stored: whether the routes are those that an imported log has, which a cache knows, and
             not each model at each hop; see `hierrouter_cache.walk.stored_layout`. No pool file has
             it.
+        roles: entries of `[[actions]]`: the actions and where they are offered. Empty if each model
+            is an action that is offered at each hop, as in the paper.
     """
 
     __pydantic_config__ = FORBID_EXTRA_KEYS
@@ -467,19 +677,74 @@ class Pool:
     thoughts: Thoughts = KEEP_THOUGHTS
     scorer: FittingScorer | None = None
     as_stored: bool = False
+    roles: tuple[Role, ...] = ()
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """What may be called at the hops of the tree, in the order of the tree's actions."""
+        if not self.roles:
+            return tuple(Action(model.name, model) for model in self.models)
+        models = {model.name: model for model in self.models}
+        return tuple(
+            Action(role.name, role.spec(models[role.model]), role.instruction, role)
+            for role in self.roles
+        )
+
+    @property
+    def offers(self) -> Offers:
+        """Which actions are offered: `offers[level][number of the action before + 1]`.
+
+        Position 0 is the question before any call. Levels count from 0. Nothing is offered after an
+        action that the level before does not offer.
+        """
+        if not self.roles:
+            all_actions = tuple(range(len(self.models)))
+            return ((all_actions,) * (len(self.models) + 1),) * self.hops
+        names = [START, *(role.name for role in self.roles)]
+        offers = []
+        reached = {START}
+        for level in range(self.hops):
+            by_previous = []
+            for previous in names:
+                offered = [
+                    number
+                    for number, role in enumerate(self.roles)
+                    if previous in reached
+                    and (role.at is None or level + 1 in role.at)
+                    and role.follows(previous)
+                ]
+                by_previous.append(tuple(offered))
+            offers.append(tuple(by_previous))
+            reached = {names[number + 1] for offered in by_previous for number in offered}
+        return tuple(offers)
+
+    def offered(self, level: int) -> frozenset[int]:
+        """The numbers of the actions that are offered anywhere at a level, counted from 0."""
+        return frozenset(number for offered in self.offers[level] for number in offered)
 
     @property
     def layout(self) -> Layout:
         """The routes of the tree; if they are those of a log, the first calls only."""
         if self.as_stored:
             return Layout.full(len(self.models), 1)
-        return _layout(tuple(map(self.draws_of, self.models)), self.hops)
+        counts = tuple(self.draws_of(action.model) for action in self.actions)
+        return _layout(self.offers, counts)
 
     @property
     def calls(self) -> int:
         """Calls of one query's tree; counted without making the layout, which may be huge."""
-        width = sum(map(self.draws_of, self.models))
-        return sum(width**hop for hop in range(1, self.hops + 1))
+        counts = [self.draws_of(action.model) for action in self.actions]
+        total = 0
+        nodes = {0: 1}  # nodes of a level by the number of the action before, plus 1
+        for level in self.offers:
+            following: dict[int, int] = {}
+            for previous, count in nodes.items():
+                for number in level[previous]:
+                    further = count * counts[number]
+                    following[number + 1] = following.get(number + 1, 0) + further
+            nodes = following
+            total += sum(nodes.values())
+        return total
 
     def draws_of(self, model: ModelSpec) -> int:
         """The number of responses of each call of a model."""
@@ -495,8 +760,15 @@ class Pool:
         """Candidates and references, in the order of the direct calls."""
         return self.models + self.references
 
-    def instruction(self, level: int) -> str:
-        """The stage instruction of a level of the tree, counted from 0."""
+    def instruction(self, level: int, action: Action | None = None) -> str:
+        """The instruction of an action at a level of the tree.
+
+        Args:
+            level: counted from 0.
+            action: has perhaps an instruction of its own; None is the pool's stage instruction.
+        """
+        if action and action.instruction is not None:
+            return action.instruction
         return self.stage_prompts[min(level, len(self.stage_prompts) - 1)]
 
     @property
@@ -520,12 +792,19 @@ class Pool:
                 settings["thought_tags"] = model.thought_tags
             return step_key(identities[model.name], settings, instruction)
 
+        actions = self.actions
+        steps = []
+        for level in range(self.hops):
+            offered = self.offered(level)
+            steps.append(
+                tuple(
+                    key(action.model, self.instruction(level, action)) if number in offered else ""
+                    for number, action in enumerate(actions)
+                )
+            )
         return TreeSpec(
-            models=tuple(model.name for model in self.models),
-            steps=tuple(
-                tuple(key(model, self.instruction(level)) for model in self.models)
-                for level in range(self.hops)
-            ),
+            models=tuple(action.name for action in actions),
+            steps=tuple(steps),
             # In a log the calls on the question alone are the first ones of its routes.
             direct=tuple(
                 (model.name, draw_step(key(model, ""), draw))
@@ -533,19 +812,22 @@ class Pool:
                 for draw in range(self.draws_of(model))
             ),
             layout=self.layout,
+            callers=tuple(action.model.name for action in actions),
         )
 
     def rates(self) -> dict[str, Rate]:
-        """The rate of a token of every model, references included, by name."""
+        """The rate of a token of every model and action, references included, by name."""
         return rates_of(self.prices())
 
     def prices(self) -> dict[str, Price]:
-        """The price of a token of every model, references included, by name.
+        """The price of a token of every model and action, references included, by name.
 
         Raises:
             InputError: a model has neither a rate nor a number of parameters.
         """
-        return {model.name: model.price().of_a_token(self.per_tokens) for model in self.all_models}
+        callers = {model.name: model for model in self.all_models}
+        callers |= {action.name: action.model for action in self.actions}
+        return {name: model.price().of_a_token(self.per_tokens) for name, model in callers.items()}
 
     def unit_note(self) -> str | None:
         """A note that the pool does not name the unit of its rates; None if it does."""
@@ -573,20 +855,53 @@ class Pool:
             InputError: a model is not in the pool or named twice, no candidate is left, or more
                 hops than the pool has.
         """
-        candidates = {model.name: model for model in self.models}
-        _require_members(models or (), list(candidates))
-        _require_members(without, [model.name for model in self.all_models])
-        kept_models = self.models
+        names = [action.name for action in self.actions]
+        _require_members(models or (), names)
+        all_names = dict.fromkeys([*names, *(model.name for model in self.all_models)])
+        _require_members(without, list(all_names))
         if models is not None:
             require_distinct(list(models), "--models")
-            kept_models = tuple(candidates[name] for name in models)
-        kept_models = tuple(model for model in kept_models if model.name not in without)
-        references = tuple(model for model in self.references if model.name not in without)
-        if not kept_models:
-            raise InputError(f"no model is left: --without {','.join(without)}; leave out fewer")
         if hops is not None and not 1 <= hops <= self.hops:
             raise InputError(f"hops must be 1 to {self.hops}, as collected, got {hops}: --hops")
-        return replace(self, models=kept_models, references=references, hops=hops or self.hops)
+        kept_names = [name for name in (names if models is None else models) if name not in without]
+        references = tuple(model for model in self.references if model.name not in without)
+        if not self.roles:
+            by_name = {model.name: model for model in self.models}
+            kept = tuple(by_name[name] for name in kept_names)
+            pool = replace(self, models=kept, references=references, hops=hops or self.hops)
+        else:
+            roles = {role.name: role for role in self.roles}
+            pool = replace(
+                self,
+                roles=tuple(roles[name] for name in kept_names if roles[name].model not in without),
+                references=references,
+                hops=hops or self.hops,
+            )._without_unreachable(models or ())
+        if not pool.actions:
+            raise InputError(f"no model is left: --without {','.join(without)}; leave out fewer")
+        return pool
+
+    def _without_unreachable(self, names: Sequence[str]) -> Pool:
+        """The pool without actions that no route reaches, and without models that none calls.
+
+        Args:
+            names: of actions that must be reached.
+
+        Raises:
+            InputError: one of them is not reached.
+        """
+        reached = set().union(*map(self.offered, range(self.hops)))
+        for number, role in enumerate(self.roles):
+            if number not in reached and role.name in names:
+                raise InputError(
+                    f"action {role.name} is not offered after the others: "
+                    f"--models {','.join(names)}; name one that it follows, too"
+                )
+        roles = tuple(role for number, role in enumerate(self.roles) if number in reached)
+        called = {role.model for role in roles}
+        models = tuple(model for model in self.models if model.name in called)
+        hops = max([level + 1 for level in range(self.hops) if self.offered(level)], default=1)
+        return replace(self, roles=roles, models=models, hops=hops)
 
     def to_json(
         self,
@@ -610,8 +925,12 @@ class Pool:
                 if model[name] is None:
                     del model[name]
             # A plan without a setting is the same as one from before there was this setting.
-            if model["generation"]["repetition_penalty"] == NO_PENALTY:
-                del model["generation"]["repetition_penalty"]
+            generation = model["generation"]
+            if generation["repetition_penalty"] == NO_PENALTY:
+                del generation["repetition_penalty"]
+            for name in LATER_SETTINGS:
+                if not generation[name]:
+                    del generation[name]
             if not model["thought_tags"]:
                 del model["thought_tags"]
         if values["thoughts"] == KEEP_THOUGHTS:
@@ -622,28 +941,14 @@ class Pool:
             del values["draws"]
         if not values["as_stored"]:
             del values["as_stored"]
+        if not values["roles"]:
+            del values["roles"]
         value = {"pool": values, "identities": dict(identities)}
         if datasets:
             value["datasets"] = dict(datasets)
         if imported:
             value["import"] = dict(imported)
         return json.dumps(value, sort_keys=True)
-
-
-@lru_cache(maxsize=32)
-def _layout(draws: tuple[int, ...], hops: int) -> Layout:
-    """The layout of every model at every hop.
-
-    Args:
-        draws: of a call of each model.
-        hops: L.
-    """
-    if set(draws) == {1}:
-        return Layout.full(len(draws), hops)
-    every = range(len(draws))
-    return Layout.grown(
-        len(draws), lambda path: every if len(path) < hops else (), draws.__getitem__
-    )
 
 
 def _require_members(names: Sequence[str], members: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ EXPECTED_BY_FAULT = {  # type of fault of pydantic, and what is expected then
     "dataclass_type": "a table",
 }
 UNKNOWN_KEY_FAULT = "unexpected_keyword_argument"
+WRITTEN_NAMES = {"roles": "actions"}  # keys of a pool file that are not the names of fields
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,11 @@ def _message(fault: Mapping[str, Any], kind: Any, raw: Any, where: str, key: str
         value = str(fault["input"])[:40]
         return f"unknown {name} {value}: {where}; {suggestion(value, allowed)}".rstrip("; ")
     if fault["type"] == "missing":
-        text = "is missing; each [[models]] entry needs one"
+        text = f"is missing; each [[{_table_name(fault['loc'])}]] entry needs one"
     elif fault["type"] == "value_error":
         text = str(fault["ctx"]["error"])
     elif is_list_entry and fault["type"] == "dataclass_type":
-        text = f"must be tables; write [[{name}]] above each entry"
+        text = f"must be tables; write [[{WRITTEN_NAMES.get(name, name)}]] above each entry"
     else:
         expected = EXPECTED_BY_FAULT.get(fault["type"], "shorter and flatter")
         if is_list_entry:
@@ -129,17 +130,25 @@ def _message(fault: Mapping[str, Any], kind: Any, raw: Any, where: str, key: str
     return f"{name} {problem}: {where}; {remedy}".rstrip("; ")
 
 
+def _table_name(path: Iterable[Any]) -> str:
+    """The key of the list of tables that a fault is in, as people write it."""
+    first = next(iter(path), "models")
+    return WRITTEN_NAMES.get(first, str(first))
+
+
 def _describe_path(path: list[Any], kind: Any, raw: Any, where: str) -> tuple[list[str], str]:
     """Follow the path of a fault into a value.
 
     Returns:
         the keys that the class at the end of the path has, and the path in words.
     """
+    entry = "model"
     for step in path:
         raw = raw[step]
         if isinstance(step, int):
-            where += f", model {raw.get('name', '?')}"
+            where += f", {entry} {raw.get('name', '?')}"
             continue
+        entry = "action" if step == "roles" else "model"
         hint = get_type_hints(kind)[step]
         # Of `X | None` or `tuple[X, ...]`, the class X.
         kind = next(part for part in (hint, *get_args(hint)) if is_dataclass(part))

@@ -152,6 +152,7 @@ def open_trees(
         scorer = scorer.for_models(pool.thought_tags)
         accuracy = accuracy.for_models(pool.thought_tags)
     registered = [model.name for model in opened.stored.all_models]
+    registered += [action.name for action in opened.stored.actions]
     tables = [prices_of(pool, prices, registered) for prices in price_lists]
     currency = currency_of(pool, tables)
     encoder_asked_for = opening.encoder
@@ -378,7 +379,7 @@ def _read_tree(
         accuracy = measure_forest(reader, complete, derivation.accuracy, run_code, on_score)
 
     parts, certainty = _read_states(reader, spec, complete, opening, derivation, on_derive)
-    no_prices = dict.fromkeys((name for name, _ in spec.direct), Rate.base(0))
+    no_prices = dict.fromkeys([*spec.models, *(name for name, _ in spec.direct)], Rate.base(0))
     tree = walk.load_tree(
         reader,
         spec,

@@ -234,6 +234,15 @@ def _describe_changes(
     levels = range(min(pool.hops, stored.hops))
     if any(pool.instruction(level) != stored.instruction(level) for level in levels):
         notes.append("stage_prompts changed")
+    stored_roles = {role.name: role for role in stored.roles}
+    for role in pool.roles:
+        if role.name not in stored_roles:
+            notes.append(f"action {role.name} is new")
+        elif (role.instruction, role.settings) != (
+            stored_roles[role.name].instruction,
+            stored_roles[role.name].settings,
+        ):
+            notes.append(f"action {role.name} changed")
     if pool.hops > stored.hops:
         notes.append(f"{pool.hops} hops, collected were {stored.hops}")
     return "; ".join(notes)

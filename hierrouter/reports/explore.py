@@ -310,7 +310,7 @@ def baseline_series(
     nodes = np.arange(fold.layout.nodes)
     direct_models = fold.direct.models
     width = len(nodes) + len(direct_models)
-    direct_arms = len(nodes) + np.flatnonzero([model in fold.models for model in direct_models])
+    direct_arms = len(nodes) + np.flatnonzero([model in fold.callers for model in direct_models])
     # Of each set the columns of its answers, and of its calls, among nodes and direct calls.
     answer_columns = {"A": direct_arms, "B": nodes[fold.layout.leaves]}
     call_columns = {"A": direct_arms, "B": nodes[1:]}
@@ -553,7 +553,7 @@ def as_object(exploration: Exploration) -> dict[str, Any]:
     direct = {
         **_calls(fold.direct),
         "models": [safe_text(name) for name in fold.direct.models],
-        "inPool": [name in fold.models for name in fold.direct.models],
+        "inPool": [name in fold.callers for name in fold.direct.models],
     }
     texts_on_routes = zip(exploration.texts.items(), _nodes_on_routes(exploration), strict=True)
     return {

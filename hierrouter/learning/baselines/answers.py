@@ -96,7 +96,7 @@ def _last_calls(
         leaves = tree.layout.leaves
         return _call_keys(forest.tree.select((slice(None), leaves))), tree.tokens_out[:, leaves]
     direct_models = [model for model, _ in spec.direct]
-    arms = [model for model in tree.direct.models if model in tree.models]
+    arms = [model for model in tree.direct.models if model in tree.callers]
     forest_columns = [direct_models.index(model) for model in arms]
     tree_columns = [tree.direct.models.index(model) for model in arms]
     keys = _call_keys(forest.direct)[:, forest_columns]

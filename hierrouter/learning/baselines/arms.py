@@ -184,7 +184,7 @@ class Play:
 def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
     """Set A: one direct call of a model of the pool; reference models are no arms."""
     direct = tree.direct
-    columns = [column for column, model in enumerate(direct.models) if model in tree.models]
+    columns = [column for column, model in enumerate(direct.models) if model in tree.callers]
     own_calls = np.eye(len(columns), dtype=np.bool_)
     return Arms(
         names=tuple(direct.models[column] for column in columns),
@@ -351,7 +351,7 @@ def unusable_sets(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
     """The reason why a set cannot be used, by its name; empty if all can."""
     routes = tree.layout.call_actions**tree.hops
     reasons = {}
-    if "A" in names and not set(tree.direct.models) & set(tree.models):
+    if "A" in names and not set(tree.direct.models) & set(tree.callers):
         reasons["A"] = "no model of the pool was asked directly"
     if "B" in names and routes > MAX_ROUTE_ARMS:
         reasons["B"] = (

@@ -1,0 +1,321 @@
+"""Pools with roles: which calls there are, compared with an enumeration by hand."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hierrouter.collection.due import due_levels
+from hierrouter.collection.scheduler import fill_cache
+from hierrouter.engines import identify
+from hierrouter.engines.generator import Generator, Response
+from hierrouter.pools.files import load_pool, parse_pool, prices_of, stored_pool
+from hierrouter.pools.pool import Endpoint, ModelSpec, Price
+from hierrouter.questions.datasets import load_queries
+from hierrouter.replay.open_tree import OpenTree
+from hierrouter.replay.tree import Tree
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import Rate
+from tests.engines import Counting, Scripted
+from tests.hierrouter.collection.examples import sums
+from tests.servers import Reply, Server, completion, serving
+
+ROLES = """
+[pool]
+hops = 3
+per_tokens = 1
+encoder = "hashed-ngrams"
+stage_prompts = ["First.", "Next."]
+[[models]]
+name = "small"
+model = "org/small"
+base_rate = 1
+[[models]]
+name = "large"
+model = "org/large"
+base_rate = 10
+[[actions]]
+name = "plan@small"
+model = "small"
+instruction = "Plan."
+after = []
+[[actions]]
+name = "solve@small"
+model = "small"
+instruction = ""
+after = ["start", "plan@small"]
+generation = { max_new_tokens = 9 }
+[[actions]]
+name = "critic@large"
+model = "large"
+after = ["solve@small"]
+at = [2, 3]
+rate_in = 2
+rate_out = 3
+"""
+POOL = parse_pool(ROLES, "roles.toml")
+# By hand: the routes of this pool, in the order of the nodes. Inner nodes come first.
+ROUTES = [
+    ("plan@small",),
+    ("solve@small",),
+    ("plan@small", "solve@small"),
+    ("solve@small", "critic@large"),
+    ("plan@small", "solve@small", "critic@large"),
+]
+INSTRUCTIONS = {"plan@small": "Plan.", "solve@small": ""}  # the critic has that of the hop
+
+
+def prompts_by_hand(question: str) -> Counter[tuple[str, str]]:
+    """(model, prompt) of each call of a question, if answers say which action and hop they are."""
+    calls = Counter([("small", question), ("large", question)])
+    for route in ROUTES:
+        texts = [question]
+        for hop, action in enumerate(route):
+            model = action.partition("@")[2]
+            instruction = INSTRUCTIONS.get(action, "Next.")
+            if hop == len(route) - 1:
+                calls[model, "\n\n".join([*texts, *filter(None, [instruction])])] += 1
+            texts.append(f"{action} {hop}")
+    return calls
+
+
+def script(model: str, prompt: str) -> Response:
+    """Answer as `prompts_by_hand` says; which action it is can be told by the prompt."""
+    parts = prompt.split("\n\n")
+    if model == "large":
+        return Response(f"critic@large {len(parts) - 2}", len(prompt), 3, "stop")
+    name = "plan@small" if parts[-1] == "Plan." else "solve@small"
+    hop = len(parts) - 1 - (name == "plan@small")
+    return Response(f"{name} {hop}", len(prompt), 3, "stop")
+
+
+def test_the_layout_is_that_of_the_enumeration() -> None:
+    layout = POOL.layout
+    names = [action.name for action in POOL.actions]
+    paths = [
+        tuple(names[action] for action in layout.path(node)) for node in range(1, layout.nodes)
+    ]
+    assert sorted(paths) == sorted(ROUTES)
+    assert POOL.calls == layout.calls == len(ROUTES)
+    spec = POOL.tree_spec({name: {"weights": name} for name in ("small", "large")})
+    assert spec.callers == ("small", "small", "large")
+    has_step = [[bool(step) for step in steps] for steps in spec.steps]
+    assert has_step == [[True, True, False], [False, True, True], [False, False, True]]
+
+
+def test_models_alone_are_the_paper_s_pool() -> None:
+    pool = load_pool("testbed")
+    assert pool.layout is Layout.full(3, 2)
+    assert '"roles"' not in pool.to_json({})
+    everywhere = "".join(
+        f'[[actions]]\nname = "do@{model.name}"\nmodel = "{model.name}"\n' for model in pool.models
+    )
+    base = ROLES[: ROLES.index("[[actions]]")]
+    same = parse_pool(
+        base
+        + everywhere.replace("calc", "small").split('[[actions]]\nname = "do@text')[0]
+        + '[[actions]]\nname = "do@large"\nmodel = "large"\n',
+        "p.toml",
+    )
+    assert same.layout == Layout.full(2, 3)
+    identities = {name: {"weights": name} for name in ("small", "large")}
+    plain = parse_pool(base, "p.toml")
+    assert same.tree_spec(identities).steps == plain.tree_spec(identities).steps
+
+
+def test_an_action_has_the_price_and_settings_of_its_model_unless_it_has_its_own() -> None:
+    prices = POOL.prices()
+    assert prices["plan@small"] == prices["small"] == Price(Rate.base(1.0), "pool")
+    assert prices["critic@large"].rate == Rate(2.0, 3.0)
+    cheaper = prices_of(POOL, {"small": Price(Rate.base(0.5), "--price")}, ())
+    assert cheaper["solve@small"].rate == Rate.base(0.5)
+    assert cheaper["critic@large"].rate == Rate(2.0, 3.0)
+    assert [action.model.generation.max_new_tokens for action in POOL.actions] == [512, 9, 512]
+
+
+def test_a_stored_plan_has_the_roles() -> None:
+    identities = {name: {"weights": name} for name in ("small", "large")}
+    assert stored_pool(POOL.to_json(identities), "a plan") == (POOL, identities)
+
+
+def test_a_part_of_a_pool_is_named_by_its_actions() -> None:
+    solver = POOL.sub_pool(["solve@small", "critic@large"], None)
+    assert [action.name for action in solver.actions] == ["solve@small", "critic@large"]
+    assert solver.hops == 2 and solver.layout.calls == 2
+    one = POOL.sub_pool(None, 1)
+    assert [model.name for model in one.models] == ["small"]
+    assert [action.name for action in POOL.sub_pool(None, None, ["large"]).actions] == [
+        "plan@small",
+        "solve@small",
+    ]
+    with pytest.raises(InputError, match="critic@large is not offered after the others: --models"):
+        POOL.sub_pool(["critic@large"], None)
+
+
+def opened(root: Path, **settings: object) -> Tree:
+    return OpenTree(cache=root, scorer="token_f1", **settings).run()  # type: ignore[arg-type]
+
+
+def test_only_the_calls_of_the_layout_are_made(tmp_path: Path) -> None:
+    queries = sums(3)
+    engine = Scripted(script)
+    summary = fill_cache(POOL, queries, tmp_path, engines=engine)
+    # The solver without an instruction has the prompt of a direct call, but fewer tokens: twice.
+    assert engine.asked == sum((prompts_by_hand(query.question) for query in queries), Counter())
+    assert summary.wanted == len(queries) * (len(ROUTES) + 2)
+    assert summary.missing == 0
+    tree = opened(tmp_path)
+    assert tree.models == ("plan@small", "solve@small", "critic@large")
+    assert tree.callers == ("small", "small", "large")
+    assert tree.layout == POOL.layout
+    node = tree.layout.node((0, 1, 2))
+    prompt_tokens = len("What is 0 + 0?\n\nplan@small 0\n\nsolve@small 1\n\nNext.")
+    assert tree.tokens_in[0, node] == prompt_tokens
+    again = Scripted(script)
+    fill_cache(POOL, queries, tmp_path, engines=again)
+    assert not again.asked
+
+
+def test_the_calls_that_are_due_are_counted_before(tmp_path: Path) -> None:
+    queries = sums(3)
+    identities = identify(POOL.all_models, Scripted(script))
+    levels = list(due_levels(POOL, POOL.tree_spec(identities), queries, {}))
+    most = [sum(stage.most_calls for stage in level.stages) for level in levels]
+    # Direct: two models. Then two, two and one action for each question.
+    assert most == [6, 6, 6, 3]
+
+
+def test_a_server_gets_the_settings_of_each_action(tmp_path: Path) -> None:
+    def reply(prompt: str, before: int) -> Reply:
+        return Reply(completion(script("small", prompt).text))
+
+    with serving(Server(reply)) as server:
+        endpoint = Endpoint(base_url=server.url, deployment="here")
+        models = tuple(
+            replace(model, backend="openai", model="served", endpoint=endpoint)
+            for model in POOL.models
+        )
+        pool = replace(POOL, models=models)
+        planner, solver, critic = pool.roles
+        solver = replace(solver, effort="low", extra_body='{"cache_prompt": false}')
+        pool = replace(pool, roles=(planner, solver, critic))
+        queries = sums(4)
+        summary = fill_cache(pool, queries, tmp_path)
+        assert summary.missing == 0
+        # The direct call and the solver's first call have the same prompt, but not the same step.
+        # Both models are one at this server, so their direct calls are the same call.
+        first = [
+            request
+            for request in server.requests
+            if request["messages"][0]["content"] == queries[0].question
+        ]
+        assert sorted((row["max_tokens"], row.get("reasoning_effort")) for row in first) == [
+            (9, "low"),
+            (512, None),
+        ]
+        assert {request.get("cache_prompt") for request in server.requests} == {None, False}
+        count = len(server.requests)
+        assert count == len(queries) * (len(ROUTES) + 1)
+        fill_cache(pool, queries, tmp_path)
+        assert len(server.requests) == count
+    keys = pool.tree_spec(identify(pool.all_models))
+    less = replace(pool, roles=(planner, replace(solver, effort="high"), critic))
+    others = less.tree_spec(identify(pool.all_models))
+    assert [own == other for own, other in zip(keys.steps[0], others.steps[0], strict=True)] == [
+        True,
+        False,
+        True,
+    ]
+
+
+def test_the_shipped_tool_may_be_an_action_of_two_roles(tmp_path: Path) -> None:
+    testbed = load_pool("testbed")
+    text = """
+[pool]
+hops = 2
+per_tokens = 1
+encoder = "hashed-ngrams"
+[[models]]
+name = "calc"
+model = "testbed:calc"
+base_rate = 0.03
+dtype = "float32"
+generation = { max_new_tokens = 16 }
+[[actions]]
+name = "tool"
+model = "calc"
+[[actions]]
+name = "short"
+model = "calc"
+generation = { max_new_tokens = 2 }
+after = []
+"""
+    pool = parse_pool(text, "tool.toml")
+    assert testbed.models[0].model == pool.models[0].model
+    loads = Loads()
+    queries = load_queries(["arith"], 2, 2, Path())
+    fill_cache(pool, queries, tmp_path, engines=loads)
+    assert loads.loaded == ["calc"]  # weights are shared
+    tree = opened(tmp_path)
+    assert tree.layout.calls == 4
+    short = tree.layout.node((1,))
+    assert (tree.tokens_out[:, short] <= 2).all()
+    assert (tree.tokens_out[:, tree.layout.node((0,))] > 2).any()
+
+
+class Loads(Counting):
+    """The transformers engine; it notes which models are loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+
+    def load(self, spec: ModelSpec) -> Generator:
+        self.loaded.append(spec.name)
+        return super().load(spec)
+
+
+BAD = [
+    (
+        'model = "large"\nafter',
+        'model = ["large", "small"]\nafter',
+        "model must be the name of one",
+    ),
+    ('model = "large"\nafter', 'model = "larger"\nafter', "unknown model larger: r.toml, action"),
+    ('after = ["solve@small"]', 'after = ["slove@small"]', "unknown action slove@small in after"),
+    ("at = [2, 3]", "at = [1]", "action critic@large is never offered: r.toml; at and after"),
+    ("at = [2, 3]", "at = [0]", r"at must be numbers of hops from 1, got \[0\]: r.toml, action"),
+    ('name = "solve@small"', 'name = "plan@small"', "duplicate action plan@small: r.toml"),
+    ('name = "solve@small"', 'name = "large"', "action has the name of another model: r.toml"),
+    ('instruction = "Plan."', 'instruction = "Pl\\u0007an."', "instruction must have no control"),
+    ("after = []", "after = []\nat = [2]", "action plan@small is never offered: r.toml"),
+    ("after = []", "befor = []", "unknown key befor: r.toml, action plan@small; did you mean"),
+    ("rate_in = 2\n", "", "give base_rate alone, or both rate_in and rate_out: r.toml, action"),
+    ('[[actions]]\nname = "plan@small"', '[[actions]]\nname = "stop"', "action name is taken"),
+    ("at = [2, 3]", 'extra_body = { model = "x" }', "extra_body must not have model, which"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), BAD)
+def test_a_pool_of_bad_roles_is_refused_in_one_line(old: str, new: str, message: str) -> None:
+    assert old in ROLES
+    with pytest.raises(InputError, match=message) as caught:
+        parse_pool(ROLES.replace(old, new), "r.toml")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_routes_begin_at_the_first_hop_and_are_not_too_many() -> None:
+    base = ROLES[: ROLES.index("[[actions]]")]
+    later = base + '[[actions]]\nname = "x"\nmodel = "small"\nat = [2]\n'
+    with pytest.raises(InputError, match=r"no action is offered at hop 1: r.toml"):
+        parse_pool(later, "r.toml")
+    many = base.replace("hops = 3", "hops = 5") + "".join(
+        f'[[actions]]\nname = "a{number}"\nmodel = "small"\ninstruction = "{number}"\n'
+        for number in range(16)
+    )
+    with pytest.raises(
+        InputError, match=r"1,118,480 nodes per query: r.toml; 16 actions at 5 hops"
+    ):
+        parse_pool(many, "r.toml")
