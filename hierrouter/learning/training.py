@@ -204,7 +204,7 @@ class Origin:
     """The origin of a policy: its pool, its inputs, and its training.
 
     Attributes:
-        models: M names; action a calls `models[a % M]`.
+        models: names of the M actions that call a model; in the paper's tree, of the models.
         hops: L.
         rate: M pairs, cost of a token in and of a token out at the time of training.
         encoder: name of the encoder whose embeddings are read.

@@ -117,7 +117,9 @@ def _require_instruction(text: str) -> str:
 
 def _require_one_model(value: object) -> object:
     if isinstance(value, list):
-        raise ValueError("must be the name of one model; write an [[actions]] entry for each")
+        raise ValueError(
+            f"must be the name of one model, got {value!r:.40}; write an [[actions]] entry for each"
+        )
     return value
 
 
@@ -773,8 +775,16 @@ class Pool:
 
     @property
     def thought_tags(self) -> dict[str, ThoughtTags]:
-        """The `thought_tags` of each model that has some, by name."""
-        return {model.name: model.thought_tags for model in self.all_models if model.thought_tags}
+        """The `thought_tags` of each model and action that has some, by name."""
+        tags = {model.name: model.thought_tags for model in self.all_models}
+        tags |= {action.name: action.model.thought_tags for action in self.actions}
+        return {name: pairs for name, pairs in tags.items() if pairs}
+
+    def own_generation(self, action: Action) -> Generation | None:
+        """The decoding settings of an action; None if they are those of its model."""
+        models = {model.name: model for model in self.models}
+        generation = action.model.generation
+        return None if generation == models[action.model.name].generation else generation
 
     def tree_spec(self, identities: Mapping[str, Identity]) -> TreeSpec:
         """The content keys of all steps.

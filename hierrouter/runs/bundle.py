@@ -99,11 +99,19 @@ def _canaries(cache: Path, tree: RouteTree, pool: str | None) -> dict[str, tuple
     rows = np.flatnonzero(np.array(tree.splits) == "train")[:CANARY_CANDIDATES]
     if not len(rows):
         return {}
-    reader, _, forest = calls_of(cache, tree.select(rows), pool, first_hop=True)
+    reader, spec, forest = calls_of(cache, tree.select(rows), pool, first_hop=True)
     first_calls = forest.tree.select((slice(None), slice(1, None)))  # the root, node 0, is no call
     texts = reader.texts(first_calls.key, with_prompt=True)
     canaries = {}
-    for column, name in enumerate(tree.models):
+    opened = open_pool(reader.latest_plan().pool, pool, tree.models, tree.hops).pool
+    columns: dict[str, int] = {}
+    for column, (number, draw) in enumerate(
+        zip(spec.layout.action[1:].tolist(), spec.layout.draw[1:].tolist(), strict=True)
+    ):
+        # A canary is called with the settings of its model.
+        if not draw and opened.own_generation(opened.actions[number]) is None:
+            columns.setdefault(spec.callers[number], column)
+    for name, column in columns.items():
         candidates = set()
         for key, tokens_in, tokens_out in zip(
             first_calls.key[:, column].tolist(),
@@ -203,7 +211,12 @@ def require_pool(origin: Origin, pool: Pool) -> None:
     Raises:
         InputError: other names, another order or another number of hops.
     """
-    names = tuple(model.name for model in pool.models)
+    names = tuple(action.name for action in pool.actions)
+    if names == origin.models and pool.hops == origin.hops and pool.layout != origin.layout:
+        raise InputError(
+            f"the pool has other routes than the policy learned with: {pool.layout.calls} nodes, "
+            f"it learned with {origin.layout.calls}; give that pool, or train again"
+        )
     if names != origin.models or pool.hops != origin.hops:
         expected = f"{', '.join(origin.models)}; {origin.hops} hops"
         raise InputError(
@@ -252,9 +265,11 @@ def _prices_text(rate: Rate) -> str:
 def given_rates(pool: Pool) -> dict[str, Rate]:
     """Return the rate of a token of each model whose price the pool gives, by name."""
     rates = {}
-    for spec in pool.models:
+    callers = {model.name: model for model in pool.models}
+    callers |= {action.name: action.model for action in pool.actions}
+    for name, spec in callers.items():
         if spec.base_rate is not None or None not in (spec.rate_in, spec.rate_out):
-            rates[spec.name] = spec.price().of_a_token(pool.per_tokens).rate
+            rates[name] = spec.price().of_a_token(pool.per_tokens).rate
     return rates
 
 

@@ -292,7 +292,7 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
         config=config_class(description["algo"])(**description["config"]),
         **{key: description[key] for key in PLAIN_ORIGIN_KEYS},
         second=float(description.get("second", 0.0)),
-        routes=Layout.from_object(description["layout"]) if "layout" in description else None,
+        routes=_routes(description.get("layout"), len(description["models"])),
     )
     if origin.config.algo != description["algo"]:
         raise ValueError(f"settings of {origin.config.algo}")
@@ -314,6 +314,21 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
     constant = _constant(description.get("constant"), origin)
     statistics = _statistics(tensors, len(history))
     return TrainedRouter(router, objective, origin, history, budget, constant, statistics)
+
+
+def _routes(values: dict[str, Any] | None, actions: int) -> Layout | None:
+    """Return the layout of a description; None if it has none.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is none, or has other actions.
+    """
+    if values is None:
+        return None
+    layout = Layout.from_object(values)
+    is_sound = layout.call_actions == actions and layout.action[1:].min() >= 0
+    if not is_sound or layout.action.max() >= actions or layout.give_backs:
+        raise ValueError("routes of other actions")
+    return layout
 
 
 def _statistics(tensors: dict[str, Array], evaluations: int) -> dict[str, tuple[float, ...]]:
@@ -449,6 +464,8 @@ def _check_fit(origin: Origin, objective: Objective, shape: RouterShape | None) 
     is_full = origin.routes is None
     if is_full and origin.hops * math.log(len(origin.models) + 1) >= math.log(MAX_TREE_NODES):
         raise ValueError("more nodes than can be counted")
+    if origin.hops != origin.layout.hops:
+        raise ValueError("other hops than those of the routes")
     actions = objective.actions(origin.layout)
     texts = (*origin.models, origin.encoder, origin.view, origin.fingerprint, origin.version)
     fits = [

@@ -176,9 +176,10 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
             )
             decision = await router.decide(question, calls, options)
             trained = router.policy.at(alpha)
-            remaining = trained.actions.steps - len(calls) - 1
+            remaining = router.remaining(trained, calls, decision.action)
             is_deferred = bool(decision.deferred_to)
-            prompt = router.prompt(question, calls, is_deferred=is_deferred)
+            action = decision.action if decision.action < trained.actions.calls else 0
+            prompt = router.prompt(question, calls, is_deferred=is_deferred, action=action)
         return decision_object(decision, trained, message_of(prompt), remaining)
 
     @app.post("/v1/chat/completions", response_model=None)

@@ -12,13 +12,14 @@ from typing import Protocol, runtime_checkable
 
 from hierrouter.engines.generator import (
     NO_OPTIONS,
+    AdjustableGenerator,
     Answer,
     CallOptions,
     Failure,
     Generator,
     Response,
 )
-from hierrouter.pools.pool import Ability
+from hierrouter.pools.pool import Ability, Generation
 from hierrouter_cache.errors import WorldError, reason_of
 
 # Prompts of one batch. Prompts that arrive later wait for the whole batch, so it stays small.
@@ -131,7 +132,8 @@ class BatchedModel:
         """
         if self._is_closed:
             raise CallFailed(self._name, "the router was closed")
-        request = _Request(prompt, Future(), _in_event_loop(on_text) if on_text else None)
+        follow = _in_event_loop(on_text) if on_text else None
+        request = _Request(prompt, Future(), follow, options.generation)
         self._waiting.put(request)
         try:
             answer = await asyncio.wrap_future(request.answer)
@@ -166,8 +168,10 @@ class BatchedModel:
     def _answer_batch(self, batch: Sequence[_Request]) -> None:
         reason = "the engine gave no answer"
         try:
-            for position, answer in self._answers(batch):
-                batch[position].answer.set_result(answer)
+            for generation in dict.fromkeys(request.generation for request in batch):
+                group = [request for request in batch if request.generation == generation]
+                for position, answer in self._answers(group, self._generator_for(generation)):
+                    group[position].answer.set_result(answer)
         except Exception as error:  # an engine may raise anything, and the thread must live on
             reason = str(error) or type(error).__name__
         for request in batch:
@@ -187,16 +191,26 @@ class BatchedModel:
                 return
             yield request
 
-    def _answers(self, batch: Sequence[_Request]) -> Iterator[tuple[int, Answer]]:
+    def _generator_for(self, generation: Generation | None) -> Generator:
+        """Return the model with the settings of an action."""
+        if generation is None:
+            return self._generator
+        if not isinstance(self._generator, AdjustableGenerator):
+            raise RuntimeError("its engine has one setting a model")
+        return self._generator.with_generation(generation)
+
+    def _answers(
+        self, batch: Sequence[_Request], generator: Generator
+    ) -> Iterator[tuple[int, Answer]]:
         """Yield (position in the batch, answer), and pass texts on to the callbacks."""
         prompts = [request.prompt for request in batch]
         callbacks = {
             position: request.on_text for position, request in enumerate(batch) if request.on_text
         }
-        if isinstance(self._generator, StreamingGenerator):
-            yield from self._generator.answer_now(prompts, callbacks)
+        if isinstance(generator, StreamingGenerator):
+            yield from generator.answer_now(prompts, callbacks)
             return
-        for position, answer in self._generator.generate(prompts):
+        for position, answer in generator.generate(prompts):
             if isinstance(answer, Response) and position in callbacks:
                 callbacks[position](answer.text)
             yield position, answer
@@ -225,6 +239,7 @@ class _Request:
     prompt: str
     answer: Future[Answer]
     on_text: OnText | None
+    generation: Generation | None = None
 
 
 def _in_event_loop(on_text: OnText) -> OnText:

@@ -281,13 +281,50 @@ class Router:
             if call.model not in models:
                 hint = suggestion(call.model, models)
                 raise InputError(f"no model of the router: {call.model:.40}; {hint}".rstrip("; "))
+        try:
+            node = routing.trained.actions.layout.node([models.index(call.model) for call in calls])
+        except KeyError:
+            names = " > ".join(call.model for call in calls)
+            raise InputError(
+                f"no route of the router: {names:.80}; each action must be offered after those "
+                "before it"
+            ) from None
+        if node >= routing.trained.actions.states:
+            raise InputError(f"{len(calls)} answers: nothing is left to decide; give fewer")
         unavailable = routing.options.unavailable or frozenset()
         if unavailable.issuperset(spec.name for spec in self.pool.models):
             raise InputError("unavailable: every model is; leave out one that can be called")
         return routing.restrict(await routing.decide(calls, explain=True))
 
+    def remaining(self, trained: TrainedRouter, calls: Sequence[Call], action: int) -> int:
+        """Return the most decisions that may follow an action.
+
+        Args:
+            trained: decides.
+            calls: those so far, oldest first.
+            action: of the policy.
+        """
+        layout = trained.actions.layout
+        most = trained.actions.steps - len(calls) - 1
+        if layout.is_full or action >= trained.actions.calls:
+            return most
+        models = trained.origin.models
+        path = [*(models.index(call.model) for call in calls), action % len(models)]
+        depth = layout.depth()
+        deepest = max(
+            int(depth[node])
+            for node in range(1, layout.nodes)
+            if layout.path(node)[: len(path)] == tuple(path)
+        )
+        return deepest - len(path) + layout.decides_at_leaves
+
     def prompt(
-        self, question: Question, calls: Sequence[Call] = (), *, is_deferred: bool = False
+        self,
+        question: Question,
+        calls: Sequence[Call] = (),
+        *,
+        is_deferred: bool = False,
+        action: int = 0,
     ) -> str:
         """Return the prompt of the next call.
 
@@ -295,12 +332,15 @@ class Router:
             question: as in `aroute`.
             calls: the route so far, oldest first.
             is_deferred: whether the next call is a deferral, which shows the question alone.
+            action: the action of the policy that makes the call; it may have an instruction.
         """
         text = question_of(question)
         if is_deferred:
             return text
         responses = [call.response.complete_text for call in self.visible_calls(calls)]
-        return prompt_text(text, responses, self.pool.instruction(len(calls)))
+        actions = self.pool.actions
+        instruction = self.pool.instruction(len(calls), actions[action % len(actions)])
+        return prompt_text(text, responses, instruction)
 
     def visible_calls(self, calls: Sequence[Call]) -> tuple[Call, ...]:
         """Return calls with what the next call and the policy read of their responses.
@@ -576,7 +616,8 @@ class _Routing:
                 break
             self.hops.append(action)
             self.options.on_hop(action)
-            has_ended = self._ends(action.stops, len(self.hops))
+            is_leaf = not action.stops and self._is_leaf(self._node(self.hops))
+            has_ended = self._ends(action.stops, len(self.hops), is_leaf)
         result = RouteResult(self.question, self.trained.alpha, tuple(self.hops), returned)
         if returned and self.options.on_text:
             self.options.on_text(result.answer)
@@ -660,7 +701,9 @@ class _Routing:
         if not order and unavailable:  # no other model can do
             unavailable = frozenset()
             order = self._possible(decision.order, unavailable)
-        left_out = tuple(name for name in self.trained.origin.models if name in unavailable)
+        left_out = tuple(
+            action.name for action in self.router.pool.actions if action.model.name in unavailable
+        )
         deferred_to = "" if decision.deferred_to in unavailable else decision.deferred_to
         decision = replace(decision, unavailable=left_out, deferred_to=deferred_to)
         if len(order) == len(decision.order):
@@ -684,7 +727,20 @@ class _Routing:
 
         possible = list(filter(is_possible, actions))
         # If nothing that the policy would do is possible, take any model that is.
-        return possible or list(filter(is_possible, range(self.trained.actions.calls)))
+        offered = np.flatnonzero(self.trained.actions.legal()[self._node(self.hops)])
+        calls = [action for action in offered.tolist() if action < self.trained.actions.calls]
+        return possible or list(filter(is_possible, calls))
+
+    def _node(self, calls: Sequence[Call], action: int | None = None) -> int:
+        """Return the node after these calls, and perhaps after the call of an action, too.
+
+        Draws of a call have the same actions after them, so a live call is like the first draw.
+        """
+        names = self.trained.origin.models
+        path = [names.index(call.model) for call in calls]
+        if action is not None:
+            path.append(self._action_number(action))
+        return self.trained.actions.layout.node(path)
 
     def _can_satisfy(self, action: int) -> bool:
         """Whether an action may be taken if the client wants more than a text."""
@@ -698,21 +754,28 @@ class _Routing:
 
     def _is_last(self, action: int) -> bool:
         """Whether the call of an action ends the route."""
-        return self._ends(self._stops(action), len(self.hops) + 1)
+        stops = self._stops(action)
+        is_leaf = action != DEFER_ACTION and self._is_leaf(self._node(self.hops, action))
+        return self._ends(stops, len(self.hops) + 1, is_leaf)
+
+    def _is_leaf(self, node: int) -> bool:
+        """Whether no call is offered at a node."""
+        return node >= self.trained.actions.layout.inner
 
     def _stops(self, action: int) -> bool:
         """Whether an action chooses to end with its call."""
-        return action == DEFER_ACTION or action >= len(self.router.pool.models)
+        return action == DEFER_ACTION or action >= len(self.router.pool.actions)
 
-    def _ends(self, stops: bool, calls: int) -> bool:
-        """Whether a route ends after this number of calls.
+    def _ends(self, stops: bool, calls: int, is_leaf: bool) -> bool:
+        """Whether a route ends after this number of calls, perhaps at a leaf.
 
         With return, a router has one more decision after its last call. It chooses among texts, so
         that decision is left out if the client wants more than a text.
         """
         has_needs = bool(self.options.call_options.needs)
         max_calls = self.router.pool.hops if has_needs else self.trained.actions.steps
-        return stops or calls == max_calls
+        decides_there = self.trained.actions.layout.decides_at_leaves and not has_needs
+        return stops or calls == max_calls or (is_leaf and not decides_there)
 
     async def _call(self, action: int, decision: Decision, failures: list[CallFailed]) -> Hop:
         """Make the call of an action, after the calls that failed in this hop."""
@@ -732,13 +795,18 @@ class _Routing:
         may_be_answer = is_last or (
             self.trained.actions.returns > 0 and not self.options.call_options.needs
         )
-        prompt = self.router.prompt(self.question, self.hops, is_deferred=is_deferred)
+        number = 0 if is_deferred else self._action_number(action)
+        prompt = self.router.prompt(
+            self.question, self.hops, is_deferred=is_deferred, action=number
+        )
+        options = self.options.call_options if may_be_answer else NO_OPTIONS
+        called = self.router.pool.actions[number]
+        if not is_deferred and (generation := self.router.pool.own_generation(called)):
+            options = replace(options, generation=generation)
         started = perf_counter()
         try:
             response = await self.router.models[spec.name].answer(
-                prompt,
-                follow if on_text else None,
-                self.options.call_options if may_be_answer else NO_OPTIONS,
+                prompt, follow if on_text else None, options
             )
         except CallFailed as error:
             error.has_begun = has_begun
@@ -751,7 +819,7 @@ class _Routing:
             propensity = None
         visible = visible_text(self.router.pool, spec.name, response.complete_text)
         return Hop(
-            model=spec.name,
+            model=spec.name if is_deferred else called.name,
             response=response,
             model_s=model_s,
             propensity=propensity,
@@ -769,21 +837,21 @@ class _Routing:
         """Return the model that an action calls."""
         if action == DEFER_ACTION:
             return self._deferral.model
-        return self.router.pool.models[self._model_number(action)]
+        return self.router.pool.actions[self._action_number(action)].model
 
     def _rate(self, action: int) -> Sequence[float]:
         """Return the prices of the model that an action calls, see `rate_table`."""
         if action == DEFER_ACTION:
             return self._deferral.rate
-        return self.trained.origin.rate[self._model_number(action)]
+        return self.trained.origin.rate[self._action_number(action)]
 
-    def _model_number(self, action: int) -> int:
-        """Return the number of the model that an action of the policy calls.
+    def _action_number(self, action: int) -> int:
+        """Return the number of the pool's action that an action of the policy calls.
 
-        With M models, actions M to 2M - 1 call the same models as 0 to M - 1, and stop.
+        With M of them, actions M to 2M - 1 call the same as 0 to M - 1, and stop.
         """
         assert action >= 0
-        return action % len(self.router.pool.models)
+        return action % len(self.router.pool.actions)
 
     @property
     def _deferral(self) -> LiveDeferral:

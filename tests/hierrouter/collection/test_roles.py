@@ -1,5 +1,7 @@
 """Pools with roles: which calls there are, compared with an enumeration by hand."""
 
+import dataclasses
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +13,14 @@ from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import identify
 from hierrouter.engines.generator import Generator, Response
 from hierrouter.pools.files import load_pool, parse_pool, prices_of, stored_pool
-from hierrouter.pools.pool import Endpoint, ModelSpec, Price
+from hierrouter.pools.pool import RATE_FIELDS, Endpoint, ModelSpec, Price, Role
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import Rate
+from tests.conftest import SOURCES
 from tests.engines import Counting, Scripted
 from tests.hierrouter.collection.examples import sums
 from tests.servers import Reply, Server, completion, serving
@@ -319,3 +322,22 @@ def test_routes_begin_at_the_first_hop_and_are_not_too_many() -> None:
         InputError, match=r"1,118,480 nodes per query: r.toml; 16 actions at 5 hops"
     ):
         parse_pool(many, "r.toml")
+
+
+def test_the_pool_of_the_page_has_the_routes_that_it_names() -> None:
+    page = (SOURCES / "docs" / "pools.md").read_text()
+    section = page[page.index("## Roles") : page.index("## What becomes of thoughts?")]
+    pool = parse_pool(section.split("```toml")[1].split("```")[0], "page.toml")
+    names = [action.name for action in pool.actions]
+    layout = pool.layout
+    routes = {layout.name(node, names) for node in range(1, layout.nodes)}
+    sentence = section[section.index("This tree has six calls") :].split("The direct")[0]
+    assert set(re.findall(r"`([^`]+)`", sentence)) == routes
+    assert layout.calls == 6
+    keys = {
+        key
+        for row in re.findall(r"^\| (.*?) \|", section, re.M)
+        for key in re.findall(r"`(\w+)`", row)
+    }
+    fields = {field.name for field in dataclasses.fields(Role)}
+    assert keys <= fields and fields - keys <= set(RATE_FIELDS)

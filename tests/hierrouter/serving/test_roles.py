@@ -1,0 +1,161 @@
+"""A router over roles runs live: the same instructions, settings and states as on the tree."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hierrouter.collection.scheduler import fill_cache
+from hierrouter.evaluation.outcome import greedy
+from hierrouter.learning.config import Objective, training_config
+from hierrouter.learning.training import TrainedRouter
+from hierrouter.pools.files import parse_pool
+from hierrouter.questions.datasets import load_queries
+from hierrouter.replay.env import ReplayEnv
+from hierrouter.replay.open_tree import OpenTree
+from hierrouter.replay.tree import Tree, load_texts
+from hierrouter.runs.bundle import load_bundle
+from hierrouter.runs.checkpoint import router_at
+from hierrouter.serving.results import Call, Hop
+from hierrouter.serving.router import RouteOptions, Router
+from hierrouter_cache.errors import InputError
+from tests.engines import Counting
+from tests.hierrouter.learning.trainings import decided
+from tests.hierrouter.serving.serving import ask, run_in, served
+
+ALPHA = 0.02
+MODEL = """
+[[models]]
+name = "{name}"
+model = "testbed:{name}"
+dtype = "float32"
+base_rate = 0.03
+generation = {{ max_new_tokens = 16 }}
+"""
+POOL = (
+    '[pool]\nhops = 3\nper_tokens = 1\nencoder = "hashed-ngrams"\n'
+    + "".join(MODEL.format(name=name) for name in ("calc", "text", "facts"))
+    + """
+[[actions]]
+name = "solve@text"
+model = "text"
+after = []
+[[actions]]
+name = "solve@facts"
+model = "facts"
+after = []
+[[actions]]
+name = "short@text"
+model = "text"
+after = ["solve@facts"]
+generation = { max_new_tokens = 1 }
+[[actions]]
+name = "tool"
+model = "calc"
+after = ["start", "solve@text"]
+[[actions]]
+name = "critic@facts"
+model = "facts"
+instruction = "Check the answer."
+after = ["short@text", "tool"]
+at = [2, 3]
+base_rate = 0.05
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("roles") / "cache"
+    queries = load_queries(["arith", "copies"], 24, 8, Path())
+    fill_cache(parse_pool(POOL, "roles.toml"), queries, folder, engines=Counting())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tree(cache: Path) -> Tree:
+    return OpenTree(cache=cache).run()
+
+
+@pytest.fixture(scope="module", params=["exact", "value"])
+def run(tree: Tree, tmp_path_factory: pytest.TempPathFactory, request: Any) -> Path:
+    config = training_config("default", request.param, 1 if request.param == "exact" else None)
+    return run_in(tmp_path_factory.mktemp("run"), tree, Objective(ALPHA), config, seed=1)
+
+
+def test_environment_evaluation_and_live_router_agree_on_every_question(
+    run: Path, tree: Tree
+) -> None:
+    trained = router_at(run, None)
+    assert isinstance(trained, TrainedRouter)
+    assert trained.origin.layout == tree.layout
+    fold = tree.split("test")
+    outcome = trained.outcome(fold)
+    ends = trained.endings(fold).argmax(axis=1)
+    env = ReplayEnv(fold, ALPHA)
+    lengths = set()
+    with Router(run, engines=Counting()) as router:
+        for row, text in enumerate(load_texts(tree.root, fold)):
+            routed = router.route(text.question)
+            assert routed.route == fold.layout.name(int(ends[row]), fold.models)
+            assert routed.answer == text.answers[ends[row]]
+            assert routed.cost == pytest.approx(fold.cost[row, ends[row]])
+            observation, info = env.reset(options={"query": row})
+            ended = False
+            while not ended:
+                path = fold.layout.path(info["node"])
+                chances = decided(
+                    trained, observation["embedding"], path, float(observation["cost"][0])
+                )
+                action = greedy(chances, trained.origin.base_rate, 0).argmax()
+                observation, reward, ended, _, info = env.step(np.int64(action))
+            assert info["node"] == ends[row]
+            assert reward == pytest.approx(outcome.reward(ALPHA)[row])
+            lengths.add(len(routed.hops))
+    assert lengths <= {2, 3}
+
+
+def test_drawn_routes_have_the_texts_of_the_tree(run: Path, tree: Tree) -> None:
+    fold = tree.split("test")
+    reached = set()
+    with Router(run, engines=Counting()) as router:
+        for row, text in enumerate(load_texts(tree.root, fold)):
+            options = RouteOptions(rng=np.random.default_rng(row))
+            routed = router.route(text.question, options)
+            path = [fold.models.index(hop.model) for hop in routed.hops]
+            node = fold.layout.node(path)
+            assert node >= fold.layout.inner  # ends where nothing more is offered
+            for hop, call in zip(routed.hops, fold.layout.nodes_to(node), strict=True):
+                assert hop.response.text == text.answers[call]
+            reached.add(node)
+    assert len(reached) > 1
+
+
+def test_decide_names_the_action_and_has_its_prompt(run: Path, tree: Tree) -> None:
+    question = load_texts(tree.root, tree.split("test"))[0].question
+    hops: list[Hop] = []
+    with Router(run, engines=Counting()) as router:
+        router.route(question, RouteOptions(on_hop=hops.append))
+        with served(router) as url:
+            answers: list[dict[str, Any]] = []
+            for number, hop in enumerate(hops):
+                body = ask(f"{url}/v1/decide", question=question, answers=answers).json()
+                assert body["call"] == hop.model
+                assert body["last"] == (number == len(hops) - 1)
+                instruction = "Check the answer." if hop.model == "critic@facts" else ""
+                assert body["messages"][0]["content"].endswith(instruction or question) or answers
+                answers.append({"model": hop.model, "text": hop.response.text})
+        with pytest.raises(InputError, match=r"no route of the router: critic@facts; each"):
+            call = Call(model="critic@facts", response=hops[0].response)
+            import anyio
+
+            anyio.run(router.decide, question, [call])
+
+
+def test_another_layout_is_refused(run: Path) -> None:
+    bundle = load_bundle(run)
+    assert bundle
+    wider = POOL.replace('after = ["short@text", "tool"]', 'after = ["short@text", "solve@text"]')
+    with pytest.raises(InputError, match=r"the pool has other routes than the policy learned"):
+        Router(run, parse_pool(wider, "p.toml"), Counting())
