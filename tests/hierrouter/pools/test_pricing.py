@@ -198,7 +198,7 @@ def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> No
     assert pool.price_table(tree)["calc"] == {"in": 0.5, "out": 2.0, "source": "x"}
     turned = OpenTree(cache=testbed_cache, models=["facts", "calc", "text"]).run()
     assert turned.models == ("facts", "calc", "text")
-    there, here = before.routes.node((2, 0)), turned.routes.node((0, 1))  # facts, then calc
+    there, here = before.layout.node((2, 0)), turned.layout.node((0, 1))  # facts, then calc
     assert (turned.cost[:, here] == before.cost[:, there]).all()
     assert contents(testbed_cache / "parts") == stored
 
