@@ -345,7 +345,7 @@ def _bounds(
     for due in stages:
         name = due.stage.model.name
         tokens_in, tokens_out = bound_stage(due, counters)
-        cost = rates[name].highest.cost(tokens_in, tokens_out, calls=due.most_calls)
+        cost = rates[due.stage.caller].highest.cost(tokens_in, tokens_out, calls=due.most_calls)
         bounds[name] = bounds.get(name, Bound()) + Bound(
             due.most_calls, tokens_in, tokens_out, cost
         )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hierrouter.collection.due import DueLevel, DueStage, HiddenContexts
 from hierrouter.collection.measures import STANDARD_ERRORS, Measures, Range, Sample
+from hierrouter.collection.plan import Stage
 from hierrouter.engines.generator import prompt_text
 from hierrouter.engines.token_counts import MAX_READ_TOKENS, MAX_TEMPLATE_TOKENS, TokenCounter
 from hierrouter.pools.pool import OPENAI, ModelSpec
@@ -98,8 +99,7 @@ def expected_stages(
         stage_hidden = {} if level.is_direct else hidden
         for due in level.stages:
             expectation = StageExpectation(due, datasets, stage_hidden, measures)
-            name = due.stage.model.name
-            yield expectation.stage(counters[name], rates[name])
+            yield expectation.stage(counters[due.stage.model.name], rates[due.stage.caller])
         if not level.is_direct:
             hidden = _hidden_below(level, datasets, hidden, reader)
 
@@ -343,15 +343,16 @@ def bound_stage(due: DueStage, counters: Mapping[str, TokenCounter]) -> tuple[in
     """
     model = due.stage.model
     counter = counters[model.name]
+    cap = model.generation.max_new_tokens
     lengths = counter.count([call.prompt for call in due.calls])
-    tokens_in, answered = _answerable(counter, lengths)
+    tokens_in, answered = _answerable(counter, lengths, cap)
     for contexts in due.hidden:
         beginnings = _beginnings(counter, contexts, due.stage.instruction)
         for further, chains in _response_tokens(counter, contexts, counters).items():
-            longest, calls = _answerable(counter, beginnings, further)
+            longest, calls = _answerable(counter, beginnings, cap, further)
             tokens_in += chains * longest
             answered += chains * calls
-    return tokens_in, answered * model.generation.max_new_tokens
+    return tokens_in, answered * cap
 
 
 def _beginnings(
@@ -367,22 +368,24 @@ def _response_tokens(
     counter: TokenCounter, contexts: HiddenContexts, counters: Mapping[str, TokenCounter]
 ) -> Counter[int]:
     """Count the chains of responses by the most tokens that they add to a prompt."""
-    tokens_of = {
-        writer.spec.name: writer.spec.generation.max_new_tokens * counter.read_tokens(writer)
-        + SEPARATOR_TOKENS
-        for writer in counters.values()
-    }
-    return Counter(sum(tokens_of[stage.model.name] for stage in chain) for chain in contexts.chains)
+    read_tokens = {name: counter.read_tokens(writer) for name, writer in counters.items()}
+
+    def most_tokens(stage: Stage) -> int:
+        cap = stage.model.generation.max_new_tokens
+        return cap * read_tokens[stage.model.name] + SEPARATOR_TOKENS
+
+    return Counter(sum(map(most_tokens, chain)) for chain in contexts.chains)
 
 
 def _answerable(
-    counter: TokenCounter, lengths: NDArray[np.int64], further: int = 0
+    counter: TokenCounter, lengths: NDArray[np.int64], cap: int, further: int = 0
 ) -> tuple[int, int]:
     """Bound the tokens of prompts that a model may answer: it refuses those beyond its window.
 
     Args:
         counter: of the model.
         lengths: int64[n], tokens that each prompt has at least, or a bound of them.
+        cap: the most tokens of a response; an action may have another cap than its model.
         further: the most tokens that come on top.
 
     Returns:
@@ -392,6 +395,7 @@ def _answerable(
     limit = counter.max_prompt_tokens
     if limit is None:
         return int(longest.sum()), len(lengths)
+    limit = max(limit + counter.spec.generation.max_new_tokens - cap, 0)
     if counter.is_exact:
         longest = longest[lengths <= limit]
     elif limit == 0:

@@ -77,7 +77,7 @@ class LaneEnd:
 
 
 Event = Delivery | LaneEnd
-OnResponse = Callable[[ModelSpec, Response], None]
+OnResponse = Callable[[ModelSpec, str, Response], None]  # of a model and a step
 
 
 class Lane:
@@ -127,7 +127,7 @@ class Lane:
     def _deliver(self, position: int, answer: Answer) -> None:
         try:
             if isinstance(answer, Response):
-                self._on_response(self.model, answer)
+                self._on_response(self.model, self.open[position].call.step, answer)
         finally:  # an answer is kept, even if nobody could be notified
             self._events.put(Delivery(self, position, answer))
 

@@ -48,6 +48,7 @@ class Ledger:
         pruned: keys of calls that are not to be made.
         part_rows: rows of the next part, at most.
         summary: counts of what was done.
+        callers: by step, the name of the action whose price its calls have.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Ledger:
         self.pruned = set[str]()
         self.part_rows = FIRST_PART_ROWS
         self._rates = pool.rates()
+        self.callers: dict[str, str] = {}
         # Answered before this collection, and not yet counted as reused.
         self._uncounted = set(self.responses)
         # Failed for good in this collection, and status of earlier failures by key.
@@ -101,9 +103,15 @@ class Ledger:
         self.responses[call.key] = visible
         return visible
 
-    def count_response(self, model: ModelSpec, response: Response) -> None:
-        """Count one more response, for the summary and the progress; thread-safe."""
-        cost = response.cost(self._rates[model.name])
+    def count_response(self, model: ModelSpec, step: str, response: Response) -> None:
+        """Count one more response, for the summary and the progress; thread-safe.
+
+        Args:
+            model: that answered.
+            step: of the call; an action may have a price of its own.
+            response: to count.
+        """
+        cost = response.cost(self._rates[self.callers.get(step, model.name)])
         spending = Spending(1, 0, response.tokens_in, response.tokens_out, cost)
         with self._counting:
             self.summary.spend(model.name, spending)

@@ -53,6 +53,7 @@ class Stage:
         draw: which of the draws of these calls it makes.
         first_step: key of the step of the first draw, if this is a further one.
         action: number of the action; -1 for a direct call.
+        caller: name of the action, or of the model of a direct call; it decides the price.
     """
 
     label: str
@@ -62,6 +63,7 @@ class Stage:
     draw: int = 0
     first_step: str = ""
     action: int = -1
+    caller: str = ""
 
     def draws(self, count: int) -> list[Stage]:
         """The stages of the first draws of these calls, of which this is the very first."""
@@ -118,9 +120,9 @@ def stages_of(pool: Pool, spec: TreeSpec) -> tuple[list[Stage], list[list[Stage]
     direct = [
         stage
         for model in pool.all_models
-        for stage in Stage(f"direct {model.name}", model, first_steps[model.name], "").draws(
-            pool.draws_of(model)
-        )
+        for stage in Stage(
+            f"direct {model.name}", model, first_steps[model.name], "", caller=model.name
+        ).draws(pool.draws_of(model))
     ]
     levels = []
     for level, steps in enumerate(spec.steps):
@@ -129,7 +131,9 @@ def stages_of(pool: Pool, spec: TreeSpec) -> tuple[list[Stage], list[list[Stage]
             if step:  # offered somewhere at this level
                 label = f"hop {level + 1} {action.name}"
                 instruction = pool.instruction(level, action)
-                first = Stage(label, action.model, step, instruction, action=number)
+                first = Stage(
+                    label, action.model, step, instruction, action=number, caller=action.name
+                )
                 stages += first.draws(pool.draws_of(action.model))
         levels.append(stages)
     return direct, levels

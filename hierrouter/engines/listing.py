@@ -17,7 +17,7 @@ from hierrouter.engines.identity import (
 )
 from hierrouter.engines.sentence_encoder import ENCODER_PATTERNS
 from hierrouter.hub.repository import Repository, short
-from hierrouter.pools.pool import OPENAI, ModelSpec, Pool, size_in_name
+from hierrouter.pools.pool import OPENAI, START, Action, ModelSpec, Pool, Role, size_in_name
 from hierrouter.tables import Column, Line, Table, short_number
 
 # Where the files of weights, a tokenizer or an encoder are. The JSON of `hierrouter pools` holds
@@ -182,17 +182,23 @@ def pool_table(name: str, pool: Pool, instructions: bool) -> Table:
         InputError: a local folder does not exist or holds no model.
     """
     notes = [_encoder_note(pool)]
+    notes += [f"{role.name}: {_places(role)}" for role in pool.roles]
     if instructions:
         for hop in range(pool.hops):
             notes.append(f"hop {hop + 1}: {pool.instruction(hop) or 'nothing'}")
+        for action in pool.actions:
+            if action.instruction is not None:
+                notes.append(f"{action.name}: {action.instruction or 'nothing'}")
+    actions = f"{len(pool.roles)} actions, " if pool.roles else ""
     count = "token" if pool.per_tokens in (None, 1) else f"{pool.per_tokens:,} tokens"
     return Table(
-        title=f"{name}: {len(pool.models)} models, {pool.hops} hops; "
+        title=f"{name}: {len(pool.models)} models, {actions}{pool.hops} hops; "
         f"prices in {pool.currency} per {count}",
         columns=tuple(Column(title) for title in POOL_COLUMNS),
         rows=(
             *(_row(model, "models") for model in pool.models),
             *(_row(model, "references") for model in pool.references),
+            *(_action_row(action) for action in pool.actions if action.role),
         ),
         note="  ".join(notes),
     )
@@ -206,6 +212,33 @@ def _encoder_note(pool: Pool) -> str:
         name += f" ({model})"
     commit = f", commit {short(details['commit'])}" if details["commit"] else ""
     return f"encoder {name}: {details['files']}{commit}"
+
+
+def _places(role: Role) -> str:
+    """Where an action is offered, in words."""
+    places = []
+    if role.at is not None:
+        places.append(f"at hop {', '.join(map(str, role.at))}")
+    if role.after is not None:
+        places.append(f"after {', '.join(role.after or (START,))}")
+    return " ".join(places) or "everywhere"
+
+
+def _action_row(action: Action) -> Line:
+    """The row of an action: its price, its settings, and its model."""
+    rate = action.model.price().rate
+    prices = dict.fromkeys((rate.tokens_in, rate.tokens_out))
+    cells = (
+        action.name,
+        "",
+        "/".join(f"{price:g}" for price in prices),
+        action.model.generation.max_new_tokens,
+        "",
+        "",
+        "",
+        action.model.name,
+    )
+    return Line("actions", cells)
 
 
 def _row(model: ModelSpec, group: str) -> Line:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from hierrouter.collection.due import due_levels
+from hierrouter.collection.progress import Progress
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import identify
 from hierrouter.engines.generator import Generator, Response
+from hierrouter.engines.listing import pool_table
 from hierrouter.pools.files import load_pool, parse_pool, prices_of, stored_pool
 from hierrouter.pools.pool import RATE_FIELDS, Endpoint, ModelSpec, Price, Role
 from hierrouter.questions.datasets import load_queries
@@ -341,3 +343,31 @@ def test_the_pool_of_the_page_has_the_routes_that_it_names() -> None:
     }
     fields = {field.name for field in dataclasses.fields(Role)}
     assert keys <= fields and fields - keys <= set(RATE_FIELDS)
+
+
+def test_the_table_of_a_pool_shows_its_actions() -> None:
+    table = pool_table("roles", POOL, instructions=True)
+    assert table.title.startswith("roles: 2 models, 3 actions, 3 hops")
+    rows = {line.cells[0]: line.cells for line in table.rows}
+    assert rows["solve@small"][2:4] == ("1", 9)
+    assert rows["critic@large"][2:4] == ("2/3", 512)
+    assert "plan@small: after start" in table.note
+    assert "critic@large: at hop 2, 3 after solve@small" in table.note
+    assert "plan@small: Plan." in table.note
+
+
+def test_a_collection_is_billed_at_the_price_of_each_action(tmp_path: Path) -> None:
+    queries = sums(3)
+    with serving(Server(lambda prompt, before: Reply(completion("x", 10, 5)))) as server:
+        endpoint = Endpoint(base_url=server.url, deployment="here")
+        models = tuple(
+            replace(model, backend="openai", model="served", endpoint=endpoint)
+            for model in POOL.models
+        )
+        costs: list[float] = []
+        progress = Progress(on_calls=lambda calls, tokens, cost: costs.append(cost))
+        fill_cache(replace(POOL, models=models), queries, tmp_path, progress)
+    # Of a question: a direct call, a plan and two solves at 1; the critic at 2 in and 3 out. Its
+    # answers are all x, so the routes of two hops share their contexts.
+    own = 15 * 3 * 4 + 3 * 2 * (2 * 10 + 3 * 5)
+    assert sum(costs) == pytest.approx(own)

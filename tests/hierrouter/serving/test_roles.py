@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import anyio
+import httpx2
 import numpy as np
 import pytest
 
@@ -22,7 +24,7 @@ from hierrouter.serving.router import RouteOptions, Router
 from hierrouter_cache.errors import InputError
 from tests.engines import Counting
 from tests.hierrouter.learning.trainings import decided
-from tests.hierrouter.serving.serving import ask, run_in, served
+from tests.hierrouter.serving.serving import run_in, served, user
 
 ALPHA = 0.02
 MODEL = """
@@ -116,19 +118,21 @@ def test_environment_evaluation_and_live_router_agree_on_every_question(
     assert lengths <= {2, 3}
 
 
-def test_drawn_routes_have_the_texts_of_the_tree(run: Path, tree: Tree) -> None:
+def test_routes_around_a_model_have_the_texts_of_the_tree(run: Path, tree: Tree) -> None:
     fold = tree.split("test")
+    texts = load_texts(tree.root, fold)
     reached = set()
     with Router(run, engines=Counting()) as router:
-        for row, text in enumerate(load_texts(tree.root, fold)):
-            options = RouteOptions(rng=np.random.default_rng(row))
-            routed = router.route(text.question, options)
-            path = [fold.models.index(hop.model) for hop in routed.hops]
-            node = fold.layout.node(path)
-            assert node >= fold.layout.inner  # ends where nothing more is offered
-            for hop, call in zip(routed.hops, fold.layout.nodes_to(node), strict=True):
-                assert hop.response.text == text.answers[call]
-            reached.add(node)
+        for row in range(6):
+            for unavailable in ("text", "facts", "calc"):
+                options = RouteOptions(unavailable=frozenset([unavailable]))
+                routed = router.route(texts[row].question, options)
+                path = [fold.models.index(hop.model) for hop in routed.hops]
+                node = fold.layout.node(path)
+                assert node >= fold.layout.inner  # ends where nothing more is offered
+                for hop, call in zip(routed.hops, fold.layout.nodes_to(node), strict=True):
+                    assert hop.response.text == texts[row].answers[call]
+                reached.add(node)
     assert len(reached) > 1
 
 
@@ -140,16 +144,22 @@ def test_decide_names_the_action_and_has_its_prompt(run: Path, tree: Tree) -> No
         with served(router) as url:
             answers: list[dict[str, Any]] = []
             for number, hop in enumerate(hops):
-                body = ask(f"{url}/v1/decide", question=question, answers=answers).json()
+                asked = {"messages": user(question), "answers": answers}
+                body = httpx2.post(f"{url}/v1/decide", json=asked, timeout=60).json()
                 assert body["call"] == hop.model
                 assert body["last"] == (number == len(hops) - 1)
                 instruction = "Check the answer." if hop.model == "critic@facts" else ""
                 assert body["messages"][0]["content"].endswith(instruction or question) or answers
-                answers.append({"model": hop.model, "text": hop.response.text})
+                answers.append(
+                    {
+                        "model": hop.model,
+                        "content": hop.response.text,
+                        "tokens_in": hop.response.tokens_in,
+                        "tokens_out": hop.response.tokens_out,
+                    }
+                )
         with pytest.raises(InputError, match=r"no route of the router: critic@facts; each"):
             call = Call(model="critic@facts", response=hops[0].response)
-            import anyio
-
             anyio.run(router.decide, question, [call])
 
 
