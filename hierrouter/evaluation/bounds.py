@@ -398,8 +398,8 @@ def ladder(
         allow_stop: whether chance and the fixed routes, too, may end before L calls.
 
     Returns:
-        The outcome of each bound by the bound's name. The outcome's own name is the selected model
-        or route.
+        The outcome of each bound by the bound's name, a split oracle if calls have several draws.
+        The outcome's own name is the selected model or route.
     """
     outcomes: dict[str, outcome.Outcome | None] = {"random": random_policy(tree, allow_stop)}
     if len(selection_tree):
@@ -415,6 +415,7 @@ def ladder(
     outcomes[ONE_HOP_ORACLE] = direct_oracle(tree, alpha)
     outcomes[TREE_ORACLE] = oracle(tree, alpha)
     outcomes[ANYTIME_ORACLE] = replace(oracle(tree, alpha, True), name=ANYTIME_ORACLE)
+    outcomes[SPLIT_ORACLE] = split_oracle(tree, alpha, allow_stop)
     return {name: bound for name, bound in outcomes.items() if bound}
 
 

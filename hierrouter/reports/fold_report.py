@@ -14,7 +14,7 @@ import numpy as np
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.budget import optimum_at_mean_cost, policy_break_points
 from hierrouter.evaluation.confidence_rules import apply_rules_per_dataset
-from hierrouter.evaluation.intervals import share_interval
+from hierrouter.evaluation.intervals import gap_closed_interval, share_interval
 from hierrouter.evaluation.outcome import (
     ROUTER,
     Floats,
@@ -35,7 +35,7 @@ from hierrouter.replay.inspection import cost_notes, data_notes
 from hierrouter.replay.tree import Tree, first_call_confidence
 from hierrouter.reports.build import add_depths, build_report
 from hierrouter.reports.estimates import ALL_DATASETS, Bootstrap, Estimate, EstimateTable
-from hierrouter.reports.results import DeferralSummary, ReportData
+from hierrouter.reports.results import DeferralSummary, ReportData, SplitGap
 from hierrouter.runs.run import history_table
 from hierrouter.runs.selection import SweepBeside
 from hierrouter.tables import finite_or_none, money
@@ -130,9 +130,13 @@ def report_on_fold(
         (swept_alpha, bounds.oracle(fold, swept_alpha, sweep_may_stop))
         for swept_alpha, _ in learned
     ]
+    split_gap = None
+    if outcomes.router:
+        split_gap = _add_luck(table, outcomes, tree.split("train"), alpha, objective.ends_early)
     notes = (
         *(ALL_FOLDS_NOTES if split == ALL_FOLDS else ()),
         *data_notes(tree),
+        *_luck_notes(fold),
         *cost_notes(fold, alpha),
         *_route_notes(outcomes.fold, objective.ends_early),
         *_constant_notes(trained, outcomes.single_route),
@@ -156,6 +160,7 @@ def report_on_fold(
         fixed_route=(trained.constant_route if trained else "") or outcomes.single_route,
         training=training_title(trained.origin.config) if trained else "",
         p95_below=p95_below,
+        split_gap=split_gap,
         history=_history(trained),
         deciding_alphas=(
             (float(break_points[0]), float(break_points[-1])) if len(break_points) else None
@@ -556,6 +561,62 @@ def _add_reliability(table: EstimateTable, fold: RouteTree, trained: TrainedRout
             "best": Estimate(float(is_best[in_bin].mean()), *ends),
         }
         table.add_values("reliability", metrics, policy=ROUTER, n=int(in_bin.sum()))
+
+
+def _luck_notes(fold: RouteTree) -> list[str]:
+    """Say that luck cannot be told, if responses were drawn, and each call has one of them."""
+    if not any(fold.sampled or ()) or bounds.has_several_draws(fold):
+        return []
+    return [
+        "Responses were drawn at a temperature above 0, one for each call, so luck cannot be told "
+        "from skill: part of the gap to the oracle is luck. Collect several draws to tell them "
+        "apart."
+    ]
+
+
+def _add_luck(
+    table: EstimateTable, outcomes: PolicyOutcomes, train: RouteTree, alpha: float, stop: bool
+) -> SplitGap | None:
+    """Add the router's regret by luck, adaptivity, plan and generalisation, by dataset.
+
+    Returns:
+        The share of the gap to the split oracle that the router closes. None, and nothing is
+        added, if no call has several draws.
+    """
+    router = outcomes.router
+    split = bounds.split_oracle(outcomes.fold, alpha, stop)
+    if split is None or router is None:
+        return None
+    fixed = None
+    if len(train):
+        # Queries that differ in what they offer have perhaps no route in common.
+        with suppress(InputError):
+            fixed = bounds.best_fixed_route(train, alpha, outcomes.fold, stop)
+    terms = bounds.luck_of_regret(outcomes.fold, alpha, router, fixed, stop)
+    if terms is not None:
+        table.add_means("luck", terms, table.positions, policy=ROUTER)
+    routes = [route for route in outcomes.bounds if route.kind == "route"]
+    if not routes:
+        return None
+    best = max(routes, key=lambda route: float(route.reward(alpha).mean()))
+    router_reward, fixed_reward, split_reward = (
+        policy.reward(alpha) for policy in (router, best, split)
+    )
+    share = bounds.gap_closed(
+        float(router_reward.mean()), float(fixed_reward.mean()), float(split_reward.mean())
+    )
+    ends = None
+    if share is not None:
+        bootstrap = table.bootstrap
+        ends = gap_closed_interval(
+            router_reward,
+            fixed_reward,
+            split_reward,
+            bootstrap.n,
+            bootstrap.level,
+            bootstrap.draws(table.overall_stream),
+        )
+    return SplitGap(float((split_reward - fixed_reward).mean()), share, ends)
 
 
 def add_regret(table: EstimateTable, policy: str, regret: Floats) -> None:

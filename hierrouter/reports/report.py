@@ -298,6 +298,11 @@ def as_object(report: ReportData) -> dict[str, Any]:
         optional["policy_regret"] = policy_regret
     if report.latency:
         optional["latency"] = _latency(report)
+    if report.split_gap:
+        optional["luck"] = {
+            "split_gap": asdict(report.split_gap),
+            "regret": [_nested(row, "dataset n", LUCK_TERMS) for row in report.luck],
+        }
     if report.audit:
         optional["audit"] = _audit(report.audit)
     if report.history:
@@ -333,6 +338,9 @@ def as_object(report: ReportData) -> dict[str, Any]:
         "provenance": dict(report.provenance),
         **optional,
     }
+
+
+LUCK_TERMS = "whole luck adaptivity plan generalisation"
 
 
 def _audit(audit: Audit) -> dict[str, Any]:

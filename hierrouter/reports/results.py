@@ -59,6 +59,21 @@ class Saving:
 
 
 @dataclass(frozen=True)
+class SplitGap:
+    """The gap from the best fixed route to the split oracle, which has no luck in it.
+
+    Attributes:
+        gap: R of the split oracle less R of the best fixed route.
+        share: share of it that the router closes; None if it is below `bounds.SMALLEST_GAP`.
+        ends: low and high of the share; None if it has no bounds.
+    """
+
+    gap: float
+    share: float | None
+    ends: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
 class ReportData:
     """Everything that a report can show.
 
@@ -93,6 +108,8 @@ class ReportData:
         audit: of the direct calls of all folds; None if only outcomes are known.
         unembedded: why the states have no vectors, so that no router can be shown, whether one is
             trained or not; "" if they have.
+        split_gap: share of the gap to the split oracle that is closed; None without a router, or
+            if no call has several draws.
         unfit: how the newest run was trained, if no run fits what is reported on; "" if one does,
             or nothing has been trained.
     """
@@ -120,6 +137,7 @@ class ReportData:
     audit: Audit | None = None
     unembedded: str = ""
     unfit: str = ""
+    split_gap: SplitGap | None = None
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -225,6 +243,15 @@ class ReportData:
         whole = plan + adaptivity: lost by the first choice and by all later ones.
         """
         return pivot(self.estimates, "regret", "policy", "dataset", "n")
+
+    @cached_property
+    def luck(self) -> tuple[Row, ...]:
+        """Regret of the router to the clairvoyant oracle, by dataset.
+
+        whole = luck + adaptivity + plan + generalisation, see `bounds.luck_of_regret`. Empty if no
+        call has several draws.
+        """
+        return pivot(self.estimates, "luck", "policy", "dataset", "n")
 
     @property
     def shown_datasets(self) -> tuple[str, ...]:

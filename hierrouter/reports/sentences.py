@@ -11,6 +11,7 @@ from hierrouter.evaluation.bounds import (
     ANYTIME_ORACLE,
     ONE_HOP_ORACLE,
     REWARD_ROUNDING,
+    SPLIT_ORACLE,
     TREE_ORACLE,
 )
 from hierrouter.evaluation.intervals import JUDGEMENTS, Judge, Judgement
@@ -19,7 +20,7 @@ from hierrouter.evaluation.policies import OwnPolicy
 from hierrouter.learning.config import PAPER_TRAINING
 from hierrouter.questions.scoring import ACCURACY_SCORERS
 from hierrouter.reports.estimates import ALL_DATASETS, Row, display_name
-from hierrouter.reports.results import ReportData, Saving
+from hierrouter.reports.results import ReportData, Saving, SplitGap
 from hierrouter.runs.look_log import record_looks
 from hierrouter.runs.selection import SelectedRun
 from hierrouter.tables import money, one_line
@@ -101,6 +102,9 @@ def message(report: ReportData) -> str:
             parts.append(f"knowing all answers, {bound} is possible")
         else:
             parts.append(f"no router could do better than {bound}")
+        split = bounds_over_all(report).get(SPLIT_ORACLE)
+        if split:
+            parts.append(f"without luck, {_short_facts(report, split)} is possible")
     return one_line("; ".join(parts)) + "."
 
 
@@ -253,6 +257,8 @@ def headlines(report: ReportData) -> list[Headline]:
     gap = gap_headline(report)
     if gap:
         figures.append(gap)
+    if report.split_gap:
+        figures.append(split_gap_headline(report.split_gap))
     comparison = f"{money(PRICED_QUESTIONS * fixed.cost)} for {fixed.policy}" if fixed else ""
     figures.append(
         Headline(
@@ -278,6 +284,20 @@ def gap_headline(report: ReportData) -> Headline | None:
         low, high = interval
         ends = f"[{_share_text(low)}, {_share_text(high)}]"
     return Headline("gap to the oracle closed", _share_text(share), f"{ends} of {gap:.3f} in R")
+
+
+def split_gap_headline(split_gap: SplitGap) -> Headline:
+    """Return the share of the gap closed to the split oracle, a bound without luck."""
+    label = "gap to the split oracle closed"
+    if split_gap.share is None:
+        return Headline(label, "-", f"of {split_gap.gap:.2g} in R, without luck: too small")
+    ends = "without bounds"
+    if split_gap.ends:
+        low, high = split_gap.ends
+        ends = f"[{_share_text(low)}, {_share_text(high)}]"
+    return Headline(
+        label, _share_text(split_gap.share), f"{ends} of {split_gap.gap:.3f} in R, without luck"
+    )
 
 
 def _share_text(share: float) -> str:

@@ -59,6 +59,8 @@ def named_tables(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> 
     tables["reward"] = reward_table(report, routes)
     if report.regret:
         tables["regret"] = regret_table(report)
+    if report.luck:
+        tables["luck"] = luck_table(report)
     tables["quality"] = quality_table(report, routes)
     tables["accuracy"] = accuracy_table(report, routes)
     tables["cost"] = cost_table(report, routes)
@@ -641,4 +643,31 @@ def regret_table(report: ReportData) -> Table:
         rows=lines,
         note="Plan is lost by the first choice, before any answer is seen, the rest by the later "
         "ones; a poor plan leaves little for these to lose.",
+    )
+
+
+def luck_table(report: ReportData) -> Table:
+    """The router's regret to the clairvoyant oracle by dataset: luck, and three losses."""
+    interval = report.bootstrap.interval_title
+    terms = ("luck", "adaptivity", "plan", "generalisation")
+    columns = [
+        Column("Dataset"),
+        Column("Regret", 4, signed=True),
+        Column(interval, 4, signed=True),
+    ]
+    for term in terms:
+        columns += [Column(term.capitalize(), 4, signed=True), Column(interval, 4, signed=True)]
+    figures = "dataset whole [whole] " + " ".join(f"{term} [{term}]" for term in terms)
+    lines = tuple(
+        Line(display_name(row.policy), row.cells(figures))
+        for row in report.luck
+        if row.dataset in report.shown_datasets
+    )
+    return Table(
+        title="Regret of HierRouter to the oracle that knows which draw comes",
+        columns=tuple(columns),
+        rows=lines,
+        note="Luck is what only knowing the draws brings. Adaptivity is what choosing after each "
+        "answer brings, plan what a route for each question brings. Generalisation is what "
+        "HierRouter lacks of the best fixed route; below 0 it is ahead.",
     )

@@ -18,10 +18,12 @@ from hierrouter.reports.estimates import Bootstrap
 from hierrouter.reports.fold_report import DeferralTarget, report_on_fold
 from hierrouter.reports.report import as_object
 from hierrouter.reports.results import ReportData
+from hierrouter.reports.sentences import headlines, message
+from hierrouter.reports.tables import named_tables
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import NEWEST, Layout
 from hierrouter_cache.tree import Rate, RouteTree, reprice
-from tests.hierrouter.trees import planted_tree, ragged_tree
+from tests.hierrouter.trees import lucky_tree, planted_tree, ragged_tree
 
 ALPHA = 0.05
 GRID = (0.0, ALPHA)
@@ -219,3 +221,31 @@ def test_a_tree_with_draws_and_holes_has_a_report(give_backs: tuple[int, ...]) -
         f"{lacking} of {count} fixed routes are not offered for all of these questions; they are "
         "left out."
     ) in report.notes
+
+
+def test_with_several_draws_the_headline_names_both_bounds_and_regret_has_luck() -> None:
+    tree = lucky_tree(4, 80, 2, 1)
+    tree = replace(tree, splits=("train", "validation", "test", "test") * 20)
+    trained = train(tree, Objective(1.0), ValueConfig(), 0)
+    report = shown(trained, alpha=1.0, tree=tree)
+    labels = [headline.label for headline in headlines(report)]
+    assert labels[1:3] == ["gap to the oracle closed", "gap to the split oracle closed"]
+    written = as_object(report)["luck"]
+    assert written["split_gap"]["gap"] < report.gap("all")
+    for row in written["regret"]:
+        terms = ("luck", "adaptivity", "plan", "generalisation")
+        assert row["whole"]["mean"] == pytest.approx(sum(row[term]["mean"] for term in terms))
+        assert all(row[term]["low"] <= row[term]["high"] for term in terms)
+    assert "luck" in named_tables(report)
+    assert "without luck, " in message(report)
+
+
+def test_with_one_draw_at_a_temperature_it_is_said_once_that_luck_cannot_be_told() -> None:
+    plain = shown(None)
+    one_draw = shown(None, tree=replace(half_easy(), sampled=(True, False, False)))
+    added = set(one_draw.notes) - set(plain.notes)
+    assert len(added) == 1
+    assert "luck cannot be told from skill" in added.pop()
+    certain = shown(None, tree=replace(half_easy(), sampled=(False,) * 3))
+    assert as_object(certain) == as_object(plain)
+    assert "luck" not in as_object(plain)

@@ -35,6 +35,7 @@ from tests.hierrouter.learning.trainings import (
 )
 from tests.hierrouter.questions.test_audit import label, quiz
 from tests.hierrouter.reports.examples import deferring, example, hostile, stopping, two_prices
+from tests.hierrouter.trees import lucky_tree
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference" / "json.md"
 
@@ -88,6 +89,15 @@ def valued() -> ReportData:
     return report_on_fold(tree, ALPHA, trained, None, source, bootstrap=Bootstrap(n=50))
 
 
+@cache
+def lucky() -> ReportData:
+    """A real report on a tree whose calls have several draws."""
+    tree = lucky_tree(2, 80, 2, 1)
+    tree = replace(tree, splits=("train", "validation", "test", "test") * 20)
+    trained = train(tree, Objective(1.0), VALUE, 0)
+    return report_on_fold(tree, 1.0, trained, None, {}, bootstrap=Bootstrap(n=50))
+
+
 def keys_of(value: Any) -> Iterator[str]:
     """Every key of nested objects; names of datasets, models and lists are keys, too."""
     if isinstance(value, dict):
@@ -119,7 +129,7 @@ def objects() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(
     "report",
-    [everything, valued, example, stopping, two_prices, deferring, hostile],
+    [everything, valued, lucky, example, stopping, two_prices, deferring, hostile],
     ids=lambda make: make.__name__,
 )
 def test_reports_are_valid(report: Any) -> None:
@@ -142,7 +152,7 @@ def test_a_key_more_or_less_is_not_valid() -> None:
 
 def test_the_real_reports_have_every_key_of_the_schema() -> None:
     """Objects are closed, so the schema lacks none of theirs."""
-    reports = (everything(), valued(), example())
+    reports = (everything(), valued(), example(), lucky())
     there = {key for report in reports for key in keys_of(loaded(report))}
     assert {key for keys in objects().values() for key in keys} <= there
     assert sorted(loaded(everything())["provenance"]) == objects()["Provenance"]
