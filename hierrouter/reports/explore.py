@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.declarations.declaration import OnCount, OnNote, ignore_count
 from hierrouter.evaluation.budget import policy_break_points
-from hierrouter.evaluation.outcome import Booleans, Floats, Integers, call_probability, single_calls
+from hierrouter.evaluation.outcome import (
+    Booleans,
+    Floats,
+    Integers,
+    call_probability,
+    is_plain,
+    single_calls,
+)
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, training_remarks
@@ -488,6 +495,11 @@ def explore_fold(
         if not beside.is_other_seed
     ]
     others += [policy_series(policy, fold, alphas, stop) for policy in policies]
+    if baselines and not is_plain(tree):
+        raise InputError(
+            "baselines on a tree with several draws of a call, or with other routes for some "
+            "questions: they are compared by `hierrouter compare`; leave --baselines out"
+        )
     if baselines:
         others += baseline_series(cache, tree, split, selected.alpha, baselines, len(alphas), pool)
     first_router = sweep.at(selected.alpha) if sweep else trained

@@ -15,7 +15,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from hierrouter.engines.encoder_names import BUILT_IN_ENCODER, with_commit
 from hierrouter.engines.encoders import Encoder, HashedNgrams, load_encoder
-from hierrouter.evaluation.outcome import Booleans, Floats, Integers
+from hierrouter.evaluation.outcome import Booleans, Floats, Integers, is_plain
 from hierrouter.learning.baselines.arms import Answers, Arms, Baseline, RouterInputs
 from hierrouter.learning.baselines.classifiers import Expectation, fit_expectation
 from hierrouter.questions.answers import agreement_key
@@ -78,8 +78,11 @@ def answers_for(
     sets: Sequence[str],
     pool: str | None = None,
 ) -> dict[str, Answers] | None:
-    """`load_answers` if one of the baselines reads them, else None."""
-    if not any(baseline.reads_answers for baseline in baselines):
+    """`load_answers` if one of the baselines reads them, else None.
+
+    None, too, if a call has several draws or a query lacks routes: no arm has one answer then.
+    """
+    if not is_plain(tree) or not any(baseline.reads_answers for baseline in baselines):
         return None
     return load_answers(root, tree, sets, pool)
 

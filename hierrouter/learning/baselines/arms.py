@@ -11,7 +11,15 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.outcome import Booleans, Floats, Integers, Outcome
+from hierrouter.evaluation.outcome import (
+    Booleans,
+    Floats,
+    Integers,
+    Outcome,
+    RouteMeans,
+    is_plain,
+    reach_probability,
+)
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, net_reward
 
@@ -197,6 +205,8 @@ def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
 
 def macro_arms(tree: RouteTree, answers: Answers | None = None) -> Arms:
     """Set B: each of the M^L routes as one arm, chosen before any answer is read."""
+    if not is_plain(tree):
+        return _mean_arms(tree)
     layout = tree.layout
     call_cost = np.zeros_like(tree.cost)
     calls = np.eye(layout.nodes, dtype=np.bool_)
@@ -212,6 +222,31 @@ def macro_arms(tree: RouteTree, answers: Answers | None = None) -> Arms:
         call_cost=call_cost[:, 1:],
         quality=tree.score[:, layout.leaves],
         accuracy=tree.accuracy[:, layout.leaves],
+    )
+
+
+def _mean_arms(tree: RouteTree) -> Arms:
+    """Set B of a tree with draws or holes: the routes that all queries offer, in expectation.
+
+    They have no answers, because the draws of a call have several.
+    """
+    layout = tree.layout
+    means = RouteMeans(tree)
+    columns = means.everywhere
+    call_cost = np.zeros_like(tree.cost)
+    calls = np.zeros((len(columns), layout.nodes), np.bool_)
+    expected = reach_probability(tree)
+    for node in range(1, layout.nodes):
+        own_cost = tree.cost[:, node] - tree.cost[:, layout.parent[node]]
+        call_cost[:, layout.route[node]] += expected[:, node] * own_cost
+    for arm, end in enumerate(means.node[columns].tolist()):
+        calls[arm, layout.route[list(layout.nodes_to(end))]] = True
+    return Arms(
+        names=tuple(layout.name(node, tree.models) for node in means.node[columns].tolist()),
+        seen=RouterInputs(question_vectors(tree), tree.datasets, calls[:, 1:], None),
+        call_cost=call_cost[:, 1:],
+        quality=means.quality[:, columns],
+        accuracy=means.accuracy[:, columns],
     )
 
 
@@ -349,7 +384,10 @@ def usable_sets(tree: RouteTree, names: Sequence[str]) -> tuple[str, ...]:
 
 def unusable_sets(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
     """The reason why a set cannot be used, by its name; empty if all can."""
-    routes = tree.layout.call_actions**tree.hops
+    if is_plain(tree):
+        routes = tree.layout.nodes - tree.layout.inner
+    else:
+        routes = len(RouteMeans(tree).everywhere)
     reasons = {}
     if "A" in names and not set(tree.direct.models) & set(tree.callers):
         reasons["A"] = "no model of the pool was asked directly"
@@ -357,6 +395,8 @@ def unusable_sets(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
         reasons["B"] = (
             f"{routes:,} routes, more than {MAX_ROUTE_ARMS:,}; take fewer --models or --hops"
         )
+    elif "B" in names and not routes:
+        reasons["B"] = "no route is offered for all queries"
     elif "B" in names and "A" in names and _are_direct_calls(tree):
         reasons["B"] = "its routes are the direct calls of set A"
     return reasons
@@ -364,7 +404,7 @@ def unusable_sets(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
 
 def _are_direct_calls(tree: RouteTree) -> bool:
     """Whether each route is just a direct call, as in an imported table of one hop."""
-    if tree.hops != 1 or not set(tree.models) <= set(tree.direct.models):
+    if tree.hops != 1 or not is_plain(tree) or not set(tree.models) <= set(tree.direct.models):
         return False
     direct = tree.direct
     leaves = tree.layout.leaves

@@ -18,7 +18,7 @@ from hierrouter.evaluation.bounds import (
     direct_oracle,
     oracle,
 )
-from hierrouter.evaluation.outcome import ROUTER, Outcome, from_endings
+from hierrouter.evaluation.outcome import ROUTER, Outcome, from_endings, is_plain
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_distinct_names
 from hierrouter.learning.baselines.arms import (
     ARM_SETS,
@@ -206,7 +206,7 @@ def contest(
         notes=(
             *data_notes(tree),
             *_notes_on_folds_and_sets(tree, split, sets),
-            *_notes_on_left_out(left_out),
+            *_notes_on_left_out(left_out, tree),
             *_notes_on_router(trained, tree, alpha),
         ),
     )
@@ -346,12 +346,17 @@ def _notes_on_folds_and_sets(tree: RouteTree, split: str, sets: Sequence[str]) -
     return notes
 
 
-def _notes_on_left_out(baselines: Sequence[Baseline]) -> list[str]:
+def _notes_on_left_out(baselines: Sequence[Baseline], tree: RouteTree) -> list[str]:
     """A note on the baselines that take no part; none if all do."""
     if not baselines:
         return []
     names = ", ".join(baseline.name for baseline in baselines)
-    return [f"Left out, because the texts of answers are not loaded: {names}."]
+    if is_plain(tree):
+        return [f"Left out, because the texts of answers are not loaded: {names}."]
+    return [
+        f"Left out, because they read one answer of each route, and here a call has several draws "
+        f"or a question lacks routes: {names}."
+    ]
 
 
 def _notes_on_router(trained: TrainedRouter | None, tree: RouteTree, alpha: float) -> list[str]:

@@ -16,16 +16,18 @@ from hierrouter.evaluation.bounds import (
     best_route_per_dataset,
     oracle,
 )
+from hierrouter.evaluation.outcome import fixed_routes
 from hierrouter.learning.baselines import arms
-from hierrouter.learning.baselines.arms import Answers, FitResult, Play, usable_sets
+from hierrouter.learning.baselines.arms import Answers, FitResult, Play, macro_arms, usable_sets
 from hierrouter.learning.baselines.classifiers import NearestNeighbours
 from hierrouter.learning.baselines.contest import contest, look_details
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
 from hierrouter.learning.baselines.simple import BestStatic, DatasetOracle, Random
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import DirectCalls
 from tests.hierrouter.learning.trainings import ALPHA
-from tests.hierrouter.trees import planted_tree
+from tests.hierrouter.trees import planted_tree, ragged_tree
 
 STATIC = (Random(), BestStatic(), DatasetOracle())
 BOTH = ("A", "B")
@@ -263,3 +265,16 @@ def test_an_edit_of_ones_own_that_changes_a_figure_is_another_look():
     assert look(BestStatic()) == built_in
     # Nobody loaded the texts, and who was left out was not looked at.
     assert look(BestStatic(), own(Reader())) == built_in
+
+
+def test_arms_of_a_tree_with_draws_are_routes_in_expectation() -> None:
+    layout = Layout.grown(2, lambda path: (0, 1) if len(path) < 2 else (), lambda action: 2)
+    tree = ragged_tree(layout, 6, seed=3, missing=0.0)
+    set_b = macro_arms(tree)
+    outcomes = {outcome.name: outcome for outcome in fixed_routes(tree)}
+    assert list(set_b.names) == list(outcomes)
+    assert len(set_b.names) == 4
+    for arm, name in enumerate(set_b.names):
+        played = Play.of(set_b.seen, np.full(len(tree), arm)).outcome(set_b, name)
+        np.testing.assert_allclose(played.quality, outcomes[name].quality)
+        np.testing.assert_allclose(played.cost, outcomes[name].cost)
