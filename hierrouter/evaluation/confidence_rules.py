@@ -102,7 +102,9 @@ def fit_rule(
     best_reward = float(reward[:, best_ending].sum())
     endings = range(layout.nodes)[outcome.route_ends(layout, allow_stop)]
     for first in range(layout.call_actions):
-        candidates = np.array([node for node in endings if layout.path(node)[0] == first])
+        candidates = np.array([node for node in endings if layout.path(node)[0] == first], int)
+        if not len(candidates):  # it is not offered first
+            continue
         first_confidence = _nan_as_lowest(confidence[:, first])
         order = np.argsort(first_confidence, kind="stable")
         ranked = first_confidence[order]

@@ -144,19 +144,22 @@ def first_call_confidence(tree: Tree) -> NDArray[np.float64]:
     """Read how confident each model was of its answer when it was called first.
 
     Returns:
-        float64[queries, M]: the probability of the whole answer, NaN if it is unknown. If no
-        answer's probability is known: minus the answer's number of tokens, see
-        `hierrouter.evaluation.confidence_rules`.
+        float64[queries, M]: the probability of the whole answer, NaN if it is unknown, or if the
+        action is not offered first. If no answer's probability is known: minus the answer's number
+        of tokens, see `hierrouter.evaluation.confidence_rules`.
 
     Raises:
         CacheError: as `load_texts`.
     """
-    reader, _, forest = calls_of(tree.root, tree, tree.pool, first_hop=True)
+    reader, spec, forest = calls_of(tree.root, tree, tree.pool, first_hop=True)
     _require_complete(forest.tree, tree.root)
-    probability = reader.signals(forest.tree.key[:, 1:]).chance
-    if np.isnan(probability).all():
-        return -tree.tokens_out[:, tree.layout.level(1)].astype(np.float64)
-    return probability
+    confidence = np.full((len(tree), len(tree.models)), np.nan)
+    first_actions = spec.layout.action[1:]
+    confidence[:, first_actions] = reader.signals(forest.tree.key[:, 1:]).chance
+    if np.isnan(confidence).all():
+        nodes = [tree.layout.node((action,)) for action in first_actions.tolist()]
+        confidence[:, first_actions] = -tree.tokens_out[:, nodes]
+    return confidence
 
 
 def _require_complete(calls: Nodes | Forest, root: Path) -> None:

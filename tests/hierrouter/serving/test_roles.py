@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hierrouter.collection.scheduler import fill_cache
+from hierrouter.evaluation.confidence_rules import fit_rule
 from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import TrainedRouter
@@ -16,7 +17,7 @@ from hierrouter.pools.files import parse_pool
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.open_tree import OpenTree
-from hierrouter.replay.tree import Tree, load_texts
+from hierrouter.replay.tree import Tree, first_call_confidence, load_texts
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import router_at
 from hierrouter.serving.results import Call, Hop
@@ -169,3 +170,10 @@ def test_another_layout_is_refused(run: Path) -> None:
     wider = POOL.replace('after = ["short@text", "tool"]', 'after = ["short@text", "solve@text"]')
     with pytest.raises(InputError, match=r"the pool has other routes than the policy learned"):
         Router(run, parse_pool(wider, "p.toml"), Counting())
+
+
+def test_a_rule_reads_the_confidence_of_actions_that_are_offered_first(tree: Tree) -> None:
+    confidence = first_call_confidence(tree)
+    assert np.isnan(confidence).all(axis=0).tolist() == [False, False, True, False, True]
+    rule = fit_rule(tree, confidence, ALPHA)
+    assert rule.first in (None, 0, 1, 3)
