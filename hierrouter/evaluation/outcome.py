@@ -279,6 +279,20 @@ def ending_name(tree: RouteTree, ending: int) -> str:
     return f"{route}, {RETURN_PREFIX}{len(tree.layout.path(answer_node))}"
 
 
+def draw_suffix(layout: Layout, node: int) -> str:
+    """Return ` #2` for the second draw of a call; an empty text if the call has one draw.
+
+    Args:
+        layout: the routes.
+        node: number of a node, not of the root.
+    """
+    if layout.draws == 1:
+        return ""
+    draws = layout.draws_of_calls[layout.parent[node], layout.action[node]]
+    several = (draws != NOT_OFFERED).sum() > 1
+    return f" #{layout.draw[node] + 1}" if several else ""
+
+
 def ending_values(tree: RouteTree) -> tuple[Floats, Floats, Floats]:
     """Look up the score, accuracy and C of each ending.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,15 @@ from rich.text import Text
 from rich.tree import Tree as RichTree
 
 from hierrouter.declarations.declaration import shown_name
-from hierrouter.evaluation.bounds import best_ending, best_nodes, split_regret
-from hierrouter.evaluation.outcome import ending_probabilities, greedy
+from hierrouter.evaluation.bounds import best_ending, best_nodes, cheapest_best, split_regret
+from hierrouter.evaluation.outcome import (
+    Integers,
+    MakeCall,
+    draw_suffix,
+    ending_probabilities,
+    greedy,
+    possible_ends,
+)
 from hierrouter.questions.query import find_query
 from hierrouter.questions.reading import NO_ANSWER
 from hierrouter.questions.scoring import ACCURACY, SCORERS_BY_NAME, ScorerInput
@@ -39,6 +47,7 @@ from hierrouter.tables import (
     safe_text,
 )
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.layout import NOT_OFFERED
 from hierrouter_cache.tree import RouteTree, net_reward
 
 if TYPE_CHECKING:
@@ -193,7 +202,7 @@ class QueryExplanation:
 
     def node(self, number: int) -> Node:
         """Return the node of this number, from 1; the root, 0, is the question."""
-        return self.nodes[number - 1]
+        return self._by_number[number]
 
     def ending(self, route: GreedyRoute) -> Node:
         """Return the node where a route ends, with Q, accuracy and R of the answer it returns."""
@@ -213,6 +222,10 @@ class QueryExplanation:
             numbers.append(number)
             number = self.node(number).parent
         return tuple(reversed(numbers))
+
+    @cached_property
+    def _by_number(self) -> dict[int, Node]:
+        return {node.number: node for node in self.nodes}
 
     @cached_property
     def _children(self) -> dict[int, tuple[Node, ...]]:
@@ -321,8 +334,12 @@ def explain_queries(
     selected = tree.select(np.array(rows, dtype=np.int64))
     stop = trained is not None and trained.objective.ends_early
     train = tree.split("train")
-    fixed = best_ending(train, alpha, stop) if len(train) else None
-    best = best_nodes(selected, alpha, stop).tolist()
+    fixed = None
+    # With several draws a fixed route has no node of its own; with holes there is perhaps none.
+    if len(train) and tree.layout.draws == 1:
+        with suppress(InputError):
+            fixed = best_ending(train, alpha, stop, selected)
+    best = _best_draws(selected, alpha, stop).tolist()
     router_routes = _greedy_routes(selected, alpha, trained) if trained else None
     texts = load_texts(root, selected, pool)
     return [
@@ -342,6 +359,14 @@ def explain_queries(
         )
         for row in range(len(selected))
     ]
+
+
+def _best_draws(tree: RouteTree, alpha: float, stop: bool) -> Integers:
+    """int64[queries]: the node with the highest R at which an episode may end, of all draws."""
+    if tree.layout.draws == 1:
+        return best_nodes(tree, alpha, stop)
+    reward = np.where(possible_ends(tree, stop), tree.node_reward(alpha), -np.inf)
+    return cheapest_best(reward, tree.cost)
 
 
 def worst_queries(
@@ -380,8 +405,8 @@ def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node,
         Node(
             number=number,
             parent=int(layout.parent[number]),
-            model=tree.models[layout.action[number]],
-            route=layout.name(number, tree.models),
+            model=tree.models[layout.action[number]] + draw_suffix(layout, number),
+            route=layout.name(number, tree.models) + draw_suffix(layout, number),
             answer=texts.answers[number],
             quality=float(tree.score[row, number]),
             accuracy=finite_or_none(float(tree.accuracy[row, number])),
@@ -393,6 +418,7 @@ def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node,
             read=_read(tree, texts, number),
         )
         for number in range(1, layout.nodes)
+        if tree.weight is None or tree.weight[row, number] > 0
     )
 
 
@@ -452,7 +478,7 @@ def _greedy_routes(tree: RouteTree, alpha: float, trained: TrainedRouter) -> lis
         while not is_over:
             action = greedy_actions[row][state]
             action_probabilities = tuple(probabilities[row, state].tolist())
-            node, end, is_over = actions.transition(state, action)
+            node, end, is_over = actions.transition(state, action, _likeliest_draws(tree, row))
             # The last choice also has the regret of the answer that is returned: with a call that
             # ends the route, an earlier answer might have been the better one.
             remaining = regret[row].tolist()[len(choices) :]
@@ -541,6 +567,23 @@ def _worst_cells(query: QueryExplanation, hop_count: int) -> tuple[Cell, ...]:
     best_route = query.node(query.best).route
     question = one_line(query.question, MAX_QUESTION_LENGTH)
     return (query.name, query.regret, *regrets, router_route, best_route, question)
+
+
+def _likeliest_draws(tree: RouteTree, row: int) -> MakeCall | None:
+    """Return what makes a call of a query: its draw of the highest weight, the first of equals.
+
+    None if each call has one draw, and the query has all nodes.
+    """
+    weights = tree.weight
+    if weights is None:
+        return None
+
+    def make_call(node: Any, call: Any) -> Any:
+        draws = tree.layout.draws_of_calls[int(node), int(call)]
+        weight = np.where(draws == NOT_OFFERED, 0.0, weights[row, draws])
+        return np.asarray(draws[weight.argmax()] if weight.any() else NOT_OFFERED)
+
+    return make_call
 
 
 def figures_text(node: Node) -> str:

@@ -469,6 +469,7 @@ def explore_fold(
 
     Raises:
         InputError: the fold is empty.
+        InputError: calls have several draws, or the models are not all offered at each hop.
         InputError: a router was made for another tree, or may return earlier answers.
         InputError: a policy or a baseline cannot be shown.
         CacheError: the answers are not in the cache.
@@ -477,6 +478,11 @@ def explore_fold(
     sweep = selected.sweep
     if not len(fold):
         raise InputError(f"the {split} fold is empty: nothing to explore; add queries")
+    if not (tree.layout.is_full and is_plain(tree)):
+        raise InputError(
+            "no page for a tree with several draws of a call, or whose models are not all offered "
+            "at each hop; see `hierrouter report` and `hierrouter explain`"
+        )
     if any(router and router.objective.allow_return for router in (selected.trained, sweep)):
         raise InputError("no page for a router with --allow-return; see `hierrouter explain`")
     # A router that was taken from the sweep is shown with the sweep anyway.

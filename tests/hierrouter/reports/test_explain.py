@@ -15,6 +15,8 @@ from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.open_tree import OpenTree
+from hierrouter.replay.tree import Texts
+from hierrouter.reports import explain
 from hierrouter.reports.explain import (
     Choice,
     GreedyRoute,
@@ -33,6 +35,7 @@ from hierrouter_cache.layout import route_name
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE
 from tests.hierrouter.reports.examples import HOSTILE
+from tests.hierrouter.trees import lucky_tree
 from tests.hostile import HARM, collect_hostile
 
 DEAR = 0.4  # an alpha at which short routes are the best ones
@@ -276,3 +279,30 @@ def test_a_list_has_one_line_for_each_query() -> None:
         ("set/7", pytest.approx(0.7), 0.0, 0.0, ">m1", "m1>m1", "why?"),
     ]
     assert worst_table([], "validation").note == "No regret on the validation fold."
+
+
+def test_draws_are_named_and_what_a_question_lacks_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tree = lucky_tree(2, 40, 2, 1)
+    weight = np.array(tree.weight)
+    number = tree.layout.node((0, 1))
+    [second] = np.setdiff1d(tree.layout.draws_of_calls[tree.layout.parent[number], 1], [number])
+    weight[0, number] = 0
+    weight[0, second] = 1
+    tree = replace(tree, weight=weight, splits=("train", "test") * 20)
+    texts = Texts("question", ("yes",), tuple(f"answer {n}" for n in range(tree.layout.nodes)))
+    monkeypatch.setattr(explain, "load_texts", lambda root, tree, pool: [texts] * len(tree))
+    trained = train(tree, Objective(0.1), EXACT_GLIMPSE, 0)
+    first, other = explain_queries(tmp_path, tree, [0, 1], 0.1, trained)
+    assert len(other.nodes) == tree.layout.nodes - 1
+    assert len(first.nodes) == len(other.nodes) - 1
+    assert other.node(number).route == "model-0>model-1 #1"
+    assert first.node(int(second)).model == "model-1 #2"
+    for query in (first, other):
+        assert query.node(query.best).reward == max(
+            node.reward for node in query.nodes if node.number >= tree.layout.inner
+        )
+        shown = as_text(query, 100)
+        assert "model-1 #2" in shown
+        assert "Routes for" in shown

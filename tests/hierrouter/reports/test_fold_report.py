@@ -226,7 +226,7 @@ def test_a_tree_with_draws_and_holes_has_a_report(give_backs: tuple[int, ...]) -
 def test_with_several_draws_the_headline_names_both_bounds_and_regret_has_luck() -> None:
     tree = lucky_tree(4, 80, 2, 1)
     tree = replace(tree, splits=("train", "validation", "test", "test") * 20)
-    trained = train(tree, Objective(1.0), ValueConfig(), 0)
+    trained = train(tree, Objective(1.0), EXACT, 0)
     report = shown(trained, alpha=1.0, tree=tree)
     labels = [headline.label for headline in headlines(report)]
     assert labels[1:3] == ["gap to the oracle closed", "gap to the split oracle closed"]

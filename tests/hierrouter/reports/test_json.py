@@ -94,7 +94,7 @@ def lucky() -> ReportData:
     """A real report on a tree whose calls have several draws."""
     tree = lucky_tree(2, 80, 2, 1)
     tree = replace(tree, splits=("train", "validation", "test", "test") * 20)
-    trained = train(tree, Objective(1.0), VALUE, 0)
+    trained = train(tree, Objective(1.0), EXACT_GLIMPSE, 0)
     return report_on_fold(tree, 1.0, trained, None, {}, bootstrap=Bootstrap(n=50))
 
 
