@@ -385,9 +385,9 @@ def _expectation(fold: RouteTree, answers: Floats, calls: Floats) -> Expectation
 
     answers = padded(answers)
     calls = padded(calls)
-    # The model of each call: of node n it is (n - 1) % models; direct calls count on their own,
-    # because their prices may differ. The root is no call, and has no tokens.
-    callers = np.concatenate([(np.arange(nodes) - 1) % models, models + np.arange(direct_models)])
+    # The action of each call; direct calls count on their own, because their prices may differ. The
+    # root is no call, and has no tokens.
+    callers = np.concatenate([fold.layout.action % models, models + np.arange(direct_models)])
     by_caller = np.eye(models + direct_models)[callers]
     tokens = np.array([(calls * values(name)) @ by_caller for name in ("tokens_in", "tokens_out")])
     return Expectation(
