@@ -461,7 +461,12 @@ def _read_log(
 
     Raises:
         IncompleteTree: no query has a route that ends with a verdict.
+        InputError: a number of draws is asked for.
     """
+    if opening.draws is not None:
+        raise InputError(
+            f"the draws of a log are those of its runs: --draws {opening.draws}; leave it out"
+        )
     scorer = derivation.scorer
     keys = _selected_queries(reader, queries, opening.datasets, opening.limit)
     spec = walk.stored_layout(reader, opened.spec, keys)

@@ -90,7 +90,9 @@ def open_pool(
     """
     stored, stored_identities = load_planned_pool(plan)
     complete_pool = stored if name is None else load_pool(name)
-    if draws is None:
+    if stored.as_stored:
+        draws = stored.draws  # those of a log are found with its routes
+    elif draws is None:
         draws = complete_pool.draws if complete_pool.draws > 1 else stored.draws
     elif not 1 <= draws <= stored.draws:
         raise InputError(f"draws must be 1 to {stored.draws}, as collected, got {draws}: --draws")
