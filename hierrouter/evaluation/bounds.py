@@ -70,7 +70,7 @@ def best_ending(
     Raises:
         InputError: there is no route that all queries offer.
     """
-    route = _best_route(tree, alpha, allow_stop, also_on)
+    route = best_shared_route(tree, alpha, allow_stop, also_on)
     if route is None:
         raise InputError(
             f"no fixed route: none is offered for all of {len(tree):,} queries; "
@@ -79,10 +79,10 @@ def best_ending(
     return route
 
 
-def _best_route(
+def best_shared_route(
     tree: RouteTree, alpha: float, allow_stop: bool, also_on: RouteTree | None
 ) -> int | None:
-    """The route of `best_ending`; None if no route is available for all queries."""
+    """Find the route of `best_ending`; None if no route is available for all queries."""
     means = outcome.RouteMeans(tree, allow_stop)
     columns: outcome.Integers | slice = slice(None)
     if not outcome.is_plain(tree):
@@ -152,7 +152,7 @@ def best_route_per_dataset(
     Raises:
         InputError: there is no route that all queries of a dataset offer.
     """
-    overall = _best_route(selection_tree, alpha, allow_stop, tree)
+    overall = best_shared_route(selection_tree, alpha, allow_stop, tree)
     datasets = np.array(selection_tree.datasets)
     fold_datasets = np.array(tree.datasets)
     ending_of_dataset = {}
@@ -161,7 +161,7 @@ def best_route_per_dataset(
         fold_queries = (
             tree if outcome.is_plain(tree) else tree.select(np.flatnonzero(fold_datasets == name))
         )
-        ending_of_dataset[name] = _best_route(queries, alpha, allow_stop, fold_queries)
+        ending_of_dataset[name] = best_shared_route(queries, alpha, allow_stop, fold_queries)
     endings = [ending_of_dataset.get(name, overall) for name in tree.datasets]
     if None in endings:
         dataset = tree.datasets[endings.index(None)]

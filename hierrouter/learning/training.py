@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter import __version__
-from hierrouter.evaluation.bounds import REWARD_ROUNDING, best_ending
+from hierrouter.evaluation.bounds import REWARD_ROUNDING, best_shared_route
 from hierrouter.evaluation.intervals import interval, queries_needed
 from hierrouter.evaluation.outcome import (
     ROUTER,
@@ -199,6 +199,11 @@ def choosing_fold(tree: RouteTree) -> str:
     return "validation" if "validation" in tree.splits else "train"
 
 
+def _routes_without_returns(layout: Layout) -> Layout:
+    """The layout of a tree without what an objective adds; a log's own offer to stop stays."""
+    return layout.with_give_backs([answer for answer in layout.give_backs if answer == NEWEST])
+
+
 @dataclass(frozen=True)
 class Origin:
     """The origin of a policy: its pool, its inputs, and its training.
@@ -244,7 +249,7 @@ class Origin:
             fingerprint=tree.fingerprint,
             version=__version__,
             second=tree.second,
-            routes=None if tree.layout.is_full else tree.layout.without_give_backs,
+            routes=None if tree.layout.is_full else _routes_without_returns(tree.layout),
         )
 
     @property
@@ -433,7 +438,8 @@ class TrainedRouter:
         """The same router, with a constant choice in its place if it shows no gain.
 
         The gain is that over the best fixed route (one of fewer calls too, if the router may stop)
-        on the queries of `judging_fold`. It shows if its complete interval is above 0.
+        on the queries of `judging_fold`. It shows if its complete interval is above 0. If no fixed
+        route is offered for all queries, as in many logs, nothing can stand in its place.
 
         Args:
             tree: the tree it learned from; all folds, or all but the test fold.
@@ -441,7 +447,10 @@ class TrainedRouter:
         if self.origin.config.keep_anyway:
             return self
         fold = self.judging_fold(tree)
-        node = best_ending(self.constant_fold(tree), self.alpha, self.objective.ends_early)
+        learned_from = self.constant_fold(tree)
+        node = best_shared_route(learned_from, self.alpha, self.objective.ends_early, fold)
+        if node is None:
+            return self
         constant = fixed_route(fold, node)
         gains = self.outcome(fold).reward(self.alpha) - constant.reward(self.alpha)
         low, high = interval(gains, rng=np.random.default_rng(0))

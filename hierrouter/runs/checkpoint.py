@@ -31,7 +31,7 @@ from hierrouter.learning.training import Constant, Origin, TrainedRouter
 from hierrouter.learning.value import StateRegression, TextProjection, ValueModel, ValueRouter
 from hierrouter.runs import folders
 from hierrouter_cache.errors import InputError, open_plain
-from hierrouter_cache.layout import Layout
+from hierrouter_cache.layout import NEWEST, Layout
 from hierrouter_cache.writer import write_atomically
 
 Array = NDArray[Any]
@@ -326,7 +326,9 @@ def _routes(values: dict[str, Any] | None, actions: int) -> Layout | None:
         return None
     layout = Layout.from_object(values)
     is_sound = layout.call_actions == actions and layout.action[1:].min() >= 0
-    if not is_sound or layout.action.max() >= actions or layout.give_backs:
+    # The stop of a log is its own; other offers to end are those of the objective.
+    has_own_offers = layout.give_backs in ((), (NEWEST,))
+    if not is_sound or layout.action.max() >= actions or not has_own_offers:
         raise ValueError("routes of other actions")
     return layout
 

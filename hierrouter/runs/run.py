@@ -11,9 +11,9 @@ from typing import NoReturn
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.evaluation.bounds import best_direct_call, best_fixed_route, gap_closed, oracle
+from hierrouter.evaluation.bounds import best_direct_call, best_shared_route, gap_closed, oracle
 from hierrouter.evaluation.intervals import Judge, Judgement, interval
-from hierrouter.evaluation.outcome import Actions, Outcome
+from hierrouter.evaluation.outcome import Actions, Outcome, fixed_route
 from hierrouter.learning.config import Objective, TrainConfig, evaluated_epochs
 from hierrouter.learning.forward import NetworkGrid, sweep_rows
 from hierrouter.learning.sweep import Policy, TrainedSweep
@@ -37,10 +37,12 @@ class Performance:
     Attributes:
         where: the queries, in words.
         reward: mean R of the router.
-        fixed: mean R of the fixed route that is best on the queries that the router learned from.
+        fixed: mean R of the fixed route that is best on the queries that the router learned from;
+            None if no fixed route is offered for all queries.
         oracle: mean R of the best routes in hindsight.
-        low: lower end of the 95 % interval of `reward` less `fixed`, over the queries.
-        high: upper end of it.
+        low: lower end of the 95 % interval of `reward` less `fixed`, over the queries; None without
+            a fixed route.
+        high: upper end of it; likewise.
         direct: mean R of the direct call, of a model of the pool or a reference, that is best on
             the queries that the router learned from; None without direct calls.
         direct_model: its model; "" without one.
@@ -49,10 +51,10 @@ class Performance:
 
     where: str
     reward: float
-    fixed: float
+    fixed: float | None
     oracle: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     direct: float | None = None
     direct_model: str = ""
     direct_judgement: Judgement = "open"
@@ -65,21 +67,27 @@ class Performance:
         ends_early = trained.objective.ends_early
         choosing = trained.constant_fold(tree)
         reward = trained.outcome(fold).reward(alpha)
-        fixed = best_fixed_route(choosing, alpha, fold, ends_early).reward(alpha)
+        route = best_shared_route(choosing, alpha, ends_early, fold)
+        fixed = None if route is None else fixed_route(fold, route).reward(alpha)
         best = oracle(fold, alpha, ends_early).reward(alpha)
-        low, high = interval(reward - fixed, rng=np.random.default_rng(0))
+        low = high = None
+        if fixed is not None:
+            low, high = interval(reward - fixed, rng=np.random.default_rng(0))
         direct = best_direct_call(choosing, alpha, fold, references=True)
         direct_reward = None if direct is None else direct.reward(alpha)
         judgement: Judgement = "open"
         if direct_reward is not None:
             difference = reward - direct_reward
-            gap = float(best.mean() - max(fixed.mean(), direct_reward.mean()))
+            reference = direct_reward.mean()
+            if fixed is not None:
+                reference = max(fixed.mean(), reference)
+            gap = float(best.mean() - reference)
             ends = interval(difference, rng=np.random.default_rng(0))
             judgement = Judge(len(fold), max(gap, 0.0)).judge(float(difference.mean()), *ends)
         return cls(
             where=judged_in_words(trained, fold),
             reward=float(reward.mean()),
-            fixed=float(fixed.mean()),
+            fixed=None if fixed is None else float(fixed.mean()),
             oracle=float(best.mean()),
             low=low,
             high=high,
@@ -89,21 +97,31 @@ class Performance:
         )
 
     @property
+    def gain(self) -> float | None:
+        """How much higher R is than that of the fixed route; None if there is none."""
+        return None if self.fixed is None else self.reward - self.fixed
+
+    @property
     def share(self) -> float | None:
         """Share of the gap between the fixed route and the oracle; None if that is too small."""
+        if self.fixed is None:
+            return None
         return gap_closed(self.reward, self.fixed, self.oracle)
 
     def __str__(self) -> str:
         direct = ""
         worse = ""
-        if self.direct is not None and self.direct > self.fixed:
+        if self.direct is not None and (self.fixed is None or self.direct > self.fixed):
             # Otherwise the route says more, and a line has room for little.
             model = safe_text(self.direct_model)
             direct = f"best direct call {model} {self.direct:.3f}, "
             if self.direct_judgement == "worse":
                 worse = f"; always calling {model} alone is better"
+        fixed = "no fixed route is offered for all"
+        if self.fixed is not None:
+            fixed = f"best fixed route {self.fixed:.3f}"
         return (
-            f"R {self.reward:.3f} on {self.where} (best fixed route {self.fixed:.3f}, {direct}"
+            f"R {self.reward:.3f} on {self.where} ({fixed}, {direct}"
             f"oracle {self.oracle:.3f}){worse}"
         )
 

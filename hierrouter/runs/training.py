@@ -357,7 +357,7 @@ class TrainingPlan:
             reached = Performance.of(router, self.tree)
             result = {
                 **checkpoint.policy_record(router),
-                "gain": reached.reward - reached.fixed,
+                "gain": reached.gain,
                 "alphas": [router.alpha],
                 **asdict(reached),
                 **trained_on(self.tree),

@@ -231,3 +231,17 @@ def test_the_best_policy_that_sees_each_question_is_that_of_an_enumeration(mint:
     offered = best_ahead(mint, 0.0)[rows, 0]
     assert expected.max() <= 1
     np.testing.assert_allclose(offered, expected, atol=1e-9)
+
+
+def test_a_router_is_trained_on_a_log_without_a_route_for_all(mint: Tree, tmp_path: Path) -> None:
+    import hierrouter as hr
+
+    run = hr.train(mint, algo="ppo", epochs=1, out=tmp_path / "run")
+    reached = run.reached
+    assert reached is not None
+    assert reached.fixed is None
+    assert reached.gain is None
+    assert 0 <= reached.reward <= reached.oracle
+    assert "no fixed route is offered for all" in str(reached)
+    loaded = hr.Run.load(tmp_path / "run")
+    assert loaded.trained.actions.names(mint.models)[-1] == "stop"
