@@ -406,8 +406,10 @@ class Layout:
         """
         if self._full:
             return node * self.call_actions + 1 + action
-        child = self.children[node, action]
-        return int(child) if isinstance(node, int) else child
+        child: Any = self.children[node, action]
+        if isinstance(node, int):
+            child = int(child)
+        return child
 
     def path(self, node: int) -> tuple[int, ...]:
         """Return the actions on the way from the root to `node`."""

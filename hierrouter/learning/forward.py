@@ -175,7 +175,7 @@ class TrainedNetwork:
         if self._shares is not None:
             stage = stage + self._shares[node] @ self.weights["called.weight"]
         scaled_cost = (cost / np.float32(shape.cost_scale))[:, None]
-        progress = np.concatenate([stage, scaled_cost], axis=1)
+        progress = np.concatenate([stage, scaled_cost], axis=1).astype(np.float32, copy=False)
         first = self._linear("progress", progress) + self._context(embedding)
         return np.tanh(self._linear("second", np.tanh(first)))
 
