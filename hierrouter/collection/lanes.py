@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from time import perf_counter
 from typing import Any
 
@@ -124,10 +124,14 @@ class Lane:
     def end(self) -> None:
         """Cancel what is under way, and wait until the lane has ended."""
 
+    def _step_of(self, position: int) -> str:
+        """The step of the request at a position, which is still open."""
+        return self.open[position].call.step
+
     def _deliver(self, position: int, answer: Answer) -> None:
         try:
             if isinstance(answer, Response):
-                self._on_response(self.model, self.open[position].call.step, answer)
+                self._on_response(self.model, self._step_of(position), answer)
         finally:  # an answer is kept, even if nobody could be notified
             self._events.put(Delivery(self, position, answer))
 
@@ -161,18 +165,28 @@ class ServedLane(Lane):
         self._engines = engines
         self._stop = stop
         self._feed = Feed()
+        # Steps by position, for the thread: the scheduler may forget open requests meanwhile.
+        self._steps: dict[int, str] = {}
+        self._adding = Lock()
         self._thread = Thread(target=self._run, name=f"lane of {model.name}", daemon=True)
         self._thread.start()
 
     def ask(self, request: Request) -> None:
         """Put a request into the feed of the thread."""
-        feed = self._feed
-        self.open[feed.put(request.call.prompt, request.draw, request.generation)] = request
+        with self._adding:  # the thread may answer before `put` has returned
+            position = self._feed.put(request.call.prompt, request.draw, request.generation)
+            self.open[position] = request
+            self._steps[position] = request.call.step
 
     def end(self) -> None:
         """Cancel what is under way, and wait for the thread."""
         self._feed.cancel()
         self._thread.join()
+
+    def _step_of(self, position: int) -> str:
+        """The step of a request of this lane; runs in the thread, once for each answer."""
+        with self._adding:
+            return self._steps.pop(position)
 
     def _run(self) -> None:
         """Answer requests until the feed is closed; runs in the thread."""

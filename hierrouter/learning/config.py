@@ -3,17 +3,21 @@
 Nothing here imports torch, so that the command line can check settings without waiting for it.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hierrouter.declarations.checks import check_alpha
-from hierrouter.evaluation.outcome import Actions
 from hierrouter.paper import PAPER_CHECKPOINT_EVERY, PAPER_PPO
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.layout import Layout
-from hierrouter_cache.tree import AnyTree
+
+if TYPE_CHECKING:
+    from hierrouter.evaluation.outcome import Actions
+    from hierrouter_cache.layout import Layout
+    from hierrouter_cache.tree import AnyTree
 
 # Called after each evaluation with the number of the epoch and a row of the learning curve: by name
 # `train`, `validation` and what the learner says of the epoch.
@@ -66,6 +70,8 @@ class Objective:
 
     def actions(self, layout: Layout) -> Actions:
         """The actions that this objective allows on a layout."""
+        from hierrouter.evaluation.outcome import Actions  # needs numpy
+
         return Actions(self.layout(layout), self.allow_stop)
 
     def as_object(self) -> dict[str, Any]:
