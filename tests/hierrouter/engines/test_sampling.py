@@ -174,7 +174,7 @@ def without_settings(server: Vllm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send what OpenAI's protocol asks for alone."""
     from hierrouter.engines.endpoint import Caller
 
-    monkeypatch.setattr(Caller, "_fixed_settings", lambda _: {})
+    monkeypatch.setattr(Caller, "_fixed_settings", lambda *_: {})
 
 
 def sure(answers: list[Answer]) -> list[Confidence | None]:
