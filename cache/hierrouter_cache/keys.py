@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -130,6 +131,7 @@ def step_key(model: Mapping[str, Any], generation: Mapping[str, Any], instructio
     return digest(["step", PROMPT_LAYOUT, model, generation, instruction])
 
 
+@lru_cache(maxsize=4096)  # asked for at each node of a tree, and there are few of them
 def draw_step(step: str, draw: int) -> str:
     """Return the digest of a step whose response is a further draw of the same call.
 

@@ -102,6 +102,22 @@ class Level:
     calls: tuple[Calls, ...]
     give_backs: Integers
 
+    @cached_property
+    def numbers(self) -> Integers:
+        """int64[n], the numbers of the states, in their order."""
+        if isinstance(self.states, slice):
+            return np.arange(self.states.start, self.states.stop)
+        return np.asarray(self.states)
+
+    def offers(self) -> Iterator[Integers]:
+        """Yield for each action that makes no call the rows of `give_backs` that are its own.
+
+        Yields:
+            int64[3, n], as in `give_backs`: no two of them have one state, or one ending.
+        """
+        for column in np.unique(self.give_backs[:, 1]):
+            yield self.give_backs[self.give_backs[:, 1] == column].T
+
     def gather(
         self, values: NDArray[Any], fill: float = 0.0, weight: NDArray[np.float64] | None = None
     ) -> NDArray[Any]:

@@ -148,8 +148,7 @@ def due_levels(
             calls = [
                 stage.call(context, texts)
                 for context, texts in contexts.items()
-                if is_direct
-                or any(other.step == stage.step for other in offered.at(level, context))
+                if is_direct or offered.calls_at(level, context, stage)
             ]
             missing = [call for call in calls if call.key not in responses]
             new = [call for call in calls if call.key not in counted]

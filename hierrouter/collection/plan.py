@@ -175,6 +175,18 @@ class OfferedStages:
         previous = self._previous.get(context, {-1})
         return [stage for stage in stages if self._is_offered(level, previous, stage)]
 
+    def calls_at(self, level: int, context: str, stage: Stage) -> bool:
+        """Whether a stage of a level calls at a context; of stages with one step any of them.
+
+        Args:
+            level: of the context, 0 before the first hop.
+            context: key of the context.
+            stage: of the level.
+        """
+        if self._is_free:
+            return True
+        return any(other.step == stage.step for other in self.at(level, context))
+
     def after(self, level: int, action: int) -> Sequence[Stage]:
         """The stages that are offered after an action, at the level after it.
 

@@ -400,7 +400,7 @@ class Collection:
         # like.
         is_direct = level == len(self.levels)
         for context, texts in contexts.items():
-            if is_direct or stage in self.offered.at(level, context):
+            if is_direct or self.offered.calls_at(level, context, stage):
                 self._request(stage, context, texts, level, lane)
         if not lane.open:
             return

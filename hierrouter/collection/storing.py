@@ -205,6 +205,7 @@ def store_log(
     identities = _identities(answers, pool)
     spec = pool.tree_spec(identities)
     steps = dict(zip((model.model for model in pool.models), spec.steps[0], strict=True))
+    names = {model.model: model.name for model in pool.models}
     with open_merge(root) as merge:
         queries = zip(answers.queries, answers.by_path, answers.runs, strict=True)
         for done, (query, by_path, runs) in enumerate(queries, 1):
@@ -216,7 +217,7 @@ def store_log(
                 draws_of_call[path[:-1], answer.path[-1]] += 1
             for path, answer in by_path.items():
                 step = draw_step(steps[answer.path[-1]], int(answer.draw or 0))
-                row = _call_row(step, contexts[path[:-1]], answer, pool)
+                row = _call_row(step, contexts[path[:-1]], answer, names[answer.path[-1]])
                 # Equal responses to different actions are different states of a log.
                 row["outcome"] = next_context(row["context"], answer.response, step)
                 contexts[path] = row["outcome"]
@@ -238,8 +239,15 @@ def store_log(
     return merge
 
 
-def _call_row(step: str, context: str, answer: Answer, pool: Pool) -> dict[str, Any]:
-    """The row of `calls` of one response of a log."""
+def _call_row(step: str, context: str, answer: Answer, model: str) -> dict[str, Any]:
+    """The row of `calls` of one response of a file.
+
+    Args:
+        step: of the call.
+        context: of the call.
+        answer: the response.
+        model: name of the model in the pool.
+    """
     call = Call(call_key(step, context), step, context, answer.prompt)
     time = None if answer.latency_s is None else CallTime(answer.latency_s)
     response = Response(
@@ -250,8 +258,7 @@ def _call_row(step: str, context: str, answer: Answer, pool: Pool) -> dict[str, 
         bill=answer.bill,
         time=time,
     )
-    names = {model.model: model.name for model in pool.models}
-    return call_row(names[answer.path[-1]], call, response, answer.latency_s)
+    return call_row(model, call, response, answer.latency_s)
 
 
 def pool_of(answers: Answers, hops: int | None) -> Pool:
@@ -384,17 +391,7 @@ def _calls(
                 answer = final_answer or by_path.get(source_path)
                 if answer is None:
                     continue
-                call = Call(call_key(step, context), step, context, answer.prompt)
-                time = None if answer.latency_s is None else CallTime(answer.latency_s)
-                response = Response(
-                    answer.response,
-                    answer.tokens_in,
-                    answer.tokens_out,
-                    finish_reason="unknown",
-                    bill=answer.bill,
-                    time=time,
-                )
-                row = call_row(model.name, call, response, answer.latency_s)
+                row = _call_row(step, context, answer, model.name)
                 if next_path in diverging:
                     row["outcome"] = next_context(context, answer.response, step)
                 following[next_path] = (row["outcome"], answer.repeated() if answer.ended else None)

@@ -195,17 +195,30 @@ def gather(answers: Iterable[Answer], seed: int, draw: str | None = None) -> Ans
     by_query = [_single_answers(by_path, draw) for by_path in draws_by_query.values()]
     for by_path in by_query:
         _require_chains(by_path)
-    queries = with_folds([answer.query for answer in first.values()], seed)
-    refuse_leaks(queries)
-    text_counts = Counter(query.question for query in queries)
     return Answers(
-        tuple(replace(query, has_own_calls=text_counts[query.question] > 1) for query in queries),
+        _queries_of(first.values(), seed),
         tuple(models),
         tuple(by_query),
         repeated_rows,
         most_draws,
         draw if most_draws > 1 else None,
     )
+
+
+def _queries_of(answers: Iterable[Answer], seed: int) -> tuple[Query, ...]:
+    """The queries of a file with their folds, of which those with one text have their own calls.
+
+    Args:
+        answers: one of each query.
+        seed: of the folds that the file does not state.
+
+    Raises:
+        InputError: a question is in test and in another fold.
+    """
+    queries = with_folds([answer.query for answer in answers], seed)
+    refuse_leaks(queries)
+    text_counts = Counter(query.question for query in queries)
+    return tuple(replace(query, has_own_calls=text_counts[query.question] > 1) for query in queries)
 
 
 # Logs: tables whose rows say which row they follow, whatever shape the routes have.
@@ -524,11 +537,8 @@ def _answers_of_log(
             f"{distinct:,} distinct routes of {len(first):,} queries; at most {MAX_LOG_ROUTES:,} "
             f"routes, and {MAX_LOG_CELLS:,} times queries: import fewer rows"
         )
-    queries = with_folds([answer.query for answer in first.values()], seed)
-    refuse_leaks(queries)
-    text_counts = Counter(query.question for query in queries)
     return Answers(
-        tuple(replace(query, has_own_calls=text_counts[query.question] > 1) for query in queries),
+        _queries_of(first.values(), seed),
         tuple(actions),
         tuple(by_query.values()),
         repeated_rows=0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -504,16 +504,18 @@ def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outco
     reward = outcome.ending_reward(tree, alpha)
     if not outcome.is_plain(tree):
         return _best_ahead_with_draws(tree, reward, allow_stop)
-    value = reward[:, : layout.nodes].copy()  # of having reached a node
+    # Of having reached a node. It replaces the rewards of a level's own endings once they are read.
+    value = reward[:, : layout.nodes]
     best = np.full((len(tree), layout.states), -np.inf)
     for level in reversed(layout.levels):
         if level.calls:
             best[:, level.inner] = call_values(tree, level, value).max(axis=2)
-        for state, ending in _offers(level, layout):
+        for row, _, ending in level.offers():
+            state = level.numbers[row]
             best[:, state] = np.maximum(best[:, state], reward[:, ending])
         ahead = best[:, level.states]
         if allow_stop:
-            ahead = np.maximum(ahead, reward[:, : layout.nodes][:, level.states])
+            ahead = np.maximum(ahead, value[:, level.states])
         value[:, level.states] = ahead
     return best
 
@@ -540,7 +542,8 @@ def _best_ahead_with_draws(
             if allow_stop:
                 values = np.maximum(values, call_values(tree, level, stopped))
             best[:, level.inner] = values.max(axis=2)
-        for state, ending in _offers(level, layout):
+        for row, _, ending in level.offers():
+            state = level.numbers[row]
             judged = can_end[:, layout.answer_node[ending]]
             offer = np.where(judged, reward[:, ending], -np.inf)
             best[:, state] = np.maximum(best[:, state], offer)
@@ -572,15 +575,6 @@ def call_values(tree: RouteTree, level: Level, value: outcome.Floats) -> outcome
     return np.where(tree.offered[:, level.inner], values, -np.inf)
 
 
-def _offers(level: Level, layout: Layout) -> Iterator[tuple[outcome.Integers, outcome.Integers]]:
-    """Yield the states that offer to end without a call, and the endings, for each such action."""
-    states = np.arange(layout.nodes)[level.states]
-    for column in range(len(layout.give_backs)):
-        rows = level.give_backs[level.give_backs[:, 1] == column]
-        if len(rows):
-            yield states[rows[:, 0]], rows[:, 2]
-
-
 def greedy_decisions(
     tree: RouteTree, actions: outcome.Actions, probabilities: outcome.Floats, alpha: float
 ) -> tuple[outcome.Integers, outcome.Floats, outcome.Booleans]:
@@ -608,9 +602,8 @@ def greedy_decisions(
     stopped = reward[:, : layout.nodes]
     value[:, leaves] = stopped[:, leaves]
     loss = np.zeros(choice.shape)  # R that the best action would have added
-    states = np.arange(layout.nodes)
     for level in reversed(layout.levels):
-        nodes = states[level.states]
+        nodes = level.numbers
         values = np.full((len(tree), len(nodes), actions.count), -np.inf)
         if level.calls:
             inner = slice(level.inner.stop - level.inner.start)
@@ -632,7 +625,7 @@ def greedy_decisions(
     reach = np.ones((len(tree), 1))
     decisions = []
     for level in layout.levels:
-        nodes = states[level.states]
+        nodes = level.numbers
         has_choice = legal[:, nodes].sum(axis=2) > 1
         query, column = np.nonzero((reach > 0) & has_choice)
         decisions.append(np.stack([query, nodes[column]]))
@@ -828,7 +821,7 @@ def _newest_offered(layout: Layout, level: Level) -> outcome.Booleans:
     """bool[inner states of the level]: whether the layout offers to end with the newest answer."""
     offered = np.zeros(level.inner.stop - level.inner.start, np.bool_)
     for row, _, ending in level.give_backs:
-        node = np.arange(layout.nodes)[level.states][row]
+        node = level.numbers[row]
         offered[node - level.inner.start] |= ending == node
     return offered
 

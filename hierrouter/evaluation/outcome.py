@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -249,8 +249,8 @@ class LegalActions:
                 stopping = slice(layout.call_actions, actions.calls)
                 may_end = (unjudged == 0) & tree.offered[:, level.inner]
                 table[:, level.inner, stopping] &= may_end
-            for row, column, ending in _by_column(level.give_backs):
-                state = np.arange(layout.nodes)[level.states][row]
+            for row, column, ending in level.offers():
+                state = level.numbers[row]
                 table[:, state, actions.calls + column] &= can_end[:, layout.answer_node[ending]]
         return cls(table)
 
@@ -709,24 +709,20 @@ def ending_probabilities(
     for level in layout.levels:
         taken = reach[:, :, None] * probabilities[:, level.states]
         flat = taken.reshape(queries, -1)
-        for row, column, ending in _by_column(level.give_backs):
+        for row, column, ending in level.offers():
             endings[:, ending] += flat[:, row * actions.count + actions.calls + column]
         if weight is not None and level.calls and not layout.give_backs:
             # Where a query offers no call, the episode ends with the newest answer.
             is_dead = ~(level.gather(weight) > 0).any(axis=2)
             endings[:, level.inner] += np.where(is_dead, reach, 0.0)
-        reach = np.empty((queries, 0))
+        calling = taken[:, :, : layout.call_actions]
         for calls in level.calls:
-            called = _reached(calls, taken[:, :, : layout.call_actions], weight)
             if actions.allow_stop:
                 stopping = taken[:, :, layout.call_actions : actions.calls]
                 endings[:, calls.nodes] += _reached(calls, stopping, weight)
             if not calls.is_inner and not layout.decides_at_leaves:
-                endings[:, calls.nodes] += called
-            elif reach.shape[1]:
-                reach = np.concatenate([reach, called], axis=1)
-            else:
-                reach = called
+                endings[:, calls.nodes] += _reached(calls, calling, weight)
+        reach = states_reached(layout, level, calling, weight)
     return endings
 
 
@@ -749,6 +745,8 @@ def states_reached(
         for calls in level.calls
         if calls.is_inner or layout.decides_at_leaves
     ]
+    if len(reached) == 1:
+        return reached[0]
     return np.concatenate([np.empty((len(called), 0)), *reached], axis=1)
 
 
@@ -756,12 +754,6 @@ def _reached(calls: Calls, called: Floats, weight: Floats | None) -> Floats:
     """float64[queries, n]: the probability of each node, from that of each call."""
     reached: Floats = calls.spread(called)
     return reached if weight is None else reached * weight[:, calls.nodes]
-
-
-def _by_column(give_backs: Integers) -> Iterator[Integers]:
-    """Yield the offers of each column of `Level.give_backs`, int64[3, n]: their endings differ."""
-    for column in np.unique(give_backs[:, 1]):
-        yield give_backs[give_backs[:, 1] == column].T
 
 
 def greedy(probabilities: Floats, base_rate: Floats, returns: int = 0) -> Floats:

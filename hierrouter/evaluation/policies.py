@@ -85,13 +85,12 @@ def policy_table(
     # A state that a query lacks may have no legal action.
     uniform = legal / np.maximum(legal.sum(axis=2, keepdims=True), 1)
     table = np.repeat(uniform, len(tree), axis=0) if len(legal) < len(tree) else uniform
-    states = np.arange(layout.states)
     reach = np.ones((len(tree), 1))  # probability of each state of the level
     for level in layout.levels:
         query, column = np.nonzero(reach > 0)
         if not len(query):  # all episodes have stopped
             break
-        node = states[level.states][column]
+        node = level.numbers[column]
         probabilities = tree_policy.probabilities(query, node)
         tree_policy.replace_illegal(probabilities, query, node)
         table[query, node] = probabilities

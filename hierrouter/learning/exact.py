@@ -308,12 +308,10 @@ def _offers_nothing(level: Level, weight: Tensor) -> Tensor:
 
 def _returned(layout: Layout, level: Level) -> NDArray[np.int64]:
     """int64[states, returns]: the ending of each return; of an illegal one the last answer."""
-    states = np.arange(layout.nodes)[level.states, None]
     ending = layout.give_back[level.states]
-    return np.where(ending == NOT_OFFERED, states, ending)
+    return np.where(ending == NOT_OFFERED, level.numbers[:, None], ending)
 
 
 def _leaves(layout: Layout, level: Level) -> NDArray[np.int64]:
     """The states of a level at which no call is offered."""
-    states = np.arange(layout.nodes)[level.states]
-    return states[states >= layout.inner]
+    return level.numbers[level.numbers >= layout.inner]

@@ -204,31 +204,10 @@ def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
 
 
 def macro_arms(tree: RouteTree, answers: Answers | None = None) -> Arms:
-    """Set B: each of the M^L routes as one arm, chosen before any answer is read."""
-    if not is_plain(tree):
-        return _mean_arms(tree)
-    layout = tree.layout
-    call_cost = np.zeros_like(tree.cost)
-    calls = np.eye(layout.nodes, dtype=np.bool_)
-    for node in range(1, layout.nodes):
-        parent = layout.parent[node]
-        call_cost[:, node] = tree.cost[:, node] - tree.cost[:, parent]
-        calls[node, 1:] |= calls[parent, 1:]
-    leaves = range(layout.nodes)[layout.leaves]
-    return Arms(
-        names=tuple(layout.name(leaf, tree.models) for leaf in leaves),
-        # The root, node 0, is no call.
-        seen=RouterInputs(question_vectors(tree), tree.datasets, calls[layout.leaves, 1:], answers),
-        call_cost=call_cost[:, 1:],
-        quality=tree.score[:, layout.leaves],
-        accuracy=tree.accuracy[:, layout.leaves],
-    )
+    """Set B: each route that all queries offer as one arm, chosen before any answer is read.
 
-
-def _mean_arms(tree: RouteTree) -> Arms:
-    """Set B of a tree with draws or holes: the routes that all queries offer, in expectation.
-
-    They have no answers, because the draws of a call have several.
+    On the paper's tree these are the M^L routes. If a call has several draws, quality and costs are
+    the means over them.
     """
     layout = tree.layout
     means = RouteMeans(tree)
@@ -239,11 +218,13 @@ def _mean_arms(tree: RouteTree) -> Arms:
     for node in range(1, layout.nodes):
         own_cost = tree.cost[:, node] - tree.cost[:, layout.parent[node]]
         call_cost[:, layout.route[node]] += expected[:, node] * own_cost
-    for arm, end in enumerate(means.node[columns].tolist()):
+    ends = means.node[columns].tolist()
+    for arm, end in enumerate(ends):
         calls[arm, layout.route[list(layout.nodes_to(end))]] = True
     return Arms(
-        names=tuple(layout.name(node, tree.models) for node in means.node[columns].tolist()),
-        seen=RouterInputs(question_vectors(tree), tree.datasets, calls[:, 1:], None),
+        names=tuple(layout.name(end, tree.models) for end in ends),
+        # The root, node 0, is no call.
+        seen=RouterInputs(question_vectors(tree), tree.datasets, calls[:, 1:], answers),
         call_cost=call_cost[:, 1:],
         quality=means.quality[:, columns],
         accuracy=means.accuracy[:, columns],
@@ -384,10 +365,7 @@ def usable_sets(tree: RouteTree, names: Sequence[str]) -> tuple[str, ...]:
 
 def unusable_sets(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
     """The reason why a set cannot be used, by its name; empty if all can."""
-    if is_plain(tree):
-        routes = tree.layout.nodes - tree.layout.inner
-    else:
-        routes = len(RouteMeans(tree).everywhere)
+    routes = len(RouteMeans(tree).everywhere)
     reasons = {}
     if "A" in names and not set(tree.direct.models) & set(tree.callers):
         reasons["A"] = "no model of the pool was asked directly"
