@@ -64,8 +64,10 @@ class RouterShape:
         Raises:
             ValueError, TypeError, KeyError: it describes none.
         """
-        layout = values.get("layout")
-        return cls(**{**values, "layout": None if layout is None else Layout.from_object(layout)})
+        named = dict(values)
+        if named.get("layout") is not None:
+            named["layout"] = Layout.from_object(named["layout"])
+        return cls(**named)
 
     def as_object(self) -> dict[str, Any]:
         """The shape as JSON values; files of earlier versions have no layout."""
